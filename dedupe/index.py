@@ -1,0 +1,101 @@
+"""
+The seam to the dedupe index of one lane: event key -> where its original is.
+
+The index is a pure function of the log: it may be lost at any time and is rebuilt by replaying
+the log through `apply`. Whatever it says must be true up to `IndexState.applied_offset`.
+
+Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from dedupe.types import Entry, EventKey, Offset
+from dedupe.window import Step
+
+
+class IndexIdentity(NamedTuple):
+    """Which log, and which rules, an index was built from. Any difference means: rebuild."""
+
+    log_id: str  # Kafka's cluster id, or the SQLite log's own id
+    topic: str
+    partition: int
+    partitions: int
+    key_check: bytes  # dedupe.identity.Identity.check_value
+    window_ms: int
+    keys_max: int
+    format_version: int = 1
+
+
+class IndexState(NamedTuple):
+    """How far the index has followed the log. Written in the same batch as the entries."""
+
+    applied_offset: Offset  # exclusive: every committed record below it is in the index
+    next_lane_seq: int
+    newest_timestamp_ms: int  # of all records applied; 0 if none
+    last_offset: Offset  # of the newest record applied, -1 if none: recovery proves it against the log
+    last_key: EventKey  # of the same record; b"" if none
+
+
+EMPTY_STATE = IndexState(0, 0, 0, -1, b"")
+
+
+class IndexUpdate(NamedTuple):
+    """One atomic step: all of it becomes visible and durable, or nothing."""
+
+    entries: Sequence[tuple[EventKey, Entry]]
+    state: IndexState
+    new_steps: Sequence[Step] = ()
+    dropped_steps: Sequence[Step] = ()
+
+
+class DedupeIndex(Protocol):
+    """The index of one lane, used by that lane alone."""
+
+    @property
+    def state(self) -> IndexState:
+        """The state written by the last `apply` or `reset`."""
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """The window's step table, oldest first."""
+
+    def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
+        """
+        Return each key's entry or None; same order and length as `keys`.
+
+        Raises:
+            IndexCorruptError: something could not be read; nothing may be concluded from it.
+        """
+
+    def apply(self, update: IndexUpdate) -> None:
+        """
+        Write one update atomically. A later entry of a key replaces an earlier one.
+
+        Raises:
+            IndexCorruptError: the write failed; the index must be reopened or rebuilt.
+        """
+
+    def reset(self, start: Offset) -> None:
+        """Forget everything and begin anew at log offset `start`. Raises IndexCorruptError."""
+
+    def covers(self, offset: Offset) -> bool:
+        """Whether no entry at or above `offset` can have been dropped since the last `reset`."""
+
+    def close(self) -> None:
+        """Release files and locks. Idempotent, never raises."""
+
+
+class IndexStore(Protocol):
+    """Opens the indexes of one process."""
+
+    def open(self, identity: IndexIdentity) -> DedupeIndex:
+        """
+        Open the lane's index, new and empty if there is none.
+
+        Raises:
+            IndexCorruptError: there is one, but it is damaged or of another identity: `discard` it.
+        """
+
+    def discard(self, identity: IndexIdentity) -> None:
+        """Delete whatever is stored for this lane. Raises IndexCorruptError if that fails."""

@@ -1,0 +1,338 @@
+"""
+Lane: the single owner of one partition in one process, one batch strictly after another.
+
+It decides when to serve (never before the index has followed the log to its end) and what every
+event is answered. It must not guess: on any doubt the waiters get a retriable error and the lane
+reads the log again. docs/COMMIT.md has the seven steps and what a crash after each leaves behind.
+
+routes.post_events -> Router.submit -> **Lane.submit** -> admit -> PartitionLog.append
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from dedupe.admission import Admission, Verdict, admit
+from dedupe.clock import Deadline
+from dedupe.errors import (
+    FencedError,
+    GatewayError,
+    IdentityMismatchError,
+    IndexCorruptError,
+    LaneNotActiveError,
+    OutcomeUnknownError,
+    RetriableError,
+)
+from dedupe.lane_context import LaneContext
+from dedupe.lane_queue import Batch, LaneQueue, Outcome, Submission
+from dedupe.lane_state import TRANSITIONS, LaneState
+from dedupe.log import PartitionLog
+from dedupe.metrics import LaneMetrics, Tally
+from dedupe.record import build_record
+from dedupe.recovery import index_update
+from dedupe.restorer import Restorer
+from dedupe.types import Entry, Event, EventKey, Offset
+from dedupe.window import Step
+
+
+class Lane:
+    """One partition's only writer: create it, `run` it as a task, `submit` to it, `drain` it."""
+
+    def __init__(
+        self, partition: int, partition_log: PartitionLog, context: LaneContext, *, number: int
+    ) -> None:
+        """Take over nothing yet. `number` is the lane's own among all lanes that share the gate."""
+        self.partition = partition
+        self.topic = context.topic
+        self.state = LaneState.UNASSIGNED
+        self.metrics = LaneMetrics()
+        self.queue = LaneQueue(context.limits)
+        self.restorer = Restorer(partition, partition_log, context, self.metrics)
+        self.since_offset: Offset | None = None
+        self.restore_end_offset: Offset = 0
+        self.has_been_active = False
+        self.is_lost = False
+        self.last_error: str | None = None
+        self._log = partition_log
+        self._context = context
+        self._number = number
+        self._wake = asyncio.Event()
+        self._is_draining = False
+        self._in_doubt: set[EventKey] = set()
+        self._append_began: float | None = None
+        self._next_lane_seq = 0
+        self._fenced_at: float | None = None
+        self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
+
+    # ---- for callers
+
+    def check_room(self, events: int, size_bytes: int) -> None:
+        """Raise LaneNotActiveError or LaneSaturatedError, both retriable, if `submit` would not take it."""
+        if self.state is not LaneState.ACTIVE:
+            raise LaneNotActiveError(f"partition {self.partition} of {self.topic} is {self.state.value}")
+        self.queue.check_room(events, size_bytes)
+
+    def submit(
+        self, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
+    ) -> "asyncio.Future[list[Outcome]]":
+        """
+        Queue one request's events, n >= 1, all of this partition; `check_room` has passed.
+
+        Returns:
+            A future of n outcomes, same order. It fails with a RetriableError when an outcome is
+            unknown. Cancelling it cancels nothing.
+        """
+        answer: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        self.queue.put(Submission(events, received_ms, deadline, answer, size_bytes))
+        self._wake.set()
+        return answer
+
+    def drain(self) -> None:
+        """Refuse new events, finish what is queued, then let `run` return."""
+        self._is_draining = True
+        if self.state is LaneState.ACTIVE:
+            self._transition_to(LaneState.DRAINING)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """
+        Recover and serve until drained, or until another gateway has taken the partition for good.
+
+        Raises:
+            IdentityMismatchError: final; this process must not serve this log.
+        """
+        failures = 0
+        try:
+            while not self._is_draining:
+                try:
+                    await self._recover()
+                    failures = 0
+                    await self._serve()
+                except IdentityMismatchError as err:
+                    self._fail(err)
+                    raise
+                except FencedError as err:
+                    self._fail(err)
+                    if self._is_owned_by_another():
+                        break
+                    await self._sleep(self._context.random.uniform(*self._context.times.refence_s))
+                except Exception as err:
+                    self._fail(err)
+                    failures += 1
+                    await self._sleep(self._backoff_s(failures))
+        finally:
+            await self._release()
+
+    # ---- serving
+
+    async def _serve(self) -> None:
+        while (batch := await self._take()) is not None:
+            try:
+                has_appended = await self._commit(batch)
+            except Exception as err:
+                self._refuse(batch, err)
+                raise
+            if has_appended and self._log.pause_after_append_s:
+                await asyncio.sleep(self._log.pause_after_append_s)
+
+    async def _commit(self, batch: Batch) -> bool:
+        """Decide one batch: look up, admit, append and commit, apply, answer. True if it appended."""
+        crashpoint = self._context.crashpoint
+        crashpoint("take")
+        known = self.restorer.index.lookup([event.key for event in batch.events])
+        crashpoint("lookup")
+        window_start = max(self.restorer.window.start, self.restorer.log_start)
+        verdicts = admit(batch.events, known, window_start=window_start)
+        crashpoint("admit")
+        new = [
+            event
+            for event, verdict in zip(batch.events, verdicts, strict=True)
+            if verdict.admission is Admission.NEW
+        ]
+        base = await self._append(new, batch.received_ms) if new else 0
+        self._answer(batch, verdicts, base, len(new))
+        crashpoint("answer")
+        return bool(new)
+
+    async def _append(self, new: Sequence[Event], received_ms: int) -> Offset:
+        """Append and commit the new events, apply them to the index; return the first one's offset."""
+        state = self.restorer.index.state
+        timestamp_ms = max(received_ms, state.newest_timestamp_ms)
+        first_seq = state.next_lane_seq
+        records = [
+            build_record(event, lane_seq=first_seq + i, timestamp_ms=timestamp_ms)
+            for i, event in enumerate(new)
+        ]
+        last = len(new) - 1
+        self._append_began = self._context.clock.monotonic()
+        try:
+            base = await self._log.append(records)
+            assert base >= state.applied_offset, (base, state)
+            update = index_update(
+                self.restorer.window,
+                [(event.key, Entry(base + i, event.fingerprint)) for i, event in enumerate(new)],
+                Step(timestamp_ms, base + last, first_seq + last),
+                lambda: (Step(timestamp_ms, base + i, first_seq + i) for i in range(len(new))),
+                applied_offset=base + len(new),
+            )
+            self.restorer.index.apply(update)
+        except Exception:
+            self._in_doubt = {event.key for event in new}
+            raise
+        self._context.crashpoint("apply")
+        self._next_lane_seq = first_seq + len(new)
+        self.metrics.tally.accepted += len(new)
+        self.metrics.commits += 1
+        self.metrics.commit_seconds += self._context.clock.monotonic() - self._append_began
+        return base
+
+    def _answer(self, batch: Batch, verdicts: Sequence[Verdict], base: Offset, new_count: int) -> None:
+        """Hand out the outcomes; submissions whose last event this was are answered."""
+        outcomes = [Outcome(v.admission, base + v.place if v.in_batch else v.place) for v in verdicts]
+        conflicts = sum(v.admission is Admission.CONFLICT for v in verdicts)
+        self.metrics.tally.conflicts += conflicts
+        self.metrics.tally.duplicates += len(verdicts) - conflicts - new_count
+        start = 0
+        for submission, count in batch.shares:
+            submission.decide(outcomes[start : start + count])
+            start += count
+
+    async def _take(self) -> Batch | None:
+        """Wait for the next batch; None once drained."""
+        while True:
+            for expired in self.queue.take_expired():
+                self._refuse_untaken(expired)
+            batch = self.queue.take_batch()
+            if batch.events:
+                return batch
+            if self._is_draining:
+                return None
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(self._context.times.housekeeping_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                await self._keep_house()
+
+    async def _keep_house(self) -> None:
+        try:
+            log_start, _ = await self._log.bounds()
+        except RetriableError:
+            return  # nothing depends on it; the next append will find out whether the log is there
+        self.restorer.keep_house(log_start)
+
+    # ---- failing and recovering
+
+    async def _recover(self) -> None:
+        """Fence, prove or rebuild the index, replay to the end, and only then serve."""
+        self._append_began = None
+        self._transition_to(LaneState.FENCING)
+        await self.restorer.check()
+        self._context.gate.pass_lane(self._number)
+        end = self.restore_end_offset = await self._log.fence()
+        self._transition_to(LaneState.RESTORING)
+        async with self._context.restore_slots:
+            await self.restorer.replay(end, self._resolve_doubt)
+        self._in_doubt.clear()
+        self._begin_counting(end)
+        await self._context.gate.wait()
+        self.has_been_active = True
+        self.last_error = None
+        self._transition_to(LaneState.ACTIVE)
+        if self._is_draining:
+            self._transition_to(LaneState.DRAINING)
+
+    def _resolve_doubt(self, keys: Sequence[EventKey]) -> None:
+        """Count events that were answered "unknown" and are committed after all."""
+        found = self._in_doubt.intersection(keys)
+        self._in_doubt -= found
+        self._next_lane_seq += len(found)
+        self.metrics.tally.accepted += len(found)
+        self.metrics.tally.unknown -= len(found)
+
+    def _begin_counting(self, end: Offset) -> None:
+        """Keep "accepted = committed since since_offset" true: begin anew where others wrote meanwhile."""
+        next_lane_seq = self.restorer.index.state.next_lane_seq
+        if self.since_offset is None or next_lane_seq != self._next_lane_seq:
+            self.since_offset = end
+            self.metrics.earlier += self.metrics.tally
+            self.metrics.tally = Tally()
+        self._next_lane_seq = next_lane_seq
+
+    def _fail(self, err: Exception) -> None:
+        """Stop serving, answer everything that waits, and say why."""
+        self.last_error = f"{type(err).__name__}: {err}"
+        self.metrics.failures += 1
+        if isinstance(err, GatewayError):
+            self._report.error("lane failed", error=self.last_error, state=self.state.value)
+        else:
+            self._report.error("lane failed unexpectedly", state=self.state.value, exc_info=err)
+        if self.state is not LaneState.FAILED:
+            self._transition_to(LaneState.FAILED)
+        for submission in self.queue.take_all():
+            self._refuse_untaken(submission)
+        if isinstance(err, IndexCorruptError):
+            self._discard_index()
+
+    def _discard_index(self) -> None:
+        try:
+            self.restorer.discard()
+        except IndexCorruptError as err:
+            self._report.error("index cannot be deleted", error=str(err))
+
+    def _is_owned_by_another(self) -> bool:
+        """Whether this fencing, the second within a minute, means that another gateway serves here."""
+        self.metrics.fenced += 1
+        times, now = self._context.times, self._context.clock.monotonic()
+        if self._append_began is not None and now - self._append_began >= times.transaction_timeout_s:
+            return False  # the log itself fences a transaction that took too long
+        previous, self._fenced_at = self._fenced_at, now
+        self.is_lost = previous is not None and now - previous < times.fenced_again_s
+        if self.is_lost:
+            self._report.error("another gateway owns this partition: not serving it until restart")
+        return self.is_lost
+
+    def _backoff_s(self, failures: int) -> float:
+        times = self._context.times
+        limit: float = min(times.backoff_max_s, times.backoff_s * 2 ** min(failures - 1, 16))
+        return self._context.random.uniform(limit / 2, limit)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, but not longer than until `drain`."""
+        self._wake.clear()
+        if self._is_draining:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def _refuse(self, batch: Batch, err: Exception) -> None:
+        """Answer the waiters of a batch whose commit failed."""
+        self.metrics.tally.unknown += len(batch.events)
+        for submission, _ in batch.shares:
+            submission.fail(OutcomeUnknownError(f"commit failed: {type(err).__name__}"))
+
+    def _refuse_untaken(self, submission: Submission) -> None:
+        """Answer a submission of which at least the remaining events were never judged."""
+        self.metrics.tally.refused += len(submission.events) - submission.taken
+        submission.fail(LaneNotActiveError(f"partition {self.partition} of {self.topic} stopped serving"))
+
+    async def _release(self) -> None:
+        for submission in self.queue.take_all():
+            self._refuse_untaken(submission)
+        await self._log.close()
+        self.restorer.close()
+        if self.state is LaneState.ACTIVE:
+            self._transition_to(LaneState.DRAINING)
+        if self.state in (LaneState.FENCING, LaneState.RESTORING):
+            self._transition_to(LaneState.FAILED)
+        if self.state is not LaneState.UNASSIGNED:
+            self._transition_to(LaneState.UNASSIGNED)
+
+    def _transition_to(self, state: LaneState) -> None:
+        assert state in TRANSITIONS[self.state], (self.state, state)
+        self._report.info("lane state", old=self.state.value, new=state.value)
+        self.state = state

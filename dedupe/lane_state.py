@@ -1,0 +1,34 @@
+"""
+The states of a lane and every legal move between them. Only Lane._transition_to uses the table.
+
+    UNASSIGNED -> FENCING -> RESTORING -> ACTIVE -> DRAINING -> UNASSIGNED
+                     ^           |           |
+                     |           v           v
+                     +-------- FAILED <------+      (any state may fail)
+                                 |
+                                 v
+                             UNASSIGNED             (fenced twice: another gateway owns it)
+"""
+
+from enum import Enum
+
+
+class LaneState(Enum):
+    """Where a lane is in its life. It serves in ACTIVE and nowhere else."""
+
+    UNASSIGNED = "unassigned"  # not ours, or no longer
+    FENCING = "fencing"  # becoming the only writer
+    RESTORING = "restoring"  # replaying the log into the index
+    ACTIVE = "active"  # serving
+    DRAINING = "draining"  # finishing what was taken, refusing the rest
+    FAILED = "failed"  # something is in doubt; only the log can tell
+
+
+TRANSITIONS: dict[LaneState, frozenset[LaneState]] = {
+    LaneState.UNASSIGNED: frozenset({LaneState.FENCING, LaneState.FAILED}),
+    LaneState.FENCING: frozenset({LaneState.RESTORING, LaneState.FAILED}),
+    LaneState.RESTORING: frozenset({LaneState.ACTIVE, LaneState.FAILED}),
+    LaneState.ACTIVE: frozenset({LaneState.DRAINING, LaneState.FAILED}),
+    LaneState.DRAINING: frozenset({LaneState.UNASSIGNED, LaneState.FAILED}),
+    LaneState.FAILED: frozenset({LaneState.FENCING, LaneState.UNASSIGNED}),
+}

@@ -1,0 +1,45 @@
+"""
+What lanes and router count. Plain integers on the hot path; app.admin renders them.
+
+Each event that enters ends in exactly one of accepted, duplicates, conflicts, rejected, unknown or
+refused. `unknown` is what the caller was told; if recovery finds such an event committed after
+all, it moves to `accepted`, so accepted since `since_offset` always equals committed since then.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Tally:
+    """Verdicts on events, counted once each."""
+
+    accepted: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+    rejected: int = 0
+    unknown: int = 0
+    refused: int = 0
+
+    @property
+    def received(self) -> int:
+        """How many events have found their verdict."""
+        return self.accepted + self.duplicates + self.conflicts + self.rejected + self.unknown + self.refused
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+
+@dataclass(slots=True)
+class LaneMetrics:
+    """What one lane counts besides verdicts."""
+
+    tally: Tally = field(default_factory=Tally)  # since since_offset
+    earlier: Tally = field(default_factory=Tally)  # before it
+    commits: int = 0
+    commit_seconds: float = 0.0
+    failures: int = 0
+    fenced: int = 0
+    rebuilds: int = 0
+    sequence_gaps: int = 0
+    restored_records: int = 0
+    restore_lag: int = 0  # offsets still to replay

@@ -1,0 +1,108 @@
+"""
+Record format v1: the contract with every reader of the clean topic. Pure and frozen.
+
+    Kafka key   messageId, UTF-8 (empty in quarantine when the event has no valid id)
+    value       the event as JSON
+    timestamp   the gateway's arrival time, ms, never decreasing within a partition
+    headers     source  (text)
+                gw      (packed big-endian, below)
+                reason  (text, quarantine only)
+
+    gw bytes    field
+    0           version = 1
+    1           flags: 1 client session, 2 id assigned by the gateway, 4 not idempotent
+    2-17        event key
+    18-25       fingerprint
+    26-33       lane_seq: 0, 1, 2, ... per partition, without gaps
+    34-81       with flag 1: client hash (16), session hash (16), sequence u64, epoch u64
+    82-89       with flag 1: acknowledged_through u64
+
+A record carries everything needed to rebuild index, receipts and sessions from the log alone.
+"""
+
+import struct
+from typing import NamedTuple
+
+from dedupe.errors import LogCorruptError
+from dedupe.identity import Identity
+from dedupe.routing import partition_of
+from dedupe.types import Event, EventKey, Fingerprint, LogRecord, NewRecord, Session
+
+VERSION = 1
+FLAG_SESSION = 1
+FLAG_ID_ASSIGNED = 2
+FLAG_NOT_IDEMPOTENT = 4
+
+HEADER_SOURCE = "source"
+HEADER_GATEWAY = "gw"
+HEADER_REASON = "reason"
+
+_BASE = struct.Struct(">BB16s8sQ")
+_SESSION = struct.Struct(">16s16sQQQ")
+
+
+class RecordIdentity(NamedTuple):
+    """What a committed record says about itself, decoded from its headers."""
+
+    key: EventKey
+    fingerprint: Fingerprint
+    lane_seq: int
+    flags: int
+    source: str
+    session: Session | None
+
+
+def build_record(event: Event, *, lane_seq: int, timestamp_ms: int) -> NewRecord:
+    """Return the event as record v1."""
+    session = event.session
+    flags = event.flags if session is None else event.flags | FLAG_SESSION
+    gateway = _BASE.pack(VERSION, flags, event.key, event.fingerprint, lane_seq)
+    if session is not None:
+        gateway += _SESSION.pack(*session)
+    headers = [(HEADER_SOURCE, event.source.encode()), (HEADER_GATEWAY, gateway)]
+    if event.reason is not None:
+        headers.append((HEADER_REASON, event.reason.encode()))
+    return NewRecord(timestamp_ms, event.message_id.encode(), event.value, headers)
+
+
+def parse_identity(record: LogRecord) -> RecordIdentity:
+    """
+    Decode a committed record's headers.
+
+    Raises:
+        LogCorruptError: it is not a record of this format. Nothing can be concluded from it.
+    """
+    headers = dict(record.headers)
+    try:
+        gateway = headers[HEADER_GATEWAY]
+        version, flags, key, fingerprint, lane_seq = _BASE.unpack_from(gateway)
+        if version != VERSION:
+            raise LogCorruptError(
+                f"record at offset {record.offset} has version {version}, this gateway reads {VERSION}"
+            )
+        session = Session(*_SESSION.unpack_from(gateway, _BASE.size)) if flags & FLAG_SESSION else None
+        source = headers[HEADER_SOURCE].decode()
+    except (KeyError, struct.error, UnicodeDecodeError) as err:
+        raise LogCorruptError(
+            f"record at offset {record.offset} was not written by a gateway: {err!r}"
+        ) from err
+    return RecordIdentity(key, fingerprint, lane_seq, flags, source, session)
+
+
+def is_identified_by(
+    record: LogRecord, found: RecordIdentity, identity: Identity, *, partition: int, partitions: int
+) -> bool:
+    """Whether the record's key and partition are those that this secret and partition count give."""
+    message_id = record.key.decode()
+    if found.session is not None:
+        session = found.session
+        key = identity.sequence_key(session.client_hash, session.session_hash, session.sequence)
+        routing_key = session.client_hash
+    else:
+        is_quarantine = any(name == HEADER_REASON for name, _ in record.headers)
+        if is_quarantine:
+            key = identity.quarantine_key(found.source, message_id, found.fingerprint)
+        else:
+            key = identity.message_key(found.source, message_id)
+        routing_key = key
+    return key == found.key and partition_of(routing_key, partitions) == partition

@@ -1,0 +1,143 @@
+"""
+Recovery: what a lane must know before it serves, decided from the log alone. Pure.
+
+A lane proves that its index follows this very log (or rebuilds it), replays what is missing, and
+checks every record it reads against its identity secret and partition count. Lane drives; this
+module decides. The same `index_update` serves replay and live commits, so both leave the same index.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from dedupe.errors import IdentityMismatchError
+from dedupe.identity import Identity
+from dedupe.index import DedupeIndex, IndexState, IndexUpdate
+from dedupe.record import is_identified_by, parse_identity
+from dedupe.types import Entry, EventKey, LogRecord, Offset
+from dedupe.window import Step, Window
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCheck:
+    """Checks committed records of one partition against what this process would have written."""
+
+    identity: Identity
+    partition: int
+    partitions: int
+
+    def key_of(self, record: LogRecord) -> EventKey:
+        """
+        Return the record's event key.
+
+        Raises:
+            LogCorruptError: it is not a record of ours.
+            IdentityMismatchError: its key or partition comes from another secret or partition count.
+        """
+        found = parse_identity(record)
+        if not is_identified_by(
+            record, found, self.identity, partition=self.partition, partitions=self.partitions
+        ):
+            raise IdentityMismatchError(
+                f"partition {self.partition}, offset {record.offset}: this record was written with another "
+                "GATEWAY_IDENTITY_SECRET or another number of partitions; serving now would let duplicates in"
+            )
+        return found.key
+
+
+def reason_to_rebuild(
+    index: DedupeIndex, *, window_start: Offset, log_start: Offset, end: Offset
+) -> str | None:
+    """
+    Return why the index cannot be continued from, or None if nothing speaks against it.
+
+    Args:
+        index: as found on disk.
+        window_start: the first offset that must be remembered, by the index's own steps.
+        log_start: the log's first offset.
+        end: restore_end_offset.
+    """
+    state = index.state
+    if state.applied_offset > end:
+        return "it is ahead of the log, which must have lost its tail"
+    if state.last_offset < log_start:
+        return "the log no longer holds the last record it knows"
+    if not index.covers(max(window_start, log_start)):
+        return "it dropped entries inside the window"
+    return None
+
+
+class Replay:
+    """Applies committed records to an index, in order, and watches their sequence."""
+
+    def __init__(self, index: DedupeIndex, window: Window, check: RecordCheck) -> None:
+        self._index = index
+        self._window = window
+        self._check = check
+        self.records = 0
+        self.sequence_gaps = 0
+
+    def apply(self, records: Sequence[LogRecord]) -> list[EventKey]:
+        """
+        Apply one batch, n >= 1, and return its keys in order.
+
+        Raises:
+            LogCorruptError, IdentityMismatchError: see RecordCheck.
+            IndexCorruptError: the index could not be written.
+        """
+        entries: list[tuple[EventKey, Entry]] = []
+        steps: list[Step] = []
+        newest_ms = self._index.state.newest_timestamp_ms
+        expected = self._index.state.next_lane_seq if self._index.state.last_offset >= 0 else None
+        for record in records:
+            key = self._check.key_of(record)
+            found = parse_identity(record)
+            if expected is not None and found.lane_seq != expected:
+                self.sequence_gaps += 1
+            expected = found.lane_seq + 1
+            newest_ms = max(newest_ms, record.timestamp_ms)
+            entries.append((key, Entry(record.offset, found.fingerprint)))
+            steps.append(Step(newest_ms, record.offset, found.lane_seq))
+        self._index.apply(
+            index_update(
+                self._window, entries, steps[-1], lambda: steps, applied_offset=records[-1].offset + 1
+            )
+        )
+        self.records += len(records)
+        return [key for key, _ in entries]
+
+    def finish(self, end: Offset, *, log_start: Offset) -> None:
+        """
+        Declare everything below `end` applied, control records included.
+
+        Where retention left no record, the sequence continues at `end`: none ever used can be
+        larger, since every record took an offset.
+        """
+        state = self._index.state
+        next_lane_seq = state.next_lane_seq
+        if state.last_offset < 0 and log_start > 0:
+            next_lane_seq = end
+        self._index.apply(IndexUpdate((), state._replace(applied_offset=end, next_lane_seq=next_lane_seq)))
+
+
+def index_update(
+    window: Window,
+    entries: Sequence[tuple[EventKey, Entry]],
+    newest: Step,
+    steps: Callable[[], Iterable[Step]],
+    *,
+    applied_offset: Offset,
+) -> IndexUpdate:
+    """
+    Move the window past the newest committed records and return what the index has to store.
+
+    Args:
+        window: moved in place.
+        entries: of the records, in log order, n >= 1.
+        newest: place of the last record.
+        steps: place of every record, asked for only when a window step begins among them.
+        applied_offset: the log is applied up to here, exclusive.
+    """
+    added, dropped = window.advance(newest, steps)
+    last_key, last_entry = entries[-1]
+    state = IndexState(applied_offset, newest.lane_seq + 1, newest.timestamp_ms, last_entry.offset, last_key)
+    return IndexUpdate(entries, state, added, dropped)

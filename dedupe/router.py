@@ -1,0 +1,197 @@
+"""
+Router: hands each event of a request to the lane of its partition and brings the verdicts back.
+
+It decides only whether a request is taken at all, before any of its events is; what cannot go into
+the clean stream goes to quarantine, and the answer waits for that too. It is the seam behind which
+a lane may one day live in another process.
+
+routes.post_events -> **Router.submit** -> Lane.submit -> admit -> PartitionLog.append
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dedupe.admission import Admission
+from dedupe.clock import Deadline
+from dedupe.errors import DeadlineExceededError, DiskFullError, LaneNotActiveError, RetriableError
+from dedupe.lane import Lane
+from dedupe.lane_queue import Outcome
+from dedupe.lane_state import LaneState
+from dedupe.metrics import Tally
+from dedupe.quarantine import Quarantine
+from dedupe.types import Event
+
+CONFLICT = "conflict"
+"""Reason of a quarantined event whose id is known with other content."""
+
+
+NO_OUTCOME = Outcome(Admission.NEW, -1)
+"""Stands in a place until its lane has answered; never returned."""
+
+
+@dataclass(slots=True)
+class Share:
+    """The part of a request that belongs to one lane."""
+
+    lane: Lane
+    events: list[Event] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class Router:
+    """All lanes of this process, clean and quarantine, behind one call."""
+
+    def __init__(
+        self, lanes: Sequence[Lane], quarantine_lanes: Sequence[Lane], quarantine: Quarantine
+    ) -> None:
+        """Take the lanes, each list indexed by partition."""
+        self.lanes = lanes
+        self.quarantine_lanes = quarantine_lanes
+        self.quarantine = quarantine
+        self.tally = Tally()  # what no lane counts: rejected events, and requests refused whole
+        self.in_flight = 0
+        self.is_draining = False
+        self.has_disk_room = True
+
+    @property
+    def all_lanes(self) -> list[Lane]:
+        """Clean lanes, then quarantine lanes."""
+        return [*self.lanes, *self.quarantine_lanes]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every lane has served once, at least one clean lane does now, and none is drained."""
+        return (
+            not self.is_draining
+            and all(lane.has_been_active for lane in self.all_lanes)
+            and any(lane.state is LaneState.ACTIVE for lane in self.lanes)
+        )
+
+    @property
+    def totals(self) -> Tally:
+        """Verdicts on all events since the process began."""
+        tally = Tally() + self.tally
+        for lane in self.lanes:
+            tally = tally + lane.metrics.earlier + lane.metrics.tally
+        return tally
+
+    async def submit(
+        self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
+    ) -> list[Outcome]:
+        """
+        Decide one request.
+
+        Args:
+            events: n >= 0 identified events of the clean stream, in request order.
+            rejected: events of the quarantine stream, refused already.
+            received_ms: log time of the request's arrival.
+            deadline: when to stop waiting; what was taken may still be committed.
+
+        Returns:
+            n outcomes, same order as `events`; every conflict is in quarantine.
+
+        Raises:
+            LaneNotActiveError, LaneSaturatedError, DiskFullError: nothing was taken.
+            DeadlineExceededError, OutcomeUnknownError: some events may be committed. All retriable.
+        """
+        total = len(events) + len(rejected)
+        shares = _shares_of(self.lanes, events)
+        quarantine_shares = _shares_of(self.quarantine_lanes, rejected)
+        try:
+            self._check_room([*shares, *quarantine_shares])
+        except RetriableError:
+            self.tally.refused += total
+            raise
+        self.in_flight += total
+        undecided = len(rejected)
+        try:
+            outcomes = await _decide(shares, len(events), received_ms, deadline)
+            await self._put_in_quarantine(quarantine_shares, events, outcomes, received_ms, deadline)
+            self.tally.rejected += undecided
+            undecided = 0
+            return outcomes
+        finally:
+            self.tally.unknown += undecided
+            self.in_flight -= total
+
+    def drain(self) -> None:
+        """Take no more requests and let every lane finish what it has."""
+        self.is_draining = True
+        for lane in self.all_lanes:
+            lane.drain()
+
+    def _check_room(self, shares: Sequence[Share]) -> None:
+        if self.is_draining:
+            raise LaneNotActiveError("the gateway is shutting down")
+        if not self.has_disk_room:
+            raise DiskFullError("free disk space is below GATEWAY_DISK_FREE_MIN")
+        for share in shares:
+            share.lane.check_room(len(share.events), share.size_bytes)
+
+    async def _put_in_quarantine(
+        self,
+        rejected: Sequence[Share],
+        events: Sequence[Event],
+        outcomes: Sequence[Outcome],
+        received_ms: int,
+        deadline: Deadline,
+    ) -> None:
+        """Commit everything that must not enter the clean stream, once each."""
+        conflicts = [
+            self.quarantine.event(
+                source=event.source,
+                message_id=event.message_id,
+                fingerprint=event.fingerprint,
+                content=event.value,
+                reason=CONFLICT,
+            )
+            for event, outcome in zip(events, outcomes, strict=True)
+            if outcome.admission is Admission.CONFLICT
+        ]
+        shares = [*rejected, *_shares_of(self.quarantine_lanes, conflicts)]
+        if conflicts:
+            self._check_room(shares)
+        await _decide(shares, sum(len(share.events) for share in shares), received_ms, deadline)
+
+
+def _shares_of(lanes: Sequence[Lane], events: Sequence[Event]) -> list[Share]:
+    """Split a request's events by lane, keeping their order and remembering their places."""
+    shares: dict[int, Share] = {}
+    for place, event in enumerate(events):
+        share = shares.get(event.partition)
+        if share is None:
+            share = shares[event.partition] = Share(lanes[event.partition])
+        share.events.append(event)
+        share.places.append(place)
+        share.size_bytes += event.size_bytes
+    return list(shares.values())
+
+
+async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadline: Deadline) -> list[Outcome]:
+    """Submit every share to its lane and return the outcomes in the places' order."""
+    if not shares:
+        return []
+    answers = [
+        share.lane.submit(
+            share.events, size_bytes=share.size_bytes, received_ms=received_ms, deadline=deadline
+        )
+        for share in shares
+    ]
+    for answer in answers:
+        answer.add_done_callback(_mark_retrieved)
+    _, pending = await asyncio.wait(answers, timeout=deadline.remaining_s)
+    if pending:
+        raise DeadlineExceededError("no verdict in time")
+    outcomes: list[Outcome] = [NO_OUTCOME] * count
+    for share, answer in zip(shares, answers, strict=True):
+        for place, outcome in zip(share.places, answer.result(), strict=True):
+            outcomes[place] = outcome
+    return outcomes
+
+
+def _mark_retrieved(answer: "asyncio.Future[list[Outcome]]") -> None:
+    """Keep asyncio from reporting the error of an answer that nobody waits for any more."""
+    if not answer.cancelled():
+        answer.exception()

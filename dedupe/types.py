@@ -1,0 +1,81 @@
+"""
+Values that travel through the core. No behaviour, no I/O.
+
+An offset is always the *next* one to read or to assign; a timestamp is log time in
+milliseconds since the epoch.
+"""
+
+from typing import NamedTuple, TypeAlias
+
+Offset: TypeAlias = int
+EventKey: TypeAlias = bytes  # 16 bytes, see dedupe.identity
+Fingerprint: TypeAlias = bytes  # 8 bytes, see dedupe.identity
+Headers: TypeAlias = list[tuple[str, bytes]]
+
+
+class Stream(NamedTuple):
+    """One partitioned topic of the gateway: the clean stream or its quarantine."""
+
+    topic: str
+    partitions: int
+
+
+class Session(NamedTuple):
+    """The client session an event belongs to; stands in its record (record format v1, flag 1)."""
+
+    client_hash: bytes  # 16 bytes, keyed, includes the source
+    session_hash: bytes  # 16 bytes, keyed, includes the source
+    sequence: int  # u64, from 1
+    epoch: int = 0  # u64, 0 = the client uses no epochs
+    acknowledged_through: int = 0  # u64
+
+
+class Event(NamedTuple):
+    """One identified event on its way to the lane of its partition."""
+
+    key: EventKey
+    partition: int
+    fingerprint: Fingerprint
+    source: str
+    message_id: str
+    value: bytes  # JSON, the record's value
+    flags: int = 0  # dedupe.record.FLAG_*, without the session flag
+    session: Session | None = None
+    reason: str | None = None  # quarantine records only
+
+    @property
+    def size_bytes(self) -> int:
+        """Upper bound of what the event takes in a record batch and in a lane's queue."""
+        return len(self.value) + 4 * len(self.message_id) + len(self.source) + RECORD_OVERHEAD_BYTES
+
+
+# Headers and varints of one record: gw with a session is 90 bytes, header names, lengths and
+# offset and timestamp deltas stay under 60, a quarantine reason under 40. An estimate too small
+# would let a batch outgrow the builder, which then refuses it (and the lane fails, loudly).
+RECORD_OVERHEAD_BYTES = 192
+
+
+class NewRecord(NamedTuple):
+    """A record to append; its offset is not known yet."""
+
+    timestamp_ms: int
+    key: bytes
+    value: bytes
+    headers: Headers
+
+
+class LogRecord(NamedTuple):
+    """A committed record."""
+
+    offset: Offset
+    timestamp_ms: int
+    key: bytes
+    value: bytes
+    headers: Headers
+
+
+class Entry(NamedTuple):
+    """What the index knows of one event key: where the original is, and what it said."""
+
+    offset: Offset
+    fingerprint: Fingerprint
