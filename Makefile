@@ -1,0 +1,79 @@
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --constraint constraints.txt --build-constraint constraints.txt
+KAFKA_POM := tests/kafka/pom.xml
+KAFKA_LIBS := build/kafka/libs
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test check kafka clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: export GATEWAY_MODE ?= development
+run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variables are passed on
+	@exec $(BIN)/gateway serve
+
+test: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## run all tests, e.g. make test ARGS="tests/unit -x"
+	@exec $(BIN)/pytest $(ARGS)
+
+check: $(VENV)/.stamp-dev ## lint, formatting, types and import contracts
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+kafka: $(VENV)/.stamp-run build/kafka/.stamp-libs ## start a throw-away Kafka on 127.0.0.1:9092 in the foreground
+	@exec $(BIN)/python -m tests.support.kafka --port 9092
+
+clean: ## remove .venv, build and caches; never the gateway's data
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# Set-up: each stamp is newer than what it was made from, so a second call does nothing.
+
+$(VENV)/.stamp-pip: constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "The gateway needs Python 3.11 or newer, and $(PYTHON) was not found: install it or set PYTHON=." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "The gateway needs Python 3.11 or newer, and $(PYTHON) is older: set PYTHON= to a newer one." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) lacks the venv module: install it (Debian and Ubuntu: the python3-venv package)." >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) install --quiet --constraint constraints.txt --upgrade pip
+	@touch $@
+
+$(VENV)/.stamp-run: $(VENV)/.stamp-pip pyproject.toml constraints.txt
+	@echo "Installing the gateway into $(VENV) ..."
+	@$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-run
+	@echo "Installing the test and check tools into $(VENV) ..."
+	@$(INSTALL) --group dev
+	@touch $@
+
+JAVA_IS_NEW_ENOUGH := java -version 2>&1 | awk -F '[".]' '/version/ { ok = $$2 >= 17 } END { exit !ok }'
+HAVE_JAVA_AND_MAVEN := command -v java >/dev/null && command -v mvn >/dev/null && $(JAVA_IS_NEW_ENOUGH)
+
+build/kafka/.stamp-java:
+	@$(HAVE_JAVA_AND_MAVEN) || { \
+	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; fi; \
+	  echo "Installing Java 17 and Maven for the Kafka broker of the tests ..."; \
+	  command -v apt-get >/dev/null && $$sudo true 2>/dev/null && $$sudo apt-get update -qq && \
+	  $$sudo env DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -qq -y --no-install-recommends openjdk-17-jre-headless maven >/dev/null; } || true
+	@$(HAVE_JAVA_AND_MAVEN) || { \
+	  echo "The tests start a real Kafka: install Java 17 or newer and Maven, then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
+
+build/kafka/.stamp-libs: $(KAFKA_POM) | build/kafka/.stamp-java
+	@echo "Copying the Kafka broker's jars to $(KAFKA_LIBS) ..."
+	@rm -rf $(KAFKA_LIBS)
+	@mvn --batch-mode --quiet -Dstyle.color=never --file $(KAFKA_POM) dependency:copy-dependencies
+	@touch $@

@@ -1,0 +1,69 @@
+"""Fixtures for all tests: one Kafka broker a session, and fresh topics on it."""
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.support.kafka import KafkaBroker, Properties, create_topic, delete_topics
+
+BROKER_FIXTURES = {"kafka_broker", "kafka_bootstrap", "private_kafka_broker", "topic"}
+
+# Names a broker that already runs, for a quick edit-and-test loop.
+BOOTSTRAP_VARIABLE = "TEST_KAFKA_BOOTSTRAP_SERVERS"
+
+
+class TopicFactory(Protocol):
+    """Creates one topic with a name that no other test has, and returns the name."""
+
+    async def __call__(
+        self, prefix: str = "topic", *, partitions: int = 1, configs: Properties | None = None
+    ) -> str: ...
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if BROKER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("kafka")
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """The session's broker. Tests that stop, kill or freeze one take `private_kafka_broker`."""
+    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def private_kafka_broker(tmp_path: Path) -> Iterator[KafkaBroker]:
+    """A broker of the test's own, running; about 2 s."""
+    with KafkaBroker(tmp_path / "kafka") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(request: pytest.FixtureRequest) -> str:
+    """The address of the broker to test with: the caller's if one is named, else the session's."""
+    if own := os.environ.get(BOOTSTRAP_VARIABLE):
+        return own
+    broker: KafkaBroker = request.getfixturevalue("kafka_broker")
+    return broker.bootstrap_servers
+
+
+@pytest.fixture
+async def topic(kafka_bootstrap: str) -> AsyncIterator[TopicFactory]:
+    """A factory of topics that are deleted after the test."""
+    created: list[str] = []
+
+    async def create(prefix: str = "topic", *, partitions: int = 1, configs: Properties | None = None) -> str:
+        name = f"{prefix}-{uuid.uuid4().hex[:12]}"
+        await create_topic(kafka_bootstrap, name, partitions=partitions, configs=configs)
+        created.append(name)
+        return name
+
+    yield create
+    if created:
+        await delete_topics(kafka_bootstrap, created)
