@@ -8,7 +8,6 @@ what fault tests need. `python -m tests.support.kafka --port 9092` runs one by h
 import argparse
 import asyncio
 import os
-import random
 import shutil
 import signal
 import socket
@@ -25,7 +24,8 @@ from typing import Any, NoReturn, Self
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import for_code
 
-HOST = "127.0.0.1"
+from tests.support.processes import HOST, free_port, is_free, kill_when_parent_dies
+
 ROOT = Path(__file__).resolve().parents[2]
 LIBS = ROOT / "build" / "kafka" / "libs"
 LOG_CONFIG = ROOT / "tests" / "kafka" / "log4j2.properties"
@@ -43,10 +43,6 @@ LOG_TAIL_LINES = 40
 
 # The quick compiler and the small collector: the start is a third faster, and a second core stays free.
 QUICK_START_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-
-# Ports come from below Linux's range for outgoing connections (from 32768 on): there, a client that
-# retries while the broker is down could be given the broker's own port and connect to itself.
-PORTS = range(20_000, 32_000)
 
 Properties = Mapping[str, str]
 
@@ -82,12 +78,12 @@ class KafkaBroker:
             jvm_flags: memory and start-up flags of the JVM.
         """
         self.folder = folder
-        self.port = port if port is not None else _free_port()
+        self.port = port if port is not None else free_port()
         self.log_path = folder / "broker.log"
         self._config_path = folder / "broker.properties"
         self._properties = dict(properties or {})
         self._jvm_flags = tuple(jvm_flags)
-        self._controller_port = _free_port(other_than=self.port)
+        self._controller_port = free_port(other_than=self.port)
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
@@ -131,7 +127,7 @@ class KafkaBroker:
         self._format(command)
         try:
             self._process = self._spawn([*command, "kafka.Kafka", str(self._config_path)])
-            self._watcher = _kill_when_parent_dies(self._process.pid)
+            self._watcher = kill_when_parent_dies(self._process.pid)
             self._wait_until_ready(self._process)
         except BaseException:
             self.kill()
@@ -329,40 +325,6 @@ def _serves_metadata(port: int) -> bool:
     return bool(live_brokers >= 1)
 
 
-def _free_port(*, other_than: int | None = None) -> int:
-    for port in random.SystemRandom().sample(PORTS, 100):
-        if port != other_than and _is_free(port):
-            return port
-    raise KafkaBrokerError("no free port found for the broker")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-        return True
-
-
-def _kill_when_parent_dies(pid: int) -> subprocess.Popen[bytes]:
-    """
-    Start a process that reads a pipe nobody writes to and kills `pid` at its end.
-
-    The pipe ends when this process ends, even by SIGKILL. PR_SET_PDEATHSIG would need no
-    process, but fires when the *thread* that started the broker ends.
-    """
-    script = 'cat; kill -KILL "$0"'
-    return subprocess.Popen(
-        ["/bin/sh", "-c", script, str(pid)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
 def _exit_on_signal(_signum: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
 
@@ -372,7 +334,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run a throw-away Kafka on loopback until Ctrl-C.")
     parser.add_argument("--port", type=int, default=9092, help="where clients connect")
     port: int = parser.parse_args().port
-    if not _is_free(port):
+    if not is_free(port):
         raise SystemExit(f"Port {port} of {HOST} is taken: stop what uses it or choose another --port.")
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _exit_on_signal)

@@ -1,0 +1,194 @@
+"""
+A real gateway process for tests: started, killed and started again on the same ports and data.
+
+`python -m tests.support.gateway STEP HITS` is the gateway with a crash point: it ends itself with
+SIGKILL right after the given commit step was reached for the given time.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import httpx
+
+from tests.support.processes import HOST, free_port, kill_when_parent_dies
+
+# A start takes about 1 s on two cores; a loaded machine gets thirty times that.
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+POLL_INTERVAL_S = 0.05
+LOG_TAIL_LINES = 60
+
+
+class GatewayError(Exception):
+    """The gateway did not do what it was told."""
+
+
+class Crash(NamedTuple):
+    """Where the process ends itself: right after the step was reached for the n-th time."""
+
+    step: str
+    hits: int
+
+
+class Gateway:
+    """One gateway process; every method blocks."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
+        """Choose ports; nothing is started yet. `env` adds to or overrides the settings."""
+        self.folder = folder
+        self.data = folder / "data"
+        self.log_path = folder / "gateway.log"
+        self.port = free_port()
+        self.admin_port = free_port(other_than=self.port)
+        self.url = f"http://{HOST}:{self.port}"
+        self.admin_url = f"http://{HOST}:{self.admin_port}"
+        self._env = dict(env or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the process sees: nothing of the caller's GATEWAY_* settings."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
+        return inherited | {
+            "GATEWAY_MODE": "development",
+            "GATEWAY_HOST": HOST,
+            "GATEWAY_PORT": str(self.port),
+            "GATEWAY_ADMIN_HOST": HOST,
+            "GATEWAY_ADMIN_PORT": str(self.admin_port),
+            "GATEWAY_DATA_DIR": str(self.data),
+            **self._env,
+        }
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise GatewayError("the gateway was not started")
+        return self._process
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, *, crash: Crash | None = None, wait: bool = True) -> None:
+        """Start the process and wait until it is ready."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = [str(Path(sys.executable).with_name("gateway")), "serve"]
+        if crash is not None:
+            command = [sys.executable, "-m", "tests.support.gateway", crash.step, str(crash.hits)]
+        with self.log_path.open("ab") as output:
+            self._process = subprocess.Popen(
+                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        self._watcher = kill_when_parent_dies(self._process.pid)
+        if wait:
+            self.wait_until_ready()
+
+    def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait for 200 on /readyz, or fail with the tail of the log."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if not self.is_running:
+                raise GatewayError(f"the gateway ended with {self.process.returncode}:\n{self.log_tail()}")
+            if self.is_ready():
+                return
+            time.sleep(POLL_INTERVAL_S)
+        raise GatewayError(f"the gateway is not ready after {timeout_s} s:\n{self.log_tail()}")
+
+    def is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.admin_url}/readyz", timeout=2).status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    def kill(self) -> None:
+        """End the process as a crash would."""
+        self.process.kill()
+        self._reap()
+
+    def stop(self) -> int | None:
+        """End the process cleanly and return its exit code."""
+        if self._process is None:
+            return None
+        if self.is_running:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self._reap()
+            raise GatewayError(
+                f"the gateway did not stop within {STOP_TIMEOUT_S} s:\n{self.log_tail()}"
+            ) from None
+        return self._reap()
+
+    def wait(self, timeout_s: float = START_TIMEOUT_S) -> int:
+        """Wait until the process ends by itself and return its exit code."""
+        self.process.wait(timeout_s)
+        return self._reap()
+
+    def delete_index(self) -> None:
+        """Lose the dedupe index, as a lost volume would."""
+        shutil.rmtree(self.data / "index", ignore_errors=True)
+
+    def stats(self) -> dict[str, Any]:
+        """Return /admin/v1/stats."""
+        answer = httpx.get(f"{self.admin_url}/admin/v1/stats", timeout=5)
+        stats: dict[str, Any] = answer.raise_for_status().json()
+        return stats
+
+    def log_tail(self) -> str:
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+
+    def _reap(self) -> int:
+        code = self.process.wait()
+        if self._watcher is not None:
+            self._watcher.kill()
+            self._watcher.wait()
+            if self._watcher.stdin is not None:
+                self._watcher.stdin.close()
+            self._watcher = None
+        return code
+
+
+def main() -> None:
+    """Serve until the crash point."""
+    from app.main import serve
+    from app.settings import Settings
+
+    step, hits = sys.argv[1], int(sys.argv[2])
+    reached = 0
+
+    def crashpoint(name: str) -> None:
+        nonlocal reached
+        reached += name == step
+        if reached == hits:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    asyncio.run(serve(Settings(), crashpoint=crashpoint))
+
+
+if __name__ == "__main__":
+    main()

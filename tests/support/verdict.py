@@ -1,0 +1,119 @@
+"""
+The verdict on a run: reads the committed log by itself and compares it with what a client was told.
+
+The readers here share no code with the gateway's own: plain SQL, and a plain read_committed consumer.
+"""
+
+import sqlite3
+import struct
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tests.support.client import Client, Receipt
+
+
+class Committed(NamedTuple):
+    """One committed record, as any reader of the topic sees it."""
+
+    partition: int
+    offset: int
+    message_id: str
+    lane_seq: int
+    value: bytes
+
+
+def read_sqlite(data: Path, topic: str = "events") -> list[Committed]:
+    """Return all committed records of a topic of the embedded log."""
+    with closing(sqlite3.connect(f"file:{data / 'log.sqlite'}?mode=ro", uri=True)) as connection:
+        rows = connection.execute(
+            "SELECT r.partition, r.offset, r.key, r.gw, r.value FROM records AS r"
+            " JOIN topics AS t ON t.topic_id = r.topic_id WHERE t.name = ? ORDER BY r.partition, r.offset",
+            (topic,),
+        ).fetchall()
+    return [
+        Committed(partition, offset, key.decode(), _lane_seq(gw), value)
+        for partition, offset, key, gw, value in rows
+    ]
+
+
+async def read_kafka(bootstrap_servers: str, topic: str, partitions: int) -> list[Committed]:
+    """Return all committed records of a topic on Kafka."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap_servers, isolation_level="read_committed", auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    try:
+        places = [TopicPartition(topic, partition) for partition in range(partitions)]
+        consumer.assign(places)
+        await consumer.seek_to_beginning()
+        ends = await consumer.end_offsets(places)
+        found: list[Committed] = []
+        while any([await consumer.position(place) < ends[place] for place in places]):
+            batches = await consumer.getmany(timeout_ms=100)
+            for place, records in batches.items():
+                found += [
+                    Committed(
+                        place.partition,
+                        record.offset,
+                        (record.key or b"").decode(),
+                        _lane_seq(dict(record.headers)["gw"]),
+                        record.value or b"",
+                    )
+                    for record in records
+                ]
+        return found
+    finally:
+        await consumer.stop()
+
+
+def assert_exactly_once(committed: Sequence[Committed], clients: Iterable[Client]) -> None:
+    """
+    Everything acknowledged is there, where the receipt says, once; nothing else is.
+
+    The clients must have delivered everything they ever sent.
+    """
+    copies = Counter(record.message_id for record in committed)
+    duplicates = [message_id for message_id, count in copies.items() if count > 1]
+    assert not duplicates, f"{len(duplicates)} events are in the log more than once: {duplicates[:5]}"
+    places = {record.message_id: Receipt(record.partition, record.offset) for record in committed}
+    receipts = {message_id: receipt for client in clients for message_id, receipt in client.receipts.items()}
+    lost = [message_id for message_id in receipts if message_id not in places]
+    assert not lost, f"{len(lost)} acknowledged events are not in the log: {lost[:5]}"
+    assert places == receipts
+    assert_sequences_whole(committed)
+
+
+def assert_sequences_whole(committed: Sequence[Committed]) -> None:
+    """Per partition lane_seq counts 0, 1, 2, ... in offset order."""
+    sequences: dict[int, list[int]] = {}
+    for record in sorted(committed):
+        sequences.setdefault(record.partition, []).append(record.lane_seq)
+    for partition, sequence in sequences.items():
+        assert sequence == list(range(len(sequence))), f"partition {partition} has gaps in lane_seq"
+
+
+def assert_stats_agree(stats: dict[str, object], committed: Sequence[Committed]) -> None:
+    """Totals add up, and accepted since `since_offset` equals committed since then, per partition."""
+    totals = stats["totals"]
+    assert isinstance(totals, dict)
+    parts = ("accepted", "duplicates", "conflicts", "rejected", "unknown", "refused")
+    assert totals["received"] == sum(totals[part] for part in parts)
+    partitions = stats["partitions"]
+    assert isinstance(partitions, list)
+    for partition in partitions:
+        since = [
+            record
+            for record in committed
+            if record.partition == partition["partition"] and record.offset >= partition["since_offset"]
+        ]
+        assert partition["accepted"] == len(since), partition
+
+
+def _lane_seq(gateway_header: bytes) -> int:
+    value: int = struct.unpack(">Q", gateway_header[26:34])[0]
+    return value
