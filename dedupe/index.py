@@ -60,6 +60,14 @@ class DedupeIndex(Protocol):
     def steps(self) -> Sequence[Step]:
         """The window's step table, oldest first."""
 
+    @property
+    def keys_estimate(self) -> int:
+        """About how many keys are stored, those before the window included. Cheap."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What the entries take on disk. Cheap."""
+
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         """
         Return each key's entry or None; same order and length as `keys`.

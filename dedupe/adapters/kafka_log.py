@@ -21,7 +21,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from dedupe.adapters.kafka_producer import Transactor, bounded
-from dedupe.errors import NotAppendedError, RetriableError
+from dedupe.errors import FencedError, NotAppendedError, RetriableError
 from dedupe.log import Crashpoint, no_crashpoint
 from dedupe.types import LogRecord, NewRecord, Offset
 
@@ -180,12 +180,18 @@ class KafkaLog:
     pause_after_append_s = PAUSE_AFTER_COMMIT_S
 
     def __init__(self, store: KafkaStore, topic: str, partition: int) -> None:
-        """Connect to nothing yet."""
+        """
+        Connect to nothing yet.
+
+        A fence that was given up may still reach a broker that was frozen, and then fences its
+        own successor: the first fencing after one is not taken for another gateway.
+        """
         self._store = store
         self._config = store.config
         self._tp = TopicPartition(topic, partition)
         self._transactor: Transactor | None = None
         self._expected: Offset = 0
+        self._has_abandoned_fence = False
 
     async def fence(self) -> Offset:
         """See PartitionLog."""
@@ -205,6 +211,7 @@ class KafkaLog:
             _, end = await self._store.offsets(self._tp)
         except BaseException as err:
             self._discard()
+            self._has_abandoned_fence = True
             if isinstance(err, KafkaError | OSError):
                 raise RetriableError(f"cannot fence {self._tp}: {err!r}") from err
             raise
@@ -251,6 +258,12 @@ class KafkaLog:
         base = self._expected
         try:
             await transactor.commit(records, expected=base, timeout_s=self._config.request_timeout_s)
+        except FencedError as err:
+            self._discard()
+            if self._has_abandoned_fence:
+                self._has_abandoned_fence = False
+                raise NotAppendedError("fenced, as it seems by an earlier attempt of its own") from err
+            raise
         except BaseException:
             self._discard()
             raise
