@@ -60,7 +60,7 @@ class LaneContext:
     policy: WindowPolicy
     gate: IdentityGate
     restore_slots: asyncio.Semaphore
-    limits: QueueLimits = QueueLimits()
-    times: LaneTimes = LaneTimes()
+    limits: QueueLimits = field(default_factory=QueueLimits)
+    times: LaneTimes = field(default_factory=LaneTimes)
     random: random.Random = field(default_factory=random.Random)
     crashpoint: Crashpoint = no_crashpoint
