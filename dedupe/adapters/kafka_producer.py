@@ -160,20 +160,21 @@ class Transactor:
         """
         Stop using the producer, whatever state it is in; bounded, never raises.
 
-        Its own `stop` would flush through the retrying sender and can hang, so first everything
-        that waits inside is failed.
+        Its own `stop` would flush through the retrying sender and can hang, and leaves connections
+        open when the sender has failed.
         """
         self._watch.close()
         self._fail_waiters(KafkaConnectionError("producer was discarded"))
         if self._work is not None:
             await asyncio.wait({self._work}, timeout=DISCARD_TIMEOUT_S)
             self._work.cancel()
-        sender = self._producer._sender
-        if sender.sender_task is not None:
-            sender.sender_task.cancel()
+        sender_task = self._producer._sender.sender_task
+        if sender_task is not None:
+            sender_task.cancel()
+            await asyncio.wait({sender_task}, timeout=DISCARD_TIMEOUT_S)
+        self._producer._closed = True
         with suppress(Exception):
-            async with asyncio.timeout(DISCARD_TIMEOUT_S):
-                await self._producer.stop()
+            await bounded(self._producer.client.close(), DISCARD_TIMEOUT_S)
         self._mark_transaction_end()
 
     def _fail_waiters(self, err: KafkaError) -> None:

@@ -2,51 +2,35 @@
 
 import asyncio
 import random
-from types import TracebackType
-from typing import Self
 
 from tests.support.processes import HOST
+from tests.support.tcp_server import TCPServer
 
 ANSWER_BYTES_MAX = 1 << 20
 
 
-class LossyProxy:
+class LossyProxy(TCPServer):
     """
     Forwards bytes both ways; where an answer is to be lost, its first bytes end the connection instead.
 
-    So the gateway has done its work and believes it was heard, while the client sees the connection
-    close. Never more than `losses_in_a_row_max` answers are lost one after another.
+    So the gateway has done its work and believes it was heard. Never more than
+    `losses_in_a_row_max` answers are lost one after another.
     """
 
     def __init__(self, upstream_port: int, *, seed: int, loss: float, losses_in_a_row_max: int = 2) -> None:
+        super().__init__()
         self.lost = 0
         self._upstream_port = upstream_port
         self._random = random.Random(seed)
         self._loss = loss
         self._losses_in_a_row_max = losses_in_a_row_max
         self._losses_in_a_row = 0
-        self._server: asyncio.Server | None = None
 
     @property
     def url(self) -> str:
-        assert self._server is not None
-        return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
+        return f"http://{HOST}:{self.port}"
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, HOST, 0)
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._server is not None
-        self._server.close()
-        await self._server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream_reader, upstream_writer = await asyncio.open_connection(HOST, self._upstream_port)
         requests = asyncio.ensure_future(_copy(reader, upstream_writer))
         try:
@@ -55,12 +39,10 @@ class LossyProxy:
                     break
                 writer.write(answer)
                 await writer.drain()
-        except ConnectionError:
-            pass
         finally:
             requests.cancel()
-            writer.close()
             upstream_writer.close()
+            await asyncio.gather(requests, return_exceptions=True)
 
     def _is_lost(self) -> bool:
         is_lost = self._losses_in_a_row < self._losses_in_a_row_max and self._random.random() < self._loss
@@ -70,9 +52,6 @@ class LossyProxy:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(ANSWER_BYTES_MAX):
-            writer.write(data)
-            await writer.drain()
-    except ConnectionError:
-        pass
+    while data := await reader.read(ANSWER_BYTES_MAX):
+        writer.write(data)
+        await writer.drain()
