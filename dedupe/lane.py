@@ -116,7 +116,7 @@ class Lane:
                     self._fail(err)
                     if self._is_owned_by_another():
                         break
-                    await self._sleep(self._context.random.uniform(*self._context.times.refence_s))
+                    await self._sleep(self._context.dice.uniform(*self._context.times.refence_s))
                 except Exception as err:
                     self._fail(err)
                     failures += 1
@@ -296,7 +296,7 @@ class Lane:
     def _backoff_s(self, failures: int) -> float:
         times = self._context.times
         limit: float = min(times.backoff_max_s, times.backoff_s * 2 ** min(failures - 1, 16))
-        return self._context.random.uniform(limit / 2, limit)
+        return self._context.dice.uniform(limit / 2, limit)
 
     async def _sleep(self, seconds: float) -> None:
         """Wait, but not longer than until `drain`."""

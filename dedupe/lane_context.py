@@ -62,5 +62,5 @@ class LaneContext:
     restore_slots: asyncio.Semaphore
     limits: QueueLimits = field(default_factory=QueueLimits)
     times: LaneTimes = field(default_factory=LaneTimes)
-    random: random.Random = field(default_factory=random.Random)
+    dice: random.Random = field(default_factory=random.Random)
     crashpoint: Crashpoint = no_crashpoint

@@ -142,6 +142,8 @@ class Restorer:
         return self._check.key_of(record) if record.offset == self.index.state.last_offset else None
 
     def _reset_if_needed(self, end: Offset) -> None:
+        if self._is_fresh and self.index.state.applied_offset == self.log_start:
+            return  # empty, and so it begins where the log does
         if not self._is_fresh:
             reason = self._reason_to_reset or reason_to_rebuild(
                 self.index, window_start=self.window.start, log_start=self.log_start, end=end

@@ -31,8 +31,9 @@ def read_sqlite(data: Path, topic: str = "events") -> list[Committed]:
     """Return all committed records of a topic of the embedded log."""
     with closing(sqlite3.connect(f"file:{data / 'log.sqlite'}?mode=ro", uri=True)) as connection:
         rows = connection.execute(
-            "SELECT r.partition, r.offset, r.key, r.gw, r.value FROM records AS r"
-            " JOIN topics AS t ON t.topic_id = r.topic_id WHERE t.name = ? ORDER BY r.partition, r.offset",
+            "SELECT p.partition, r.id - p.first_id, r.key, r.gw, r.value FROM partitions AS p"
+            " JOIN records AS r ON r.id >= p.first_id AND r.id < p.first_id + p.next_offset"
+            " WHERE p.topic = ? ORDER BY p.partition, r.id",
             (topic,),
         ).fetchall()
     return [

@@ -1,0 +1,363 @@
+"""
+The log in one SQLite file: needs no server, and what it acknowledged survives a power cut.
+
+SqliteStore hands out partitions, SqliteLog is one of them. Appends of all partitions go through one
+writer thread (sqlite_writer), reads through short transactions of their own, and the file is a
+contract with other readers (sqlite_schema). Two processes may open one file: each append checks its
+partition's epoch in the very transaction that commits it.
+
+Lane.submit -> admit -> **PartitionLog.append** -> DedupeIndex.apply
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple, Self, TypeVar
+
+import structlog
+
+from dedupe.adapters.sqlite_operations import Append, CreateTopic, Fence, Trim
+from dedupe.adapters.sqlite_schema import Row, SqliteLimits, connect, open_or_create, translated
+from dedupe.adapters.sqlite_writer import SqliteWriter
+from dedupe.errors import ConfigurationError, LogCorruptError, NotAppendedError
+from dedupe.log import Crashpoint, no_crashpoint
+from dedupe.record import HEADER_GATEWAY, HEADER_REASON, HEADER_SOURCE
+from dedupe.types import Headers, LogRecord, NewRecord, Offset
+
+__all__ = ["SqliteLimits", "SqliteLog", "SqliteStore"]
+
+FIRST_READ_RECORDS = 16
+"""A read's first batch is small, since recovery often wants one record only; the next ones grow."""
+
+READ_GROWTH = 8
+
+DEFAULT_LIMITS = SqliteLimits()
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """All partitions of all topics in one file; used within one event loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        log_id: str,
+        writer: SqliteWriter | None,
+        limits: SqliteLimits,
+    ) -> None:
+        """Use `open`."""
+        self._path = path
+        self._log_id = log_id
+        self._writer = writer
+        self._limits = limits
+        self._readers = _Readers(path, limits)
+        self._first_ids: dict[str, list[int]] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path,
+        *,
+        read_only: bool = False,
+        limits: SqliteLimits = DEFAULT_LIMITS,
+        crashpoint: Crashpoint = no_crashpoint,
+    ) -> Self:
+        """
+        Open the file, creating it unless `read_only`; its folder must exist.
+
+        Args:
+            crashpoint: called in the writer thread, "append" before and "commit" after each COMMIT.
+
+        Raises:
+            ConfigurationError: it is no log, a newer version, or cannot be opened. Final.
+            RetriableError: another process holds it, the disk fails, or there is no log in it yet.
+        """
+        log_id = await asyncio.to_thread(open_or_create, path, limits, read_only=read_only)
+        writer = None if read_only else SqliteWriter(path, limits, crashpoint)
+        store = cls(path, log_id, writer, limits)
+        try:
+            await store._load_partitions()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    @property
+    def log_id(self) -> str:
+        """See LogStore."""
+        return self._log_id
+
+    async def create_topic(self, topic: str, partitions: int) -> None:
+        """
+        Create the topic's partitions, n >= 1, unless they are there.
+
+        Raises:
+            ConfigurationError: it exists with another number of partitions.
+            RetriableError: it may or may not have been created; call again.
+        """
+        assert partitions >= 1
+        await self._writable.do(CreateTopic(topic, partitions))
+        await self._load_partitions()
+
+    async def partitions_of(self, topic: str) -> int:
+        """See LogStore."""
+        await self._load_partitions()
+        return len(self._first_ids.get(topic, ()))
+
+    def partition_log(self, topic: str, partition: int) -> "SqliteLog":
+        """Return one partition of a topic that `partitions_of` or `create_topic` has seen."""
+        first_ids = self._first_ids.get(topic, ())
+        if not 0 <= partition < len(first_ids):
+            raise ConfigurationError(f"{self._path} has no partition {partition} of topic {topic}")
+        place = _Place(topic, partition, first_ids[partition])
+        return SqliteLog(place, self._writer, self._readers, self._limits)
+
+    async def trim(self, topic: str, before_ms: int, records_max: int) -> int:
+        """
+        Delete records older than `before_ms` (log time), oldest first, in small transactions.
+
+        The newest record of each partition stays, so that its lane sequence can be continued. The
+        file does not shrink; the room is used again.
+
+        Args:
+            records_max: at most so many of each partition.
+
+        Returns:
+            How many records were deleted.
+
+        Raises:
+            RetriableError: stopped half-way; what is deleted is.
+        """
+        deleted = 0
+        for first_id in self._first_ids.get(topic, ()):
+            left = records_max
+            while left > 0:
+                step = min(left, self._limits.trim_records_max)
+                done = await self._writable.do(Trim(first_id, before_ms, step))
+                deleted += done
+                left -= done
+                if done < step:
+                    break
+        return deleted
+
+    async def close(self) -> None:
+        """See LogStore. Commits what waits. Idempotent."""
+        self._readers.close()
+        if self._writer is not None:
+            await self._writer.close()
+
+    @property
+    def _writable(self) -> SqliteWriter:
+        return _required(self._writer)
+
+    async def _load_partitions(self) -> None:
+        rows = await self._readers.run(_select_partitions)
+        first_ids: dict[str, list[int]] = {}
+        for topic, first_id in rows:
+            first_ids.setdefault(topic, []).append(first_id)
+        self._first_ids = first_ids
+
+
+class _Place(NamedTuple):
+    """One partition, and where its ids begin."""
+
+    topic: str
+    partition: int
+    first_id: int
+
+
+class SqliteLog:
+    """One partition of a SqliteStore. See PartitionLog."""
+
+    def __init__(
+        self, place: _Place, writer: SqliteWriter | None, readers: "_Readers", limits: SqliteLimits
+    ) -> None:
+        """Use `SqliteStore.partition_log`."""
+        self._place = place
+        self._writer = writer
+        self._readers = readers
+        self._limits = limits
+        self._epoch: int | None = None
+        self._report = structlog.get_logger(__name__).bind(topic=place.topic, partition=place.partition)
+
+    @property
+    def pause_after_append_s(self) -> float:
+        """See PartitionLog. SQLite needs none: while one group is committed, the next one gathers."""
+        return 0.0
+
+    async def fence(self) -> Offset:
+        """See PartitionLog. Appends queued before it come before it."""
+        self._epoch = None
+        fenced = await _required(self._writer).do(Fence(self._place.first_id))
+        self._epoch = fenced.epoch
+        return fenced.next_offset
+
+    async def bounds(self) -> tuple[Offset, Offset]:
+        """See PartitionLog."""
+        first_id = self._place.first_id
+        return await self._readers.run(lambda connection: _select_bounds(connection, first_id))
+
+    async def read(self, start: Offset, end: Offset) -> AsyncGenerator[Sequence[LogRecord], None]:
+        """See PartitionLog. Raises LogCorruptError, too, if records are missing or the file is damaged."""
+        position = start
+        records_max = min(FIRST_READ_RECORDS, self._limits.read_records_max)
+        while position < end:
+            query = _BatchQuery(self._place.first_id, position, end, records_max, self._limits.read_bytes_max)
+            log_start, records = await self._readers.run(query.run)
+            if position < log_start:
+                self._report.warning("older records are trimmed", asked_for=position, log_start=log_start)
+            if not records:
+                return
+            yield records
+            position = records[-1].offset + 1
+            records_max = min(READ_GROWTH * records_max, self._limits.read_records_max)
+
+    async def append(self, records: Sequence[NewRecord]) -> Offset:
+        """See PartitionLog. The records have the headers of record format v1."""
+        # Whatever interrupts this append, a cancellation included: the next one needs a fence.
+        epoch, self._epoch = self._epoch, None
+        if epoch is None:
+            raise NotAppendedError("this writer has not fenced the partition since its last error")
+        rows = [_row_of(record) for record in records]
+        size_bytes = sum(len(record.key) + len(record.value) for record in records)
+        append = Append(self._place.first_id, epoch, rows, size_bytes)
+        base = await _required(self._writer).do(append)
+        self._epoch = epoch
+        return base
+
+    async def close(self) -> None:
+        """See PartitionLog. Idempotent; an append that is under way is still committed or not."""
+        self._epoch = None
+
+
+class _Readers:
+    """Read-only connections for worker threads, kept for the next read; each serves one at a time."""
+
+    def __init__(self, path: Path, limits: SqliteLimits) -> None:
+        self._path = path
+        self._limits = limits
+        self._lock = Lock()
+        self._idle: list[sqlite3.Connection] = []
+        self._is_closed = False
+
+    async def run(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """
+        Run a query in one transaction in a worker thread.
+
+        Raises:
+            RetriableError: the file cannot be read now.
+            LogCorruptError: it is damaged.
+        """
+        return await asyncio.to_thread(self._run, query)
+
+    def close(self) -> None:
+        """Close idle connections now, and those in use once their query is done. Idempotent."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _run(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            connection = self._take()
+            try:
+                connection.execute("BEGIN")
+                result = query(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.close()
+                raise
+        except sqlite3.Error as err:
+            raise translated(err) from err
+        self._give_back(connection)
+        return result
+
+    def _take(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return connect(self._path, self._limits, read_only=True)
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+class _BatchQuery(NamedTuple):
+    """One batch of a read, within one transaction."""
+
+    first_id: int
+    start: Offset
+    end: Offset
+    records_max: int
+    bytes_max: int
+
+    def run(self, connection: sqlite3.Connection) -> tuple[Offset, list[LogRecord]]:
+        """
+        Return the log start and the first records of [start, end), none only if there are none.
+
+        Raises:
+            LogCorruptError: a record is missing.
+        """
+        log_start, next_offset = _select_bounds(connection, self.first_id)
+        start, end = max(self.start, log_start), min(self.end, next_offset)
+        records: list[LogRecord] = []
+        size_bytes = 0
+        rows = connection.execute(
+            "SELECT id - ?1, timestamp_ms, key, value, source, gw, reason FROM records "
+            "WHERE id >= ?1 + ?2 AND id < ?1 + ?3 ORDER BY id LIMIT ?4",
+            (self.first_id, start, end, self.records_max),
+        )
+        for offset, timestamp_ms, key, value, source, gateway, reason in rows:
+            headers = _headers_of(source, gateway, reason)
+            records.append(LogRecord(offset, timestamp_ms, key, value, headers))
+            size_bytes += len(value)
+            if size_bytes >= self.bytes_max:
+                break
+        rows.close()
+        if start < end and (not records or records[-1].offset != start + len(records) - 1):
+            raise LogCorruptError(f"the SQLite log lacks records at or after offset {start + len(records)}")
+        return log_start, records
+
+
+def _select_bounds(connection: sqlite3.Connection, first_id: int) -> tuple[Offset, Offset]:
+    log_start, next_offset = connection.execute(
+        "SELECT log_start_offset, next_offset FROM partitions WHERE first_id = ?", (first_id,)
+    ).fetchone()
+    return log_start, next_offset
+
+
+def _select_partitions(connection: sqlite3.Connection) -> list[tuple[str, int]]:
+    return connection.execute("SELECT topic, first_id FROM partitions ORDER BY topic, partition").fetchall()
+
+
+def _row_of(record: NewRecord) -> Row:
+    """Return a record as the table's columns; other headers than record format v1 has are a bug."""
+    (source_name, source), (gateway_name, gateway), *more = record.headers
+    assert (source_name, gateway_name) == (HEADER_SOURCE, HEADER_GATEWAY), record.headers
+    reason = None
+    if more:
+        ((reason_name, reason_value),) = more
+        assert reason_name == HEADER_REASON, record.headers
+        reason = reason_value.decode()
+    return record.timestamp_ms, source.decode(), reason, record.key, gateway, record.value
+
+
+def _headers_of(source: str, gateway: bytes, reason: str | None) -> Headers:
+    headers = [(HEADER_SOURCE, source.encode()), (HEADER_GATEWAY, gateway)]
+    if reason is not None:
+        headers.append((HEADER_REASON, reason.encode()))
+    return headers
+
+
+def _required(writer: SqliteWriter | None) -> SqliteWriter:
+    if writer is None:
+        raise ConfigurationError("the SQLite log was opened read-only")
+    return writer

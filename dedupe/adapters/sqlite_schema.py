@@ -1,0 +1,214 @@
+"""
+The SQLite log's file: its schema, a versioned contract with every reader, and how to open it.
+
+    meta         key, value         schema_version, log_id (a uuid4, made with the file)
+    partitions   first_id           what `records.id` would be for the partition's offset 0
+                 topic, partition   whose they are
+                 epoch              raised by each fence; an append under an older one is refused
+                 next_offset        of the next record
+                 log_start_offset   of the oldest record that is kept
+    records      id                 partitions.first_id + offset
+                 timestamp_ms       the next five as in dedupe.record, record format v1
+                 key, value         blobs
+                 source             text
+                 gw                 blob
+                 reason             text, null in the clean stream
+
+What a reader sees is committed. The records of [log_start_offset, next_offset) are there without
+gaps, timestamps not decreasing, and lie side by side in the file. A range of one partition is
+
+    SELECT id - :first_id, timestamp_ms, key, value, source, gw, reason FROM records
+    WHERE id >= :first_id + :start AND id < :first_id + :end ORDER BY id LIMIT 1000
+
+Readers open the file with `mode=ro`, on the writer's machine (WAL needs shared memory), and end
+each transaction after seconds: while one is open, the WAL file beside it can only grow. They check
+`schema_version` first and refuse a larger one than they know.
+"""
+
+import sqlite3
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from dedupe.errors import ConfigurationError, GatewayError, LogCorruptError, RetriableError
+
+SCHEMA_VERSION = 1
+
+APPLICATION_ID = 0x47574C47
+"""Stands in the file's header ("GWLG"), so that no other program's database is taken for a log."""
+
+OFFSETS_MAX = 1 << 48
+"""Ids set aside for each partition: 89 years at 100,000 records/s. More leaves room for fewer than
+these 32,768 partitions a file, since ids are signed 64-bit numbers."""
+
+PAGE_BYTES = 4096
+"""SQLite's default. A single small append puts about three pages into the WAL, so larger pages would
+make it dearer; records of a kilobyte waste little of them (1,028 bytes on disk for 860 of data)."""
+
+WRITER_CACHE_BYTES = 32 * 1024 * 1024
+"""Page cache of the writer: a group's pages must fit, else they reach the WAL before the COMMIT and
+cost twice."""
+
+Row: TypeAlias = tuple[int, str, str | None, bytes, bytes, bytes]
+"""One record without its id, in the order of the table's columns."""
+
+_SCHEMA = f"""
+CREATE TABLE meta(
+  key TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE partitions(
+  first_id INTEGER PRIMARY KEY,
+  topic TEXT NOT NULL,
+  partition INTEGER NOT NULL,
+  epoch INTEGER NOT NULL DEFAULT 0,
+  next_offset INTEGER NOT NULL DEFAULT 0,
+  log_start_offset INTEGER NOT NULL DEFAULT 0,
+  UNIQUE(topic, partition)
+);
+CREATE TABLE records(
+  id INTEGER PRIMARY KEY,
+  timestamp_ms INTEGER NOT NULL,
+  source TEXT NOT NULL,
+  reason TEXT,
+  key BLOB NOT NULL,
+  gw BLOB NOT NULL,
+  value BLOB NOT NULL
+);
+PRAGMA application_id = {APPLICATION_ID};
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteLimits:
+    """Every queue, batch and wait of the SQLite log."""
+
+    busy_timeout_s: float = (
+        2.0  # another process commits: longer than its group takes, short of a lane's wait
+    )
+    answer_timeout_s: float = 30.0  # a disk that hangs: give up waiting, the outcome is unknown
+    close_timeout_s: float = 10.0
+    queue_operations_max: int = 1024  # each lane has one under way, so this is never reached
+    group_records_max: int = 3000  # and one more append: one INSERT. More only makes the first wait longer
+    group_bytes_max: int = 8 * 1024 * 1024  # nine full lane batches
+    read_records_max: int = 1000
+    read_bytes_max: int = 4 * 1024 * 1024
+    trim_records_max: int = 500  # a transaction of a few ms, so that appends hardly notice
+    wal_checkpoint_bytes: int = (
+        16 * 1024 * 1024
+    )  # about 20 ms of copying; smaller copies hot pages more often
+    wal_bytes_max: int = 256 * 1024 * 1024  # beyond it a checkpoint waits for readers, and says so
+    wal_restart_wait_s: float = 0.1
+
+
+def connect(path: Path, limits: SqliteLimits, *, read_only: bool) -> sqlite3.Connection:
+    """
+    Open an existing log file for one thread at a time.
+
+    A writer's connection never checkpoints by itself: the writer does, after it has answered.
+
+    Raises:
+        sqlite3.Error: the file is gone, or the disk fails.
+    """
+    connection = _open_file(path, "ro" if read_only else "rw", limits)
+    if not read_only:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA fullfsync = ON")  # macOS: a plain fsync does not reach the platter
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute(f"PRAGMA journal_size_limit = {4 * limits.wal_checkpoint_bytes}")
+        connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_BYTES // 1024}")
+    return connection
+
+
+def open_or_create(path: Path, limits: SqliteLimits, *, read_only: bool) -> str:
+    """
+    Make sure that `path` is a log file of this version, creating it if it may, and return its log_id.
+
+    Raises:
+        ConfigurationError: it is something else, a newer version, or cannot be opened.
+        RetriableError: another process holds it, the disk fails, or `read_only` and nothing is in it yet.
+    """
+    try:
+        connection = _open_file(path, "ro" if read_only else "rwc", limits)
+        try:
+            if _is_empty(connection):
+                if read_only:
+                    raise RetriableError(f"{path} is empty: its gateway has not created the log yet")
+                _create(connection)
+            log_id = _checked_log_id(connection, path)
+            if not read_only:
+                _turn_on_wal(connection, path)
+            return log_id
+        finally:
+            connection.close()
+    except sqlite3.Error as err:
+        raise _translated_at_open(err, path) from err
+
+
+def translated(err: sqlite3.Error) -> GatewayError:
+    """Return what an error of a read means to the core: a damaged file, or try again."""
+    primary_code = getattr(err, "sqlite_errorcode", 0) & 0xFF
+    if primary_code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return LogCorruptError(f"the SQLite log is damaged: {err}")
+    return RetriableError(f"the SQLite log cannot be read: {err}")
+
+
+def _open_file(path: Path, mode: str, limits: SqliteLimits) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=limits.busy_timeout_s,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return bool(tables == 0)
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    """Turn an empty database into a log, unless another process is quicker."""
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+    connection.execute("BEGIN IMMEDIATE")
+    if _is_empty(connection):
+        for statement in _SCHEMA.split(";"):
+            connection.execute(statement)
+        connection.executemany(
+            "INSERT INTO meta VALUES (?, ?)",
+            [("schema_version", str(SCHEMA_VERSION)), ("log_id", str(uuid.uuid4()))],
+        )
+    connection.execute("COMMIT")
+
+
+def _checked_log_id(connection: sqlite3.Connection, path: Path) -> str:
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    if application_id != APPLICATION_ID:
+        raise ConfigurationError(f"{path} is not an event log of the gateway")
+    meta = dict(connection.execute("SELECT key, value FROM meta"))
+    if int(meta["schema_version"]) > SCHEMA_VERSION:
+        raise ConfigurationError(
+            f"{path} has log schema version {meta['schema_version']}, "
+            f"and this gateway knows versions up to {SCHEMA_VERSION}: run a newer one"
+        )
+    return str(meta["log_id"])
+
+
+def _turn_on_wal(connection: sqlite3.Connection, path: Path) -> None:
+    """Let readers and the writer work side by side; a copy made by a backup tool may have lost it."""
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise ConfigurationError(
+            f"{path} lies on a file system without shared memory, which SQLite's WAL needs"
+        )
+
+
+def _translated_at_open(err: sqlite3.Error, path: Path) -> GatewayError:
+    primary_code = getattr(err, "sqlite_errorcode", 0) & 0xFF
+    if primary_code == sqlite3.SQLITE_NOTADB:
+        return ConfigurationError(f"{path} is not an event log of the gateway")
+    if primary_code == sqlite3.SQLITE_CANTOPEN:
+        return ConfigurationError(f"{path} cannot be opened: {err}")
+    return RetriableError(f"{path} cannot be opened now: {err}")

@@ -1,0 +1,336 @@
+"""
+The one thread of a process that changes the SQLite log: it commits what waits as one transaction.
+
+It decides what shares a transaction and what every operation in it is told, and must not guess: an
+error before the COMMIT left nothing; an error of the COMMIT leaves the outcome unknown to all.
+
+Each call of SQLite gives up Python's global lock and has to win it back from a busy event loop,
+which can take 5 ms. So a group makes few calls, and all its records go in as one INSERT: row by
+row, a busy loop slows the thread down to some hundred records/s.
+"""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+from itertools import chain
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import orjson
+import structlog
+
+from dedupe.adapters.sqlite_schema import PAGE_BYTES, Row, SqliteLimits, connect
+from dedupe.errors import GatewayError, RetriableError
+from dedupe.log import Crashpoint
+from dedupe.types import Offset
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+STATEMENT_ROWS_MAX = 4096
+"""The largest INSERT takes a whole group; its 28,672 parameters are within SQLite's limit of 32,766."""
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """A partition's row, as the operations of a transaction change it one after another."""
+
+    epoch: int
+    next_offset: Offset
+    log_start_offset: Offset
+
+
+class Transaction:
+    """An open transaction: the rows of all partitions, and the records that are still to go in."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """Read the partitions as one row, since each row would be a call of its own."""
+        self._connection = connection
+        (rows,) = connection.execute(
+            "SELECT json_group_array(json_array(first_id, epoch, next_offset, log_start_offset)) FROM partitions"
+        ).fetchone()
+        self._partitions = {first_id: PartitionState(*state) for first_id, *state in orjson.loads(rows)}
+        self._changed: set[int] = set()
+        self._rows: list[Sequence[object]] = []
+
+    def partition(self, first_id: int) -> PartitionState:
+        """Return a partition's row, to look at."""
+        return self._partitions[first_id]
+
+    def partition_to_change(self, first_id: int) -> PartitionState:
+        """Return a partition's row, to change it in place."""
+        self._changed.add(first_id)
+        return self._partitions[first_id]
+
+    def put(self, first_id: int, rows: Sequence[Row]) -> None:
+        """Insert records with consecutive ids, at the latest before the COMMIT."""
+        self._rows += [(record_id, *row) for record_id, row in enumerate(rows, first_id)]
+
+    def execute(self, statement: str, *parameters: object) -> Any:
+        """Run a statement after all changes so far; return its first row or None."""
+        self.flush()
+        return self._connection.execute(statement, parameters).fetchone()
+
+    def flush(self) -> None:
+        """Write everything changed and put so far, in as few statements as SQLite's limits allow."""
+        states = [(first_id, *astuple(self._partitions[first_id])) for first_id in self._changed]
+        self._execute_all(_update_statement, states)
+        self._execute_all(_insert_statement, self._rows)
+        self._changed.clear()
+        self._rows.clear()
+
+    def _execute_all(self, statement: Callable[[int], str], rows: Sequence[Sequence[object]]) -> None:
+        """
+        Run a statement that takes many rows; it skips a row of NULLs.
+
+        It is made for a power of two, so that a dozen statements serve all sizes and stay compiled.
+        """
+        for start in range(0, len(rows), STATEMENT_ROWS_MAX):
+            part = rows[start : start + STATEMENT_ROWS_MAX]
+            size = 1 << (len(part) - 1).bit_length()
+            padding = (None,) * (len(rows[0]) * (size - len(part)))
+            self._connection.execute(statement(size), [*chain.from_iterable(part), *padding])
+
+
+class Operation(Protocol[T_co]):
+    """One change of the log, and its errors."""
+
+    @property
+    def undone(self) -> type[RetriableError]:
+        """What to raise if the operation definitely changed nothing."""
+
+    @property
+    def unknown(self) -> type[RetriableError]:
+        """What to raise if it may or may not have happened."""
+
+    @property
+    def records(self) -> int:
+        """How many records it inserts."""
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes they have."""
+
+    def run(self, transaction: Transaction) -> T_co:
+        """
+        Change the log within the group's transaction.
+
+        Raises:
+            GatewayError: for this operation alone, which has changed nothing.
+            sqlite3.Error: the whole group is rolled back and tried one by one.
+        """
+
+
+class Job(NamedTuple):
+    """An operation that waits, and who waits for it."""
+
+    operation: Operation[object]
+    answer: "asyncio.Future[Any]"
+
+
+class SqliteWriter:
+    """Owns the thread and its connection; `do` is called in the event loop that made it."""
+
+    def __init__(self, path: Path, limits: SqliteLimits, crashpoint: Crashpoint) -> None:
+        """Start the thread; it opens the file with the first operation, and again after each failure."""
+        self._path = path
+        self._limits = limits
+        self._crashpoint = crashpoint
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._waiting = 0
+        self._is_closed = False
+        self._is_stopping = False
+        self._connection: sqlite3.Connection | None = None
+        self._bytes_since_checkpoint = 0
+        self._thread = threading.Thread(target=self._run, name="sqlite-writer", daemon=True)
+        self._report = structlog.get_logger(__name__).bind(path=str(path))
+        self._thread.start()
+
+    # ---- in the event loop
+
+    async def do(self, operation: Operation[T]) -> T:
+        """
+        Run the operation and return its result once it is durable.
+
+        Cancelling it cancels only the waiting.
+
+        Raises:
+            RetriableError: `operation.undone` or `operation.unknown`.
+            GatewayError: what the operation itself raises.
+        """
+        if self._is_closed or self._waiting >= self._limits.queue_operations_max:
+            reason = "is closed" if self._is_closed else "has too much to do"
+            raise operation.undone(f"the SQLite log {reason}")
+        answer: asyncio.Future[T] = self._loop.create_future()
+        self._waiting += 1
+        self._queue.put(Job(operation, answer))
+        try:
+            async with asyncio.timeout(self._limits.answer_timeout_s):
+                return await answer
+        except TimeoutError:
+            seconds = self._limits.answer_timeout_s
+            raise operation.unknown(f"no answer from the disk within {seconds:.0f} s") from None
+
+    async def close(self) -> None:
+        """Commit what waits and end the thread. Idempotent, bounded in time."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._queue.put(None)
+        await asyncio.to_thread(self._thread.join, self._limits.close_timeout_s)
+        if self._thread.is_alive():
+            self._report.error("the SQLite log could not be closed in time: does the disk hang?")
+
+    def _deliver(self, jobs: Sequence[Job], outcomes: Sequence[object]) -> None:
+        self._waiting -= len(jobs)
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if job.answer.done():
+                continue  # nobody waits any more
+            if isinstance(outcome, GatewayError):
+                job.answer.set_exception(outcome)
+            else:
+                job.answer.set_result(outcome)
+
+    # ---- in the thread
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            group = self._take_group()
+            if group:
+                self._process(group)
+                self._checkpoint_if_due()
+        self._disconnect()
+
+    def _take_group(self) -> list[Job]:
+        """Wait for an operation and return it with all others that wait, in order, within the limits."""
+        group: list[Job] = []
+        records = size_bytes = 0
+        job = self._queue.get()
+        while job is not None:
+            group.append(job)
+            records += job.operation.records
+            size_bytes += job.operation.size_bytes
+            if records >= self._limits.group_records_max or size_bytes >= self._limits.group_bytes_max:
+                return group
+            try:
+                job = self._queue.get_nowait()
+            except Empty:
+                return group
+        self._is_stopping = True
+        return group
+
+    def _process(self, jobs: Sequence[Job]) -> None:
+        """Commit the jobs as one transaction, or one by one if one of them cannot be done."""
+        # Both handlers take any Exception: the thread serves all lanes and must outlive whatever it is.
+        try:
+            outcomes = self._prepare(jobs)
+        except Exception as err:
+            self._report.error("transaction failed", operations=len(jobs), error=repr(err))
+            self._disconnect()
+            if len(jobs) > 1 and not _is_busy(err):
+                for job in jobs:
+                    self._process([job])
+            else:
+                self._reply(jobs, [job.operation.undone(f"nothing was committed: {err}") for job in jobs])
+            return
+        try:
+            self._commit()
+        except Exception as err:
+            self._report.error("commit failed, outcome unknown", operations=len(jobs), error=repr(err))
+            self._disconnect()
+            self._reply(jobs, [job.operation.unknown(f"the commit failed: {err}") for job in jobs])
+        else:
+            self._bytes_since_checkpoint += sum(job.operation.size_bytes for job in jobs) + 2 * PAGE_BYTES
+            self._reply(jobs, outcomes)
+
+    def _prepare(self, jobs: Sequence[Job]) -> list[object]:
+        """Do everything but the COMMIT; return each job's result, or the error that is its alone."""
+        if self._connection is None:
+            self._connection = connect(self._path, self._limits, read_only=False)
+        self._connection.execute("BEGIN IMMEDIATE")
+        transaction = Transaction(self._connection)
+        outcomes: list[object] = []
+        for job in jobs:
+            try:
+                outcomes.append(job.operation.run(transaction))
+            except GatewayError as err:
+                outcomes.append(err)
+        transaction.flush()
+        return outcomes
+
+    def _commit(self) -> None:
+        assert self._connection is not None
+        self._crashpoint("append")
+        self._connection.execute("COMMIT")
+        self._crashpoint("commit")
+
+    def _reply(self, jobs: Sequence[Job], outcomes: Sequence[object]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, jobs, outcomes)
+        except RuntimeError:
+            self._report.warning("the event loop ended before its operations", operations=len(jobs))
+
+    def _checkpoint_if_due(self) -> None:
+        """Copy the WAL into the database after enough bytes, so that it starts again from its beginning."""
+        if self._connection is None or self._bytes_since_checkpoint < self._limits.wal_checkpoint_bytes:
+            return
+        self._bytes_since_checkpoint = 0
+        try:
+            _, wal_pages, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if wal_pages * PAGE_BYTES > self._limits.wal_bytes_max:
+                self._restart_wal(self._connection, wal_pages * PAGE_BYTES)
+        except sqlite3.Error as err:
+            self._report.error("checkpoint failed, it is tried again later", error=str(err))
+
+    def _restart_wal(self, connection: sqlite3.Connection, wal_bytes: int) -> None:
+        """
+        Hold appends until no reader uses the WAL, but not for long.
+
+        Short reads overlap without end, and each keeps the WAL from starting again.
+        """
+        connection.execute(f"PRAGMA busy_timeout = {self._limits.wal_restart_wait_s * 1000:.0f}")
+        try:
+            is_busy, *_ = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {self._limits.busy_timeout_s * 1000:.0f}")
+        if is_busy:
+            self._report.warning(
+                "the WAL cannot start again: a reader's transaction is open", bytes=wal_bytes
+            )
+
+    def _disconnect(self) -> None:
+        """Close the connection, which rolls an open transaction back."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.rollback()
+            with suppress(sqlite3.Error):
+                connection.close()
+
+
+def _is_busy(err: Exception) -> bool:
+    """Whether another process holds the log: each further try would wait as long again."""
+    return getattr(err, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _insert_statement(size: int) -> str:
+    return (
+        "INSERT INTO records(id, timestamp_ms, source, reason, key, gw, value) "
+        f"SELECT * FROM ({_values(size, 7)}) WHERE column1 IS NOT NULL"
+    )
+
+
+def _update_statement(size: int) -> str:
+    return (
+        "UPDATE partitions SET epoch = column2, next_offset = column3, log_start_offset = column4 "
+        f"FROM ({_values(size, 4)}) WHERE first_id = column1"
+    )
+
+
+def _values(rows: int, columns: int) -> str:
+    row = "(" + ",".join("?" * columns) + ")"
+    return "VALUES " + ",".join([row] * rows)

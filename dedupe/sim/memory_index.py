@@ -1,0 +1,199 @@
+"""
+MemoryIndex: the reference implementation of the index, on a disk that is a dictionary.
+
+The store is the disk: what was applied outlives an index that is closed or abandoned, as long as
+the test keeps the store. It can fail like a disk too, but only when told to.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from dedupe.errors import IndexCorruptError, RetriableError
+from dedupe.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
+from dedupe.types import Entry, EventKey, Offset
+from dedupe.window import Step
+
+UNSYNCED_MAX = 64
+"""How many updates of the tail a crash can lose. Each keeps what it replaced until then."""
+
+ENTRY_BYTES = 32
+"""Key, offset and fingerprint: what an entry would take on a real disk, without any overhead."""
+
+_Place: TypeAlias = tuple[str, int]  # topic, partition
+
+
+class _Undo(NamedTuple):
+    """What one update replaced."""
+
+    entries: dict[EventKey, Entry | None]
+    state: IndexState
+    steps: tuple[Step, ...]
+
+
+@dataclass(slots=True)
+class _Disk:
+    """What is stored for one lane."""
+
+    identity: IndexIdentity
+    entries: dict[EventKey, Entry] = field(default_factory=dict)
+    state: IndexState = EMPTY_STATE
+    steps: tuple[Step, ...] = ()
+    complete_from: Offset = 0  # nothing at or above it was dropped
+    unsynced: deque[_Undo] = field(default_factory=lambda: deque(maxlen=UNSYNCED_MAX))
+    is_damaged: bool = False
+
+    def forget(self, start: Offset) -> None:
+        """Become the disk of a new, empty index."""
+        self.entries.clear()
+        self.unsynced.clear()
+        self.state = EMPTY_STATE._replace(applied_offset=start)
+        self.steps = ()
+        self.complete_from = 0
+
+    def apply(self, update: IndexUpdate) -> None:
+        """Take one update, and remember what it replaced."""
+        replaced = {key: self.entries.get(key) for key, _ in update.entries}
+        self.unsynced.append(_Undo(replaced, self.state, self.steps))
+        self.entries.update(update.entries)
+        self.state = update.state
+        dropped = set(update.dropped_steps)
+        self.steps = tuple(step for step in (*self.steps, *update.new_steps) if step not in dropped)
+
+    def lose_last(self) -> None:
+        """Take back the newest update."""
+        entries, self.state, self.steps = self.unsynced.pop()
+        for key, entry in entries.items():
+            if entry is None:
+                del self.entries[key]
+            else:
+                self.entries[key] = entry
+
+
+class MemoryStore:
+    """The indexes of one simulated machine; see IndexStore."""
+
+    def __init__(self) -> None:
+        self._disks: dict[_Place, _Disk] = {}
+        self._opened: dict[_Place, MemoryIndex] = {}
+
+    def open(self, identity: IndexIdentity) -> "MemoryIndex":
+        """
+        See IndexStore.
+
+        Raises:
+            IndexCorruptError: see IndexStore.
+            RetriableError: it is still open.
+        """
+        place = _place_of(identity)
+        if place in self._opened:
+            raise RetriableError(f"index of {place} is locked")
+        disk = self._disks.setdefault(place, _Disk(identity))
+        if disk.is_damaged:
+            raise IndexCorruptError(f"index of {place} is damaged")
+        if disk.identity != identity:
+            raise IndexCorruptError(f"index of {place} was built from another log or for other settings")
+        index = self._opened[place] = MemoryIndex(self, disk)
+        return index
+
+    def discard(self, identity: IndexIdentity) -> None:
+        """See IndexStore. Refuses while the index is open."""
+        place = _place_of(identity)
+        if place in self._opened:
+            raise IndexCorruptError(f"index of {place} is locked")
+        self._disks.pop(place, None)
+
+    def crash(self, *, lost_updates: int = 0) -> None:
+        """
+        Abandon every open index, as the end of the process does.
+
+        Args:
+            lost_updates: how many updates the tail of each index loses, as a power cut does; at
+                most UNSYNCED_MAX, and never one before the last reset.
+        """
+        assert 0 <= lost_updates <= UNSYNCED_MAX
+        for index in list(self._opened.values()):
+            index.close()
+        for disk in self._disks.values():
+            for _ in range(min(lost_updates, len(disk.unsynced))):
+                disk.lose_last()
+
+    def damage(self, identity: IndexIdentity) -> None:
+        """Make the index unreadable until it is discarded or reset."""
+        self._disks[_place_of(identity)].is_damaged = True
+
+    def drop_before(self, identity: IndexIdentity, offset: Offset) -> None:
+        """Forget the oldest entries, as FIFO compaction does."""
+        disk = self._disks[_place_of(identity)]
+        disk.entries = {key: entry for key, entry in disk.entries.items() if entry.offset >= offset}
+        disk.unsynced.clear()
+        disk.complete_from = max(disk.complete_from, offset)
+
+    def release(self, index: "MemoryIndex") -> None:
+        """Take note that an index was closed."""
+        self._opened = {place: opened for place, opened in self._opened.items() if opened is not index}
+
+
+class MemoryIndex:
+    """See DedupeIndex."""
+
+    def __init__(self, store: MemoryStore, disk: _Disk) -> None:
+        """Use MemoryStore.open."""
+        self._store = store
+        self._disk = disk
+        self._is_closed = False
+
+    @property
+    def state(self) -> IndexState:
+        """See DedupeIndex."""
+        return self._disk.state
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """See DedupeIndex."""
+        return self._disk.steps
+
+    @property
+    def keys_estimate(self) -> int:
+        """See DedupeIndex."""
+        return len(self._disk.entries)
+
+    @property
+    def size_bytes(self) -> int:
+        """See DedupeIndex."""
+        return ENTRY_BYTES * len(self._disk.entries)
+
+    def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
+        """See DedupeIndex."""
+        entries = self._readable().entries
+        return [entries.get(key) for key in keys]
+
+    def apply(self, update: IndexUpdate) -> None:
+        """See DedupeIndex."""
+        self._readable().apply(update)
+
+    def reset(self, start: Offset) -> None:
+        """See DedupeIndex."""
+        assert not self._is_closed, "index is closed"
+        self._disk.is_damaged = False
+        self._disk.forget(start)
+
+    def covers(self, offset: Offset) -> bool:
+        """See DedupeIndex."""
+        return offset >= self._readable().complete_from
+
+    def close(self) -> None:
+        """See DedupeIndex."""
+        self._is_closed = True
+        self._store.release(self)
+
+    def _readable(self) -> _Disk:
+        assert not self._is_closed, "index is closed"
+        if self._disk.is_damaged:
+            raise IndexCorruptError("index is damaged")
+        return self._disk
+
+
+def _place_of(identity: IndexIdentity) -> _Place:
+    return identity.topic, identity.partition
