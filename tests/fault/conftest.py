@@ -71,8 +71,8 @@ async def client_for() -> AsyncIterator[ClientFactory]:
     """Make clients of a gateway: `client_for(gateway, seed=1)`."""
     clients: list[Client] = []
 
-    def make(gateway: Gateway, *, seed: int) -> Client:
-        client = Client(gateway.url, seed=seed)
+    def make(gateway: Gateway, *, seed: int, events_per_batch: int = 20) -> Client:
+        client = Client(gateway.url, seed=seed, events_per_batch=events_per_batch)
         clients.append(client)
         return client
 

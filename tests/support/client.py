@@ -63,21 +63,24 @@ class Client:
                 await self.deliver(self._regrouped_body())
 
     async def deliver(self, body: bytes) -> None:
-        """Send one body until it is accepted, then compare the answer with all earlier ones."""
-        while (answer := await self._post(body)) is None:
+        """Send one body until it is accepted."""
+        while not await self.attempt(body):
             await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def attempt(self, body: bytes) -> bool:
+        """Send one body once; if it is accepted, compare the answer with all earlier ones."""
+        answer = await self._post(body)
+        if answer is None:
+            return False
         earlier = self._answers.setdefault(body, answer)
         assert answer == earlier, f"answers differ (seed {self._seed}):\n{earlier!r}\n{answer!r}"
         self._remember(orjson.loads(answer))
+        return True
 
     async def deliver_again(self) -> None:
         """Send every body that was ever accepted once more."""
         for body in list(self._answers):
             await self.deliver(body)
-
-    async def try_once(self, body: bytes) -> httpx.Response:
-        """Post one body once."""
-        return await self._http.post("/v1/events", content=body)
 
     def new_body(self) -> bytes:
         """Return a batch of events never sent before."""
@@ -102,7 +105,7 @@ class Client:
 
     async def _post(self, body: bytes) -> bytes | None:
         try:
-            answer = await self.try_once(body)
+            answer = await self._http.post("/v1/events", content=body)
         except httpx.TransportError:
             return None
         if answer.status_code == httpx.codes.OK:

@@ -1,0 +1,304 @@
+"""What every index owes its lane, whatever it is made of. Subclasses say what, and how its process dies."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from dedupe.errors import IndexCorruptError, RetriableError
+from dedupe.index import EMPTY_STATE, DedupeIndex, IndexIdentity, IndexState, IndexStore, IndexUpdate
+from dedupe.types import Entry, EventKey
+from dedupe.window import Step
+
+IDENTITY = IndexIdentity(
+    log_id="log-1",
+    topic="events",
+    partition=3,
+    partitions=8,
+    key_check=b"\x01" * 16,
+    window_ms=604_800_000,
+    keys_max=1_000_000,
+)
+OTHER_IDENTITIES = {
+    "log_id": IDENTITY._replace(log_id="log-2"),
+    "partitions": IDENTITY._replace(partitions=9),
+    "key_check": IDENTITY._replace(key_check=b"\x02" * 16),
+    "window_ms": IDENTITY._replace(window_ms=604_800_001),
+    "keys_max": IDENTITY._replace(keys_max=1_000_001),
+    "format_version": IDENTITY._replace(format_version=2),
+}
+
+
+def key_of(number: int) -> EventKey:
+    """Return the number's event key: spread like real ones, the same in every run."""
+    return hashlib.blake2b(number.to_bytes(8, "big"), digest_size=16).digest()
+
+
+def entry_of(offset: int) -> Entry:
+    """Return the entry of the record at `offset`."""
+    return Entry(offset, hashlib.blake2b(offset.to_bytes(8, "big"), digest_size=8).digest())
+
+
+def update_of(first: int, count: int, *, new_steps: Sequence[Step] = ()) -> IndexUpdate:
+    """Return the update for the records at offsets [first, first + count), each with a key of its own."""
+    end = first + count
+    entries = [(key_of(offset), entry_of(offset)) for offset in range(first, end)]
+    return IndexUpdate(entries, IndexState(end, end, 1_000 + end, end - 1, key_of(end - 1)), new_steps)
+
+
+class IndexContract:
+    """Inherit it, and say how a store is made and how a process ends without closing anything."""
+
+    def make_store(self, root: Path) -> IndexStore:
+        """Return a store on this disk; again for the process after a restart."""
+        raise NotImplementedError
+
+    def apply_and_die(self, root: Path, updates: Sequence[IndexUpdate]) -> None:
+        """Open the index of IDENTITY in a process of its own, apply all, and kill the process."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> IndexStore:
+        return self.make_store(tmp_path)
+
+    @pytest.fixture
+    def index(self, store: IndexStore) -> Iterator[DedupeIndex]:
+        index = store.open(IDENTITY)
+        yield index
+        index.close()
+
+    # ---- new
+
+    def test_new_index_is_empty(self, index: DedupeIndex) -> None:
+        assert index.state == EMPTY_STATE
+        assert list(index.steps) == []
+        assert index.lookup([key_of(0), key_of(1)]) == [None, None]
+        assert index.covers(0)
+
+    def test_new_index_is_still_empty_when_reopened(self, store: IndexStore, index: DedupeIndex) -> None:
+        index.close()
+
+        reopened = store.open(IDENTITY)
+
+        assert reopened.state == EMPTY_STATE
+        assert reopened.lookup([key_of(0)]) == [None]
+        reopened.close()
+
+    # ---- lookup and apply
+
+    def test_lookup_keeps_order_and_length(self, index: DedupeIndex) -> None:
+        index.apply(update_of(0, 3))
+
+        found = index.lookup([key_of(2), key_of(9), key_of(0), key_of(2)])
+
+        assert found == [entry_of(2), None, entry_of(0), entry_of(2)]
+
+    def test_lookup_of_nothing_finds_nothing(self, index: DedupeIndex) -> None:
+        assert index.lookup([]) == []
+
+    def test_lookup_finds_extreme_values(self, index: DedupeIndex) -> None:
+        smallest, largest = b"\x00" * 16, b"\xff" * 16
+        last = Entry(2**63 - 2, b"\xff" * 8)
+        state = IndexState(2**63 - 1, 2**63 - 1, 2**53, last.offset, largest)
+
+        index.apply(IndexUpdate([(smallest, Entry(0, b"\x00" * 8)), (largest, last)], state))
+
+        assert index.lookup([smallest, largest]) == [Entry(0, b"\x00" * 8), last]
+        assert index.state == state
+
+    def test_batch_of_a_thousand_is_found_whole(self, index: DedupeIndex) -> None:
+        index.apply(update_of(0, 1_000))
+        index.apply(update_of(1_000, 1_000))
+
+        assert index.lookup([key_of(i) for i in range(2_000)]) == [entry_of(i) for i in range(2_000)]
+        assert index.lookup([key_of(i) for i in range(2_000, 3_000)]) == [None] * 1_000
+
+    def test_later_entry_replaces_earlier_one(self, index: DedupeIndex) -> None:
+        index.apply(update_of(0, 2))
+
+        index.apply(IndexUpdate([(key_of(0), entry_of(2))], IndexState(3, 3, 5, 2, key_of(0))))
+
+        assert index.lookup([key_of(0), key_of(1)]) == [entry_of(2), entry_of(1)]
+
+    def test_later_entry_of_one_update_replaces_earlier_one(self, index: DedupeIndex) -> None:
+        entries = [(key_of(7), entry_of(0)), (key_of(7), entry_of(1))]
+
+        index.apply(IndexUpdate(entries, IndexState(2, 2, 5, 1, key_of(7))))
+
+        assert index.lookup([key_of(7)]) == [entry_of(1)]
+
+    def test_update_without_entries_moves_the_state(self, index: DedupeIndex) -> None:
+        index.apply(update_of(0, 2))
+        moved = index.state._replace(applied_offset=10)
+
+        index.apply(IndexUpdate((), moved))
+
+        assert index.state == moved
+        assert index.lookup([key_of(1)]) == [entry_of(1)]
+
+    # ---- steps
+
+    def test_steps_are_kept_in_order(self, index: DedupeIndex) -> None:
+        first, second, third = Step(10, 0, 0), Step(20, 256, 256), Step(30, 70_000, 70_000)
+        index.apply(update_of(0, 1, new_steps=[first]))
+        index.apply(update_of(256, 1, new_steps=[second]))
+        state = update_of(70_000, 1).state
+
+        index.apply(IndexUpdate((), state, new_steps=[third], dropped_steps=[first]))
+
+        assert list(index.steps) == [second, third]
+
+    def test_step_added_and_dropped_at_once_is_not_kept(self, index: DedupeIndex) -> None:
+        passing, kept = Step(10, 0, 0), Step(20, 1, 1)
+
+        index.apply(update_of(0, 2)._replace(new_steps=[passing, kept], dropped_steps=[passing]))
+
+        assert list(index.steps) == [kept]
+
+    # ---- reopening
+
+    def test_reopened_index_holds_everything(self, store: IndexStore, index: DedupeIndex) -> None:
+        steps = [Step(10, 0, 0), Step(20, 256, 256), Step(30, 70_000, 70_000)]
+        index.apply(update_of(0, 500, new_steps=steps[:1]))
+        update = update_of(500, 500)._replace(new_steps=steps[1:], dropped_steps=steps[:1])
+        index.apply(update)
+        index.close()
+
+        reopened = store.open(IDENTITY)
+
+        assert reopened.state == update.state
+        assert list(reopened.steps) == steps[1:]
+        assert reopened.lookup([key_of(i) for i in range(1_000)]) == [entry_of(i) for i in range(1_000)]
+        reopened.close()
+
+    def test_killed_process_leaves_every_applied_update(self, tmp_path: Path) -> None:
+        steps = [Step(i, i * 1_000, i * 1_000) for i in range(5)]
+        updates = [update_of(i * 1_000, 1_000, new_steps=[steps[i]]) for i in range(5)]
+        self.apply_and_die(tmp_path, updates)
+
+        index = self.make_store(tmp_path).open(IDENTITY)
+
+        assert index.state == updates[-1].state
+        assert list(index.steps) == steps
+        assert index.lookup([key_of(i) for i in range(5_000)]) == [entry_of(i) for i in range(5_000)]
+        index.close()
+
+    def test_indexes_of_other_lanes_are_apart(self, store: IndexStore, index: DedupeIndex) -> None:
+        neighbour = store.open(IDENTITY._replace(partition=4))
+        namesake = store.open(IDENTITY._replace(topic="quarantine"))
+
+        index.apply(update_of(0, 1))
+
+        assert neighbour.lookup([key_of(0)]) == [None]
+        assert namesake.lookup([key_of(0)]) == [None]
+        neighbour.close()
+        namesake.close()
+
+    def test_close_may_be_repeated(self, index: DedupeIndex) -> None:
+        index.close()
+        index.close()
+
+    # ---- reset
+
+    def test_reset_forgets_everything(self, store: IndexStore, index: DedupeIndex) -> None:
+        index.apply(update_of(0, 10, new_steps=[Step(10, 0, 0)]))
+
+        index.reset(40)
+
+        assert index.state == EMPTY_STATE._replace(applied_offset=40)
+        assert list(index.steps) == []
+        assert index.lookup([key_of(i) for i in range(10)]) == [None] * 10
+        assert index.covers(0)
+
+    def test_reset_survives_reopening(self, store: IndexStore, index: DedupeIndex) -> None:
+        index.apply(update_of(0, 10, new_steps=[Step(10, 0, 0)]))
+        index.reset(40)
+        index.close()
+
+        reopened = store.open(IDENTITY)
+
+        assert reopened.state == EMPTY_STATE._replace(applied_offset=40)
+        assert list(reopened.steps) == []
+        assert reopened.lookup([key_of(0)]) == [None]
+        reopened.close()
+
+    def test_reset_index_is_used_like_a_new_one(self, index: DedupeIndex) -> None:
+        index.apply(update_of(0, 10))
+        index.reset(40)
+
+        index.apply(update_of(40, 10))
+
+        assert index.lookup([key_of(0), key_of(40)]) == [None, entry_of(40)]
+        assert index.state == update_of(40, 10).state
+
+    # ---- another identity, discard, lock
+
+    @pytest.mark.parametrize("other", OTHER_IDENTITIES.values(), ids=OTHER_IDENTITIES.keys())
+    def test_index_of_another_identity_is_refused_until_discarded(
+        self, store: IndexStore, index: DedupeIndex, other: IndexIdentity
+    ) -> None:
+        index.apply(update_of(0, 10))
+        index.close()
+
+        with pytest.raises(IndexCorruptError):
+            store.open(other)
+        store.discard(other)
+        fresh = store.open(other)
+
+        assert fresh.state == EMPTY_STATE
+        assert fresh.lookup([key_of(0)]) == [None]
+        fresh.close()
+
+    def test_refused_index_is_unharmed(self, store: IndexStore, index: DedupeIndex) -> None:
+        index.apply(update_of(0, 10))
+        index.close()
+        with pytest.raises(IndexCorruptError):
+            store.open(OTHER_IDENTITIES["log_id"])
+
+        reopened = store.open(IDENTITY)
+
+        assert reopened.lookup([key_of(9)]) == [entry_of(9)]
+        reopened.close()
+
+    def test_discard_of_a_missing_index_does_nothing(self, store: IndexStore) -> None:
+        store.discard(IDENTITY)
+
+    def test_open_index_cannot_be_opened_or_discarded_by_others(
+        self, store: IndexStore, index: DedupeIndex
+    ) -> None:
+        index.apply(update_of(0, 1))
+
+        with pytest.raises(RetriableError):
+            store.open(IDENTITY)
+        with pytest.raises(IndexCorruptError):
+            store.discard(IDENTITY)
+
+        assert index.lookup([key_of(0)]) == [entry_of(0)]
+        index.apply(update_of(1, 1))
+
+    # ---- covers and figures
+
+    def test_nothing_dropped_covers_everything(self, store: IndexStore, index: DedupeIndex) -> None:
+        index.reset(100)
+        index.apply(update_of(100, 1_000))
+        assert index.covers(0)
+        assert index.covers(100)
+        assert index.covers(1_000_000)
+        index.close()
+
+        reopened = store.open(IDENTITY)
+
+        assert reopened.covers(0)
+        reopened.close()
+
+    def test_figures_follow_the_entries(self, store: IndexStore, index: DedupeIndex) -> None:
+        index.apply(update_of(0, 1_000))
+        assert 1_000 <= index.keys_estimate <= 1_010
+        index.close()
+
+        reopened = store.open(IDENTITY)
+
+        assert 1_000 <= reopened.keys_estimate <= 1_010
+        assert 32_000 <= reopened.size_bytes <= 64_000
+        reopened.close()

@@ -1,0 +1,588 @@
+"""
+RocksIndex on a bad day: it answers rightly or raises, and never the third thing.
+
+A copy of the folder of an open index is what a killed process leaves behind; the damage is done
+to such copies.
+"""
+
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rocksdict import Options, Rdict
+
+from dedupe.adapters.rocks_database import FILE_BYTES_PER_KEY, Tuning, tuning_for
+from dedupe.adapters.rocks_index import LANE_BYTES_MIN, RocksIndex, RocksStore
+from dedupe.errors import ConfigurationError, IndexCorruptError, RetriableError
+from dedupe.index import EMPTY_STATE, IndexState, IndexUpdate
+from dedupe.recovery import index_update
+from dedupe.types import Entry
+from dedupe.window import Step, Window, WindowPolicy
+from tests.contract.index_contract import IDENTITY, entry_of, key_of, update_of
+
+REPOSITORY = Path(__file__).parents[2]
+SMALL = tuning_for(LANE_BYTES_MIN, IDENTITY.keys_max)
+TINY = Tuning(
+    write_buffer_bytes=64 * 1024,  # RocksDB takes no less
+    meta_buffer_bytes=64 * 1024,
+    cache_mib=1,
+    files_bytes_max=2**30,
+    wal_bytes_max=2**30,
+)
+BATCH = 250
+
+
+def build(path: Path, *, batches: int, tuning: Tuning = SMALL) -> RocksIndex:
+    """Return an open index of batches * BATCH entries."""
+    index = RocksIndex(path, IDENTITY, tuning)
+    for first in range(0, batches * BATCH, BATCH):
+        index.apply(update_of(first, BATCH))
+    return index
+
+
+def outcome_of(path: Path, *, written: int) -> str:
+    """
+    Open an index that may be damaged and compare what it says with what was written.
+
+    Returns:
+        "refused" for an IndexCorruptError; "whole", or "older" when the newest records are missing
+        and its state says so. Anything else fails.
+    """
+    try:
+        index = RocksIndex(path, IDENTITY, SMALL)
+    except IndexCorruptError:
+        return "refused"
+    try:
+        applied = index.state.applied_offset
+        assert applied <= written
+        found = index.lookup([key_of(offset) for offset in range(applied)])
+        assert found == [entry_of(offset) for offset in range(applied)]
+        return "whole" if applied == written else "older"
+    except IndexCorruptError:
+        return "refused"
+    finally:
+        index.close()
+
+
+def outcomes_of(image: Path, damaged: Iterable[tuple[str, bytes]], *, written: int) -> set[str]:
+    """Put each of these contents in place of the named file, one at a time, and collect the outcomes."""
+    outcomes = set()
+    copy = image.with_name("copy")
+    for name, content in damaged:
+        shutil.copytree(image, copy)
+        (copy / name).write_bytes(content)
+        outcomes.add(outcome_of(copy, written=written))
+        shutil.rmtree(copy)
+    return outcomes
+
+
+def with_flipped_bit(content: bytes, position: int) -> bytes:
+    return content[:position] + bytes([content[position] ^ 1 << position % 8]) + content[position + 1 :]
+
+
+def image_of(index: RocksIndex, path: Path) -> Path:
+    """Return a copy of an open index, as a killed process leaves it."""
+    image = path.with_name("image")
+    shutil.copytree(path, image)
+    index.close()
+    return image
+
+
+def only(path: Path, pattern: str) -> Path:
+    (found,) = path.glob(pattern)
+    return found
+
+
+# ---- damage
+
+
+def test_bit_flips_in_a_table_are_never_believed(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    build(path, batches=40).close()
+    table = max(path.glob("*.sst"), key=lambda file: file.stat().st_size)
+    content = table.read_bytes()
+    positions = [*range(0, len(content), len(content) // 60), *range(len(content) - 60, len(content), 4)]
+
+    outcomes = outcomes_of(
+        path, ((table.name, with_flipped_bit(content, p)) for p in positions), written=40 * BATCH
+    )
+
+    assert outcomes <= {"refused", "whole"}  # a filter that cannot be read is done without
+    assert "refused" in outcomes
+
+
+def test_cut_and_missing_tables_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    build(path, batches=40).close()
+    for table in path.glob("*.sst"):
+        content = table.read_bytes()
+
+        assert outcomes_of(path, [(table.name, content[:-1]), (table.name, b"")], written=40 * BATCH) == {
+            "refused"
+        }
+    only_tables = sorted(path.glob("*.sst"))
+    only_tables[0].unlink()
+    assert outcome_of(path, written=40 * BATCH) == "refused"
+
+
+def test_damaged_file_list_is_refused_or_older(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    image = image_of(build(path, batches=120, tuning=TINY), path)
+    manifest = only(image, "MANIFEST-*")
+    content = manifest.read_bytes().rstrip(b"\x00")  # RocksDB reserves room at the end
+    cuts = [*range(0, len(content), 25), *range(len(content) - 20, len(content))]
+
+    cut = outcomes_of(image, ((manifest.name, content[:at]) for at in cuts), written=120 * BATCH)
+    flipped = outcomes_of(
+        image,
+        ((manifest.name, with_flipped_bit(content, at)) for at in range(0, len(content), 17)),
+        written=120 * BATCH,
+    )
+
+    assert cut <= {"refused", "older", "whole"}
+    assert flipped <= {"refused", "older", "whole"}
+    assert "refused" in cut & flipped
+
+
+@pytest.mark.parametrize("content", [b"", b"MANIFEST-0", b"MANIFEST-999999\n"])
+def test_damaged_pointer_to_the_file_list_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "index"
+    build(path, batches=4).close()
+
+    (path / "CURRENT").write_bytes(content)
+
+    assert outcome_of(path, written=4 * BATCH) == "refused"
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "MANIFEST-*"])
+def test_lost_file_list_is_not_taken_for_a_new_index(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "index"
+    build(path, batches=4).close()
+
+    only(path, name).unlink()
+
+    assert outcome_of(path, written=4 * BATCH) == "refused"
+
+
+def test_damaged_write_ahead_log_loses_its_tail_or_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    image = image_of(build(path, batches=10), path)
+    log = only(image, "*.log")
+    content = log.read_bytes()
+    places = range(0, len(content), len(content) // 40)
+
+    cut = outcomes_of(image, ((log.name, content[:at]) for at in places), written=10 * BATCH)
+    flipped = outcomes_of(
+        image, ((log.name, with_flipped_bit(content, at)) for at in places), written=10 * BATCH
+    )
+
+    assert cut | flipped <= {"refused", "older"}
+    assert "older" in cut & flipped
+
+
+def test_lost_write_ahead_log_is_refused_or_older(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    image = image_of(build(path, batches=120, tuning=TINY), path)
+
+    for log in image.glob("*.log"):
+        log.unlink()
+
+    assert outcome_of(image, written=120 * BATCH) in {"refused", "older"}
+
+
+def test_state_that_is_ahead_of_the_entries_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    index = build(path, batches=4)
+    index._opened().meta.flush()
+    image = image_of(index, path)
+    for log in image.glob("*.log"):
+        log.unlink()  # and with it every entry, which RocksDB itself does not notice
+
+    with pytest.raises(IndexCorruptError, match="lacks the entry"):
+        RocksIndex(image, IDENTITY, SMALL)
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("meta", b"identity", None),
+        ("meta", b"identity", b"{"),
+        ("meta", b"state", None),
+        ("meta", b"state", b"\x00" * 40),
+        ("meta", b"step\x00", b"\x00" * 16),
+        ("meta", b"step" + b"\x00" * 8, b"\x00"),
+    ],
+)
+def test_meta_that_cannot_be_decoded_is_refused(
+    tmp_path: Path, family: str, key: bytes, value: bytes | None
+) -> None:
+    path = tmp_path / "index"
+    build(path, batches=1).close()
+    families = {"default": Options(raw_mode=True), "meta": Options(raw_mode=True)}
+    database = Rdict(str(path), Options(raw_mode=True), column_families=families)
+    meta = database.get_column_family(family)
+    if value is None:
+        meta.delete(key)
+    else:
+        meta.put(key, value)
+    meta.close()
+    database.close()
+    del meta, database
+
+    assert outcome_of(path, written=BATCH) == "refused"
+
+
+def test_entry_of_another_length_is_not_believed(tmp_path: Path) -> None:
+    index = build(tmp_path / "index", batches=1)
+    index._opened().entries.put(key_of(3), b"\x00" * 15)
+
+    with pytest.raises(IndexCorruptError):
+        index.lookup([key_of(2), key_of(3)])
+    index.close()
+
+
+def test_folder_that_is_not_an_index_is_refused_until_discarded(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path, lanes=1, memory_bytes=LANE_BYTES_MIN)
+    path = tmp_path / IDENTITY.topic / str(IDENTITY.partition)
+    path.mkdir(parents=True)
+    (path / "LOCK").touch()
+    (path / "notes.txt").touch()
+
+    with pytest.raises(IndexCorruptError):
+        store.open(IDENTITY)
+    store.discard(IDENTITY)
+    index = store.open(IDENTITY)
+
+    assert index.state == EMPTY_STATE
+    index.close()
+
+
+# ---- failing and locking
+
+FULL_DISK_PROCESS = """
+import resource, signal, sys
+from pathlib import Path
+from dedupe.errors import IndexCorruptError
+from tests.integration.test_rocks_index import build, key_of, update_of
+index = build(Path(sys.argv[1]), batches=4)
+state = index.state
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, 64 * 1024))
+uses = [
+    lambda: index.apply(update_of(1_000, 4_000)),
+    lambda: index.apply(update_of(1_000, 1)),
+    lambda: index.lookup([key_of(0)]),
+    lambda: index.covers(0),
+    lambda: index.size_bytes,
+]
+for use in uses:
+    try:
+        use()
+    except IndexCorruptError:
+        continue
+    sys.exit("believed after a failed write")
+assert index.state == state
+index.close()
+print("refused")
+"""
+
+
+def test_failed_write_ends_the_use_of_the_index(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    written = subprocess.run(
+        [sys.executable, "-c", FULL_DISK_PROCESS, path],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert written.stdout.splitlines()[-1:] == ["refused"], written.stderr
+    assert outcome_of(path, written=4 * BATCH) in {"refused", "whole"}
+
+
+HOLDING_PROCESS = """
+import sys
+from pathlib import Path
+from tests.integration.test_rocks_index import BATCH, build
+from dedupe.adapters.rocks_index import RocksStore, LANE_BYTES_MIN
+from tests.contract.index_contract import IDENTITY, update_of
+index = RocksStore(Path(sys.argv[1]), lanes=1, memory_bytes=LANE_BYTES_MIN).open(IDENTITY)
+index.apply(update_of(0, BATCH))
+print("open", flush=True)
+sys.stdin.readline()
+assert index.lookup([update_of(0, 1).state.last_key]) != [None]
+index.close()
+"""
+
+
+def test_index_of_a_living_process_is_reported_and_kept(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path, lanes=1, memory_bytes=LANE_BYTES_MIN)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDING_PROCESS, tmp_path],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+
+        with pytest.raises(RetriableError, match="locked by another process"):
+            store.open(IDENTITY)
+        with pytest.raises(IndexCorruptError):
+            store.discard(IDENTITY)
+
+        holder.communicate("\n", timeout=60)
+    assert holder.returncode == 0
+    index = store.open(IDENTITY)
+    assert index.lookup([key_of(0)]) == [entry_of(0)]
+    index.close()
+
+
+def test_error_still_at_hand_does_not_hold_the_lock(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path, lanes=1, memory_bytes=LANE_BYTES_MIN)
+    index = store.open(IDENTITY)
+    index.apply(update_of(0, BATCH))
+    index._opened().entries.put(key_of(3), b"")
+    with pytest.raises(IndexCorruptError) as in_lookup:
+        index.lookup([key_of(3)])
+    index.close()
+    with pytest.raises(IndexCorruptError) as in_open:
+        store.open(IDENTITY._replace(log_id="another"))
+
+    store.discard(IDENTITY)
+    store.open(IDENTITY).close()
+
+    assert in_lookup.tb is not None
+    assert in_open.tb is not None
+
+
+def test_reset_of_a_failed_index_begins_anew(tmp_path: Path) -> None:
+    index = build(tmp_path / "index", batches=1)
+    index._failure = "disk full"
+    with pytest.raises(IndexCorruptError):
+        index.lookup([key_of(0)])
+
+    index.reset(7)
+
+    assert index.lookup([key_of(0)]) == [None]
+    assert index.state.applied_offset == 7
+    index.close()
+
+
+WRITING_PROCESS = """
+import sys
+from pathlib import Path
+from tests.integration.test_rocks_index import BATCH, SMALL, RocksIndex, IDENTITY, update_of
+index = RocksIndex(Path(sys.argv[1]), IDENTITY, SMALL)
+for first in range(0, 1_000_000_000, BATCH):
+    index.apply(update_of(first, BATCH))
+    print(first + BATCH, flush=True)
+"""
+
+
+def test_process_killed_while_writing_leaves_whole_updates(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITING_PROCESS, path], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        reported = [int(writer.stdout.readline()) for _ in range(200)][-1]
+        writer.kill()
+
+    index = RocksIndex(path, IDENTITY, SMALL)
+
+    applied = index.state.applied_offset
+    assert applied >= reported
+    assert applied % BATCH == 0
+    assert index.lookup([key_of(i) for i in range(applied)]) == [entry_of(i) for i in range(applied)]
+    assert index.lookup([key_of(i) for i in range(applied, applied + BATCH)]) == [None] * BATCH
+    index.close()
+
+
+# ---- options and files
+
+
+def test_absent_keys_are_answered_by_the_filters(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    build(path, batches=80).close()
+    index = RocksIndex(path, IDENTITY, replace(SMALL, has_statistics=True))
+    useful, misled = (_ticker(index, name) for name in ("bloom.filter.useful", "bloom.filter.full.positive"))
+
+    assert index.lookup([key_of(i) for i in range(100_000, 110_000)]) == [None] * 10_000
+
+    useful = _ticker(index, "bloom.filter.useful") - useful
+    misled = _ticker(index, "bloom.filter.full.positive") - misled
+    assert useful + misled == 10_000  # one file, so one question a key
+    assert misled < 300  # 10 bits a key: about 1 in 100
+    index.close()
+
+
+def test_reopened_index_has_the_options_it_was_opened_with(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    build(path, batches=1, tuning=tuning_for(LANE_BYTES_MIN, 1_000)).close()
+
+    index = RocksIndex(path, IDENTITY, tuning_for(200 * 1024 * 1024, 2_000_000))
+
+    files = sorted(path.glob("OPTIONS-*"))
+    options = configparser.ConfigParser(interpolation=None, strict=False)
+    options.read_string("\n".join(line.strip() for line in files[-1].read_text().splitlines()))
+    entries = options['CFOptions "default"']
+    assert entries["write_buffer_size"] == str(16 * 1024 * 1024)
+    assert entries["min_write_buffer_number_to_merge"] == "8"
+    assert entries["max_write_buffer_number"] == "10"
+    assert entries["compaction_style"] == "kCompactionStyleFIFO"
+    assert entries["compression"] == "kLZ4Compression"
+    assert entries["ttl"] == "0"
+    assert entries["disable_auto_compactions"] == "false"
+    assert entries["memtable_whole_key_filtering"] == "true"
+    assert f"max_table_files_size={48 * 2_062_500 + 160 * 1024 * 1024};" in entries["compaction_options_fifo"]
+    assert "allow_compaction=true;" in entries["compaction_options_fifo"]
+    table = options['TableOptions/BlockBasedTable "default"']
+    assert table["filter_policy"].startswith("bloomfilter:10")
+    assert options['CFOptions "meta"']["compaction_style"] == "kCompactionStyleLevel"
+    assert options["DBOptions"]["paranoid_checks"] == "true"
+    assert options["DBOptions"]["atomic_flush"] == "false"
+    cache_bytes = index._opened().entries.property_int_value("rocksdb.block-cache-capacity")
+    assert cache_bytes == 25 * 1024 * 1024
+    index.close()
+
+
+def test_closed_write_ahead_logs_are_synced_before_a_flush(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    build(path, batches=120, tuning=TINY).close()
+
+    lines = (path / "LOG").read_text().splitlines()
+
+    flushes = [line for line in lines if '"flush_started"' in line and '"num_memtables": 1,' not in line]
+    jobs = [re.search(r'"job": (\d+)', line) for line in flushes]
+    assert len(jobs) > 1
+    for flush, job in zip(flushes, jobs, strict=True):
+        assert job is not None
+        assert any(f"[JOB {job[1]}] Syncing log #" in line for line in lines[: lines.index(flush)])
+
+
+def test_little_restarts_leave_few_files(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    for restart in range(30):
+        index = RocksIndex(path, IDENTITY, SMALL)
+        index.apply(update_of(restart * 10, 10))
+        index.close()
+
+    index = RocksIndex(path, IDENTITY, SMALL)
+
+    deadline = time.monotonic() + 30
+    while len(index._opened().entries.live_files()) > 12 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(index._opened().entries.live_files()) <= 12
+    assert index.covers(0)
+    assert index.lookup([key_of(i) for i in range(300)]) == [entry_of(i) for i in range(300)]
+    index.close()
+
+
+def test_memory_is_divided_among_the_lanes() -> None:
+    few = tuning_for(512 * 1024 * 1024 // 2, 1_000)
+    many = tuning_for(512 * 1024 * 1024 // 64, 1_000)
+
+    assert few.write_buffer_bytes == 16 * 1024 * 1024
+    assert many.write_buffer_bytes < 1024 * 1024
+    for tuning in (few, many):
+        memory = 10 * tuning.write_buffer_bytes + 2 * tuning.meta_buffer_bytes
+        assert memory + tuning.cache_mib * 1024 * 1024 <= (256 if tuning is few else 8) * 1024 * 1024
+
+
+def test_too_little_memory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError):
+        RocksStore(tmp_path, lanes=9, memory_bytes=9 * LANE_BYTES_MIN - 1)
+
+
+# ---- dropped files
+
+
+def test_dropped_files_are_told_from_the_window(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    small = replace(TINY, files_bytes_max=1024 * 1024)
+    index = build(path, batches=10, tuning=small)
+    assert index.covers(0)
+
+    end = 300 * BATCH
+    for first in range(10 * BATCH, end, BATCH):
+        index.apply(update_of(first, BATCH))
+    index.close()
+    index = RocksIndex(path, IDENTITY, small)
+
+    # Whole files are gone, oldest first: a search finds the first offset it still vouches for.
+    assert not index.covers(0)
+    assert index.covers(end)
+    low, high = 0, end
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if index.covers(middle) else (middle, high)
+    assert 10_000 < end - high < 40_000
+    kept = range(high, end)
+    assert index.lookup([key_of(i) for i in kept]) == [entry_of(i) for i in kept]
+    assert index.lookup([key_of(i) for i in range(1_000)]) == [None] * 1_000
+    index.reset(end)
+    assert index.covers(0)
+    index.close()
+
+
+def test_window_is_covered_whatever_is_dropped(tmp_path: Path) -> None:
+    keys_max = 20_000
+    tuning = tuning_for(LANE_BYTES_MIN, keys_max)
+    policy = WindowPolicy(window_ms=1_000_000_000, keys_max=keys_max)
+    window = Window(policy)
+    index = RocksIndex(tmp_path / "index", IDENTITY, tuning)
+
+    for first in range(0, 400_000, 1_000):
+        entries = [(key_of(offset), entry_of(offset)) for offset in range(first, first + 1_000)]
+        steps = [Step(offset, offset, offset) for offset in range(first, first + 1_000)]
+        index.apply(index_update(window, entries, steps[-1], steps.copy, applied_offset=first + 1_000))
+        assert index.covers(window.start)
+
+    assert not index.covers(0)
+    assert index.lookup([key_of(i) for i in range(window.start, 400_000)]) == [
+        entry_of(i) for i in range(window.start, 400_000)
+    ]
+    assert list(index.steps) == window.steps
+    index.close()
+
+
+def test_file_bytes_per_key_is_an_upper_bound(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    build(path, batches=400).close()
+    index = RocksIndex(path, IDENTITY, SMALL)
+
+    assert 25 * 100_000 < index.size_bytes < FILE_BYTES_PER_KEY * 100_000
+    index.close()
+
+
+def test_key_written_again_makes_its_file_look_younger_only(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    small = replace(TINY, files_bytes_max=1024 * 1024)
+    index = build(path, batches=300, tuning=small)
+    end = 300 * BATCH
+    edges = [file["start_key"] for file in index._opened().entries.live_files()]
+    again = [(key, Entry(end + i, b"\x00" * 8)) for i, key in enumerate(edges) if len(key) == 16]
+    last_key, last = again[-1]
+    index.apply(IndexUpdate(again, IndexState(last.offset + 1, last.offset + 1, 9, last.offset, last_key)))
+
+    assert not index.covers(0)
+    assert index.covers(last.offset)
+    index.close()
+
+
+def _ticker(index: RocksIndex, name: str) -> int:
+    statistics = index._opened().entries.property_value("rocksdb.options-statistics")
+    assert statistics is not None
+    (line,) = [line for line in statistics.splitlines() if line.startswith(f"rocksdb.{name} ")]
+    return int(line.split()[-1])

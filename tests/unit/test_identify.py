@@ -1,0 +1,420 @@
+"""
+Claim: an event's identity follows from what was sent alone, its record says all that is known, and
+whatever cannot be an event is kept with a reason, without harm to its batch.
+"""
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ksuid import Ksuid
+
+from app.deep_json import dumps_any, is_deeper
+from app.errors import BatchMissingError, InvalidJSONError, RequestTooLargeError, TooManyEventsError
+from app.identify import Arrival, EventLimits, Identified, Identifier
+from app.message_ids import derived_id
+from app.payload import Payload, parse_batch, parse_events
+from dedupe.identity import Identity, canonical_content, fingerprint_of
+from dedupe.quarantine import Quarantine
+from dedupe.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
+from dedupe.routing import partition_of
+from dedupe.types import Event, Stream
+
+IDENTITY = Identity(b"a secret of 24 bytes....")
+QUARANTINE = Quarantine(IDENTITY, Stream("events.quarantine", 1))
+LIMITS = EventLimits(event_bytes_max=2_000, event_depth_max=6, request_bytes_max=100_000)
+RECEIVED_MS = 1_795_291_872_007
+RECEIVED_AT = "2026-11-21T20:11:12.007Z"
+PARTITIONS = 8
+BATCH_SENT_AT = "2026-11-21T20:11:11.000Z"
+
+
+def identifier(limits: EventLimits = LIMITS, *ignore: str) -> Identifier:
+    return Identifier(
+        IDENTITY,
+        PARTITIONS,
+        QUARANTINE,
+        limits,
+        fingerprint_ignore=frozenset(ignore),
+        random_bytes=lambda count: b"\x07" * count,
+    )
+
+
+def identify(
+    items: list[Any], *, shared: dict[str, Any] | None = None, arrival: Arrival | None = None
+) -> Identified:
+    payload = Payload(items, None, shared or {})
+    return identifier().identify(payload, arrival or Arrival("web", RECEIVED_MS))
+
+
+def only_event(item: dict[str, Any], **surroundings: Any) -> Event:
+    found = identify([item], **surroundings)
+    assert found.rejections == []
+    (event,) = found.events
+    return event
+
+
+def loads_strictly(value: bytes) -> Any:
+    """Parse JSON, and fail on a key that stands twice."""
+    import json
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len({name for name, _ in items}) == len(items), items
+        return dict(items)
+
+    return json.loads(value, object_pairs_hook=pairs)
+
+
+# ---- the record's value
+
+
+NESTED = st.none() | st.just("text") | st.dictionaries(st.sampled_from("abc"), st.integers(0, 9), max_size=3)
+EVENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "messageId": st.none() | st.sampled_from(["id-1", "x" * 255]),
+        "type": st.none() | st.sampled_from(["page", 5]),
+        "sentAt": st.none() | st.just("2001-01-01T00:00:00Z"),
+        "receivedAt": st.just("forged"),
+        "writeKey": st.just("a key"),
+        "_metadata": st.just({"retryCount": 1}),
+        "context": NESTED,
+        "integrations": NESTED,
+        "event": st.just("Order"),
+        "retries": st.just(3),
+    },
+)
+SHARED = st.fixed_dictionaries(
+    {}, optional={"sentAt": st.just(BATCH_SENT_AT) | st.just([1]), "context": NESTED, "integrations": NESTED}
+)
+
+
+def expected_value(event: dict[str, Any], shared: dict[str, Any], message_id: str) -> dict[str, Any]:
+    """Say plainly what a record holds."""
+    value = {name: field for name, field in event.items() if name != "writeKey"}
+    for name in ("context", "integrations"):
+        batch_level = shared.get(name)
+        if isinstance(batch_level, dict) and batch_level:
+            if value.get(name) is None:
+                value[name] = batch_level
+            elif isinstance(value[name], dict):
+                value[name] = batch_level | value[name]
+    if value.get("sentAt") is None and isinstance(shared.get("sentAt"), str):
+        value["sentAt"] = shared["sentAt"]
+    if value.get("type") is None:
+        value["type"] = "track"
+    return value | {"messageId": message_id, "receivedAt": RECEIVED_AT}
+
+
+@settings(derandomize=True, deadline=None, max_examples=500)
+@given(EVENTS, SHARED)
+def test_value_is_what_was_sent_and_what_is_known(event: dict[str, Any], shared: dict[str, Any]) -> None:
+    sent = orjson.dumps(event)
+    found = only_event(event, shared=shared)
+    assert loads_strictly(found.value) == expected_value(event, shared, found.message_id)
+    assert orjson.dumps(event) == sent, "the parsed event must not change"
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(EVENTS, SHARED)
+def test_identity_follows_from_the_event_alone(event: dict[str, Any], shared: dict[str, Any]) -> None:
+    found = only_event(event, shared=shared)
+    assert found.key == IDENTITY.message_key("web", found.message_id)
+    assert found.partition == partition_of(found.key, PARTITIONS)
+    assert found.fingerprint == fingerprint_of(canonical_content(event))
+    if event.get("messageId") is not None:
+        assert (found.message_id, found.flags) == (event["messageId"], 0)
+
+
+def test_type_comes_from_the_path_where_the_event_has_none() -> None:
+    arrival = Arrival("web", RECEIVED_MS, default_type="page")
+    assert orjson.loads(only_event({"messageId": "1"}, arrival=arrival).value)["type"] == "page"
+    assert orjson.loads(only_event({"messageId": "1", "type": "x"}, arrival=arrival).value)["type"] == "x"
+
+
+def test_fields_named_by_the_operator_are_recorded_but_not_compared() -> None:
+    one, other = (
+        identifier(LIMITS, "attempt")
+        .identify(Payload([{"messageId": "1", "type": "x", "attempt": n}], None, {}), Arrival("web", 1))
+        .events[0]
+        for n in (1, 2)
+    )
+    assert one.fingerprint == other.fingerprint
+    assert [orjson.loads(event.value)["attempt"] for event in (one, other)] == [1, 2]
+
+
+def test_sources_have_ids_of_their_own() -> None:
+    one = only_event({"messageId": "1"}, arrival=Arrival("web", RECEIVED_MS))
+    other = only_event({"messageId": "1"}, arrival=Arrival("ios", RECEIVED_MS))
+    assert one.key != other.key
+
+
+# ---- message ids
+
+
+@pytest.mark.parametrize(
+    "message_id", ["x", " padded ", "x" * 255, "é" * 127, "\u0000", "a\u200bb", "\U0001f600"]
+)
+def test_valid_message_id_is_taken_as_it_is(message_id: str) -> None:
+    event = only_event({"messageId": message_id, "type": "track"})
+    assert event.message_id == message_id
+    assert orjson.loads(event.value)["messageId"] == message_id
+
+
+@pytest.mark.parametrize(
+    "message_id", ["", "x" * 256, "é" * 128, 5, 1.5, True, False, [], {}, ["id"], 1.1805916207174113e21]
+)
+def test_invalid_message_id_is_rejected(message_id: object) -> None:
+    found = identify([{"messageId": message_id, "event": "kept"}])
+    assert found.events == []
+    assert found.rejections == [(0, None, "message_id_invalid")]
+    (kept,) = found.quarantined
+    assert (kept.message_id, kept.reason) == ("", "message_id_invalid")
+    stored = orjson.loads(kept.value)["event"]
+    assert (stored["event"], stored["type"]) == ("kept", "track")
+
+
+def test_absent_message_id_is_assigned_afresh_and_said_to_be() -> None:
+    event = only_event({"event": "x"})
+    assert event.flags == FLAG_ID_ASSIGNED | FLAG_NOT_IDEMPOTENT
+    ksuid = Ksuid.from_base62(event.message_id)
+    assert (ksuid.timestamp, ksuid.payload) == (RECEIVED_MS // 1000, b"\x07" * 16)
+    assert orjson.loads(event.value)["messageId"] == event.message_id
+
+
+def test_idempotency_key_makes_assigned_ids_repeatable() -> None:
+    arrival = Arrival("web", RECEIVED_MS, idempotency_key=b"order-17")
+    later = arrival._replace(received_ms=RECEIVED_MS + 60_000)
+    items = [{"event": "a", "timestamp": "2026-11-21T20:00:00Z"}, {"event": "b"}, {"messageId": "own"}]
+    first, again = identify(items, arrival=arrival), identify(items, arrival=later)
+    assert [event.message_id for event in first.events] == [event.message_id for event in again.events]
+    assert [event.key for event in first.events] == [event.key for event in again.events]
+    assert [event.flags for event in first.events] == [FLAG_ID_ASSIGNED, FLAG_ID_ASSIGNED, 0]
+    assert len({event.message_id for event in first.events}) == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "idempotency_key", "index", "timestamp", "expected"),
+    [
+        ("web", b"order-17", 0, None, "000003WJyRitU3uWVZfXf8Gofx0"),
+        ("web", b"order-17", 1, "2026-11-21T20:00:00Z", "3MQmWvqul0ajYTl6kxGWmLubTVQ"),
+        ("b\u00fcro", b"\xff", 2_499, "yesterday", "000007jKybEEgJxWfjHeE4H214e"),
+    ],
+)
+def test_derived_ids_are_frozen(
+    source: str, idempotency_key: bytes, index: int, timestamp: object, expected: str
+) -> None:
+    assert derived_id(source, idempotency_key, index, timestamp) == expected
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "seconds"),
+    [
+        ("2026-11-21T20:00:00Z", 1_795_291_200),
+        ("2026-11-21T20:00:00.123456789Z", 1_795_291_200),
+        ("2026-11-21T21:00:00.5+01:00", 1_795_291_200),
+        ("2026-11-21T14:30:00-0530", 1_795_291_200),
+        ("2026-11-21 20:00:00", 1_795_291_200),
+        ("2014-05-13T16:53:20Z", 1_400_000_000),
+        ("2014-05-13T16:53:19Z", 1_400_000_000),
+        ("9999-12-31T23:59:59Z", 1_400_000_000),
+        ("2026-02-30T20:00:00Z", 1_400_000_000),
+        ("2026-11-21T20:00:00+25:00", 1_400_000_000),
+        ("2026-11-2T20:00:00Z", 1_400_000_000),
+        ("\u0662026-11-21T20:00:00Z", 1_400_000_000),
+        ("", 1_400_000_000),
+        (1_795_291_200, 1_400_000_000),
+        (None, 1_400_000_000),
+        ({}, 1_400_000_000),
+    ],
+)
+def test_derived_id_carries_the_events_own_time_if_it_has_one(timestamp: object, seconds: int) -> None:
+    assert Ksuid.from_base62(derived_id("web", b"k", 0, timestamp)).timestamp == seconds
+
+
+def test_derived_ids_differ_by_source_key_and_index() -> None:
+    parts = [("web", b"k", 0), ("we", b"bk", 0), ("web", b"k", 1), ("ios", b"k", 0), ("web", b"l", 0)]
+    assert len({derived_id(*part, None) for part in parts}) == len(parts)
+
+
+# ---- what is no event
+
+
+def test_bad_items_do_not_harm_their_batch() -> None:
+    deep: Any = "leaf"
+    for _ in range(6):
+        deep = [deep]
+    items = [
+        {"messageId": "a"},
+        5,
+        {"messageId": "b", "properties": "x" * 2_000},
+        {"messageId": "c", "properties": deep},
+        {"messageId": ""},
+        {"messageId": "d"},
+        None,
+    ]
+    found = identify(items)
+    assert [event.message_id for event in found.events] == ["a", "d"]
+    assert found.places == [0, 5]
+    assert found.rejections == [
+        (1, None, "not_an_object"),
+        (2, "b", "event_too_large"),
+        (3, "c", "event_too_deep"),
+        (4, None, "message_id_invalid"),
+        (6, None, "not_an_object"),
+    ]
+    assert [event.reason for event in found.quarantined] == [code for _, _, code in found.rejections]
+
+
+@pytest.mark.parametrize("item", [None, True, 5, 1.5, "text", [], [{"messageId": "1"}]])
+def test_item_that_is_no_object_is_kept_as_it_is(item: object) -> None:
+    (kept,) = identify([item]).quarantined
+    assert orjson.loads(kept.value)["event"] == item
+
+
+def test_rejected_event_is_kept_once_however_often_it_is_sent() -> None:
+    tries = [
+        {
+            "messageId": "",
+            "event": "x",
+            "sentAt": sent_at,
+            "_metadata": {"retryCount": count},
+            "writeKey": "k",
+        }
+        for count, sent_at in enumerate(["a", "b"])
+    ]
+    one, other = identify(list(tries)).quarantined
+    assert one.key == other.key
+    assert b"writeKey" not in one.value
+
+
+def test_size_is_judged_with_what_is_added_before_it_is_added() -> None:
+    context = {"page": "x" * 1_500}
+    fits = {"messageId": "1", "type": "track", "event": "x" * 300}
+    assert identify([fits], shared={"context": context}).rejections == []
+    for too_large in (
+        {"event": "x" * 500},
+        {"event": "x" * 500, "context": {"a": 1}},
+        {"event": "x" * 500, "sentAt": ""},
+    ):
+        found = identify([fits | too_large], shared={"context": context})
+        assert [code for _, _, code in found.rejections] == ["event_too_large"]
+        assert b"page" not in found.quarantined[0].value
+
+
+def test_retry_fields_count_for_the_size() -> None:
+    found = identify([{"messageId": "1", "_metadata": "x" * 2_000}])
+    assert [code for _, _, code in found.rejections] == ["event_too_large"]
+
+
+def test_merged_batch_is_bounded_as_a_whole() -> None:
+    shared = {"context": {"page": "x" * 1_500}}
+    items = [{"messageId": str(number)} for number in range(100)]
+    with pytest.raises(RequestTooLargeError):
+        identify(items, shared=shared)
+    assert len(identify(items[:50], shared=shared).events) == 50
+
+
+def nested(levels: int) -> Any:
+    """Return an object of so many levels, itself included."""
+    inner: Any = {}
+    for level in range(levels - 1):
+        inner = {"a": inner} if level % 2 else {"a": inner, "b": [1]}
+    return inner
+
+
+@pytest.mark.parametrize(("levels", "is_kept"), [(6, True), (7, False)])
+def test_depth_limit_counts_the_event_itself(levels: int, is_kept: bool) -> None:
+    event = {"messageId": "1", "properties": nested(levels - 1), "brackets in strings": "[" * 50}
+    assert bool(identify([event]).events) is is_kept
+
+
+@pytest.mark.parametrize(("levels", "is_kept"), [(5, True), (6, False)])
+def test_depth_of_batch_level_fields_counts(levels: int, is_kept: bool) -> None:
+    found = identify([{"messageId": "1", "type": "x"}], shared={"context": nested(levels)})
+    assert bool(found.events) is is_kept
+
+
+@pytest.mark.parametrize("levels", [253, 254, 255, 256, 400, 1000])
+@pytest.mark.parametrize("field", ["properties", "_metadata", "context", "writeKey"])
+def test_event_too_deep_to_be_written_is_kept_whole(levels: int, field: str) -> None:
+    text = b'{"messageId":"1","%s":' % field.encode() + b"[" * levels + b"]" * levels + b"}"
+    found = identify([orjson.loads(text)])
+    if field == "writeKey" and not found.rejections:
+        return
+    assert found.rejections == [(0, "1", "event_too_deep")]
+    stored = orjson.loads(found.quarantined[0].value)["event"]
+    assert list(stored) == (["messageId"] if field == "writeKey" else sorted(["messageId", field]))
+
+
+def test_deep_batch_level_fields_do_not_crash() -> None:
+    context: Any = []
+    for _ in range(600):
+        context = [context]
+    found = identify([{"messageId": "1"}, 5], shared={"context": {"deep": context}, "sentAt": context})
+    assert [code for _, _, code in found.rejections] == ["event_too_deep", "not_an_object"]
+
+
+@pytest.mark.parametrize("levels", [1, 199, 200, 201, 254, 255, 400, 401, 1000])
+def test_json_of_any_depth_is_written(levels: int) -> None:
+    text = b'{"b":[1,' * (levels // 2) + b"[[]]" + b'],"a":{}}' * (levels // 2)
+    document = orjson.loads(text)
+    assert is_deeper(document, levels)
+    assert not is_deeper(document, levels + 3)
+    assert sorted(dumps_any(document)) == sorted(text)
+
+
+# ---- bodies
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"x",
+        b"{",
+        b"[1,]",
+        b"\xef\xbb\xbf{}",
+        b'"\\ud800"',
+        b"NaN",
+        b"1e999",
+        "{}".encode("utf-16"),
+        b"[" * 2000,
+    ],
+)
+def test_body_that_is_not_json_is_refused(body: bytes) -> None:
+    for parse in (parse_batch, parse_events):
+        with pytest.raises(InvalidJSONError):
+            parse(body)
+
+
+@pytest.mark.parametrize("body", [b"5", b'"x"', b"null", b"true"])
+def test_body_without_events_is_refused(body: bytes) -> None:
+    for parse in (parse_batch, parse_events):
+        with pytest.raises(BatchMissingError):
+            parse(body)
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{}", b'{"batch":null}', b'{"batch":{}}', b'{"messageId":"1"}'])
+def test_batch_path_needs_a_batch(body: bytes) -> None:
+    with pytest.raises(BatchMissingError):
+        parse_batch(body)
+
+
+def test_forms_of_the_native_path() -> None:
+    event, batch = {"messageId": "1", "context": {}}, {"batch": [1, 2], "context": {"a": 1}}
+    assert parse_events(orjson.dumps(event)) == ([event], event, {})
+    assert parse_events(orjson.dumps([event, 5])) == ([event, 5], None, {})
+    assert parse_events(orjson.dumps(batch)) == ([1, 2], batch, batch) == parse_batch(orjson.dumps(batch))
+    assert parse_events(b"[]").items == []
+    odd = {"batch": "not a list", "messageId": "1"}
+    assert parse_events(orjson.dumps(odd)) == ([odd], odd, {})
+
+
+def test_too_many_events_are_refused() -> None:
+    payload = Payload([1] * 3, None, {})
+    payload.check_count(3)
+    with pytest.raises(TooManyEventsError):
+        payload.check_count(2)

@@ -1,0 +1,127 @@
+"""Claim: every error has one stable answer that all SDKs understand, and tells nothing about the inside."""
+
+import random
+
+import orjson
+import pytest
+from starlette.exceptions import HTTPException
+
+from app import errors as edge_errors
+from app.errors import BodyTimeoutError, RequestError
+from app.problems import PROBLEMS, Problems
+from dedupe import errors as core_errors
+from dedupe.errors import (
+    GatewayError,
+    IndexCorruptError,
+    LaneNotActiveError,
+    LaneSaturatedError,
+    RetriableError,
+)
+
+STATUSES = {
+    "bad_request": 400,
+    "body_too_large": 400,
+    "body_not_decompressable": 400,
+    "unsupported_encoding": 400,
+    "invalid_json": 400,
+    "batch_missing": 400,
+    "too_many_events": 400,
+    "request_too_large": 400,
+    "idempotency_key_invalid": 400,
+    "write_key_missing": 400,
+    "invalid_write_key": 401,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "overloaded": 429,
+    "unavailable": 503,
+    "lane_not_active": 503,
+    "disk_full": 503,
+    "deadline_exceeded": 503,
+    "not_appended": 503,
+    "outcome_unknown": 503,
+    "fenced": 503,
+    "body_timeout": 503,
+    "internal": 503,
+}
+
+
+def problems(seed: int = 0) -> Problems:
+    return Problems(retry_after_max=30, dice=random.Random(seed))
+
+
+def classes(module: object) -> list[type[GatewayError]]:
+    return [
+        thing
+        for thing in vars(module).values()
+        if isinstance(thing, type) and issubclass(thing, GatewayError)
+    ]
+
+
+def test_codes_and_statuses_are_stable() -> None:
+    assert {code: int(problem.status) for code, problem in PROBLEMS.items()} == STATUSES
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind
+        for kind in {*classes(core_errors), *classes(edge_errors)}
+        if issubclass(kind, RetriableError | RequestError)
+    ],
+)
+def test_every_error_a_client_can_see_has_its_answer(kind: type[GatewayError]) -> None:
+    answer = problems().answer(kind("the inside of topic events"))
+    assert answer.status_code == STATUSES[kind.code]
+    body = orjson.loads(bytes(answer.body))
+    assert list(body) == ["code", "message"]
+    assert body["code"] == kind.code
+    assert "events.quarantine" not in body["message"]
+    assert "inside" not in body["message"]
+
+
+def test_codes_of_the_edge_are_unique() -> None:
+    own = [kind for kind in classes(edge_errors) if kind.__module__ == edge_errors.__name__]
+    assert len({kind.code for kind in own}) == len(own)
+    assert not {kind.code for kind in own} & {kind.code for kind in classes(core_errors)}
+
+
+@pytest.mark.parametrize("err", [LaneNotActiveError(), LaneSaturatedError(), BodyTimeoutError()])
+def test_retry_after_is_jittered_within_its_bounds(err: GatewayError) -> None:
+    source = problems()
+    seconds = {int(source.answer(err).headers["Retry-After"]) for _ in range(1000)}
+    assert seconds == set(range(1, 31))
+
+
+def test_final_answers_have_no_retry_after() -> None:
+    assert "Retry-After" not in problems().answer(RequestError()).headers
+
+
+def test_body_timeout_closes_the_connection() -> None:
+    assert problems().answer(BodyTimeoutError()).headers["Connection"] == "close"
+    assert "Connection" not in problems().answer(LaneNotActiveError()).headers
+
+
+def test_error_without_an_answer_of_its_own_is_unforeseen(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = problems().answer(IndexCorruptError("partition 3"))
+    assert answer.status_code == 503
+    assert orjson.loads(bytes(answer.body))["code"] == "internal"
+
+
+def test_unforeseen_error_is_logged_with_the_request_id(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = problems().unforeseen(KeyError("x"), "a-request-id")
+    assert answer.status_code == 503
+    assert "Retry-After" in answer.headers
+    output = capsys.readouterr()
+    assert "a-request-id" in output.out + output.err
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(404, "not_found"), (405, "method_not_allowed"), (400, "bad_request"), (422, "bad_request")],
+)
+def test_refusals_of_the_framework_look_the_same(status: int, code: str) -> None:
+    answer = problems().http(HTTPException(status, "detail", {"Allow": "POST"}))
+    assert orjson.loads(bytes(answer.body))["code"] == code
+    assert answer.status_code == STATUSES[code]
+    assert answer.headers["Allow"] == "POST"
+    assert answer.headers["Content-Type"] == "application/json"
