@@ -69,7 +69,8 @@ class SqliteStore:
         Open the file, creating it unless `read_only`; its folder must exist.
 
         Args:
-            crashpoint: called in the writer thread, "append" before and "commit" after each COMMIT.
+            crashpoint: called in the writer thread, "append" before and "commit" after each COMMIT
+                of records.
 
         Raises:
             ConfigurationError: it is no log, a newer version, or cannot be opened. Final.

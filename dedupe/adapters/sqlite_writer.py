@@ -14,7 +14,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -51,7 +51,8 @@ class Transaction:
         """Read the partitions as one row, since each row would be a call of its own."""
         self._connection = connection
         (rows,) = connection.execute(
-            "SELECT json_group_array(json_array(first_id, epoch, next_offset, log_start_offset)) FROM partitions"
+            "SELECT json_group_array(json_array(first_id, epoch, next_offset, log_start_offset)) "
+            "FROM partitions"
         ).fetchone()
         self._partitions = {first_id: PartitionState(*state) for first_id, *state in orjson.loads(rows)}
         self._changed: set[int] = set()
@@ -77,7 +78,10 @@ class Transaction:
 
     def flush(self) -> None:
         """Write everything changed and put so far, in as few statements as SQLite's limits allow."""
-        states = [(first_id, *astuple(self._partitions[first_id])) for first_id in self._changed]
+        changed = [(first_id, self._partitions[first_id]) for first_id in self._changed]
+        states = [
+            (first_id, state.epoch, state.next_offset, state.log_start_offset) for first_id, state in changed
+        ]
         self._execute_all(_update_statement, states)
         self._execute_all(_insert_statement, self._rows)
         self._changed.clear()
@@ -238,7 +242,7 @@ class SqliteWriter:
                 self._reply(jobs, [job.operation.undone(f"nothing was committed: {err}") for job in jobs])
             return
         try:
-            self._commit()
+            self._commit(is_append=any(job.operation.records for job in jobs))
         except Exception as err:
             self._report.error("commit failed, outcome unknown", operations=len(jobs), error=repr(err))
             self._disconnect()
@@ -262,11 +266,13 @@ class SqliteWriter:
         transaction.flush()
         return outcomes
 
-    def _commit(self) -> None:
+    def _commit(self, *, is_append: bool) -> None:
         assert self._connection is not None
-        self._crashpoint("append")
+        if is_append:
+            self._crashpoint("append")
         self._connection.execute("COMMIT")
-        self._crashpoint("commit")
+        if is_append:
+            self._crashpoint("commit")
 
     def _reply(self, jobs: Sequence[Job], outcomes: Sequence[object]) -> None:
         try:

@@ -340,7 +340,8 @@ def test_write_key_missing_everywhere_is_refused(gateway: Gateway) -> None:
 def test_key_file_decides_in_production(own_gateway: Gateway, tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text(
-        "- {key: good, source: web}\n- {key: also, source: web}\n- {key: disabled-key, source: web, enabled: false}"
+        "- {key: good, source: web}\n- {key: also, source: web}\n"
+        "- {key: disabled-key, source: web, enabled: false}\n"
     )
     gateway = Gateway(
         own_gateway.folder,

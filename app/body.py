@@ -1,0 +1,144 @@
+"""
+Reads a request's body within its limits: bytes on the wire, bytes inflated, and time.
+
+Whatever a client sends, memory stays bounded: the declared length is judged before anything is
+read, and inflating stops at the first byte too many. Nothing here looks into the body.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from app.errors import (
+    BodyNotDecompressableError,
+    BodyTimeoutError,
+    BodyTooLargeError,
+    UnsupportedEncodingError,
+)
+
+GZIP_MEMBERS_MAX = 100
+"""Each costs a new decompressor; real clients send one, a proxy that concatenates a few."""
+
+_GZIP = 16 + zlib.MAX_WBITS
+_ZLIB_METHOD = 8  # low half of a zlib stream's first byte; a raw deflate stream never begins with it
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """Bounds of one request body; app.settings documents each."""
+
+    bytes_max: int
+    compressed_bytes_max: int
+    timeout_s: float
+
+
+async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limits: BodyLimits) -> bytes:
+    """
+    Return the whole body, inflated.
+
+    Args:
+        receive: the request's ASGI channel, unread.
+        headers: by lower-case name.
+        limits: bounds in bytes and seconds.
+
+    Raises:
+        RequestError: too large, or not what its Content-Encoding says.
+        BodyTimeoutError: it did not arrive in time.
+        ClientDisconnect: the client left before the end; nobody waits for an answer.
+    """
+    encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+    inflater = _inflater(encoding, limits.bytes_max)
+    wire_bytes_max = limits.compressed_bytes_max if inflater else limits.bytes_max
+    _check_declared_length(headers, wire_bytes_max)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(limits.timeout_s):
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                more = message.get("more_body", False)
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                if size > wire_bytes_max:
+                    raise BodyTooLargeError
+                chunks.append(inflater.inflate(chunk) if inflater else chunk)
+    except TimeoutError as err:
+        raise BodyTimeoutError from err
+    if inflater:
+        inflater.finish()
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+class Inflater:
+    """Inflates one body piece by piece; gzip bodies may consist of several members."""
+
+    def __init__(self, *, is_gzip: bool, bytes_max: int) -> None:
+        """Take the format and the most bytes that may come out."""
+        self._is_gzip = is_gzip
+        self._bytes_left = bytes_max
+        self._stream: zlib._Decompress | None = None
+        self._members_left = GZIP_MEMBERS_MAX if is_gzip else 1
+
+    def inflate(self, data: bytes) -> bytes:
+        """Return what the next bytes inflate to. Raises BodyNotDecompressableError, BodyTooLargeError."""
+        pieces: list[bytes] = []
+        while data:
+            if self._stream is None:
+                self._stream = self._begin(data)
+            elif self._stream.eof:
+                data = data.lstrip(b"\0")  # padding after a member is allowed
+                if not data:
+                    break
+                self._stream = self._begin(data)
+            data = self._feed(self._stream, data, pieces)
+        return b"".join(pieces)
+
+    def finish(self) -> None:
+        """Raise BodyNotDecompressableError if the body was cut short."""
+        if self._stream is None or not self._stream.eof:
+            raise BodyNotDecompressableError
+
+    def _begin(self, data: bytes) -> "zlib._Decompress":
+        if self._members_left == 0:
+            raise BodyNotDecompressableError
+        self._members_left -= 1
+        if self._is_gzip:
+            return zlib.decompressobj(_GZIP)
+        return zlib.decompressobj(zlib.MAX_WBITS if data[0] & 0x0F == _ZLIB_METHOD else -zlib.MAX_WBITS)
+
+    def _feed(self, stream: "zlib._Decompress", data: bytes, pieces: list[bytes]) -> bytes:
+        """Inflate `data` up to the end of the stream; return what lies beyond."""
+        try:
+            piece = stream.decompress(data, self._bytes_left + 1)
+        except zlib.error as err:
+            raise BodyNotDecompressableError from err
+        self._bytes_left -= len(piece)
+        if self._bytes_left < 0:
+            raise BodyTooLargeError
+        pieces.append(piece)
+        return stream.unused_data
+
+
+def _inflater(encoding: bytes, bytes_max: int) -> Inflater | None:
+    match encoding:
+        case b"identity" | b"":
+            return None
+        case b"gzip" | b"x-gzip":
+            return Inflater(is_gzip=True, bytes_max=bytes_max)
+        case b"deflate":
+            return Inflater(is_gzip=False, bytes_max=bytes_max)
+        case _:
+            raise UnsupportedEncodingError
+
+
+def _check_declared_length(headers: Mapping[bytes, bytes], bytes_max: int) -> None:
+    declared = headers.get(b"content-length", b"")
+    if declared.isdigit() and int(declared) > bytes_max:
+        raise BodyTooLargeError

@@ -1,0 +1,113 @@
+"""Builds the gateway's parts from its settings, whatever log and index it is given."""
+
+import asyncio
+
+from app.auth import WriteKeys
+from app.body import BodyLimits
+from app.identify import EventLimits, Identifier
+from app.routes.events import Ingest
+from app.settings import Settings
+from dedupe.clock import Clock
+from dedupe.identity import Identity
+from dedupe.index import IndexStore
+from dedupe.lane import Lane
+from dedupe.lane_context import IdentityGate, LaneContext, LaneTimes
+from dedupe.lane_queue import QueueLimits
+from dedupe.log import Crashpoint, LogStore
+from dedupe.quarantine import Quarantine
+from dedupe.router import Router
+from dedupe.types import Stream
+from dedupe.window import WindowPolicy
+
+
+def build_router(
+    settings: Settings,
+    store: LogStore,
+    indexes: IndexStore,
+    *,
+    identity: Identity,
+    clock: Clock,
+    crashpoint: Crashpoint,
+) -> Router:
+    """Return the router over all lanes of both streams, none of them running yet."""
+    clean = Stream(settings.topic, settings.partitions)
+    quarantine = Stream(settings.quarantine_topic, settings.quarantine_partitions)
+    gate = IdentityGate(clean.partitions + quarantine.partitions)
+    restore_slots = asyncio.Semaphore(settings.restore_concurrency)
+    policy = WindowPolicy(
+        window_ms=round(settings.window * 1000), keys_max=settings.index_keys_max // settings.partitions
+    )
+
+    def lanes_of(stream: Stream, first_number: int) -> list[Lane]:
+        context = LaneContext(
+            topic=stream.topic,
+            partitions=stream.partitions,
+            log_id=store.log_id,
+            identity=identity,
+            clock=clock,
+            store=indexes,
+            policy=policy,
+            gate=gate,
+            restore_slots=restore_slots,
+            limits=_queue_limits(settings),
+            times=_lane_times(settings),
+            crashpoint=crashpoint,
+        )
+        return [
+            Lane(number, store.partition_log(stream.topic, number), context, number=first_number + number)
+            for number in range(stream.partitions)
+        ]
+
+    return Router(
+        lanes_of(clean, 0), lanes_of(quarantine, clean.partitions), Quarantine(identity, quarantine)
+    )
+
+
+def build_ingest(
+    settings: Settings, router: Router, *, identity: Identity, write_keys: WriteKeys, clock: Clock
+) -> Ingest:
+    """Return what the paths of the ingest port need."""
+    limits = EventLimits(
+        event_bytes_max=settings.event_bytes_max,
+        event_depth_max=settings.event_depth_max,
+        request_bytes_max=settings.request_bytes_max,
+    )
+    return Ingest(
+        router=router,
+        identifier=Identifier(
+            identity,
+            settings.partitions,
+            router.quarantine,
+            limits,
+            fingerprint_ignore=frozenset(settings.fingerprint_ignore),
+        ),
+        write_keys=write_keys,
+        clock=clock,
+        body_limits=BodyLimits(
+            bytes_max=settings.body_bytes_max,
+            compressed_bytes_max=settings.body_compressed_bytes_max,
+            timeout_s=settings.body_timeout,
+        ),
+        request_events_max=settings.request_events_max,
+        answer_timeout_s=settings.answer_timeout,
+    )
+
+
+def _queue_limits(settings: Settings) -> QueueLimits:
+    return QueueLimits(
+        queue_events_max=settings.queue_events_max,
+        queue_bytes_max=settings.queue_bytes_max,
+        batch_events_max=settings.batch_events_max,
+        batch_bytes_max=settings.batch_bytes_max,
+    )
+
+
+def _lane_times(settings: Settings) -> LaneTimes:
+    return LaneTimes(
+        backoff_s=settings.lane_backoff,
+        backoff_max_s=settings.lane_backoff_max,
+        refence_s=(settings.refence_min, settings.refence_max),
+        fenced_again_s=settings.fenced_again,
+        transaction_timeout_s=settings.kafka_transaction_timeout,
+        housekeeping_s=settings.housekeeping_interval,
+    )

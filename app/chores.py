@@ -1,0 +1,86 @@
+"""What the process does beside serving: announce itself, watch the disk, delete expired events."""
+
+import asyncio
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import structlog
+
+from app.settings import Settings
+from app.stats import newest_timestamp_ms
+from app.version import VERSION
+from dedupe.clock import Clock
+from dedupe.errors import RetriableError
+from dedupe.router import Router
+
+READY_POLL_S = 0.05
+TRIM_PAUSE_S = 0.02
+"""Between two steps of deletion, so that commits get their turn."""
+
+Trim = Callable[[str, int, int], Awaitable[int]]
+"""(topic, before_ms, records_max a partition) -> records deleted."""
+
+log = structlog.get_logger(__name__)
+
+
+async def announce(router: Router, settings: Settings, *, url: str, admin_url: str) -> None:
+    """Once everything serves, say where, and how to try it."""
+    log.info("starting", events=url, admin=admin_url)
+    while not router.is_ready:  # noqa: ASYNC110 - it follows from the states of all lanes
+        await asyncio.sleep(READY_POLL_S)
+    write_key = "my-write-key" if settings.write_keys_file is None else "WRITE_KEY"
+    event = '{"messageId":"hello-1","type":"track","event":"Hello","userId":"u1"}'
+    print(
+        f"\nGateway {VERSION} is ready ({settings.mode}, {settings.log} log).\n"
+        f"  events  {url}\n"
+        f"  admin   {admin_url}/admin/v1/stats\n"
+        "Send an event; sent again, it gets the same answer:\n"
+        f"  curl -i {url}/v1/events -u {write_key}: -d '{event}'\n",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+async def watch_disk(router: Router, path: Path, *, free_min_bytes: int, interval_s: float) -> None:
+    """Keep `router.has_disk_room` true to what the disk says."""
+    while True:
+        try:
+            free_bytes = shutil.disk_usage(path).free
+        except OSError as err:
+            log.error("free disk space cannot be read", path=str(path), error=str(err))
+            free_bytes = 0
+        has_room = free_bytes >= free_min_bytes
+        if has_room != router.has_disk_room:
+            report = log.info if has_room else log.error
+            report("disk room", has_room=has_room, free_bytes=free_bytes, free_min_bytes=free_min_bytes)
+        router.has_disk_room = has_room
+        await asyncio.sleep(interval_s)
+
+
+async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim) -> None:
+    """
+    Delete events older than the retention, a few at a time.
+
+    Age is measured against the newest record of the log: a wall clock that is wrong at start must
+    not empty the log.
+    """
+    while True:
+        await asyncio.sleep(settings.trim_interval)
+        newest_ms = min(clock.now_ms(), newest_timestamp_ms(router.all_lanes))
+        before_ms = newest_ms - int(settings.retention * 1000)
+        if before_ms <= 0:
+            continue
+        for topic in (settings.topic, settings.quarantine_topic):
+            try:
+                await _trim_topic(topic, before_ms, settings.trim_records_max, trim)
+            except RetriableError as err:
+                log.warning("expired events not deleted, trying again later", topic=topic, error=str(err))
+
+
+async def _trim_topic(topic: str, before_ms: int, records_max: int, trim: Trim) -> None:
+    while True:
+        if await trim(topic, before_ms, records_max) == 0:
+            return
+        await asyncio.sleep(TRIM_PAUSE_S)

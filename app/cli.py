@@ -1,0 +1,146 @@
+"""
+The command line. stdout is for data only; logs, warnings and errors go to stderr.
+
+Exit codes: 0 done or stopped in order, 1 an error that may pass, 2 wrong usage or settings, 3 the
+log belongs to another identity secret or partition count, 128 + n ended at once by a second signal n.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+
+import typer
+
+from app.version import VERSION
+from dedupe.errors import ConfigurationError, GatewayError, IdentityMismatchError
+
+EXIT_ERROR, EXIT_USAGE, EXIT_IDENTITY, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+app = typer.Typer(
+    name="gateway",
+    help="An HTTP event gateway in front of Kafka: every event is stored once, however often it is sent.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command line; the entry point of the package."""
+    app()
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(VERSION)
+        raise typer.Exit
+
+
+@app.callback()
+def gateway(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
+@app.command()
+def serve() -> None:
+    """
+    Run the gateway until SIGTERM or Ctrl-C.
+
+    All settings are environment variables, GATEWAY_*; the README lists them. In production
+    (GATEWAY_MODE, the default) GATEWAY_IDENTITY_SECRET and GATEWAY_WRITE_KEYS_FILE must be set;
+    GATEWAY_MODE=development needs nothing.
+
+    The first signal lets open commits finish, a second one stops at once; neither loses anything.
+    """
+
+    def run() -> None:
+        import uvloop
+
+        from app.environment import refuse_unknown_variables
+        from app.logging_setup import configure_logging
+        from app.main import serve as serve_gateway
+        from app.settings import Settings, load
+
+        refuse_unknown_variables()
+        settings = load(Settings)
+        configure_logging(level=settings.logging_level, is_json=settings.logging_format == "json")
+        _run(serve_gateway(settings), uvloop.new_event_loop)
+
+    _guarded(run)
+
+
+@app.command()
+def events(
+    from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the oldest event.")] = False,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="Stop at what is the end when the command starts.")
+    ] = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Go on with new events; begins at the end without --from-start."),
+    ] = False,
+) -> None:
+    """
+    Print the stored events as JSON lines.
+
+    Each line has messageId, source, partition, offset, timestamp (log time in ms) and value (the
+    event). Without options all events up to the end. Needs only the settings of the log, runs
+    beside a gateway, and changes nothing. Order holds within a partition.
+    """
+    if follow and until_end:
+        raise typer.BadParameter("--follow and --until-end exclude each other")
+
+    def run() -> None:
+        from app.event_reader import Span
+        from app.logging_setup import configure_logging
+        from app.main import print_events
+        from app.settings import LogSettings, load
+
+        configure_logging(level="warning", is_json=False)
+        span = Span(is_from_start=from_start or not follow, is_followed=follow)
+        _run(print_events(load(LogSettings), span, _write_lines))
+
+    _guarded(run)
+
+
+def _write_lines(lines: bytes) -> None:
+    sys.stdout.buffer.write(lines)
+    sys.stdout.buffer.flush()
+
+
+def _run(
+    main_coroutine: Coroutine[Any, Any, None],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main_coroutine)
+
+
+def _guarded(run: Callable[[], None]) -> None:
+    """Turn errors raised on purpose into one sentence a line and an exit code."""
+    try:
+        run()
+    except ConfigurationError as err:
+        _fail(err, EXIT_USAGE)
+    except IdentityMismatchError as err:
+        _fail(err, EXIT_IDENTITY)
+    except GatewayError as err:
+        _fail(err, EXIT_ERROR)
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except BrokenPipeError:
+        # The reader has seen enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(err: GatewayError, code: int) -> None:
+    for line in str(err).splitlines():
+        print(f"gateway: {line}", file=sys.stderr)
+    raise typer.Exit(code)

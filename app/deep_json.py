@@ -1,0 +1,52 @@
+"""
+JSON of any depth that the parser lets through.
+
+orjson reads 1024 levels and writes 254. What lies between cannot become an event, but it must not
+get lost either: it goes to quarantine, for which it has to be written once.
+"""
+
+from typing import Any
+
+import orjson
+
+CUT_LEVELS = 200
+"""Below orjson's 254, with room for what wraps an event."""
+
+
+def is_deeper(document: object, levels: int) -> bool:
+    """Whether the document nests containers more than `levels` deep; a flat object has one level."""
+    layer = [document] if type(document) in (dict, list) else []
+    for _ in range(levels):
+        if not layer:
+            return False
+        layer = [
+            child
+            for node in layer
+            for child in (node.values() if type(node) is dict else node)  # type: ignore[attr-defined]
+            if type(child) is dict or type(child) is list
+        ]
+    return bool(layer)
+
+
+def dumps_any(document: Any) -> bytes:
+    """Return the document as JSON with sorted keys, however deep; deep parts of it are replaced."""
+    try:
+        return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        _replace_deep_parts(document)
+        return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+
+
+def _replace_deep_parts(document: Any) -> None:
+    """Replace every container at a multiple of CUT_LEVELS by its JSON, the deepest ones first."""
+    cuts: list[tuple[int, Any, Any]] = []
+    stack = [(1, document)]
+    while stack:
+        depth, node = stack.pop()
+        for place, child in node.items() if type(node) is dict else enumerate(node):
+            if type(child) is dict or type(child) is list:
+                stack.append((depth + 1, child))
+                if depth % CUT_LEVELS == 0:
+                    cuts.append((depth, node, place))
+    for _, node, place in sorted(cuts, key=lambda cut: cut[0], reverse=True):
+        node[place] = orjson.Fragment(orjson.dumps(node[place], option=orjson.OPT_SORT_KEYS))

@@ -1,0 +1,44 @@
+"""The application of the ingest port: routes inside, then the request hook, then CORS around it all."""
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp
+
+from app.cors import CORS
+from app.metrics import RequestMetrics
+from app.problems import Problems
+from app.request_hook import CLIENT_LEFT, RequestHook
+from app.routes.events import Ingest, event_routes
+from dedupe.errors import GatewayError
+
+
+def create_edge(ingest: Ingest, *, problems: Problems, metrics: RequestMetrics) -> ASGIApp:
+    """Return the ingest application. No path redirects: SDKs take any status below 400 for success."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.include_router(event_routes(ingest))
+    add_error_handlers(app, problems)
+    hooked = RequestHook(
+        app, problems=problems, metrics=metrics, is_draining=lambda: ingest.router.is_draining
+    )
+    return CORS(hooked)
+
+
+def add_error_handlers(app: FastAPI, problems: Problems) -> None:
+    """Answer every error with a problem, the framework's own included."""
+
+    @app.exception_handler(GatewayError)
+    async def answer_error(_request: Request, err: GatewayError) -> Response:
+        return problems.answer(err)
+
+    @app.exception_handler(HTTPException)
+    async def answer_http_error(_request: Request, err: HTTPException) -> Response:
+        return problems.http(err)
+
+    @app.exception_handler(ClientDisconnect)
+    async def answer_nobody(_request: Request, _err: ClientDisconnect) -> Response:
+        return Response(status_code=CLIENT_LEFT)
+
+    @app.exception_handler(Exception)
+    async def answer_unforeseen(request: Request, err: Exception) -> Response:
+        return problems.unforeseen(err, request.scope.get("request_id"))

@@ -1,0 +1,92 @@
+"""
+What the edge refuses by itself, under the core's GatewayError.
+
+    RequestError                       the client's fault; the same request is refused again
+      BodyTooLargeError                more bytes than allowed, on the wire or inflated
+      BodyNotDecompressableError       not what its Content-Encoding says, or cut short
+      UnsupportedEncodingError         a Content-Encoding that is not understood
+      InvalidJSONError                 the body is not JSON
+      BatchMissingError                JSON, but no event and no batch of events in it
+      TooManyEventsError               more events than one request may carry
+      RequestTooLargeError             its events with batch-level fields merged in exceed the limit
+      IdempotencyKeyInvalidError       Idempotency-Key is empty or too long
+      WriteKeyMissingError             no write key anywhere
+      InvalidWriteKeyError             a write key that is unknown or disabled
+    BodyTimeoutError (RetriableError)  the body did not arrive in time; nothing was taken
+
+app.problems has the status and the text of each code.
+"""
+
+from dedupe.errors import GatewayError, RetriableError
+
+
+class RequestError(GatewayError):
+    """The request itself is wrong: no retry of it can succeed, and nothing was taken."""
+
+    code = "bad_request"
+
+
+class BodyTooLargeError(RequestError):
+    """The body has more bytes than allowed, on the wire or inflated."""
+
+    code = "body_too_large"
+
+
+class BodyNotDecompressableError(RequestError):
+    """The body is not what its Content-Encoding says, or it is cut short."""
+
+    code = "body_not_decompressable"
+
+
+class UnsupportedEncodingError(RequestError):
+    """The body has a Content-Encoding that the gateway does not understand."""
+
+    code = "unsupported_encoding"
+
+
+class InvalidJSONError(RequestError):
+    """The body is not JSON."""
+
+    code = "invalid_json"
+
+
+class BatchMissingError(RequestError):
+    """The body is JSON, but holds neither an event nor a batch of events."""
+
+    code = "batch_missing"
+
+
+class TooManyEventsError(RequestError):
+    """The request carries more events than allowed."""
+
+    code = "too_many_events"
+
+
+class RequestTooLargeError(RequestError):
+    """The request's events, with batch-level fields merged into each, exceed the limit."""
+
+    code = "request_too_large"
+
+
+class IdempotencyKeyInvalidError(RequestError):
+    """The Idempotency-Key header is empty or too long."""
+
+    code = "idempotency_key_invalid"
+
+
+class WriteKeyMissingError(RequestError):
+    """No write key in any of the places where one is looked for."""
+
+    code = "write_key_missing"
+
+
+class InvalidWriteKeyError(RequestError):
+    """There is a write key, but it is unknown or disabled."""
+
+    code = "invalid_write_key"
+
+
+class BodyTimeoutError(RetriableError):
+    """The body did not arrive within its deadline. Nothing was taken."""
+
+    code = "body_timeout"

@@ -1,0 +1,251 @@
+"""
+Identify: turns the items of a request into events, or into quarantine events with a reason.
+
+An event's identity and fingerprint come from the event exactly as it was sent; what the batch adds
+(context, integrations, sentAt) and what the gateway adds (type, receivedAt, an id where there is
+none) goes into the record's value only. One bad item never harms the others.
+
+This runs for every event: an event to which nothing has to be merged is serialised once, and its
+canonical bytes serve as fingerprint input and as the beginning of the value.
+
+routes.post_events -> **Identifier.identify**, Router.submit -> Lane.submit -> admit -> PartitionLog.append
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import orjson
+
+from app.deep_json import dumps_any, is_deeper
+from app.errors import RequestTooLargeError
+from app.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
+from app.payload import Payload
+from dedupe.identity import MESSAGE_ID_BYTES_MAX, RETRY_FIELDS, Identity, canonical_content, fingerprint_of
+from dedupe.quarantine import Quarantine
+from dedupe.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
+from dedupe.routing import partition_of
+from dedupe.types import Event
+
+NOT_AN_OBJECT = "not_an_object"
+EVENT_TOO_LARGE = "event_too_large"
+EVENT_TOO_DEEP = "event_too_deep"
+MESSAGE_ID_INVALID = "message_id_invalid"
+
+SHARED_FIELDS = ("context", "integrations")
+"""Batch-level objects that belong to every event; the event's own fields win."""
+
+WRITE_KEY = "writeKey"
+
+
+class Rejection(NamedTuple):
+    """One item that is kept apart, as its receipt tells."""
+
+    place: int  # among the items
+    message_id: str | None  # None if it has no valid one
+    code: str
+
+
+class Identified(NamedTuple):
+    """The items of one request, each of them in exactly one of two ways."""
+
+    events: list[Event]
+    places: list[int]  # of the events among the items
+    quarantined: list[Event]
+    rejections: list[Rejection]  # of the quarantined, same order
+
+
+class Arrival(NamedTuple):
+    """What is known of a request besides its items."""
+
+    source: str
+    received_ms: int
+    default_type: str = "track"
+    idempotency_key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventLimits:
+    """Bounds of the events of one request; app.settings documents each."""
+
+    event_bytes_max: int
+    event_depth_max: int
+    request_bytes_max: int
+
+
+class Identifier:
+    """Identifies events for one deployment."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        partitions: int,
+        quarantine: Quarantine,
+        limits: EventLimits,
+        *,
+        fingerprint_ignore: frozenset[str] = frozenset(),
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        """Take the clean topic's partition count, and fields that retries change besides the known ones."""
+        self.identity = identity
+        self.partitions = partitions
+        self.quarantine = quarantine
+        self.limits = limits
+        self.ignore = RETRY_FIELDS | fingerprint_ignore
+        self.random_bytes = random_bytes
+
+    def identify(self, payload: Payload, arrival: Arrival) -> Identified:
+        """
+        Identify every item.
+
+        Returns:
+            Events and quarantined items, each in request order.
+
+        Raises:
+            RequestTooLargeError: the events would exceed the limit once the batch-level fields
+                are merged into each; nothing is built beyond it.
+        """
+        request = _Request(self, payload.shared, arrival)
+        found = Identified([], [], [], [])
+        bytes_left = self.limits.request_bytes_max
+        for index, item in enumerate(payload.items):
+            try:
+                event = request.event_of(index, item)
+            except _RefusedError as refusal:
+                rejection, event = request.refused(index, item, refusal)
+                found.rejections.append(rejection)
+                found.quarantined.append(event)
+            else:
+                found.events.append(event)
+                found.places.append(index)
+            bytes_left -= len(event.value)
+            if bytes_left < 0:
+                raise RequestTooLargeError
+        return found
+
+
+class _RefusedError(Exception):
+    """An item cannot become a clean event."""
+
+    def __init__(self, code: str, value: bytes | None = None) -> None:
+        """Take the reason, and the record's value if it could be built."""
+        self.code = code
+        self.value = value
+
+
+class _Request:
+    """The items' surroundings, prepared once."""
+
+    def __init__(self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival) -> None:
+        self._identifier = identifier
+        self._ignore = identifier.ignore
+        self._limits = identifier.limits
+        self._arrival = arrival
+        self._merged: dict[str, dict[str, Any]] = {
+            name: value for name in SHARED_FIELDS if isinstance(value := shared.get(name), dict) and value
+        }
+        self._is_too_deep = is_deeper(self._merged, self._limits.event_depth_max)
+        if self._is_too_deep:
+            self._merged = {}
+        self._merged_names = frozenset(self._merged)
+        self._added: dict[str, object] = {"receivedAt": _iso(arrival.received_ms)}
+        if isinstance(sent_at := shared.get("sentAt"), str):
+            self._added["sentAt"] = sent_at
+        self._tail = b"," + orjson.dumps(self._added | self._merged)[1:]
+
+    def event_of(self, index: int, item: object) -> Event:
+        """Return one item as an event of the clean stream. Raises _RefusedError."""
+        if type(item) is not dict:
+            raise _RefusedError(NOT_AN_OBJECT)
+        flags = 0
+        message_id = item.get("messageId")
+        try:
+            content = canonical_content(item, self._ignore)
+            if message_id is None:
+                message_id, flags = self._assigned_id(index, item)
+                value = self._joined_value(item, content, {"messageId": message_id})
+            elif (
+                self._ignore.isdisjoint(item)
+                and item.get("type") is not None
+                and self._merged_names.isdisjoint(item)
+            ):
+                value = self._spliced_value(content)
+            else:
+                value = self._joined_value(item, content, {})
+        except TypeError as err:
+            raise _RefusedError(EVENT_TOO_DEEP) from err
+        self._check_depth(item, value)
+        if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
+            raise _RefusedError(MESSAGE_ID_INVALID, value)
+        identifier, source = self._identifier, self._arrival.source
+        key = identifier.identity.message_key(source, message_id)
+        partition = partition_of(key, identifier.partitions)
+        return Event(key, partition, fingerprint_of(content), source, message_id, value, flags)
+
+    def refused(self, index: int, item: object, refusal: _RefusedError) -> tuple[Rejection, Event]:
+        """Return what the client is told of a refused item, and the quarantine event that keeps it."""
+        message_id = said = None
+        if isinstance(item, dict):
+            message_id = item.get("messageId")
+            said = dumps_any({name: value for name, value in item.items() if name not in self._ignore})
+            item = {name: value for name, value in item.items() if name != WRITE_KEY}
+        if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
+            message_id = None
+        content = refusal.value or dumps_any(item)
+        event = self._identifier.quarantine.event(
+            source=self._arrival.source,
+            message_id=message_id or "",
+            fingerprint=fingerprint_of(said or content),
+            content=content,
+            reason=refusal.code,
+        )
+        return Rejection(index, message_id, refusal.code), event
+
+    def _spliced_value(self, content: bytes) -> bytes:
+        """Return the value of an event that has all its fields and none of those that are added."""
+        if len(content) + len(self._tail) > self._limits.event_bytes_max:
+            raise _RefusedError(EVENT_TOO_LARGE)
+        return content[:-1] + self._tail
+
+    def _joined_value(self, item: dict[str, Any], content: bytes, assigned: dict[str, object]) -> bytes:
+        """Return the value of any other event; the size is judged before anything is merged."""
+        own = {name: item[name] for name in self._ignore if name in item and name != WRITE_KEY}
+        size = len(content) + len(self._tail) + (len(orjson.dumps(own)) if own else 0)
+        if size > self._limits.event_bytes_max:
+            raise _RefusedError(EVENT_TOO_LARGE)
+        joined = self._added | item | assigned
+        joined["receivedAt"] = self._added["receivedAt"]
+        if joined.get("sentAt") is None and "sentAt" in self._added:
+            joined["sentAt"] = self._added["sentAt"]
+        if joined.get("type") is None:
+            joined["type"] = self._arrival.default_type
+        for name, batch_level in self._merged.items():
+            own_value = item.get(name)
+            if own_value is None or isinstance(own_value, dict):
+                joined[name] = {**batch_level, **(own_value or {})}
+        joined.pop(WRITE_KEY, None)
+        return orjson.dumps(joined)
+
+    def _check_depth(self, item: dict[str, Any], value: bytes) -> None:
+        """Walk the event only if it has enough brackets to be too deep."""
+        depth_max = self._limits.event_depth_max
+        if self._is_too_deep or (
+            value.count(b"{") + value.count(b"[") > depth_max and is_deeper(item, depth_max)
+        ):
+            raise _RefusedError(EVENT_TOO_DEEP)
+
+    def _assigned_id(self, index: int, item: Mapping[str, Any]) -> tuple[str, int]:
+        """Return an id for an event that has none, and the flags that say so."""
+        arrival = self._arrival
+        if arrival.idempotency_key is None:
+            payload = self._identifier.random_bytes(PAYLOAD_BYTES)
+            return fresh_id(arrival.received_ms, payload), FLAG_ID_ASSIGNED | FLAG_NOT_IDEMPOTENT
+        message_id = derived_id(arrival.source, arrival.idempotency_key, index, item.get("timestamp"))
+        return message_id, FLAG_ID_ASSIGNED
+
+
+def _iso(ms: int) -> str:
+    seconds, rest = divmod(ms, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"

@@ -1,0 +1,248 @@
+"""
+The composition root: runs the gateway as its settings say, and is the only module that chooses
+between implementations of the core's seams.
+"""
+
+import asyncio
+import gc
+import random
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
+from socket import socket
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from app import chores
+from app.admin import create_admin
+from app.auth import OpenKeys, WriteKeys, read_key_file
+from app.build import build_ingest, build_router
+from app.data_dir import check_format, index_path, locked, sqlite_path
+from app.edge import create_edge
+from app.event_reader import FOLLOW_POLL_S, Span, Write, read_events
+from app.metrics import RequestMetrics
+from app.problems import Problems
+from app.process import Server, bind, stop_signals, supervise, url_of
+from app.settings import LogSettings, Settings
+from dedupe.adapters.kafka_log import KafkaConfig, KafkaStore
+from dedupe.adapters.kafka_topics import TopicSpec, prepare_topic
+from dedupe.adapters.rocks_index import RocksStore
+from dedupe.adapters.sqlite_log import SqliteStore
+from dedupe.clock import Clock, SystemClock
+from dedupe.errors import ConfigurationError, GatewayError, RetriableError
+from dedupe.identity import Identity
+from dedupe.log import Crashpoint, LogStore, no_crashpoint
+from dedupe.router import Router
+
+START_RETRY_S = 1.0
+GC_THRESHOLDS = (100_000, 20, 20)
+"""With Python's own (700, 10, 10) a fifth of the CPU goes into looking for cycles that are not there."""
+
+log = structlog.get_logger(__name__)
+
+
+async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -> None:
+    """
+    Run the gateway until SIGTERM or SIGINT.
+
+    Args:
+        settings: complete and free of contradictions.
+        crashpoint: called after each commit step; tests end the process in it.
+
+    Raises:
+        ConfigurationError: it must not start like this.
+        IdentityMismatchError: the log was written under another secret or partition count.
+        RetriableError: the log was not reachable for GATEWAY_START_TIMEOUT.
+    """
+    if not __debug__:
+        raise ConfigurationError("python -O removes the checks that protect the log: start without it")
+    async with AsyncExitStack() as stack:
+        stop = stack.enter_context(stop_signals())
+        stack.enter_context(locked(settings.data_dir))
+        for warning in settings.warnings():
+            log.warning(warning)
+        write_keys = _write_keys(settings)
+        listeners = [
+            stack.enter_context(bind(settings.host, settings.port)),
+            stack.enter_context(bind(settings.admin_host, settings.admin_port)),
+        ]
+        store = await _open_log(settings, crashpoint, stop)
+        if store is None:
+            return
+        stack.push_async_callback(store.close)
+        await _run(settings, store, write_keys, listeners, stop=stop, crashpoint=crashpoint)
+
+
+async def print_events(settings: LogSettings, span: Span, write: Write) -> None:
+    """
+    Write the clean stream's committed records as JSON lines; see app.event_reader.
+
+    A log that does not exist yet is an empty one.
+    """
+    store: LogStore
+    if settings.log == "sqlite":
+        path = sqlite_path(settings.data_dir)
+        while not path.exists():
+            if not span.is_followed:
+                return
+            span = span._replace(is_from_start=True)
+            await asyncio.sleep(FOLLOW_POLL_S)
+        check_format(settings.data_dir)
+        store = await SqliteStore.open(path, read_only=True)
+    else:
+        store = await KafkaStore.open(_kafka_config(settings))
+    try:
+        await read_events(store, settings.topic, span, write)
+    finally:
+        await store.close()
+
+
+async def _run(
+    settings: Settings,
+    store: LogStore,
+    write_keys: WriteKeys,
+    listeners: Sequence[socket],
+    *,
+    stop: asyncio.Event,
+    crashpoint: Crashpoint,
+) -> None:
+    """Build everything on the open log, and run it until stopped."""
+    clock, identity = SystemClock(), Identity(settings.identity_key)
+    indexes = RocksStore(
+        index_path(settings.data_dir),
+        lanes=settings.partitions + settings.quarantine_partitions,
+        memory_bytes=settings.index_memory,
+    )
+    router = build_router(settings, store, indexes, identity=identity, clock=clock, crashpoint=crashpoint)
+    ingest = build_ingest(settings, router, identity=identity, write_keys=write_keys, clock=clock)
+    registry = CollectorRegistry()
+    problems = Problems(retry_after_max=settings.retry_after_max, dice=random.Random())
+    edge = create_edge(ingest, problems=problems, metrics=RequestMetrics(registry))
+    admin = create_admin(router, settings=settings, problems=problems, registry=registry)
+    apps: tuple[ASGIApp, ...] = (edge, admin)
+    servers = [
+        (Server(app, keep_alive_s=settings.keep_alive, stop_timeout_s=settings.answer_timeout + 1), listener)
+        for app, listener in zip(apps, listeners, strict=True)
+    ]
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    try:
+        await supervise(
+            router,
+            servers,
+            _chores(settings, router, store, clock, listeners),
+            stop=stop,
+            drain_timeout_s=settings.drain_timeout,
+            linger_s=settings.drain_linger,
+        )
+    except* GatewayError as group:
+        raise group.exceptions[0] from None
+    log.info("stopped")
+
+
+def _chores(
+    settings: Settings, router: Router, store: LogStore, clock: Clock, listeners: Sequence[socket]
+) -> list[Coroutine[Any, Any, None]]:
+    url, admin_url = map(url_of, listeners)
+    running = [
+        chores.announce(router, settings, url=url, admin_url=admin_url),
+        chores.watch_disk(
+            router,
+            settings.data_dir,
+            free_min_bytes=settings.disk_free_min,
+            interval_s=settings.disk_check_interval,
+        ),
+    ]
+    if isinstance(store, SqliteStore):
+        running.append(chores.trim_log(router, settings, clock, store.trim))
+    return running
+
+
+def _write_keys(settings: Settings) -> WriteKeys:
+    if settings.write_keys_file is None:
+        return OpenKeys()
+    keys = read_key_file(settings.write_keys_file)
+    log.info("write keys read", keys=len(keys), file=str(settings.write_keys_file))
+    return keys
+
+
+async def _open_log(settings: Settings, crashpoint: Crashpoint, stop: asyncio.Event) -> LogStore | None:
+    """Open the log with its topics, trying again for a while; None if told to stop meanwhile."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + settings.start_timeout
+    while not stop.is_set():
+        try:
+            if settings.log == "sqlite":
+                return await _open_sqlite(settings, crashpoint)
+            return await _open_kafka(settings, crashpoint)
+        except RetriableError as err:
+            if loop.time() > give_up_at:
+                raise
+            log.warning("the log cannot be opened yet", error=str(err))
+        await asyncio.sleep(START_RETRY_S)
+    return None
+
+
+async def _open_sqlite(settings: Settings, crashpoint: Crashpoint) -> LogStore:
+    store = await SqliteStore.open(sqlite_path(settings.data_dir), crashpoint=crashpoint)
+    try:
+        await store.create_topic(settings.topic, settings.partitions)
+        await store.create_topic(settings.quarantine_topic, settings.quarantine_partitions)
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+async def _open_kafka(settings: Settings, crashpoint: Crashpoint) -> LogStore:
+    config = _kafka_config(
+        settings,
+        transaction_timeout_s=settings.kafka_transaction_timeout,
+        batch_bytes_max=settings.batch_bytes_max,
+    )
+    store = await KafkaStore.open(config, crashpoint=crashpoint)
+    try:
+        for topic, partitions in (
+            (settings.topic, settings.partitions),
+            (settings.quarantine_topic, settings.quarantine_partitions),
+        ):
+            await prepare_topic(store, _topic_spec(settings, topic, partitions))
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+def _topic_spec(settings: Settings, topic: str, partitions: int) -> TopicSpec:
+    return TopicSpec(
+        name=topic,
+        partitions=partitions,
+        retention_ms=round(settings.retention * 1000),
+        batch_bytes_max=settings.batch_bytes_max,
+        transaction_timeout_ms=round(settings.kafka_transaction_timeout * 1000),
+        is_development=settings.is_development,
+    )
+
+
+def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:
+    assert settings.kafka_bootstrap_servers is not None
+    password = settings.kafka_sasl_password
+    return KafkaConfig(
+        bootstrap_servers=settings.kafka_bootstrap_servers,
+        security_protocol=settings.kafka_security_protocol,
+        sasl_mechanism=settings.kafka_sasl_mechanism,
+        sasl_username=settings.kafka_sasl_username,
+        sasl_password=password.get_secret_value() if password else None,
+        ssl_ca_file=_text(settings.kafka_ssl_ca_file),
+        ssl_cert_file=_text(settings.kafka_ssl_cert_file),
+        ssl_key_file=_text(settings.kafka_ssl_key_file),
+        request_timeout_s=settings.kafka_request_timeout,
+        **more,
+    )
+
+
+def _text(path: object) -> str | None:
+    return str(path) if path else None

@@ -1,0 +1,56 @@
+"""
+What a request's body holds: its items, still unjudged, and what stands beside them.
+
+Only the body as a whole can be wrong here; an item that is no event is refused by app.identify, so
+that it does not take its batch with it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from app.errors import BatchMissingError, InvalidJSONError, TooManyEventsError
+
+
+class Payload(NamedTuple):
+    """The parsed body of one request."""
+
+    items: Sequence[object]
+    top: Mapping[str, Any] | None
+    """The body's top level if it is an object: the batch, or the one event itself."""
+    shared: Mapping[str, Any]
+    """The batch object, whose fields belong to every item; empty if the items came without one."""
+
+    def check_count(self, events_max: int) -> None:
+        """Raise TooManyEventsError if there are more items than allowed."""
+        if len(self.items) > events_max:
+            raise TooManyEventsError
+
+
+def parse_batch(body: bytes) -> Payload:
+    """Return an object with a `batch` array. Raises InvalidJSONError, BatchMissingError."""
+    document = _loads(body)
+    if isinstance(document, dict) and isinstance(batch := document.get("batch"), list):
+        return Payload(batch, document, document)
+    raise BatchMissingError
+
+
+def parse_events(body: bytes) -> Payload:
+    """Return a batch, an array of events, or one event. Raises InvalidJSONError, BatchMissingError."""
+    document = _loads(body)
+    if isinstance(document, list):
+        return Payload(document, None, {})
+    if not isinstance(document, dict):
+        raise BatchMissingError
+    if isinstance(batch := document.get("batch"), list):
+        return Payload(batch, document, document)
+    return Payload([document], document, {})
+
+
+def _loads(body: bytes) -> object:
+    try:
+        document: object = orjson.loads(body)
+    except orjson.JSONDecodeError as err:
+        raise InvalidJSONError from err
+    return document

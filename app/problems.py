@@ -1,0 +1,107 @@
+"""
+Problems: the one table from error code to HTTP answer.
+
+An error's body is a JSON object with `code` and `message`, never anything else: some SDKs retry a
+400 whose body lacks either. Size limits are 400 as well, the only status on which every SDK gives
+up. The texts are constant: nothing of a request, a topic or an exception gets into an answer.
+"""
+
+import random
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import NamedTuple
+
+import orjson
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from app.errors import BodyTimeoutError
+from dedupe.errors import GatewayError, RetriableError
+
+
+class Problem(NamedTuple):
+    """How one error code is answered."""
+
+    status: int
+    message: str
+
+
+BAD_REQUEST, UNAVAILABLE = HTTPStatus.BAD_REQUEST.value, HTTPStatus.SERVICE_UNAVAILABLE.value
+
+PROBLEMS: dict[str, Problem] = {
+    "bad_request": Problem(BAD_REQUEST, "the request cannot be understood"),
+    "body_too_large": Problem(BAD_REQUEST, "the body is larger than allowed"),
+    "body_not_decompressable": Problem(BAD_REQUEST, "the body is not what its Content-Encoding says"),
+    "unsupported_encoding": Problem(BAD_REQUEST, "the Content-Encoding must be gzip, deflate or absent"),
+    "invalid_json": Problem(BAD_REQUEST, "the body is not JSON"),
+    "batch_missing": Problem(BAD_REQUEST, "the body holds no event and no batch of events"),
+    "too_many_events": Problem(BAD_REQUEST, "the request has more events than allowed"),
+    "request_too_large": Problem(
+        BAD_REQUEST, "the events with the batch-level fields merged in are larger than allowed"
+    ),
+    "idempotency_key_invalid": Problem(BAD_REQUEST, "Idempotency-Key must have 1 to 255 bytes"),
+    "write_key_missing": Problem(BAD_REQUEST, "the request has no write key"),
+    "invalid_write_key": Problem(HTTPStatus.UNAUTHORIZED, "the write key is unknown or disabled"),
+    "not_found": Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path"),
+    "method_not_allowed": Problem(HTTPStatus.METHOD_NOT_ALLOWED, "this path does not know this method"),
+    "overloaded": Problem(HTTPStatus.TOO_MANY_REQUESTS, "too many events are waiting; nothing was taken"),
+    "unavailable": Problem(UNAVAILABLE, "try again; retries with the same ids are harmless"),
+    "lane_not_active": Problem(UNAVAILABLE, "part of the gateway is starting or stopping; try again"),
+    "disk_full": Problem(UNAVAILABLE, "the gateway is short of disk space; try again"),
+    "deadline_exceeded": Problem(UNAVAILABLE, "no verdict in time; retry with the same ids to learn it"),
+    "not_appended": Problem(UNAVAILABLE, "the log did not take the events; try again"),
+    "outcome_unknown": Problem(UNAVAILABLE, "the outcome is unknown; retry with the same ids to learn it"),
+    "fenced": Problem(UNAVAILABLE, "another gateway took over; try again"),
+    "body_timeout": Problem(UNAVAILABLE, "the body did not arrive in time; try again"),
+    "internal": Problem(UNAVAILABLE, "something went wrong; retries with the same ids are harmless"),
+}
+
+_CODES_BY_STATUS = {
+    HTTPStatus.NOT_FOUND.value: "not_found",
+    HTTPStatus.METHOD_NOT_ALLOWED.value: "method_not_allowed",
+}
+
+log = structlog.get_logger(__name__)
+
+
+class Problems:
+    """Turns errors into answers."""
+
+    def __init__(self, *, retry_after_max: int, dice: random.Random) -> None:
+        """Take the largest Retry-After in seconds, and what jitters it."""
+        self._retry_after_max = retry_after_max
+        self._dice = dice
+
+    def answer(self, err: GatewayError) -> Response:
+        """Answer an error that was raised on purpose."""
+        if err.code not in PROBLEMS:
+            return self.unforeseen(err, None)
+        headers = {"Connection": "close"} if isinstance(err, BodyTimeoutError) else {}
+        return self._response(err.code, headers)
+
+    def http(self, err: HTTPException) -> Response:
+        """Answer what the framework refuses by itself, such as an unknown path."""
+        return self._response(_CODES_BY_STATUS.get(err.status_code, "bad_request"), err.headers or {})
+
+    def unforeseen(self, err: BaseException, request_id: str | None) -> Response:
+        """Answer what nobody foresaw, and log it with the request's id."""
+        log.error("unforeseen error", request_id=request_id, exc_info=err)
+        return self._response("internal", {})
+
+    def _response(self, code: str, headers: Mapping[str, str]) -> Response:
+        problem = PROBLEMS[code]
+        response = Response(
+            orjson.dumps({"code": code, "message": problem.message}),
+            problem.status,
+            headers,
+            media_type="application/json",
+        )
+        if problem.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+            response.headers["Retry-After"] = str(self._dice.randint(1, self._retry_after_max))
+        return response
+
+
+def has_answer(kind: type[GatewayError]) -> bool:
+    """Whether errors of this kind may reach a client at all, so that the table must know them."""
+    return issubclass(kind, RetriableError) or kind.code in PROBLEMS

@@ -1,0 +1,131 @@
+"""
+The life of the process: two servers, the lanes and some chores in one event loop, until a signal.
+
+First SIGTERM or SIGINT: not ready any more, new requests get 503, lanes finish what they took,
+servers close. A second one ends the process at once, as safely as a crash: nothing is acknowledged
+that is not committed, and the next start recovers from the log.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp
+
+from dedupe.errors import ConfigurationError
+from dedupe.router import Router
+
+SIGNAL_EXIT_CODE = 128
+"""A second signal ends the process with this plus the signal's number, as shells report it."""
+
+BACKLOG = 2048
+
+log = structlog.get_logger(__name__)
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server that leaves signals alone: there are two of them, and lanes to finish first."""
+
+    def __init__(self, app: ASGIApp, *, keep_alive_s: float, stop_timeout_s: float) -> None:
+        """Prepare to serve one application."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=round(keep_alive_s),
+                timeout_graceful_shutdown=round(stop_timeout_s),
+                backlog=BACKLOG,
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Override uvicorn's: supervise handles signals for both servers."""
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take an address, not listening yet. Raises ConfigurationError if it cannot be had."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as err:
+        listener.close()
+        raise ConfigurationError(f"cannot listen on {host}:{port}: {err.strerror or err}") from err
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return a URL that reaches the listener from this machine."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextmanager
+def stop_signals() -> Iterator[asyncio.Event]:
+    """Yield an event that the first signal sets; the second one ends the process."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: signal.Signals) -> None:
+        if stop.is_set():
+            log.error("stopped by a second signal", signal=number.name)
+            os._exit(SIGNAL_EXIT_CODE + number)
+        log.info("stopping", signal=number.name)
+        stop.set()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield stop
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+async def supervise(
+    router: Router,
+    servers: Sequence[tuple[Server, socket.socket]],
+    chores: Sequence[Coroutine[Any, Any, None]],
+    *,
+    stop: asyncio.Event,
+    drain_timeout_s: float,
+    linger_s: float,
+) -> None:
+    """
+    Run everything until `stop`, then stop it in the order that loses nothing.
+
+    Raises:
+        ExceptionGroup: a lane, server or chore failed for good; everything else was cancelled.
+    """
+    async with asyncio.TaskGroup() as running:
+        housework = [running.create_task(chore) for chore in chores]
+        serving = [running.create_task(server.serve([listener])) for server, listener in servers]
+        lanes = [running.create_task(lane.run()) for lane in router.all_lanes]
+        await stop.wait()
+        router.drain()
+        _, late = await asyncio.wait(lanes, timeout=drain_timeout_s)
+        for lane in late:
+            log.error("a partition did not finish in time; its clients retry")
+            lane.cancel()
+        await asyncio.sleep(linger_s)
+        for server, _ in servers:
+            server.should_exit = True
+        await asyncio.wait(serving)
+        for chore in housework:
+            chore.cancel()

@@ -1,0 +1,393 @@
+"""
+Settings: every GATEWAY_* variable, what it means, and which values contradict each other.
+
+Read once, at start, and passed on explicitly; no other module looks at the environment. Durations
+are seconds and sizes are bytes once parsed. `python -m app.settings` prints the table that the
+README shows; the descriptions here are its only source.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeVar
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from app.units import (
+    AS_DURATION,
+    AS_SIZE,
+    DAY,
+    GIB,
+    KIB,
+    MIB,
+    Bytes,
+    Seconds,
+    format_duration,
+    format_size,
+)
+from dedupe.errors import ConfigurationError
+from dedupe.identity import SECRET_BYTES_MAX, SECRET_BYTES_MIN
+
+PREFIX = "GATEWAY_"
+DEVELOPMENT_SECRET = "public development secret"
+"""Fixed, so that an emptied data folder does not lock a developer out of a log that still exists."""
+
+RECORD_MARGIN_BYTES = 4 * KIB
+"""What a record adds to its event at most: id, source, headers, receivedAt (dedupe.types)."""
+
+QUARANTINE_RECORD_BYTES_MAX = 256 * KIB
+"""64 KiB of a refused event, every byte of it escaped, and its envelope."""
+
+
+class LogSettings(BaseSettings):
+    """Where the log is: all that a reader of it needs."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
+
+    log: Literal["sqlite", "kafka"] = Field(
+        "sqlite", description="where events are stored: `sqlite` (embedded, in the data folder) or `kafka`"
+    )
+    data_dir: Path = Field(
+        Path("data"),
+        description="folder of the dedupe index and, with `sqlite`, of the log; created if missing, "
+        "used by one gateway at a time",
+    )
+    topic: str = Field(
+        "events",
+        pattern=r"^[A-Za-z0-9._-]{1,238}$",
+        description="topic of the clean events; refused and conflicting ones go to `<topic>.quarantine`",
+    )
+    kafka_bootstrap_servers: str | None = Field(
+        None, description="brokers as `host:port`, separated by commas; required with `kafka`"
+    )
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`"
+    )
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        "PLAIN", description="`PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`"
+    )
+    kafka_sasl_username: str | None = Field(None, description="user name for SASL")
+    kafka_sasl_password: SecretStr | None = Field(None, description="password for SASL")
+    kafka_ssl_ca_file: Path | None = Field(
+        None,
+        description="PEM file of the authorities that sign the brokers' certificates; "
+        "without it the system's",
+    )
+    kafka_ssl_cert_file: Path | None = Field(None, description="PEM file of the client certificate")
+    kafka_ssl_key_file: Path | None = Field(None, description="PEM file of the client certificate's key")
+    kafka_request_timeout: Seconds = Field(
+        8, gt=0, description="how long one request to Kafka, or one commit, may take"
+    )
+
+    @property
+    def quarantine_topic(self) -> str:
+        """The topic beside the clean one."""
+        return f"{self.topic}.quarantine"
+
+    @model_validator(mode="after")
+    def _check_kafka(self) -> Self:
+        if self.log == "kafka" and not self.kafka_bootstrap_servers:
+            raise ValueError("GATEWAY_KAFKA_BOOTSTRAP_SERVERS must be set when GATEWAY_LOG is kafka")
+        uses_sasl = self.kafka_security_protocol.startswith("SASL")
+        if self.log == "kafka" and uses_sasl and not (self.kafka_sasl_username and self.kafka_sasl_password):
+            raise ValueError(
+                "GATEWAY_KAFKA_SASL_USERNAME and GATEWAY_KAFKA_SASL_PASSWORD must be set when "
+                f"GATEWAY_KAFKA_SECURITY_PROTOCOL is {self.kafka_security_protocol}"
+            )
+        return self
+
+
+class Settings(LogSettings):
+    """Everything `gateway serve` can be told."""
+
+    mode: Literal["development", "production"] = Field(
+        "production",
+        description="`production` refuses what is unsafe; `development` creates missing Kafka topics, "
+        "needs no secret and no key file, and warns instead",
+    )
+    host: str = Field("127.0.0.1", description="address the ingest port listens on")
+    port: int = Field(8080, ge=0, le=65_535, description="ingest port; 0 takes a free one")
+    admin_host: str = Field("127.0.0.1", description="address the admin port listens on; never a public one")
+    admin_port: int = Field(9090, ge=0, le=65_535, description="admin port; 0 takes a free one")
+    write_keys_file: Path | None = Field(
+        None,
+        description="YAML or JSON file of write keys; required in production. "
+        "In development without it, every key is its own source",
+    )
+    identity_secret: SecretStr | None = Field(
+        None,
+        description=f"{SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes of text that key all event "
+        "identities; required in production. A log can only be continued with the secret it began with",
+    )
+    fingerprint_ignore: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="top-level event fields, separated by commas, that a client changes between tries "
+        "(besides `sentAt`, `receivedAt`, `_metadata` and `writeKey`); never remove one again",
+    )
+    partitions: int = Field(
+        8, ge=1, le=1024, description="partitions of the clean topic; fixed once it exists"
+    )
+    quarantine_partitions: int = Field(
+        1, ge=1, le=64, description="partitions of the quarantine topic; fixed once it exists"
+    )
+
+    window: Seconds = Field(
+        7 * DAY, description="how long ids are remembered, by the log's own timestamps; at least 24h"
+    )
+    index_keys_max: int = Field(
+        500_000_000,
+        ge=10_000,
+        description="how many ids are remembered in all; the tighter of this and the window holds",
+    )
+    index_memory: Bytes = Field(
+        512 * MIB, ge=16 * MIB, description="memory of all dedupe indexes of the process together"
+    )
+    retention: Seconds = Field(
+        default_factory=lambda fields: fields.get("window", 0) + DAY,
+        description="how long the log keeps events: older ones are deleted from `sqlite`, and a Kafka "
+        "topic must keep at least these; at least the window and one day",
+        json_schema_extra={"default_text": "window + 1d"},
+    )
+    disk_free_min: Bytes = Field(
+        1 * GIB, description="with less free disk space than this under the data folder, requests get 503"
+    )
+    disk_check_interval: Seconds = Field(1, gt=0, description="how often free disk space is looked at")
+    trim_interval: Seconds = Field(10, gt=0, description="how often expired events are deleted from `sqlite`")
+    trim_records_max: int = Field(
+        5_000, ge=1, description="how many of a partition's are deleted before commits get their turn"
+    )
+
+    body_bytes_max: Bytes = Field(8 * MIB, ge=1 * KIB, description="largest request body, decompressed")
+    body_compressed_bytes_max: Bytes = Field(
+        4 * MIB, ge=1 * KIB, description="largest request body as sent, if compressed"
+    )
+    body_timeout: Seconds = Field(30, gt=0, description="how long a request body may take to arrive")
+    request_events_max: int = Field(2_500, ge=1, description="most events in one request")
+    request_bytes_max: Bytes = Field(
+        16 * MIB,
+        ge=1 * KIB,
+        description="most bytes of one request's events after batch-level fields were merged into each",
+    )
+    event_bytes_max: Bytes = Field(
+        800 * KIB,
+        ge=1 * KIB,
+        description="largest event, batch-level fields included; a larger one is rejected, not its batch",
+    )
+    event_depth_max: int = Field(
+        32, ge=1, le=200, description="deepest nesting of an event; a deeper one is rejected, not its batch"
+    )
+    answer_timeout: Seconds = Field(
+        4.5, gt=0, description="how long a request may wait for its verdict before it gets 503"
+    )
+    retry_after_max: int = Field(
+        30, ge=1, le=300, description="largest `Retry-After` of a 429 or 503, in seconds; the smallest is 1"
+    )
+    keep_alive: Seconds = Field(
+        75,
+        ge=1,
+        description="how long an idle connection stays open; longer than the load balancer in front",
+    )
+
+    queue_events_max: int = Field(20_000, ge=1, description="most events waiting in front of one partition")
+    queue_bytes_max: Bytes = Field(
+        32 * MIB, ge=1 * MIB, description="most bytes of events waiting in front of one partition"
+    )
+    batch_events_max: int = Field(1_000, ge=1, le=10_000, description="most events in one commit")
+    batch_bytes_max: Bytes = Field(
+        900 * KIB, ge=QUARANTINE_RECORD_BYTES_MAX, description="most bytes in one commit"
+    )
+    kafka_transaction_timeout: Seconds = Field(
+        30, gt=0, description="when Kafka aborts an open transaction of a gateway that went silent"
+    )
+    start_timeout: Seconds = Field(
+        60, ge=0, description="how long to try to reach the log at start before giving up"
+    )
+    restore_concurrency: int = Field(
+        4, ge=1, description="how many partitions replay the log side by side after a start"
+    )
+    lane_backoff: Seconds = Field(0.2, gt=0, description="first pause of a failed partition; it doubles")
+    lane_backoff_max: Seconds = Field(5, gt=0, description="longest pause of a failed partition")
+    refence_min: Seconds = Field(
+        1, ge=0, description="shortest wait before a partition taken by another gateway is claimed again"
+    )
+    refence_max: Seconds = Field(5, ge=0, description="longest such wait")
+    fenced_again: Seconds = Field(
+        60, description="a partition taken twice within this time is left to the other gateway"
+    )
+    housekeeping_interval: Seconds = Field(
+        30, gt=0, description="how often an idle partition checks its index against the log's start"
+    )
+    drain_timeout: Seconds = Field(
+        10, gt=0, description="how long open commits may take to finish when the gateway stops"
+    )
+    drain_linger: Seconds = Field(
+        0.5, ge=0, description="how long it then still answers 503, so that clients hear it"
+    )
+
+    logging_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severity that is logged: `debug`, `info`, `warning` or `error`"
+    )
+    logging_format: Literal["text", "json"] = Field(
+        "text", description="`text` for people or `json` for collectors; always on stderr"
+    )
+
+    @property
+    def is_development(self) -> bool:
+        """Whether unsafe things are warned of instead of refused."""
+        return self.mode == "development"
+
+    @property
+    def identity_key(self) -> bytes:
+        """The secret that keys all identities; in development, if none is set, a public one."""
+        if self.identity_secret is None:
+            assert self.is_development
+            return DEVELOPMENT_SECRET.encode()
+        return self.identity_secret.get_secret_value().encode()
+
+    @field_validator("fingerprint_ignore", mode="before")
+    @classmethod
+    def _split_names(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(name for part in value.split(",") if (name := part.strip()))
+        return value
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> Self:
+        rules = (self._production_rules(), self._time_rules(), self._size_rules())
+        if broken := [sentence for group in rules for sentence in group]:
+            raise ValueError("\n".join(broken))
+        return self
+
+    def warnings(self) -> Iterator[str]:
+        """Yield one sentence for each thing that only development accepts."""
+        if self.is_development and self.identity_secret is None:
+            yield "GATEWAY_IDENTITY_SECRET is not set: using the public development secret"
+        if self.is_development and self.write_keys_file is None:
+            yield "GATEWAY_WRITE_KEYS_FILE is not set: every write key is accepted and is its own source"
+
+    def _production_rules(self) -> Iterator[str]:
+        if self.identity_secret is not None:
+            size = len(self.identity_key)
+            if not SECRET_BYTES_MIN <= size <= SECRET_BYTES_MAX:
+                yield (
+                    f"GATEWAY_IDENTITY_SECRET must have {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes, "
+                    f"it has {size}"
+                )
+        if self.is_development:
+            return
+        if self.identity_secret is None:
+            yield (
+                "GATEWAY_IDENTITY_SECRET must be set in production: "
+                f"{SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} random bytes of text, kept for as long as the log "
+                "(or set GATEWAY_MODE=development to try the gateway out)"
+            )
+        if self.write_keys_file is None:
+            yield "GATEWAY_WRITE_KEYS_FILE must be set in production: without it anybody could send events"
+
+    def _time_rules(self) -> Iterator[str]:
+        if self.window < DAY:
+            yield "GATEWAY_WINDOW must be at least 24h: SDKs retry events of the day before"
+        if self.retention < self.window + DAY:
+            yield (
+                f"GATEWAY_RETENTION ({format_duration(self.retention)}) must be at least GATEWAY_WINDOW "
+                f"({format_duration(self.window)}) and one day: the index is rebuilt from the log"
+            )
+        if self.lane_backoff_max < self.lane_backoff:
+            yield "GATEWAY_LANE_BACKOFF_MAX must not be less than GATEWAY_LANE_BACKOFF"
+        if self.refence_max < self.refence_min:
+            yield "GATEWAY_REFENCE_MAX must not be less than GATEWAY_REFENCE_MIN"
+        if self.log != "kafka":
+            return
+        if self.answer_timeout >= self.kafka_request_timeout:
+            yield (
+                f"GATEWAY_ANSWER_TIMEOUT ({format_duration(self.answer_timeout)}) must be less than "
+                f"GATEWAY_KAFKA_REQUEST_TIMEOUT ({format_duration(self.kafka_request_timeout)}): "
+                "clients are answered before the gateway gives a commit up"
+            )
+        if self.kafka_request_timeout >= self.kafka_transaction_timeout:
+            yield (
+                f"GATEWAY_KAFKA_REQUEST_TIMEOUT ({format_duration(self.kafka_request_timeout)}) must be "
+                "less than GATEWAY_KAFKA_TRANSACTION_TIMEOUT "
+                f"({format_duration(self.kafka_transaction_timeout)}): "
+                "Kafka must not abort a commit that is still tried"
+            )
+
+    def _size_rules(self) -> Iterator[str]:
+        if self.batch_bytes_max < self.event_bytes_max + RECORD_MARGIN_BYTES:
+            yield (
+                f"GATEWAY_BATCH_BYTES_MAX ({format_size(self.batch_bytes_max)}) must exceed "
+                f"GATEWAY_EVENT_BYTES_MAX ({format_size(self.event_bytes_max)}) by "
+                f"{format_size(RECORD_MARGIN_BYTES)}: the largest event must fit into a commit"
+            )
+        records_bytes_max = self.request_bytes_max + self.request_events_max * RECORD_MARGIN_BYTES // 2
+        if self.queue_bytes_max < records_bytes_max:
+            yield (
+                f"GATEWAY_QUEUE_BYTES_MAX ({format_size(self.queue_bytes_max)}) must be at least "
+                f"{format_size(records_bytes_max)}: the largest request must fit into a queue"
+            )
+        if self.queue_events_max < self.request_events_max:
+            yield (
+                "GATEWAY_QUEUE_EVENTS_MAX must not be less than GATEWAY_REQUEST_EVENTS_MAX: "
+                "the largest request must fit into a queue"
+            )
+        if self.request_bytes_max < self.body_bytes_max:
+            yield "GATEWAY_REQUEST_BYTES_MAX must not be less than GATEWAY_BODY_BYTES_MAX"
+        if "messageId" in self.fingerprint_ignore:
+            yield "GATEWAY_FINGERPRINT_IGNORE must not name messageId: it is the event's identity"
+
+
+AnySettings = TypeVar("AnySettings", bound=LogSettings)
+
+
+def load(kind: type[AnySettings]) -> AnySettings:
+    """Read settings from the environment. Raises ConfigurationError, one sentence a line, no values."""
+    try:
+        return kind()
+    except ValidationError as err:
+        raise ConfigurationError("\n".join(_sentences(err))) from None
+
+
+def settings_table() -> str:
+    """Return the Markdown table of all settings, as the README shows it."""
+    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        rows.append(f"| `{variable_of(name)}` | {_default_text(field)} | {field.description} |")
+    return "\n".join(rows)
+
+
+def _sentences(err: ValidationError) -> Iterator[str]:
+    for problem in err.errors(include_input=False, include_url=False):
+        if problem["type"] == "default_factory_not_called":
+            continue  # GATEWAY_RETENTION, whatever else is wrong
+        message = problem["msg"].removeprefix("Value error, ")
+        yield f"{variable_of(str(problem['loc'][0]))}: {message}" if problem["loc"] else message
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def _default_text(field: FieldInfo) -> str:
+    if isinstance(field.json_schema_extra, dict):
+        return str(field.json_schema_extra["default_text"])
+    if field.default in (None, ()):
+        return ""
+    if AS_DURATION in field.metadata:
+        return f"`{format_duration(field.default)}`"
+    if AS_SIZE in field.metadata:
+        return f"`{format_size(field.default)}`"
+    return f"`{field.default}`"
+
+
+if __name__ == "__main__":
+    print(settings_table())

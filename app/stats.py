@@ -1,0 +1,103 @@
+"""What the operator sees of lanes, as plain data. Reads only; nothing here waits or writes."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dedupe.errors import GatewayError
+from dedupe.index import DedupeIndex
+from dedupe.lane import Lane
+from dedupe.lane_state import LaneState
+from dedupe.metrics import Tally
+
+_WITH_INDEX = (LaneState.RESTORING, LaneState.ACTIVE, LaneState.DRAINING)
+
+
+def index_of(lane: Lane) -> DedupeIndex | None:
+    """Return the lane's index while it is surely open."""
+    return lane.restorer.index if lane.state in _WITH_INDEX else None
+
+
+def newest_timestamp_ms(lanes: Sequence[Lane]) -> int:
+    """Return the log time of the newest record that any of the lanes knows, 0 if none does."""
+    indexes = (index_of(lane) for lane in lanes)
+    return max((index.state.newest_timestamp_ms for index in indexes if index), default=0)
+
+
+def totals_of(tally: Tally) -> dict[str, int]:
+    """Return a tally with its sum."""
+    return {"received": tally.received, **asdict(tally)}
+
+
+def progress_of(lane: Lane) -> dict[str, Any]:
+    """Return how far a lane is on its way to serving."""
+    index = index_of(lane)
+    applied_offset = index.state.applied_offset if index else None
+    end = lane.restore_end_offset
+    restored = 1.0 if lane.state is LaneState.ACTIVE or end == 0 else min(1.0, (applied_offset or 0) / end)
+    return {
+        "topic": lane.topic,
+        "partition": lane.partition,
+        "state": lane.state.value,
+        "applied_offset": applied_offset,
+        "restore_end_offset": end,
+        "progress": round(restored, 4) if index else 0.0,
+        "last_error": lane.last_error,
+    }
+
+
+def partition_of(lane: Lane) -> dict[str, Any]:
+    """Return everything about one partition; what only an open index knows is null without one."""
+    tally, metrics = lane.metrics.tally, lane.metrics
+    return {
+        "partition": lane.partition,
+        "state": lane.state.value,
+        "since_offset": lane.since_offset,
+        "accepted": tally.accepted,
+        "duplicates": tally.duplicates,
+        "conflicts": tally.conflicts,
+        "unknown": tally.unknown,
+        "refused": tally.refused,
+        **_index_fields(lane),
+        "restore_end_offset": lane.restore_end_offset,
+        "restore_lag": metrics.restore_lag,
+        "restored_records": metrics.restored_records,
+        "queue_events": lane.queue.events,
+        "commits": metrics.commits,
+        "commit_seconds": round(metrics.commit_seconds, 6),
+        "failures": metrics.failures,
+        "fenced": metrics.fenced,
+        "rebuilds": metrics.rebuilds,
+        "sequence_gaps": metrics.sequence_gaps,
+        "last_error": lane.last_error,
+    }
+
+
+def keys_of(lane: Lane, index: DedupeIndex) -> int:
+    """Return how many ids the lane remembers: those of the records from the window's start on."""
+    steps = lane.restorer.window.steps
+    return index.state.next_lane_seq - steps[0].lane_seq if steps else 0
+
+
+def bytes_of(index: DedupeIndex) -> int | None:
+    """Return what an index takes on disk, if it can tell now."""
+    try:
+        return index.size_bytes
+    except GatewayError:
+        return None
+
+
+def _index_fields(lane: Lane) -> dict[str, Any]:
+    index = index_of(lane)
+    if index is None:
+        names = ("applied_offset", "next_lane_seq", "window_seconds", "window_start_offset", "keys", "bytes")
+        return dict.fromkeys(names)
+    state, window = index.state, lane.restorer.window
+    return {
+        "applied_offset": state.applied_offset,
+        "next_lane_seq": state.next_lane_seq,
+        "window_seconds": window.seconds(state.newest_timestamp_ms),
+        "window_start_offset": window.start,
+        "keys": keys_of(lane, index),
+        "bytes": bytes_of(index),
+    }

@@ -1,0 +1,321 @@
+"""
+A log in memory that behaves like Kafka, fails on demand, and outlives the "processes" of a test.
+
+An append occupies n + 1 offsets (the last one is its marker), aborted transactions leave gaps,
+readers stop at the last stable offset, a fence aborts what the zombie has open. Every fault is drawn
+from one seeded generator, so a failing test is repeated by its seed. No thread, no clock, no disk.
+
+Lane.submit -> admit -> **PartitionLog.append** -> DedupeIndex.apply
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from random import Random
+
+import structlog
+
+from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.log import Crashpoint, no_crashpoint
+from dedupe.types import LogRecord, NewRecord, Offset
+
+READ_RECORDS_MAX = 100
+"""One batch of a read. Small, so that tests of moderate size see several."""
+
+OUTAGE_CALLS_MAX = 4
+SLOW_STEPS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SimFaults:
+    """How often what goes wrong: the probability of each fault at each call it can befall."""
+
+    seed: int = 0
+    unavailable: float = 0.0  # any call: it and the partition's next few are not taken at all
+    abort: float = 0.0  # append: aborted after it was in the log
+    lose_reply: float = 0.0  # append or fence: done, but its caller is not told
+    delay_commit: float = 0.0  # append: its commit is under way; a later call or a fence decides it
+    slow: float = 0.0  # any step: others go first for a while
+
+
+NO_FAULTS = SimFaults()
+
+
+class SimDice:
+    """Decides which faults happen; `faults` may be replaced at any time."""
+
+    def __init__(self, faults: SimFaults) -> None:
+        """Begin with the faults' seed."""
+        self.faults = faults
+        self._random = Random(faults.seed)
+
+    def says(self, probability: float) -> bool:
+        """Whether something of this probability happens now."""
+        return probability > 0 and self._random.random() < probability
+
+    def count(self, most: int) -> int:
+        """Return 1 to `most`."""
+        return self._random.randint(1, most)
+
+    async def step(self) -> None:
+        """Let other tasks run, as each wait for an answer does."""
+        for _ in range(self.count(SLOW_STEPS_MAX) if self.says(self.faults.slow) else 1):
+            await asyncio.sleep(0)
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """Records that have their offsets but are not decided."""
+
+    epoch: int
+    base: Offset
+    records: Sequence[NewRecord]
+    is_commit_under_way: bool = False
+
+
+class SimPartition:
+    """One partition as its broker sees it. Tests may call everything here."""
+
+    def __init__(self) -> None:
+        """Make it empty."""
+        self.epoch = 0
+        self.log_start: Offset = 0
+        self.end: Offset = 0
+        self.records: list[LogRecord] = []  # committed ones only
+        self.open: OpenTransaction | None = None
+        self.outage_calls = 0  # so many calls are not taken
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """All offsets below it are decided."""
+        return self.end if self.open is None else self.open.base
+
+    def fence(self) -> int:
+        """Begin an epoch and return it; an open transaction is aborted."""
+        if self.open is not None:
+            self._decide()
+        self.epoch += 1
+        return self.epoch
+
+    def begin(self, epoch: int, records: Sequence[NewRecord]) -> Offset:
+        """Put the records into a new transaction and return the first one's offset. Raises FencedError."""
+        self._check(epoch)
+        assert self.open is None, "one writer has one transaction at a time"
+        self.open = OpenTransaction(epoch, self.end, records)
+        self.end += len(records)
+        return self.open.base
+
+    def delay_commit(self, epoch: int) -> None:
+        """Have the epoch's commit under way: it arrives before a later call, or a fence is quicker."""
+        if self.open is not None and self.open.epoch == epoch:
+            self.open.is_commit_under_way = True
+
+    def commit(self, epoch: int) -> None:
+        """Commit the epoch's open transaction. Raises FencedError, or NotAppendedError if it is gone."""
+        self._check(epoch)
+        decided = self._decide()
+        self.records += [LogRecord(decided.base + i, *record) for i, record in enumerate(decided.records)]
+
+    def abort(self, epoch: int) -> None:
+        """Abort the epoch's open transaction: its offsets stay empty. Raises as `commit` does."""
+        self._check(epoch)
+        self._decide()
+
+    def between(self, start: Offset, end: Offset) -> list[LogRecord]:
+        """Return the committed records of [start, end)."""
+        low, high = (bisect_left(self.records, at, key=attrgetter("offset")) for at in (start, end))
+        return self.records[low:high]
+
+    def trim(self, log_start: Offset) -> None:
+        """Forget everything below an offset, as retention does; what is undecided stays."""
+        self.log_start = max(self.log_start, min(log_start, self.last_stable_offset))
+        self.records = self.between(self.log_start, self.end)
+
+    def lose_tail(self, records: int) -> None:
+        """Lose the last committed records and all after them: their offsets are given out again."""
+        assert 0 < records <= len(self.records)
+        self.open = None
+        self.end = self.records[-records].offset
+        del self.records[-records:]
+
+    def _check(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            raise FencedError(f"producer epoch {epoch} is over, {self.epoch} has begun")
+
+    def _decide(self) -> OpenTransaction:
+        """Close the open transaction with a marker."""
+        decided, self.open = self.open, None
+        if decided is None:
+            raise NotAppendedError("the log has lost the open transaction")
+        self.end += 1
+        return decided
+
+
+class SimStore:
+    """All partitions of the simulated log, as one process is connected to it."""
+
+    def __init__(
+        self,
+        faults: SimFaults = NO_FAULTS,
+        *,
+        log_id: str = "sim",
+        crashpoint: Crashpoint = no_crashpoint,
+    ) -> None:
+        """
+        Make an empty log.
+
+        Args:
+            faults: what goes wrong, from the start; `dice.faults` changes it.
+            log_id: what tells this log from others.
+            crashpoint: called in `append`. An exception leaves the log as a crash right there would.
+        """
+        self.dice = SimDice(faults)
+        self.crashpoint = crashpoint
+        self.is_available = True
+        self._log_id = log_id
+        self._partitions: dict[str, list[SimPartition]] = {}
+
+    def another(self, *, crashpoint: Crashpoint = no_crashpoint) -> "SimStore":
+        """Return another process's connection to the same log."""
+        other = SimStore(log_id=self._log_id, crashpoint=crashpoint)
+        other.dice = self.dice
+        other._partitions = self._partitions
+        return other
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Make a topic that does not exist yet."""
+        assert topic not in self._partitions
+        self._partitions[topic] = [SimPartition() for _ in range(partitions)]
+
+    def partition(self, topic: str, partition: int) -> SimPartition:
+        """Return the broker's side of a partition."""
+        return self._partitions[topic][partition]
+
+    def lose_tail(self, topic: str, partition: int, records: int) -> None:
+        """Lose the last n >= 1 committed records, as a broker that had not synced them."""
+        self.partition(topic, partition).lose_tail(records)
+
+    def trim(self, topic: str, partition: int, log_start: Offset) -> None:
+        """Forget everything below an offset, as retention does."""
+        self.partition(topic, partition).trim(log_start)
+
+    @property
+    def log_id(self) -> str:
+        """See LogStore."""
+        return self._log_id
+
+    async def partitions_of(self, topic: str) -> int:
+        """See LogStore."""
+        await self.dice.step()
+        if not self.is_available:
+            raise RetriableError("the simulated log is unavailable")
+        return len(self._partitions.get(topic, ()))
+
+    def partition_log(self, topic: str, partition: int) -> "SimLog":
+        """See LogStore."""
+        return SimLog(self, topic, partition)
+
+    async def close(self) -> None:
+        """See LogStore. The log itself stays."""
+
+
+class SimLog:
+    """One partition of a SimStore. See PartitionLog."""
+
+    def __init__(self, store: SimStore, topic: str, partition: int) -> None:
+        """Use `SimStore.partition_log`."""
+        self._store = store
+        self._dice = store.dice
+        self._partition = store.partition(topic, partition)
+        self._epoch: int | None = None
+        self._expected: Offset = 0
+        self._report = structlog.get_logger(__name__).bind(topic=topic, partition=partition)
+        self.pause_after_append_s = 0.0
+
+    async def fence(self) -> Offset:
+        """See PartitionLog."""
+        self._epoch = None
+        await self._call(RetriableError)
+        epoch = self._partition.fence()
+        end = self._expected = self._partition.last_stable_offset
+        await self._dice.step()
+        if self._dice.says(self._dice.faults.lose_reply):
+            raise RetriableError("simulated: the fence was not answered")
+        self._epoch = epoch
+        return end
+
+    async def bounds(self) -> tuple[Offset, Offset]:
+        """See PartitionLog."""
+        await self._call(RetriableError)
+        return self._partition.log_start, self._partition.last_stable_offset
+
+    async def read(self, start: Offset, end: Offset) -> AsyncGenerator[Sequence[LogRecord], None]:
+        """See PartitionLog."""
+        position = start
+        while position < end:
+            await self._call(RetriableError)
+            partition = self._partition
+            if position < partition.log_start:
+                self._report.warning(
+                    "reading from the log start", asked=position, log_start=partition.log_start
+                )
+            batch = partition.between(position, min(end, partition.last_stable_offset))[:READ_RECORDS_MAX]
+            if not batch:
+                return
+            yield batch
+            position = batch[-1].offset + 1
+
+    async def append(self, records: Sequence[NewRecord]) -> Offset:
+        """See PartitionLog."""
+        # Whatever interrupts this append, a cancellation included: the next one needs a fence.
+        epoch, self._epoch = self._epoch, None
+        if epoch is None:
+            raise NotAppendedError("this writer has not fenced the partition since its last error")
+        await self._call(NotAppendedError)
+        base = self._begin(epoch, records)
+        self._store.crashpoint("append")
+        await self._dice.step()
+        self._commit(epoch)
+        self._store.crashpoint("commit")
+        await self._dice.step()
+        if self._dice.says(self._dice.faults.lose_reply):
+            raise OutcomeUnknownError("simulated: the commit was not answered")
+        self._epoch, self._expected = epoch, base + len(records) + 1
+        return base
+
+    async def close(self) -> None:
+        """See PartitionLog. Idempotent."""
+        self._epoch = None
+
+    def _begin(self, epoch: int, records: Sequence[NewRecord]) -> Offset:
+        base = self._partition.begin(epoch, list(records))
+        if base != self._expected:
+            self._partition.abort(epoch)
+            raise NotAppendedError(f"the records landed at offset {base} instead of {self._expected}")
+        return base
+
+    def _commit(self, epoch: int) -> None:
+        faults = self._dice.faults
+        if self._dice.says(faults.abort):
+            self._partition.abort(epoch)
+            raise NotAppendedError("simulated: the transaction was aborted")
+        if self._dice.says(faults.delay_commit):
+            self._partition.delay_commit(epoch)
+            raise OutcomeUnknownError("simulated: the commit is still under way")
+        self._partition.commit(epoch)
+
+    async def _call(self, refusal: type[RetriableError]) -> None:
+        """Reach the broker, or raise `refusal`. A commit that is under way may arrive just before."""
+        await self._dice.step()
+        partition, dice = self._partition, self._dice
+        if dice.says(dice.faults.unavailable):
+            partition.outage_calls = dice.count(OUTAGE_CALLS_MAX)
+        if partition.outage_calls > 0:
+            partition.outage_calls -= 1
+            raise refusal("simulated: the log is unavailable")
+        if not self._store.is_available:
+            raise refusal("the simulated log is unavailable")
+        if partition.open is not None and partition.open.is_commit_under_way and dice.says(0.5):
+            partition.commit(partition.open.epoch)

@@ -1,0 +1,452 @@
+"""
+What every log owes its lanes, whatever it is made of.
+
+A subclass's module has a fixture `world`: one log with one new topic, and how its outside is moved.
+"""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import aclosing
+from itertools import pairwise
+
+import pytest
+from structlog.testing import capture_logs
+
+from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.log import Crashpoint, LogStore, PartitionLog, no_crashpoint
+from dedupe.types import Headers, LogRecord, NewRecord, Offset
+
+PARTITIONS = 2
+
+# The present, because a broker's retention is free to delete what is older.
+START_MS = int(time.time() * 1000)
+
+
+class Crash(Exception):
+    """Ends an append half-way, as the end of its process would."""
+
+
+class LogWorld(ABC):
+    """One log with a topic of PARTITIONS partitions that nobody else uses."""
+
+    topic: str
+
+    def __init__(self) -> None:
+        """Open nothing yet."""
+        self._stores: list[LogStore] = []
+        self._logs: list[PartitionLog] = []
+
+    async def open(self, crashpoint: Crashpoint = no_crashpoint) -> LogStore:
+        """Return a connection to the log, as a process of its own would have."""
+        store = await self.connect(crashpoint)
+        self._stores.append(store)
+        return store
+
+    async def log(self, partition: int = 0, *, crashpoint: Crashpoint = no_crashpoint) -> PartitionLog:
+        """Return a partition, on a connection of its own."""
+        log = (await self.open(crashpoint)).partition_log(self.topic, partition)
+        self._logs.append(log)
+        return log
+
+    async def close(self) -> None:
+        """Close whatever was opened."""
+        for log in self._logs:
+            await log.close()
+        for store in self._stores:
+            await store.close()
+
+    @abstractmethod
+    async def connect(self, crashpoint: Crashpoint) -> LogStore:
+        """Open the log."""
+
+    @abstractmethod
+    async def trim(self, partition: int, first_kept: LogRecord) -> None:
+        """Let retention delete everything before a record."""
+
+
+def crash_once_at(step: str) -> Crashpoint:
+    """Return a crash point that raises Crash the first time a step is reached."""
+    crashes = [Crash(step)]
+
+    def crashpoint(name: str) -> None:
+        if name == step and crashes:
+            raise crashes.pop()
+
+    return crashpoint
+
+
+def records_of(first: int, count: int) -> list[NewRecord]:
+    """Return records `first`, `first` + 1, ...: each differs, and has bytes that are no text."""
+    return [
+        NewRecord(
+            timestamp_ms=START_MS + number,
+            key=f"id-{number}-é".encode(),
+            value=b'{"n":%d,"bytes":"\x00\xff"}' % number,
+            headers=headers_of(number),
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def headers_of(number: int) -> Headers:
+    """Return the headers of record format v1, every third time those of the quarantine."""
+    headers = [("source", "web-ü".encode()), ("gw", b"\x01\x00" + number.to_bytes(8, "big"))]
+    return [*headers, ("reason", b"conflict")] if number % 3 == 2 else headers
+
+
+def at(base: Offset, records: Sequence[NewRecord]) -> list[LogRecord]:
+    """Return what the log should hold once `records` are committed at `base`."""
+    return [LogRecord(base + place, *record) for place, record in enumerate(records)]
+
+
+async def read_all(log: PartitionLog, start: Offset = 0, end: Offset | None = None) -> list[LogRecord]:
+    """Return all records of [start, end), by default all there are."""
+    if end is None:
+        _, end = await log.bounds()
+    found: list[LogRecord] = []
+    async with asyncio.timeout(20), aclosing(log.read(start, end)) as batches:
+        async for batch in batches:
+            assert batch, "batches are never empty"
+            found += batch
+    return found
+
+
+async def fenced(world: LogWorld, partition: int = 0) -> PartitionLog:
+    """Return the partition's newest writer, on a connection of its own."""
+    log = await world.log(partition)
+    await log.fence()
+    return log
+
+
+async def interrupted(world: LogWorld, records: Sequence[NewRecord], step: str) -> PartitionLog:
+    """Return a writer whose append has ended at a step, with whatever it left in the log."""
+    zombie = await world.log(crashpoint=crash_once_at(step))
+    await zombie.fence()
+    with pytest.raises((Crash, OutcomeUnknownError)):
+        await zombie.append(records)
+    return zombie
+
+
+class LogContract:
+    """Inherit it in a module with a fixture `world`."""
+
+    # ---- appending and reading
+
+    async def test_records_are_read_back_whole_at_consecutive_offsets(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        records = records_of(0, 5)
+
+        base = await log.append(records)
+
+        assert await read_all(log) == at(base, records)
+
+    async def test_empty_key_and_value_are_read_back(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        record = NewRecord(START_MS, b"", b"", headers_of(0))
+
+        base = await log.append([record])
+
+        assert await read_all(log) == at(base, [record])
+
+    async def test_appends_follow_each_other(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        bases = [await log.append(records_of(3 * number, 3)) for number in range(4)]
+
+        assert all(earlier + 3 <= later for earlier, later in pairwise(bases))
+        expected = [record for number in range(4) for record in at(bases[number], records_of(3 * number, 3))]
+        assert await read_all(log) == expected
+
+    async def test_append_of_many_records_is_read_back(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        records = records_of(0, 1000)
+
+        base = await log.append(records)
+
+        assert await read_all(log) == at(base, records)
+
+    async def test_read_returns_the_asked_range_only(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        records = records_of(0, 10)
+        base = await log.append(records)
+        expected = at(base, records)
+
+        assert await read_all(log, base + 3, base + 7) == expected[3:7]
+        assert await read_all(log, base + 9, base + 10) == expected[9:]
+        assert await read_all(log, base + 4, base + 4) == []
+
+    async def test_read_of_nothing_ends(self, world: LogWorld) -> None:
+        log = await fenced(world)
+
+        assert await read_all(log, 0, 0) == []
+        assert await read_all(log) == []
+
+    async def test_read_ends_at_the_bounds_behind_the_last_record(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        base = await log.append(records_of(0, 2))
+        start, end = await log.bounds()
+
+        assert start == 0
+        assert end >= base + 2
+        assert [record.offset for record in await read_all(log, base + 1, end)] == [base + 1]
+        assert await read_all(log, base + 2, end) == []
+
+    async def test_reading_while_others_append_sees_every_record_once(self, world: LogWorld) -> None:
+        writer = await fenced(world)
+        reader = await world.log()
+        found: list[LogRecord] = []
+
+        async def append_all() -> None:
+            for number in range(20):
+                await writer.append(records_of(10 * number, 10))
+
+        async def follow() -> None:
+            position = 0
+            while len(found) < 200:
+                _, end = await reader.bounds()
+                found.extend(await read_all(reader, position, end))
+                position = end
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(append_all(), follow())
+
+        assert [record[1:] for record in found] == records_of(0, 200)
+        assert found == await read_all(writer)
+
+    # ---- transactions that do not end well
+
+    async def test_append_is_invisible_before_its_commit(self, world: LogWorld) -> None:
+        await interrupted(world, records_of(0, 3), "append")
+        reader = await world.log()
+
+        _, end = await reader.bounds()
+
+        assert end == 0
+        assert await read_all(reader, 0, end) == []
+
+    async def test_fence_aborts_what_a_zombie_left_open(self, world: LogWorld) -> None:
+        await interrupted(world, records_of(0, 3), "append")
+        successor = await world.log()
+
+        end = await successor.fence()
+
+        assert await read_all(successor, 0, end) == []
+        base = await successor.append(records_of(7, 2))
+        assert base >= end
+        assert await read_all(successor) == at(base, records_of(7, 2))
+
+    async def test_fence_keeps_what_a_zombie_committed_without_being_told(self, world: LogWorld) -> None:
+        await interrupted(world, records_of(0, 3), "commit")
+        successor = await world.log()
+
+        end = await successor.fence()
+
+        assert [record[1:] for record in await read_all(successor, 0, end)] == records_of(0, 3)
+
+    async def test_read_ends_by_position_where_the_last_offsets_hold_no_record(self, world: LogWorld) -> None:
+        first = await fenced(world)
+        base = await first.append(records_of(0, 2))
+        await interrupted(world, records_of(2, 3), "append")
+        successor = await world.log()
+
+        end = await successor.fence()
+
+        assert await read_all(successor, 0, end) == at(base, records_of(0, 2))
+
+    async def test_append_after_an_error_needs_a_fence(self, world: LogWorld) -> None:
+        log = await interrupted(world, records_of(0, 3), "append")
+
+        with pytest.raises(NotAppendedError):
+            await log.append(records_of(3, 1))
+
+        end = await log.fence()
+        base = await log.append(records_of(3, 1))
+        assert base >= end
+        assert await read_all(log) == at(base, records_of(3, 1))
+
+    async def test_append_before_any_fence_is_refused(self, world: LogWorld) -> None:
+        log = await world.log()
+
+        with pytest.raises(NotAppendedError):
+            await log.append(records_of(0, 1))
+
+        assert await log.bounds() == (0, 0)
+
+    async def test_cancelled_append_is_there_whole_or_not_at_all(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        for _ in range(5):
+            append = asyncio.ensure_future(log.append(records_of(0, 3)))
+            await asyncio.sleep(0)
+            append.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await append
+            with pytest.raises(NotAppendedError):
+                await log.append(records_of(3, 1))
+            end = await log.fence()
+            before = await read_all(log, 0, end)
+            assert len(before) % 3 == 0
+            assert (await log.bounds())[1] == end
+
+    # ---- fencing
+
+    async def test_fence_returns_an_end_behind_everything_committed(self, world: LogWorld) -> None:
+        first = await fenced(world)
+        base = await first.append(records_of(0, 4))
+        second = await world.log()
+
+        end = await second.fence()
+
+        assert end >= base + 4
+        assert await read_all(second, 0, end) == at(base, records_of(0, 4))
+        assert (await second.bounds())[1] == end
+
+    async def test_append_after_a_second_fence_is_refused_and_leaves_nothing(self, world: LogWorld) -> None:
+        first = await fenced(world)
+        base = await first.append(records_of(0, 2))
+        second = await world.log()
+        end = await second.fence()
+
+        with pytest.raises(FencedError):
+            await first.append(records_of(2, 5))
+
+        assert await read_all(second) == at(base, records_of(0, 2))
+        assert await second.append(records_of(2, 1)) >= end
+        assert [record[1:] for record in await read_all(second)] == records_of(0, 3)
+
+    async def test_fenced_writer_takes_over_again_by_fencing(self, world: LogWorld) -> None:
+        first = await fenced(world)
+        second = await world.log()
+        await second.fence()
+        with pytest.raises(FencedError):
+            await first.append(records_of(0, 1))
+
+        await first.fence()
+        await first.append(records_of(0, 1))
+
+        with pytest.raises(FencedError):
+            await second.append(records_of(1, 1))
+        assert [record[1:] for record in await read_all(first)] == records_of(0, 1)
+
+    async def test_fence_while_an_append_is_under_way_decides_it(self, world: LogWorld) -> None:
+        first = await world.log()
+        second = await world.log()
+        committed: list[NewRecord] = []
+        for number in range(6):
+            await first.fence()
+            append = asyncio.ensure_future(first.append(records_of(2 * number, 2)))
+            for _ in range(number):
+                await asyncio.sleep(0)
+            end = await second.fence()
+            seen = [NewRecord(*record[1:]) for record in await read_all(second, 0, end)]
+            try:
+                await append
+            except (FencedError, NotAppendedError):
+                assert seen == committed
+            except OutcomeUnknownError:
+                assert seen in (committed, committed + records_of(2 * number, 2))
+            else:
+                assert seen == committed + records_of(2 * number, 2)
+            committed = seen
+            assert (await second.bounds())[1] == end
+
+    async def test_bounds_and_read_leave_the_writer_alone(self, world: LogWorld) -> None:
+        writer = await fenced(world)
+        await writer.append(records_of(0, 1))
+        other = await world.log()
+
+        await other.bounds()
+        await read_all(other)
+
+        await writer.append(records_of(1, 1))
+        assert len(await read_all(writer)) == 2
+
+    async def test_partitions_are_independent(self, world: LogWorld) -> None:
+        first, second = await fenced(world, 0), await fenced(world, 1)
+        first_base = await first.append(records_of(0, 2))
+        second_base = await second.append(records_of(5, 3))
+
+        await fenced(world, 1)
+        with pytest.raises(FencedError):
+            await second.append(records_of(8, 1))
+
+        after = await first.append(records_of(2, 1))
+        assert await read_all(first) == at(first_base, records_of(0, 2)) + at(after, records_of(2, 1))
+        assert await read_all(second) == at(second_base, records_of(5, 3))
+
+    # ---- retention, closing, and the store
+
+    async def test_read_from_below_the_log_start_begins_there_loudly(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        records = records_of(0, 10)
+        base = await log.append(records)
+        expected = at(base, records)
+        await world.trim(0, expected[4])
+
+        start, end = await log.bounds()
+        with capture_logs() as reports:
+            found = await read_all(log, 0, end)
+
+        assert start == expected[4].offset
+        assert found == expected[4:]
+        assert [report["log_level"] for report in reports] == ["warning"]
+
+    async def test_append_continues_after_retention(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        base = await log.append(records_of(0, 6))
+        await world.trim(0, at(base, records_of(0, 6))[5])
+
+        after = await log.append(records_of(6, 1))
+
+        assert after >= base + 6
+        assert await read_all(log, base + 5) == at(base + 5, records_of(5, 1)) + at(after, records_of(6, 1))
+
+    async def test_closed_writer_refuses_to_append(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        await log.close()
+        await log.close()
+
+        with pytest.raises(NotAppendedError):
+            await log.append(records_of(0, 1))
+
+    async def test_everything_is_there_after_closing_and_reopening(self, world: LogWorld) -> None:
+        store = await world.open()
+        log = store.partition_log(world.topic, 1)
+        await log.fence()
+        base = await log.append(records_of(0, 20))
+        await log.close()
+        await store.close()
+        await store.close()
+
+        reopened = await world.open()
+
+        assert reopened.log_id == store.log_id
+        assert await reopened.partitions_of(world.topic) == PARTITIONS
+        assert await read_all(reopened.partition_log(world.topic, 1)) == at(base, records_of(0, 20))
+
+    async def test_partitions_of_an_unknown_topic_is_zero(self, world: LogWorld) -> None:
+        store = await world.open()
+
+        assert await store.partitions_of("nobody-made-this") == 0
+        assert await store.partitions_of(world.topic) == PARTITIONS
+
+    async def test_closing_the_store_during_an_append_leaves_no_one_waiting(self, world: LogWorld) -> None:
+        store = await world.open()
+        log = store.partition_log(world.topic, 0)
+        await log.fence()
+        append = asyncio.ensure_future(log.append(records_of(0, 3)))
+        await asyncio.sleep(0)
+
+        await log.close()
+        async with asyncio.timeout(20):
+            await store.close()
+            try:
+                await append
+                count = 3
+            except (NotAppendedError, FencedError):
+                count = 0
+            except RetriableError:
+                count = -1
+
+        found = len(await read_all(await world.log()))
+        assert found == count if count >= 0 else found in (0, 3)

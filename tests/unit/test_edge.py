@@ -1,0 +1,258 @@
+"""Claim: whatever happens behind a route, the client gets one of the contract's answers, CORS included."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp, Message, Scope
+
+from app.auth import OpenKeys
+from app.body import BodyLimits
+from app.edge import create_edge
+from app.identify import EventLimits, Identifier
+from app.metrics import RequestMetrics
+from app.problems import Problems
+from app.routes.events import Ingest
+from dedupe.admission import Admission
+from dedupe.clock import Deadline, SystemClock
+from dedupe.errors import (
+    DeadlineExceededError,
+    DiskFullError,
+    LaneNotActiveError,
+    LaneSaturatedError,
+    OutcomeUnknownError,
+)
+from dedupe.identity import Identity
+from dedupe.lane_queue import Outcome
+from dedupe.quarantine import Quarantine
+from dedupe.router import Router
+from dedupe.types import Event, Stream
+
+IDENTITY = Identity(b"a secret of 24 bytes....")
+QUARANTINE = Quarantine(IDENTITY, Stream("q", 1))
+Decide = Callable[[Sequence[Event]], list[Outcome]]
+
+
+class ScriptedRouter(Router):
+    """A router without lanes, whose outcomes the test decides."""
+
+    def __init__(self, decide: Decide) -> None:
+        super().__init__([], [], QUARANTINE)
+        self.decide = decide
+        self.is_hanging = False
+
+    async def submit(
+        self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
+    ) -> list[Outcome]:
+        if self.is_hanging:
+            await asyncio.Event().wait()
+        return self.decide(events)
+
+
+def accept(events: Sequence[Event]) -> list[Outcome]:
+    return [Outcome(Admission.NEW, offset) for offset in range(len(events))]
+
+
+def failing(err: Exception) -> Decide:
+    def decide(_events: Sequence[Event]) -> list[Outcome]:
+        raise err
+
+    return decide
+
+
+def edge_over(router: Router, registry: CollectorRegistry | None = None) -> ASGIApp:
+    ingest = Ingest(
+        router=router,
+        identifier=Identifier(IDENTITY, 8, QUARANTINE, EventLimits(10_000, 32, 100_000)),
+        write_keys=OpenKeys(),
+        clock=SystemClock(),
+        body_limits=BodyLimits(bytes_max=100_000, compressed_bytes_max=10_000, timeout_s=5),
+        request_events_max=100,
+        answer_timeout_s=5,
+    )
+    return create_edge(
+        ingest,
+        problems=Problems(retry_after_max=30, dice=random.Random(0)),
+        metrics=RequestMetrics(registry or CollectorRegistry()),
+    )
+
+
+async def post(
+    app: ASGIApp, body: bytes = b'{"messageId":"1","writeKey":"k"}', **headers: str
+) -> httpx.Response:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        return await client.post("/v1/events", content=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("err", "status", "code"),
+    [
+        (LaneNotActiveError("x"), 503, "lane_not_active"),
+        (LaneSaturatedError("x"), 429, "overloaded"),
+        (DiskFullError("x"), 503, "disk_full"),
+        (DeadlineExceededError("x"), 503, "deadline_exceeded"),
+        (OutcomeUnknownError("x"), 503, "outcome_unknown"),
+        (KeyError("s3cret payload"), 503, "internal"),
+        (RecursionError(), 503, "internal"),
+    ],
+)
+async def test_errors_of_the_core_become_answers(
+    err: Exception, status: int, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = await post(edge_over(ScriptedRouter(failing(err))), Origin="https://shop.example")
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert list(answer.json()) == ["code", "message"]
+    assert 1 <= int(answer.headers["Retry-After"]) <= 30
+    assert answer.headers["Access-Control-Allow-Origin"] == "https://shop.example"
+    assert "s3cret" not in answer.text
+    if code == "internal":
+        assert answer.headers["Gateway-Request-Id"] in capsys.readouterr().out
+
+
+async def test_outcomes_become_receipts_in_order() -> None:
+    outcomes = [
+        Outcome(Admission.NEW, 7),
+        Outcome(Admission.REPEAT, 7),
+        Outcome(Admission.DUPLICATE, 3),
+        Outcome(Admission.CONFLICT, 3),
+        Outcome(Admission.NEW, 8),
+    ]
+    body = orjson.dumps([*({"messageId": str(n), "writeKey": "k"} for n in range(4)), 5, {"messageId": "4"}])
+    answer = await post(edge_over(ScriptedRouter(lambda _events: outcomes)), body)
+    document = answer.json()
+    assert [(r["messageId"], r["offset"]) for r in document["receipts"]] == [
+        ("0", 7),
+        ("1", 7),
+        ("2", 3),
+        ("4", 8),
+    ]
+    assert [(r["index"], r["messageId"], r["code"]) for r in document["rejected"]] == [
+        (3, "3", "conflict"),
+        (4, None, "not_an_object"),
+    ]
+    assert (answer.headers["Gateway-Accepted"], answer.headers["Gateway-Duplicates"]) == ("2", "2")
+    assert "Idempotent-Replayed" not in answer.headers
+
+
+async def test_draining_gateway_tells_clients_to_leave() -> None:
+    router = ScriptedRouter(accept)
+    assert "Connection" not in (await post(edge_over(router))).headers
+    router.is_draining = True
+    assert (await post(edge_over(router))).headers["Connection"] == "close"
+
+
+async def test_requests_are_counted_by_route_and_code() -> None:
+    registry = CollectorRegistry()
+    app = edge_over(ScriptedRouter(accept), registry)
+    await post(app)
+    await post(app, b"{")
+    counted = {
+        (
+            code,
+            registry.get_sample_value("gateway_http_requests_total", {"route": "/v1/events", "code": code}),
+        )
+        for code in ("200", "400")
+    }
+    assert counted == {("200", 1.0), ("400", 1.0)}
+    assert (
+        registry.get_sample_value("gateway_http_request_duration_seconds_count", {"route": "/v1/events"})
+        == 2.0
+    )
+
+
+# ---- what httpx cannot do
+
+
+def scope_of(path: str) -> Scope:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"writeKey=k",
+        "root_path": "",
+        "headers": [],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+    }
+
+
+async def run(app: ASGIApp, messages: list[dict[str, Any]], sent: list[Message]) -> None:
+    remaining = iter(messages)
+
+    async def receive() -> Message:
+        return next(remaining)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope_of("/v1/events"), receive, send)
+
+
+REQUEST = {"type": "http.request", "body": b'{"messageId":"1"}', "more_body": False}
+
+
+async def test_handler_that_the_server_cancels_still_answers_503() -> None:
+    router = ScriptedRouter(accept)
+    router.is_hanging = True
+    sent: list[Message] = []
+    task = asyncio.create_task(run(edge_over(router), [REQUEST], sent))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sent[0]["status"] == 503
+    assert orjson.loads(sent[1]["body"])["code"] == "outcome_unknown"
+    assert b"retry-after" in dict(sent[0]["headers"])
+
+
+async def test_client_that_leaves_is_counted_and_nothing_is_taken() -> None:
+    registry = CollectorRegistry()
+    taken: list[Event] = []
+
+    def decide(events: Sequence[Event]) -> list[Outcome]:
+        taken.extend(events)
+        return accept(events)
+
+    half = {"type": "http.request", "body": b'{"mess', "more_body": True}
+    await run(edge_over(ScriptedRouter(decide), registry), [half, {"type": "http.disconnect"}], [])
+    assert taken == []
+    labels = {"route": "/v1/events", "code": "499"}
+    assert registry.get_sample_value("gateway_http_requests_total", labels) == 1.0
+
+
+@pytest.fixture
+async def _no_tasks_left() -> AsyncIterator[None]:
+    """Fail if the code under test leaves tasks behind."""
+    before = asyncio.all_tasks()
+    yield
+    assert asyncio.all_tasks() <= before
+
+
+@pytest.mark.usefixtures("_no_tasks_left")
+async def test_other_protocols_are_passed_on() -> None:
+    messages: list[Message] = []
+
+    async def send(message: Message) -> None:
+        messages.append(message)
+
+    async def receive() -> Message:
+        return {"type": "lifespan.startup"}
+
+    lifespan = asyncio.create_task(
+        edge_over(ScriptedRouter(accept))({"type": "lifespan", "state": {}}, receive, send)
+    )
+    await asyncio.sleep(0.01)
+    lifespan.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await lifespan
+    assert messages[0]["type"] == "lifespan.startup.complete"
