@@ -1,0 +1,221 @@
+"""
+A simulated deployment: the real router, lanes and recovery on a simulated log and index disk.
+
+`boot` starts a "process", `crash` ends it without a goodbye; log and disk stay. What clients were
+told is remembered, and `judge` compares it with the log.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NamedTuple
+
+from dedupe.admission import Admission
+from dedupe.clock import Deadline
+from dedupe.errors import RetriableError
+from dedupe.identity import Identity, fingerprint_of
+from dedupe.lane import Lane
+from dedupe.lane_context import IdentityGate, LaneContext, LaneTimes
+from dedupe.lane_queue import Outcome, QueueLimits
+from dedupe.lane_state import LaneState
+from dedupe.log import Crashpoint, no_crashpoint
+from dedupe.quarantine import Quarantine
+from dedupe.record import parse_identity
+from dedupe.router import Router
+from dedupe.routing import partition_of
+from dedupe.sim.memory_index import MemoryStore
+from dedupe.sim.sim_log import SimFaults, SimStore
+from dedupe.types import Event, LogRecord, Stream
+from dedupe.window import WindowPolicy
+
+CLEAN = Stream("events", 2)
+QUARANTINE = Stream("events.quarantine", 1)
+SOURCE = "sim"
+QUICK = LaneTimes(backoff_s=1e-4, backoff_max_s=1e-3, refence_s=(1e-4, 1e-3), fenced_again_s=0)
+FOREVER_S = 1e9
+
+
+class SimulatedCrashError(BaseException):
+    """The process ends here."""
+
+
+class ManualClock:
+    """Stands still unless a test moves it."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+class Place(NamedTuple):
+    """Where a receipt says an event is."""
+
+    partition: int
+    offset: int
+
+
+class World:
+    """One deployment with all its clients."""
+
+    def __init__(self, *, faults: SimFaults | None = None, policy: WindowPolicy | None = None) -> None:
+        self.clock = ManualClock()
+        self.identity = Identity(b"a secret of the simulation")
+        self.log = SimStore(faults or SimFaults())
+        self.disk = MemoryStore()
+        self.policy = policy or WindowPolicy(window_ms=7 * 86_400_000, keys_max=1_000_000)
+        self.told: dict[str, Place] = {}
+        self.conflicts: set[tuple[str, bytes]] = set()
+        self.router: Router | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        for stream in (CLEAN, QUARANTINE):
+            self.log.create_topic(*stream)
+
+    # ---- processes
+
+    def boot(self, crashpoint: Crashpoint = no_crashpoint) -> Router:
+        """Start a process on what log and disk hold."""
+        store = self.log.another(crashpoint=crashpoint)
+        gate = IdentityGate(CLEAN.partitions + QUARANTINE.partitions)
+        slots = asyncio.Semaphore(2)
+
+        def lanes_of(stream: Stream, first_number: int, crashpoint: Crashpoint) -> list[Lane]:
+            context = LaneContext(
+                topic=stream.topic,
+                partitions=stream.partitions,
+                log_id=store.log_id,
+                identity=self.identity,
+                clock=self.clock,
+                store=self.disk,
+                policy=self.policy,
+                gate=gate,
+                restore_slots=slots,
+                limits=QueueLimits(batch_events_max=7),
+                times=QUICK,
+                dice=Random(0),
+                crashpoint=crashpoint,
+            )
+            return [
+                Lane(n, store.partition_log(stream.topic, n), context, number=first_number + n)
+                for n in range(stream.partitions)
+            ]
+
+        lanes = lanes_of(CLEAN, 0, crashpoint)
+        quarantine_lanes = lanes_of(QUARANTINE, CLEAN.partitions, no_crashpoint)
+        self.router = Router(lanes, quarantine_lanes, Quarantine(self.identity, QUARANTINE))
+        self._tasks = [asyncio.ensure_future(lane.run()) for lane in self.router.all_lanes]
+        return self.router
+
+    async def wait_until_active(self) -> None:
+        """Wait until every lane serves, or one of them has ended."""
+        assert self.router is not None
+        while not all(lane.state is LaneState.ACTIVE for lane in self.router.all_lanes):
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            await asyncio.sleep(0)
+
+    async def crash(self, *, lost_updates: int = 0) -> None:
+        """End the process; the tail of the index may be lost with it."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.disk.crash(lost_updates=lost_updates)
+        self.router = None
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether a crash point has ended a lane."""
+        return any(
+            task.done() and not task.cancelled() and isinstance(task.exception(), SimulatedCrashError)
+            for task in self._tasks
+        )
+
+    # ---- clients
+
+    def event(self, message_id: str, content: str = "") -> Event:
+        """Return an event; another content makes it a conflict."""
+        key = self.identity.message_key(SOURCE, message_id)
+        value = f'{{"messageId":"{message_id}","content":"{content}"}}'.encode()
+        return Event(
+            key, partition_of(key, CLEAN.partitions), fingerprint_of(value), SOURCE, message_id, value
+        )
+
+    async def send(self, events: Sequence[Event]) -> bool:
+        """Send one request once; True if it was answered, with what earlier answers had said."""
+        assert self.router is not None
+        deadline = Deadline(self.clock, FOREVER_S)
+        try:
+            outcomes = await self.router.submit(
+                events, [], received_ms=self.clock.now_ms(), deadline=deadline
+            )
+        except RetriableError:
+            return False
+        for event, outcome in zip(events, outcomes, strict=True):
+            self._remember(event, outcome)
+        return True
+
+    async def deliver(self, events: Sequence[Event]) -> None:
+        """Send one request until it is answered."""
+        while not await self.send(events):
+            await asyncio.sleep(0)
+
+    def _remember(self, event: Event, outcome: Outcome) -> None:
+        if outcome.admission is Admission.CONFLICT:
+            self.conflicts.add((event.message_id, event.fingerprint))
+            return
+        assert (event.message_id, event.fingerprint) not in self.conflicts, "a conflict became a success"
+        place = Place(event.partition, outcome.offset)
+        assert self.told.setdefault(event.message_id, place) == place, f"{event.message_id} has moved"
+
+    # ---- the verdict
+
+    def committed(self, stream: Stream = CLEAN) -> list[list[LogRecord]]:
+        """Return the committed records of each partition."""
+        return [self.log.partition(stream.topic, n).records for n in range(stream.partitions)]
+
+    def judge(self) -> None:
+        """Everything acknowledged is where it was said to be, once; counters and sequences agree."""
+        assert self.router is not None
+        places: dict[str, Place] = {}
+        for partition, records in enumerate(self.committed()):
+            for number, record in enumerate(records):
+                message_id = record.key.decode()
+                assert message_id not in places, f"{message_id} is committed twice"
+                places[message_id] = Place(partition, record.offset)
+                assert parse_identity(record).lane_seq == number
+        for message_id, place in self.told.items():
+            assert places.get(message_id) == place, f"{message_id} was acknowledged at {place}"
+        quarantined = [
+            (record.key.decode(), parse_identity(record).fingerprint)
+            for records in self.committed(QUARANTINE)
+            for record in records
+        ]
+        assert len(quarantined) == len(set(quarantined))
+        assert self.conflicts <= set(quarantined)
+        self._judge_counters(self.router)
+
+    def _judge_counters(self, router: Router) -> None:
+        assert router.in_flight == 0
+        for lane, records in zip(router.lanes, self.committed(), strict=True):
+            assert lane.since_offset is not None
+            since = sum(record.offset >= lane.since_offset for record in records)
+            assert lane.metrics.tally.accepted == since
+            assert min(lane.metrics.tally.unknown + lane.metrics.earlier.unknown, since) >= 0
+
+
+def crash_at(step: str, hits: int) -> Callable[[str], None]:
+    """Return a crash point that ends the process right after a step was reached for the n-th time."""
+    reached = 0
+
+    def crashpoint(name: str) -> None:
+        nonlocal reached
+        reached += name == step
+        if name == step and reached >= hits:
+            raise SimulatedCrashError(step)
+
+    return crashpoint
