@@ -9,14 +9,14 @@ from app.cors import CORS
 from app.metrics import RequestMetrics
 from app.problems import Problems
 from app.request_hook import CLIENT_LEFT, RequestHook
-from app.routes.events import Ingest, event_routes
+from app.routes.events import Ingest, add_event_routes
 from dedupe.errors import GatewayError
 
 
 def create_edge(ingest: Ingest, *, problems: Problems, metrics: RequestMetrics) -> ASGIApp:
     """Return the ingest application. No path redirects: SDKs take any status below 400 for success."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.include_router(event_routes(ingest))
+    add_event_routes(app, ingest)
     add_error_handlers(app, problems)
     hooked = RequestHook(
         app, problems=problems, metrics=metrics, is_draining=lambda: ingest.router.is_draining
@@ -41,4 +41,4 @@ def add_error_handlers(app: FastAPI, problems: Problems) -> None:
 
     @app.exception_handler(Exception)
     async def answer_unforeseen(request: Request, err: Exception) -> Response:
-        return problems.unforeseen(err, request.scope.get("request_id"))
+        return problems.unforeseen(err, request.scope.get("gateway.request_id"))

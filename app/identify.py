@@ -146,7 +146,7 @@ class _Request:
         self._merged: dict[str, dict[str, Any]] = {
             name: value for name in SHARED_FIELDS if isinstance(value := shared.get(name), dict) and value
         }
-        self._is_too_deep = is_deeper(self._merged, self._limits.event_depth_max)
+        self._is_too_deep = bool(self._merged) and is_deeper(self._merged, self._limits.event_depth_max)
         if self._is_too_deep:
             self._merged = {}
         self._merged_names = frozenset(self._merged)
@@ -248,4 +248,4 @@ class _Request:
 
 def _iso(ms: int) -> str:
     seconds, rest = divmod(ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
+    return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}.{rest:03d}Z"

@@ -119,7 +119,9 @@ async def _run(
     ingest = build_ingest(settings, router, identity=identity, write_keys=write_keys, clock=clock)
     registry = CollectorRegistry()
     problems = Problems(retry_after_max=settings.retry_after_max, dice=random.Random())
-    edge = create_edge(ingest, problems=problems, metrics=RequestMetrics(registry))
+    metrics = RequestMetrics()
+    registry.register(metrics)
+    edge = create_edge(ingest, problems=problems, metrics=metrics)
     admin = create_admin(router, settings=settings, problems=problems, registry=registry)
     apps: tuple[ASGIApp, ...] = (edge, admin)
     servers = [
@@ -204,12 +206,18 @@ async def _open_kafka(settings: Settings, crashpoint: Crashpoint) -> LogStore:
         batch_bytes_max=settings.batch_bytes_max,
     )
     store = await KafkaStore.open(config, crashpoint=crashpoint)
+    problems: list[str] = []
     try:
         for topic, partitions in (
             (settings.topic, settings.partitions),
             (settings.quarantine_topic, settings.quarantine_partitions),
         ):
-            await prepare_topic(store, _topic_spec(settings, topic, partitions))
+            try:
+                await prepare_topic(store, _topic_spec(settings, topic, partitions))
+            except ConfigurationError as err:
+                problems += str(err).splitlines()
+        if problems:
+            raise ConfigurationError("\n".join(dict.fromkeys(problems)))
     except BaseException:
         await store.close()
         raise

@@ -41,7 +41,7 @@ class RequestHook:
             return
         began = time.perf_counter()
         request_id = f"{self._process_id}-{next(self._numbers):x}"
-        scope["request_id"] = request_id
+        scope["gateway.request_id"] = request_id
         status = CLIENT_LEFT
 
         async def send_with_id(message: Message) -> None:
@@ -64,5 +64,5 @@ class RequestHook:
             if status == CLIENT_LEFT:  # else the framework has answered, and only passes it on
                 await self._problems.unforeseen(err, request_id)(scope, receive, send_with_id)
         finally:
-            route = getattr(scope.get("route"), "path", "unknown")
+            route = scope.get("gateway.route", "unknown")
             self._metrics.observe(route, status, time.perf_counter() - began)

@@ -188,7 +188,7 @@ class Settings(LogSettings):
         4.5, gt=0, description="how long a request may wait for its verdict before it gets 503"
     )
     retry_after_max: int = Field(
-        30, ge=1, le=300, description="largest `Retry-After` of a 429 or 503, in seconds; the smallest is 1"
+        30, ge=1, le=30, description="largest `Retry-After` of a 429 or 503, in seconds; the smallest is 1"
     )
     keep_alive: Seconds = Field(
         75,

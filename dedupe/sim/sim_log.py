@@ -2,7 +2,8 @@
 A log in memory that behaves like Kafka, fails on demand, and outlives the "processes" of a test.
 
 An append occupies n + 1 offsets (the last one is its marker), aborted transactions leave gaps,
-readers stop at the last stable offset, a fence aborts what the zombie has open. Every fault is drawn
+readers stop at the last stable offset, which may follow a commit late, and a fence aborts what the
+zombie has open. Every fault is drawn
 from one seeded generator, so a failing test is repeated by its seed. No thread, no clock, no disk.
 
 Lane.submit -> admit -> **PartitionLog.append** -> DedupeIndex.apply
@@ -37,6 +38,7 @@ class SimFaults:
     abort: float = 0.0  # append: aborted after it was in the log
     lose_reply: float = 0.0  # append or fence: done, but its caller is not told
     delay_commit: float = 0.0  # append: its commit is under way; a later call or a fence decides it
+    delay_marker: float = 0.0  # append: committed, but readers see it only from a later call or fence on
     slow: float = 0.0  # any step: others go first for a while
 
 
@@ -85,15 +87,19 @@ class SimPartition:
         self.end: Offset = 0
         self.records: list[LogRecord] = []  # committed ones only
         self.open: OpenTransaction | None = None
+        self.marker_due: Offset | None = None  # committed from here on, but readers cannot see it yet
         self.outage_calls = 0  # so many calls are not taken
 
     @property
     def last_stable_offset(self) -> Offset:
-        """All offsets below it are decided."""
+        """All offsets below it are decided, and readers see them."""
+        if self.marker_due is not None:
+            return self.marker_due
         return self.end if self.open is None else self.open.base
 
     def fence(self) -> int:
-        """Begin an epoch and return it; an open transaction is aborted."""
+        """Begin an epoch and return it; an open transaction is aborted, all markers are written."""
+        self.marker_due = None
         if self.open is not None:
             self._decide()
         self.epoch += 1
@@ -136,7 +142,7 @@ class SimPartition:
     def lose_tail(self, records: int) -> None:
         """Lose the last committed records and all after them: their offsets are given out again."""
         assert 0 < records <= len(self.records)
-        self.open = None
+        self.open = self.marker_due = None
         self.end = self.records[-records].offset
         del self.records[-records:]
 
@@ -304,10 +310,13 @@ class SimLog:
         if self._dice.says(faults.delay_commit):
             self._partition.delay_commit(epoch)
             raise OutcomeUnknownError("simulated: the commit is still under way")
+        base = self._partition.last_stable_offset
         self._partition.commit(epoch)
+        if self._dice.says(faults.delay_marker):
+            self._partition.marker_due = base
 
     async def _call(self, refusal: type[RetriableError]) -> None:
-        """Reach the broker, or raise `refusal`. A commit that is under way may arrive just before."""
+        """Reach the broker, or raise `refusal`. What is still under way there may arrive just before."""
         await self._dice.step()
         partition, dice = self._partition, self._dice
         if dice.says(dice.faults.unavailable):
@@ -317,5 +326,7 @@ class SimLog:
             raise refusal("simulated: the log is unavailable")
         if not self._store.is_available:
             raise refusal("the simulated log is unavailable")
+        if partition.marker_due is not None and dice.says(0.5):
+            partition.marker_due = None
         if partition.open is not None and partition.open.is_commit_under_way and dice.says(0.5):
             partition.commit(partition.open.epoch)

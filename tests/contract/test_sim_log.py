@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,6 +15,7 @@ from tests.contract.log_contract import (
     PARTITIONS,
     LogContract,
     LogWorld,
+    assert_holds,
     at,
     fenced,
     read_all,
@@ -30,15 +32,15 @@ class SimWorld(LogWorld):
         """Make the log."""
         super().__init__()
         self.topic = TOPIC
-        self.log = store_of(NO_FAULTS)
+        self.store = store_of(NO_FAULTS)
 
     async def connect(self, crashpoint: Crashpoint) -> SimStore:
         """See LogWorld."""
-        return self.log.another(crashpoint=crashpoint)
+        return self.store.another(crashpoint=crashpoint)
 
     async def trim(self, partition: int, first_kept: LogRecord) -> None:
         """See LogWorld."""
-        self.log.trim(self.topic, partition, first_kept.offset)
+        self.store.trim(self.topic, partition, first_kept.offset)
 
 
 def store_of(faults: SimFaults) -> SimStore:
@@ -68,32 +70,32 @@ async def test_append_takes_an_offset_for_its_marker(world: SimWorld) -> None:
 
 async def test_aborted_append_leaves_a_gap(world: SimWorld) -> None:
     log = await fenced(world)
-    world.log.dice.faults = SimFaults(abort=1.0)
+    world.store.dice.faults = SimFaults(abort=1.0)
     with pytest.raises(NotAppendedError):
         await log.append(records_of(0, 4))
-    world.log.dice.faults = NO_FAULTS
+    world.store.dice.faults = NO_FAULTS
 
     assert await log.fence() == 5
     assert await log.append(records_of(0, 1)) == 5
-    assert await read_all(log) == at(5, records_of(0, 1))
+    await assert_holds(log, at(5, records_of(0, 1)))
 
 
 async def test_lost_reply_means_committed_but_unknown(world: SimWorld) -> None:
     log = await fenced(world)
-    world.log.dice.faults = SimFaults(lose_reply=1.0)
+    world.store.dice.faults = SimFaults(lose_reply=1.0)
 
     with pytest.raises(OutcomeUnknownError):
         await log.append(records_of(0, 4))
 
-    assert await read_all(log) == at(0, records_of(0, 4))
+    await assert_holds(log, at(0, records_of(0, 4)))
 
 
 async def test_lost_reply_of_a_fence_fences_nevertheless(world: SimWorld) -> None:
-    first, second = await fenced(world), world.log.partition_log(TOPIC, 0)
-    world.log.dice.faults = SimFaults(lose_reply=1.0)
+    first, second = await fenced(world), world.store.partition_log(TOPIC, 0)
+    world.store.dice.faults = SimFaults(lose_reply=1.0)
     with pytest.raises(RetriableError):
         await second.fence()
-    world.log.dice.faults = NO_FAULTS
+    world.store.dice.faults = NO_FAULTS
 
     with pytest.raises(FencedError):
         await first.append(records_of(0, 1))
@@ -104,7 +106,7 @@ async def test_lost_reply_of_a_fence_fences_nevertheless(world: SimWorld) -> Non
 async def test_delayed_commit_holds_the_last_stable_offset_until_it_arrives(world: SimWorld) -> None:
     log = await fenced(world)
     await log.append(records_of(0, 1))
-    world.log.dice.faults = SimFaults(delay_commit=1.0)
+    world.store.dice.faults = SimFaults(delay_commit=1.0)
     with pytest.raises(OutcomeUnknownError):
         await log.append(records_of(1, 3))
 
@@ -112,7 +114,21 @@ async def test_delayed_commit_holds_the_last_stable_offset_until_it_arrives(worl
 
     assert set(ends) == {2, 6}
     assert ends == sorted(ends)
-    assert [record[1:] for record in await read_all(log)] == records_of(0, 4)
+    await assert_holds(log, at(0, records_of(0, 1)) + at(2, records_of(1, 3)))
+
+
+async def test_delayed_marker_hides_a_commit_from_readers_until_a_fence_at_the_latest(
+    world: SimWorld,
+) -> None:
+    log = await fenced(world)
+    await log.append(records_of(0, 1))
+    world.store.dice.faults = SimFaults(delay_marker=1.0)
+    assert await log.append(records_of(1, 3)) == 2
+    assert world.store.partition(TOPIC, 0).last_stable_offset == 2
+
+    end = await log.fence()
+
+    assert await read_all(log, 0, end) == at(0, records_of(0, 1)) + at(2, records_of(1, 3))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -130,7 +146,7 @@ async def test_delayed_commit_of_a_zombie_is_decided_by_the_fence_for_ever(seed:
 
     assert seen in ([], at(0, records_of(0, 3)))
     for _ in range(20):
-        assert await read_all(successor) == seen
+        await assert_holds(successor, seen)
 
 
 async def test_delayed_commits_end_both_ways_over_some_seeds() -> None:
@@ -141,8 +157,7 @@ async def test_delayed_commits_end_both_ways_over_some_seeds() -> None:
         await log.fence()
         with pytest.raises(OutcomeUnknownError):
             await log.append(records_of(0, 3))
-        await log.fence()
-        ends.add(len(await read_all(log)))
+        ends.add(len(await read_all(log, 0, await log.fence())))
 
     assert ends == {0, 3}
 
@@ -152,7 +167,7 @@ async def test_lost_tail_gives_its_offsets_out_again_and_stops_the_writer(world:
     await log.append(records_of(0, 3))
     await log.append(records_of(3, 3))
 
-    world.log.lose_tail(TOPIC, 0, 2)
+    world.store.lose_tail(TOPIC, 0, 2)
 
     assert await log.bounds() == (0, 5)
     with pytest.raises(NotAppendedError):
@@ -162,7 +177,7 @@ async def test_lost_tail_gives_its_offsets_out_again_and_stops_the_writer(world:
 
 
 async def test_unavailable_log_takes_nothing(world: SimWorld) -> None:
-    store = world.log
+    store = world.store
     log = store.partition_log(TOPIC, 0)
     await log.fence()
     store.is_available = False
@@ -183,12 +198,12 @@ async def test_unavailable_log_takes_nothing(world: SimWorld) -> None:
 
 
 async def test_outage_lasts_for_some_calls_and_ends(world: SimWorld) -> None:
-    log = world.log.partition_log(TOPIC, 0)
-    world.log.dice.faults = SimFaults(unavailable=1.0)
+    log = world.store.partition_log(TOPIC, 0)
+    world.store.dice.faults = SimFaults(unavailable=1.0)
     with pytest.raises(RetriableError):
         await log.bounds()
-    world.log.dice.faults = NO_FAULTS
-    world.log.partition(TOPIC, 0).outage_calls = 2
+    world.store.dice.faults = NO_FAULTS
+    world.store.partition(TOPIC, 0).outage_calls = 2
 
     for _ in range(2):
         with pytest.raises(RetriableError):
@@ -196,14 +211,14 @@ async def test_outage_lasts_for_some_calls_and_ends(world: SimWorld) -> None:
     assert await log.bounds() == (0, 0)
 
 
-EVERY_FAULT = SimFaults(unavailable=0.03, abort=0.05, lose_reply=0.05, delay_commit=0.05, slow=0.3)
+EVERY_FAULT = SimFaults(
+    unavailable=0.03, abort=0.05, lose_reply=0.05, delay_commit=0.05, delay_marker=0.1, slow=0.3
+)
 
 
 async def history(seed: int) -> list[str]:
     """Let two writers fight over one faulty partition; return what each call of them came to."""
-    store = store_of(
-        SimFaults(seed, **{name: getattr(EVERY_FAULT, name) for name in EVERY_FAULT.__slots__[1:]})
-    )
+    store = store_of(replace(EVERY_FAULT, seed=seed))
     told: list[str] = []
     committed: set[int] = set()
     undecided: set[int] = set()
@@ -224,8 +239,7 @@ async def history(seed: int) -> list[str]:
     store.dice.faults = NO_FAULTS
     store.partition(TOPIC, 0).outage_calls = 0
     log = store.partition_log(TOPIC, 0)
-    await log.fence()
-    found = [int(record.key.split(b"-")[1]) for record in await read_all(log)]
+    found = [int(record.key.split(b"-")[1]) for record in await read_all(log, 0, await log.fence())]
     assert len(found) == len(set(found))
     assert committed <= set(found) <= committed | undecided
     return told
