@@ -143,7 +143,7 @@ def test_event_without_id_gets_one(client: httpx.Client) -> None:
 
 def test_idempotency_key_makes_events_without_id_repeatable(client: httpx.Client) -> None:
     request = [{"event": "a", "timestamp": "2026-11-21T20:00:00Z"}, {"event": "b"}]
-    key = f"key-{next(NUMBERS)}"
+    key = f"key-{new_event()['messageId']}"
     first, again = (post(client, "/v1/events", request, **{"Idempotency-Key": key}) for _ in range(2))
     assert first.content == again.content
     assert again.headers["Gateway-Duplicates"] == "2"

@@ -1,0 +1,42 @@
+"""Gateways on the embedded log: one that the tests of a file share, and one of a test's own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.gateway import Gateway
+from tests.support.http import AUTH
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A running gateway with small limits."""
+    with Gateway(
+        tmp_path_factory.mktemp("gateway"),
+        {
+            "GATEWAY_PARTITIONS": "4",
+            "GATEWAY_BODY_BYTES_MAX": "200KiB",
+            "GATEWAY_BODY_COMPRESSED_BYTES_MAX": "20KiB",
+            "GATEWAY_REQUEST_EVENTS_MAX": "50",
+            "GATEWAY_EVENT_BYTES_MAX": "10KiB",
+            "GATEWAY_BODY_TIMEOUT": "500ms",
+        },
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> Iterator[httpx.Client]:
+    """A client of the running gateway."""
+    with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+        yield client
+
+
+@pytest.fixture
+def own_gateway(tmp_path: Path) -> Iterator[Gateway]:
+    """A gateway with default limits, not started yet, that stops at once when told to."""
+    gateway = Gateway(tmp_path / "gateway", {"GATEWAY_PARTITIONS": "2", "GATEWAY_DRAIN_LINGER": "0"})
+    yield gateway
+    gateway.stop()

@@ -1,0 +1,122 @@
+"""
+Claim: an operator sees every event in exactly one counter, and the committed log as it is.
+"""
+
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+
+from tests.support.gateway import Gateway
+from tests.support.http import COMMAND, cli, new_event, post, stored
+
+
+def test_every_event_has_one_verdict_in_the_stats(client: httpx.Client, gateway: Gateway) -> None:
+    event = new_event()
+    post(client, "/v1/batch", {"batch": [event, event, event | {"event": "x"}, 5, new_event()]})
+    stats = gateway.stats()
+    totals = stats["totals"]
+    parts = ("accepted", "duplicates", "conflicts", "rejected", "unknown", "refused")
+    assert totals["received"] == sum(totals[part] for part in parts)
+    assert (stats["mode"], stats["log"], stats["in_flight"]) == ("development", "sqlite", 0)
+    assert [partition["partition"] for partition in stats["partitions"]] == [0, 1, 2, 3]
+    committed = stored(gateway)
+    for partition in stats["partitions"]:
+        records = [line for line in committed if line["partition"] == partition["partition"]]
+        assert partition["accepted"] == len(records) == partition["applied_offset"] == partition["keys"]
+        assert (partition["state"], partition["since_offset"], partition["queue_events"]) == ("active", 0, 0)
+        assert partition["window_seconds"] == 7 * 86_400
+    assert sum(partition["accepted"] for partition in stats["partitions"]) == totals["accepted"]
+
+
+def test_health_and_metrics_are_served(client: httpx.Client, gateway: Gateway) -> None:
+    post(client, "/v1/batch", {"batch": [new_event()]})
+    with httpx.Client(base_url=gateway.admin_url) as admin:
+        assert admin.get("/livez").status_code == 200
+        ready = admin.get("/readyz?verbose")
+        assert ready.status_code == 200
+        assert {lane["state"] for lane in ready.json()["lanes"]} == {"active"}
+        assert len(ready.json()["lanes"]) == 5
+        assert admin.get("/nothing").json()["code"] == "not_found"
+        metrics = admin.get("/metrics").text
+        stats = gateway.stats()
+    for line in (
+        'gateway_http_requests_total{code="200",route="/v1/batch"}',
+        f'gateway_events_total{{partition="0",result="accepted"}} {stats["partitions"][0]["accepted"]}.0',
+        'lane_state{partition="0",state="active",topic="events"} 1.0',
+        'dedupe_index_window_seconds{partition="3",topic="events"} 604800.0',
+        'gateway_queue_events{partition="0",topic="events.quarantine"} 0.0',
+        "process_resident_memory_bytes",
+    ):
+        assert line in metrics
+
+
+def test_ready_made_curl_works_as_printed(gateway: Gateway) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    (line,) = [line for line in gateway.log_path.read_text().splitlines() if line.startswith("  curl ")]
+    bodies = [subprocess.run(line, shell=True, capture_output=True, check=True).stdout for _ in range(2)]
+    assert b"200 OK" in bodies[0]
+    assert bodies[0].partition(b"\r\n\r\n")[2] == bodies[1].partition(b"\r\n\r\n")[2] != b""
+
+
+def test_events_are_printed_as_lines(client: httpx.Client, gateway: Gateway) -> None:
+    event = new_event(properties={"n": 1.5, "ü": None}, writeKey="web")
+    (receipt,) = post(client, "/v1/events", event).json()["receipts"]
+    (line,) = [line for line in stored(gateway) if line["messageId"] == event["messageId"]]
+    assert list(line) == ["messageId", "source", "partition", "offset", "timestamp", "value"]
+    assert (line["source"], line["partition"], line["offset"]) == (
+        "web",
+        receipt["partition"],
+        receipt["offset"],
+    )
+    value = line["value"]
+    assert value == {
+        **{name: field for name, field in event.items() if name != "writeKey"},
+        "receivedAt": value["receivedAt"],
+    }
+    assert abs(line["timestamp"] / 1000 - time.time()) < 60
+    assert stored(gateway, "--from-start", "--until-end") == stored(gateway)
+
+
+def test_events_follow_the_log(client: httpx.Client, gateway: Gateway) -> None:
+    post(client, "/v1/events", new_event())
+    command = [COMMAND, "events", "--follow"]
+    with subprocess.Popen(command, env=gateway.environment, stdout=subprocess.PIPE) as following:
+        assert following.stdout is not None
+        lines: list[bytes] = []
+        reader = threading.Thread(target=lambda: lines.extend(following.stdout or ()))
+        reader.start()
+        sent: set[str] = set()
+        deadline = time.monotonic() + 20
+        while not lines and time.monotonic() < deadline:  # it may not have found the end yet
+            event = new_event()
+            sent.add(event["messageId"])
+            post(client, "/v1/events", event)
+            time.sleep(0.2)
+        following.terminate()
+        reader.join()
+    assert {orjson.loads(line)["messageId"] for line in lines} <= sent
+    assert lines
+
+
+def test_events_of_no_log_is_nothing(tmp_path: Path) -> None:
+    assert stored(Gateway(tmp_path)) == []
+
+
+def test_reader_that_stops_early_is_no_error(gateway: Gateway, client: httpx.Client) -> None:
+    post(client, "/v1/batch", {"batch": [new_event() for _ in range(50)]})
+    command = f"{COMMAND} events | head -c 1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], env=gateway.environment, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"{", b"")
+
+
+def test_contradicting_options_are_refused(gateway: Gateway) -> None:
+    assert cli(gateway, "events", "--follow", "--until-end").returncode == 2

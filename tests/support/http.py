@@ -1,0 +1,41 @@
+"""Small words for tests that talk to a gateway over HTTP and read its log through the command line."""
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from tests.support.gateway import Gateway
+
+AUTH = ("web", "")
+COMMAND = str(Path(sys.executable).with_name("gateway"))
+
+_numbers = itertools.count()
+
+
+def new_event(**fields: Any) -> dict[str, Any]:
+    """Return an event that no test has sent before."""
+    return {"messageId": f"id-{next(_numbers)}", "type": "track", "event": "Tested", **fields}
+
+
+def post(client: httpx.Client, path: str, document: Any, **headers: str) -> httpx.Response:
+    """Post a document as JSON."""
+    return client.post(path, content=orjson.dumps(document), headers=headers)
+
+
+def cli(gateway: Gateway, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command with the gateway's settings."""
+    return subprocess.run(
+        [COMMAND, *arguments], env=gateway.environment, capture_output=True, timeout=30, check=False
+    )
+
+
+def stored(gateway: Gateway, *arguments: str) -> list[dict[str, Any]]:
+    """Return what `gateway events` prints."""
+    done = cli(gateway, "events", *arguments)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return [orjson.loads(line) for line in done.stdout.splitlines()]
