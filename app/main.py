@@ -25,9 +25,9 @@ from app.event_reader import FOLLOW_POLL_S, Span, Write, read_events
 from app.metrics import RequestMetrics
 from app.problems import Problems
 from app.process import Server, bind, stop_signals, supervise, url_of
-from app.settings import LogSettings, Settings
+from app.settings import LogSettings, Settings, variable_of
 from dedupe.adapters.kafka_log import KafkaConfig, KafkaStore
-from dedupe.adapters.kafka_topics import TopicSpec, prepare_topic
+from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
 from dedupe.adapters.rocks_index import RocksStore
 from dedupe.adapters.sqlite_log import SqliteStore
 from dedupe.clock import Clock, SystemClock
@@ -206,33 +206,23 @@ async def _open_kafka(settings: Settings, crashpoint: Crashpoint) -> LogStore:
         batch_bytes_max=settings.batch_bytes_max,
     )
     store = await KafkaStore.open(config, crashpoint=crashpoint)
-    problems: list[str] = []
+    specs = [
+        TopicSpec(settings.topic, settings.partitions, variable_of("partitions")),
+        TopicSpec(
+            settings.quarantine_topic, settings.quarantine_partitions, variable_of("quarantine_partitions")
+        ),
+    ]
+    demands = Demands(
+        retention_ms=round(settings.retention * 1000),
+        batch_bytes_max=settings.batch_bytes_max,
+        transaction_timeout_ms=round(settings.kafka_transaction_timeout * 1000),
+    )
     try:
-        for topic, partitions in (
-            (settings.topic, settings.partitions),
-            (settings.quarantine_topic, settings.quarantine_partitions),
-        ):
-            try:
-                await prepare_topic(store, _topic_spec(settings, topic, partitions))
-            except ConfigurationError as err:
-                problems += str(err).splitlines()
-        if problems:
-            raise ConfigurationError("\n".join(dict.fromkeys(problems)))
+        await prepare_topics(store, specs, demands, is_development=settings.is_development)
     except BaseException:
         await store.close()
         raise
     return store
-
-
-def _topic_spec(settings: Settings, topic: str, partitions: int) -> TopicSpec:
-    return TopicSpec(
-        name=topic,
-        partitions=partitions,
-        retention_ms=round(settings.retention * 1000),
-        batch_bytes_max=settings.batch_bytes_max,
-        transaction_timeout_ms=round(settings.kafka_transaction_timeout * 1000),
-        is_development=settings.is_development,
-    )
 
 
 def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:

@@ -6,9 +6,9 @@ promise much later; so production refuses to start on it, and development warns.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from aiokafka.admin import NewTopic
@@ -19,24 +19,32 @@ from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.adapters.kafka_producer import bounded
 from dedupe.errors import ConfigurationError, RetriableError
 
+REPLICATION_FACTOR_MIN = 3
 TIMESTAMP_AFTER_MAX_MS = 3_600_000
 """A record further in the future than this, from a wild clock, would move every window past its ids."""
+MESSAGE_BYTES_DEFAULT = 1024 * 1024
+"""About Kafka's own; less would only be in the way of a larger batch limit later."""
 TOPIC_ALREADY_EXISTS = 36  # another gateway was faster
 LEADER_POLL_S = 0.1
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSpec:
+class TopicSpec(NamedTuple):
     """One topic as the gateway needs it."""
 
     name: str
     partitions: int
+    partitions_setting: str  # the variable that says `partitions`
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What the gateway's own settings demand of every topic and broker."""
+
     retention_ms: int  # at least; window + 1 day
     batch_bytes_max: int
     transaction_timeout_ms: int
-    is_development: bool
 
     def rules(self) -> dict[str, tuple[Callable[[str], bool], str]]:
         """Return per topic setting: what holds for a good value, and what to say about another."""
@@ -47,7 +55,7 @@ class TopicSpec:
             ),
             "retention.ms": (
                 lambda value: int(value) == -1 or int(value) >= self.retention_ms,
-                f"must be at least {self.retention_ms} (window + 1 day): deleted ids are forgotten",
+                f"must be at least {self.retention_ms} (GATEWAY_RETENTION): deleted ids are forgotten",
             ),
             "retention.bytes": (
                 lambda value: int(value) == -1,
@@ -63,7 +71,8 @@ class TopicSpec:
             ),
             "max.message.bytes": (
                 lambda value: int(value) >= self.batch_bytes_max,
-                f"must be at least {self.batch_bytes_max}, the gateway's record batch limit",
+                f"must be at least {self.batch_bytes_max} (GATEWAY_BATCH_BYTES_MAX): "
+                "the broker would refuse full batches",
             ),
             "unclean.leader.election.enable": (
                 lambda value: value == "false",
@@ -76,50 +85,64 @@ class TopicSpec:
         }
 
     def configs(self) -> dict[str, str]:
-        """Return the settings of a topic created for development."""
+        """Return the settings of a topic created for development, whatever the broker's defaults are."""
         return {
             "cleanup.policy": "delete",
             "retention.ms": str(self.retention_ms),
+            "retention.bytes": "-1",
             "message.timestamp.type": "CreateTime",
             "message.timestamp.after.max.ms": str(TIMESTAMP_AFTER_MAX_MS),
+            "max.message.bytes": str(max(self.batch_bytes_max, MESSAGE_BYTES_DEFAULT)),
             "unclean.leader.election.enable": "false",
+            "min.insync.replicas": "1",
         }
 
 
-REPLICATION_FACTOR_MIN = 3
-
-
-async def prepare_topic(store: KafkaStore, spec: TopicSpec) -> None:
+async def prepare_topics(
+    store: KafkaStore, specs: Sequence[TopicSpec], demands: Demands, *, is_development: bool
+) -> None:
     """
-    Check one topic, in development create it if it is missing.
+    Check all topics and brokers; in development create missing topics, and only warn of the unsafe.
 
     Raises:
         ConfigurationError: final; one line for each thing that is wrong.
         RetriableError: the cluster did not answer.
     """
-    partitions = await store.partitions_of(spec.name)
-    if partitions == 0 and spec.is_development:
-        await _create(store, spec)
+    wrong: list[str] = []
+    unsafe: list[str] = []
+    for spec in specs:
         partitions = await store.partitions_of(spec.name)
-    if partitions == 0:
-        raise ConfigurationError(
-            f"topic {spec.name} does not exist: create it with {spec.partitions} partitions "
-            f"and replication factor {REPLICATION_FACTOR_MIN}"
-        )
-    if partitions != spec.partitions:
-        raise ConfigurationError(
-            f"topic {spec.name} has {partitions} partitions but GATEWAY_PARTITIONS says {spec.partitions}: "
-            "the count is fixed when a topic is created, since it decides where copies of an event meet"
-        )
-    problems = await _problems(store, spec)
-    if problems and not spec.is_development:
-        raise ConfigurationError("\n".join(problems))
-    for problem in problems:
+        if partitions == 0 and is_development:
+            await _create(store, spec, demands)
+            partitions = await store.partitions_of(spec.name)
+        if partitions != spec.partitions:
+            wrong.append(_wrong_count(spec, partitions))
+        if partitions:
+            unsafe += await _topic_problems(store, spec, demands)
+    unsafe += await _broker_problems(store, demands)
+    if not is_development:
+        wrong, unsafe = wrong + unsafe, []
+    if wrong:
+        raise ConfigurationError("\n".join(wrong))
+    for problem in unsafe:
         log.warning("unsafe for production", problem=problem)
 
 
-async def _create(store: KafkaStore, spec: TopicSpec) -> None:
-    new = NewTopic(spec.name, spec.partitions, replication_factor=1, topic_configs=spec.configs())
+def _wrong_count(spec: TopicSpec, partitions: int) -> str:
+    if partitions == 0:
+        return (
+            f"topic {spec.name} does not exist: create it with {spec.partitions} partitions "
+            f"and replication factor {REPLICATION_FACTOR_MIN}"
+        )
+    return (
+        f"topic {spec.name} has {partitions} partitions but {spec.partitions_setting} says "
+        f"{spec.partitions}: the count is fixed when a topic is created, since it decides where copies "
+        "of an event meet"
+    )
+
+
+async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands) -> None:
+    new = NewTopic(spec.name, spec.partitions, replication_factor=1, topic_configs=demands.configs())
     response = await _answer(store, store.admin.create_topics([new]))
     for _, code, *message in response.topic_errors:
         if code not in (0, TOPIC_ALREADY_EXISTS):
@@ -130,17 +153,20 @@ async def _create(store: KafkaStore, spec: TopicSpec) -> None:
 
 async def _wait_for_leaders(store: KafkaStore, spec: TopicSpec) -> None:
     """A new topic is known before its partitions have leaders; until then nothing can be fenced."""
-    async with asyncio.timeout(store.config.request_timeout_s):
-        while True:
-            topics = await _answer(store, store.admin.describe_topics([spec.name]))
-            partitions = topics[0]["partitions"]
-            if len(partitions) == spec.partitions and all(found["leader"] >= 0 for found in partitions):
-                return
-            await asyncio.sleep(LEADER_POLL_S)
+    try:
+        async with asyncio.timeout(store.config.request_timeout_s):
+            while True:
+                topics = await _answer(store, store.admin.describe_topics([spec.name]))
+                partitions = topics[0]["partitions"]
+                if len(partitions) == spec.partitions and all(found["leader"] >= 0 for found in partitions):
+                    return
+                await asyncio.sleep(LEADER_POLL_S)
+    except TimeoutError as err:
+        raise RetriableError(f"the partitions of topic {spec.name} have no leaders yet") from err
 
 
-async def _problems(store: KafkaStore, spec: TopicSpec) -> list[str]:
-    """Return one sentence for each setting of topic and brokers that breaks a rule."""
+async def _topic_problems(store: KafkaStore, spec: TopicSpec, demands: Demands) -> list[str]:
+    """Return one sentence for each setting of a topic that breaks a rule."""
     topics = await _answer(store, store.admin.describe_topics([spec.name]))
     replication_factor = min(len(partition["replicas"]) for partition in topics[0]["partitions"])
     configs = await _configs(store, ConfigResource(ConfigResourceType.TOPIC, spec.name))
@@ -150,14 +176,15 @@ async def _problems(store: KafkaStore, spec: TopicSpec) -> list[str]:
             f"topic {spec.name}: replication factor is {replication_factor}, "
             f"must be at least {REPLICATION_FACTOR_MIN}"
         )
-    for name, (is_good, demand) in spec.rules().items():
+    for name, (is_good, demand) in demands.rules().items():
         value = configs.get(name)
         if value is not None and not is_good(value):
             problems.append(f"topic {spec.name}: {name} is {value}, {demand}")
-    return problems + await _broker_problems(store, spec)
+    return problems
 
 
-async def _broker_problems(store: KafkaStore, spec: TopicSpec) -> list[str]:
+async def _broker_problems(store: KafkaStore, demands: Demands) -> list[str]:
+    """Return one sentence for each setting of a broker that breaks a rule."""
     problems = []
     cluster = await _answer(store, store.admin.describe_cluster())
     for broker in cluster["brokers"]:
@@ -170,10 +197,10 @@ async def _broker_problems(store: KafkaStore, spec: TopicSpec) -> list[str]:
                 "without it a late write can enter a later transaction"
             )
         timeout_max = configs.get("transaction.max.timeout.ms")
-        if timeout_max is not None and int(timeout_max) < spec.transaction_timeout_ms:
+        if timeout_max is not None and int(timeout_max) < demands.transaction_timeout_ms:
             problems.append(
                 f"broker {node_id}: transaction.max.timeout.ms is {timeout_max}, "
-                f"must be at least {spec.transaction_timeout_ms}"
+                f"must be at least {demands.transaction_timeout_ms} (GATEWAY_KAFKA_TRANSACTION_TIMEOUT)"
             )
     return problems
 

@@ -91,6 +91,17 @@ class KafkaBroker:
     def bootstrap_servers(self) -> str:
         return f"{HOST}:{self.port}"
 
+    def joined_by(self, folder: Path, *, node_id: int) -> "KafkaBroker":
+        """Return one more broker of this one's cluster, not started yet; this one stays the controller."""
+        port = free_port(other_than=self.port)
+        properties = {
+            "process.roles": "broker",
+            "node.id": str(node_id),
+            "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
+            "listeners": f"PLAINTEXT://{HOST}:{port}",
+        }
+        return KafkaBroker(folder, port=port, properties=self._properties | properties)
+
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -257,7 +268,12 @@ class KafkaBroker:
 
 
 async def create_topic(
-    bootstrap_servers: str, name: str, *, partitions: int = 1, configs: Properties | None = None
+    bootstrap_servers: str,
+    name: str,
+    *,
+    partitions: int = 1,
+    replication_factor: int = 1,
+    configs: Properties | None = None,
 ) -> None:
     """
     Create a topic and wait until every partition has a leader that clients can find.
@@ -266,7 +282,7 @@ async def create_topic(
         aiokafka.errors.KafkaError: the broker refused it, or does not answer.
         TimeoutError: it was created, but has no leader in time.
     """
-    new_topic = NewTopic(name, partitions, replication_factor=1, topic_configs=dict(configs or {}))
+    new_topic = NewTopic(name, partitions, replication_factor, topic_configs=dict(configs or {}))
     async with _admin(bootstrap_servers) as admin:
         response: Any = await admin.create_topics([new_topic])
         _raise_for_topic_errors(response.topic_errors)

@@ -1,0 +1,195 @@
+"""
+Claim: on Kafka, production refuses every topic and broker setting that would break the promise, with one
+sentence each and all at once; development creates what is missing and warns once of each; and neither
+starts against another partition count.
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from structlog.testing import capture_logs
+
+from dedupe.adapters.kafka_log import KafkaConfig, KafkaStore
+from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
+from dedupe.errors import ConfigurationError
+from tests.conftest import TopicFactory
+from tests.support.client import Client
+from tests.support.gateway import Gateway
+from tests.support.http import cli
+from tests.support.kafka import KafkaBroker, create_topic
+from tests.support.verdict import assert_exactly_once, read_kafka
+
+DAY_MS = 86_400_000
+DEMANDS = Demands(retention_ms=8 * DAY_MS, batch_bytes_max=900 * 1024, transaction_timeout_ms=30_000)
+SAFE = {"retention.ms": str(8 * DAY_MS), "min.insync.replicas": "2"}
+
+REPLICATION = "replication factor is 1, must be at least 3"
+"""What the single broker of the tests cannot do better."""
+
+Prepare: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+async def prepare(kafka_bootstrap: str) -> AsyncIterator[Prepare]:
+    """Check topics of the broker: `prepare(specs, is_development=...)`."""
+    store = await KafkaStore.open(KafkaConfig(kafka_bootstrap))
+
+    async def run(*specs: TopicSpec, is_development: bool, demands: Demands = DEMANDS) -> None:
+        await prepare_topics(store, specs, demands, is_development=is_development)
+
+    yield run
+    await store.close()
+
+
+def spec_of(topic: str, partitions: int = 1) -> TopicSpec:
+    return TopicSpec(topic, partitions, "GATEWAY_PARTITIONS")
+
+
+async def refusals(prepare: Prepare, *specs: TopicSpec, **more: Any) -> list[str]:
+    """Return the sentences with which production refuses topics."""
+    with pytest.raises(ConfigurationError) as caught:
+        await prepare(*specs, is_development=False, **more)
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "demand"),
+    [
+        ("cleanup.policy", "compact", "must be delete: "),
+        ("cleanup.policy", "compact,delete", "must be delete: "),
+        ("retention.ms", str(8 * DAY_MS - 1), f"must be at least {8 * DAY_MS} (GATEWAY_RETENTION): "),
+        ("retention.bytes", "1000000000", "must be -1: "),
+        ("message.timestamp.type", "LogAppendTime", "must be CreateTime: "),
+        ("message.timestamp.after.max.ms", "3600001", "must be at most 3600000: "),
+        ("max.message.bytes", "921599", "must be at least 921600 (GATEWAY_BATCH_BYTES_MAX): "),
+        ("unclean.leader.election.enable", "true", "must be false: "),
+        ("min.insync.replicas", "1", "must be at least 2: "),
+    ],
+)
+async def test_unsafe_topic_setting_is_refused_or_warned_of(
+    name: str, value: str, demand: str, topic: TopicFactory, prepare: Prepare
+) -> None:
+    unsafe = await topic(configs={**SAFE, name: value})
+    expected = [f"topic {unsafe}: {REPLICATION}", f"topic {unsafe}: {name} is {value}, {demand}"]
+    assert_sentences(await refusals(prepare, spec_of(unsafe)), expected)
+    assert_sentences(await warnings(prepare, spec_of(unsafe)), expected)
+
+
+async def test_endless_retention_is_safe(topic: TopicFactory, prepare: Prepare) -> None:
+    endless = await topic(configs={**SAFE, "retention.ms": "-1"})
+    assert_sentences(await refusals(prepare, spec_of(endless)), [f"topic {endless}: {REPLICATION}"])
+
+
+async def test_everything_that_is_wrong_is_said_at_once(topic: TopicFactory, prepare: Prepare) -> None:
+    first = await topic(partitions=2, configs={"cleanup.policy": "compact", "retention.bytes": "1"})
+    demands = Demands(DEMANDS.retention_ms, 2**21, transaction_timeout_ms=900_001)
+    assert_sentences(
+        await refusals(prepare, spec_of(first, 3), spec_of("nobody-made-this"), demands=demands),
+        [
+            f"topic {first} has 2 partitions but GATEWAY_PARTITIONS says 3: ",
+            "topic nobody-made-this does not exist: create it with 1 partitions and replication factor 3",
+            f"topic {first}: {REPLICATION}",
+            f"topic {first}: cleanup.policy is compact, ",
+            f"topic {first}: retention.ms is 604800000, ",
+            f"topic {first}: retention.bytes is 1, ",
+            f"topic {first}: max.message.bytes is 1048588, ",
+            f"topic {first}: min.insync.replicas is 1, ",
+            "broker 1: transaction.max.timeout.ms is 900000, must be at least 900001 ",
+        ],
+    )
+
+
+async def test_development_creates_what_is_missing_and_as_safe_as_one_broker_can(prepare: Prepare) -> None:
+    name = f"made-{uuid.uuid4().hex[:12]}"
+    demands = Demands(3 * DAY_MS, 2**21, transaction_timeout_ms=30_000)
+    expected = [f"topic {name}: {REPLICATION}", f"topic {name}: min.insync.replicas is 1, "]
+    for _ in range(2):
+        assert_sentences(await warnings(prepare, spec_of(name, 3), demands=demands), expected)
+    assert_sentences(await refusals(prepare, spec_of(name, 3), demands=demands), expected)
+
+
+@pytest.mark.parametrize("is_development", [True, False])
+async def test_other_partition_count_is_refused_in_every_mode(
+    is_development: bool, topic: TopicFactory, prepare: Prepare
+) -> None:
+    name = await topic(partitions=2, configs=SAFE)
+    for partitions in (1, 3):
+        with pytest.raises(ConfigurationError) as caught:
+            await prepare(spec_of(name, partitions), is_development=is_development)
+        assert str(caught.value).startswith(
+            f"topic {name} has 2 partitions but GATEWAY_PARTITIONS says {partitions}: "
+        )
+
+
+async def test_broker_that_does_not_verify_transactions_is_warned_of_once(tmp_path: Path) -> None:
+    properties = {"transaction.partition.verification.enable": "false"}
+    with KafkaBroker(tmp_path / "kafka", properties=properties) as broker:
+        gateway = Gateway(tmp_path / "gateway", kafka_env(broker))
+        with gateway:
+            warned = [line for line in gateway.log_path.read_text().splitlines() if "unsafe for" in line]
+        assert [line.count("replication factor is 1") for line in warned] == [1, 0, 1, 0, 0]
+        assert [line.count("min.insync.replicas is 1") for line in warned] == [0, 1, 0, 1, 0]
+        assert "transaction.partition.verification.enable is false, must be true" in warned[-1]
+        refused = cli(production(gateway.folder, broker), "serve")
+    said = [line for line in refused.stderr.decode().splitlines() if line.startswith("gateway: ")]
+    assert (refused.returncode, refused.stdout, len(said)) == (2, b"", 5)
+    assert b"Traceback" not in refused.stderr
+
+
+async def test_production_starts_on_three_brokers_and_survives_one(tmp_path: Path) -> None:
+    with (
+        KafkaBroker(tmp_path / "1") as broker,
+        broker.joined_by(tmp_path / "2", node_id=2),
+        broker.joined_by(tmp_path / "3", node_id=3) as third,
+    ):
+        for name, partitions in (("events", 2), ("events.quarantine", 1)):
+            await create_topic(
+                broker.bootstrap_servers, name, partitions=partitions, replication_factor=3, configs=SAFE
+            )
+        with production(tmp_path / "gateway", broker) as gateway:
+            third.kill()
+            client = Client(gateway.url, seed=1, source="web")
+            for _ in range(3):
+                await client.deliver(client.new_body())
+            await client.deliver_again()
+            await client.close()
+            assert "unsafe for production" not in gateway.log_path.read_text()
+            assert_exactly_once(await read_kafka(broker.bootstrap_servers, "events", 2), [client])
+
+
+def kafka_env(broker: KafkaBroker) -> dict[str, str]:
+    return {
+        "GATEWAY_LOG": "kafka",
+        "GATEWAY_KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers,
+        "GATEWAY_PARTITIONS": "2",
+    }
+
+
+def production(folder: Path, broker: KafkaBroker) -> Gateway:
+    """Return a gateway that is not started yet, in production."""
+    folder.mkdir(exist_ok=True)
+    keys = folder / "keys.yaml"
+    keys.write_text("- {key: web, source: web}\n")
+    env = {
+        "GATEWAY_MODE": "production",
+        "GATEWAY_IDENTITY_SECRET": "public development secret",
+        "GATEWAY_WRITE_KEYS_FILE": str(keys),
+    }
+    return Gateway(folder, kafka_env(broker) | env)
+
+
+async def warnings(prepare: Prepare, *specs: TopicSpec, **more: Any) -> list[str]:
+    """Return what development warns of."""
+    with capture_logs() as logged:
+        await prepare(*specs, is_development=True, **more)
+    return [entry["problem"] for entry in logged if entry["event"] == "unsafe for production"]
+
+
+def assert_sentences(found: Sequence[str], beginnings: Sequence[str]) -> None:
+    """Each sentence begins as the hand-written one in the same place, and there are no others."""
+    assert len(found) == len(beginnings), found
+    for sentence, beginning in zip(found, beginnings, strict=True):
+        assert sentence.startswith(beginning), found
