@@ -2,7 +2,8 @@
 The command line. stdout is for data only; logs, warnings and errors go to stderr.
 
 Exit codes: 0 done or stopped in order, 1 an error that may pass, 2 wrong usage or settings, 3 the
-log belongs to another identity secret or partition count, 128 + n ended at once by a second signal n.
+log was written under another identity secret or partition count, 128 + n ended at once by a second
+signal n.
 """
 
 import asyncio
@@ -58,6 +59,9 @@ def serve() -> None:
     GATEWAY_MODE=development needs nothing.
 
     The first signal lets open commits finish, a second one stops at once; neither loses anything.
+
+    Exit codes: 0 stopped in order, 1 the log stayed out of reach, 2 refused settings, topics or
+    brokers, 3 the log was written under another identity secret or partition count.
     """
 
     def run() -> None:
