@@ -1,28 +1,6 @@
 """
-The SQLite log's file: its schema, a versioned contract with every reader, and how to open it.
-
-    meta         key, value         schema_version, log_id (a uuid4, made with the file)
-    partitions   first_id           what `records.id` would be for the partition's offset 0
-                 topic, partition   whose they are
-                 epoch              raised by each fence; an append under an older one is refused
-                 next_offset        of the next record
-                 log_start_offset   of the oldest record that is kept
-    records      id                 partitions.first_id + offset
-                 timestamp_ms       the next five as in dedupe.record, record format v1
-                 key, value         blobs
-                 source             text
-                 gw                 blob
-                 reason             text, null in the clean stream
-
-What a reader sees is committed. The records of [log_start_offset, next_offset) are there without
-gaps, timestamps not decreasing, and lie side by side in the file. A range of one partition is
-
-    SELECT id - :first_id, timestamp_ms, key, value, source, gw, reason FROM records
-    WHERE id >= :first_id + :start AND id < :first_id + :end ORDER BY id LIMIT 1000
-
-Readers open the file with `mode=ro`, on the writer's machine (WAL needs shared memory), and end
-each transaction after seconds: while one is open, the WAL file beside it can only grow. They check
-`schema_version` first and refuse a larger one than they know.
+The SQLite log's file: how it is made and opened. Its schema is a versioned contract with every
+reader, which docs/ARCHITECTURE.md spells out.
 """
 
 import sqlite3

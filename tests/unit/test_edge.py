@@ -45,10 +45,12 @@ class ScriptedRouter(Router):
         super().__init__([], [], QUARANTINE)
         self.decide = decide
         self.is_hanging = False
+        self.is_asked = asyncio.Event()
 
     async def submit(
         self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
     ) -> list[Outcome]:
+        self.is_asked.set()
         if self.is_hanging:
             await asyncio.Event().wait()
         return self.decide(events)
@@ -205,7 +207,7 @@ async def test_handler_that_the_server_cancels_still_answers_503() -> None:
     router.is_hanging = True
     sent: list[Message] = []
     task = asyncio.create_task(run(edge_over(router), [REQUEST], sent))
-    await asyncio.sleep(0.01)
+    await router.is_asked.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

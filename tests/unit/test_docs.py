@@ -1,0 +1,120 @@
+"""
+Claim: every setting, file, module, class, command, target and error code that the documents name exists.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.cli import app as command_line
+from app.environment import CLIENT_VARIABLES
+from app.problems import PROBLEMS
+from app.receipts import REASONS
+from app.settings import Settings, variable_of
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+    (ROOT / "docs").rglob("*.md")
+)
+CODE = "\n".join(
+    path.read_text(encoding="utf-8")
+    for folder in ("app", "dedupe", "tests", "pipeline")
+    for path in (ROOT / folder).rglob("*.py")
+)
+HTTP_API = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def document(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def text_of(document: Path) -> str:
+    return document.read_text(encoding="utf-8")
+
+
+def code_spans(document: Path) -> list[str]:
+    """Return what stands between single backticks."""
+    prose = re.sub(r"^```.*?^```$", "", text_of(document), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"`([^`\n]+)`", prose)
+
+
+def test_settings_exist(document: Path) -> None:
+    known = CLIENT_VARIABLES.union(map(variable_of, Settings.model_fields))
+    assert set(re.findall(r"GATEWAY_[A-Z_]*[A-Z]", text_of(document))) <= known
+
+
+def test_links_lead_to_files(document: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text_of(document))
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_paths_lead_to_files(document: Path) -> None:
+    paths = [
+        span for span in code_spans(document) if re.fullmatch(r"(app|dedupe|tests|docs|pipeline)/\S+", span)
+    ]
+    assert [path for path in paths if not (list(ROOT.glob(path)) or list(ROOT.glob(f"{path}.py")))] == []
+
+
+def test_classes_and_their_methods_exist(document: Path) -> None:
+    for span in code_spans(document):
+        if named := re.fullmatch(r"([A-Z]\w*[a-z]\w*)\.(\w+)|([A-Z]\w+Error)", span):
+            name, method, error = named.groups()
+            assert re.search(rf"^class {name or error}\b", CODE, flags=re.MULTILINE)
+            assert not method or f"def {method}(" in CODE
+
+
+def test_make_targets_exist(document: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):.*##", makefile, flags=re.MULTILINE))
+    named = set(re.findall(r"(?:^|`|\d )make ([a-z]+)", text_of(document), flags=re.MULTILINE))
+    assert named <= targets
+
+
+def test_commands_exist(document: Path) -> None:
+    named = set(re.findall(r"(?:`|\.venv/bin/)gateway ([a-z]+)", text_of(document)))
+    assert named <= commands()
+
+
+def test_every_module_of_the_core_has_its_role() -> None:
+    table = ARCHITECTURE.partition("## Modules")[2].partition("\n## ")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = {path.name for cell in cells for path in modules_of(cell)}
+    modules = {path.name for path in (ROOT / "dedupe").glob("*.py")} - {"__init__.py"}
+    assert modules <= named
+
+
+def modules_of(cell: str) -> Iterator[Path]:
+    """Yield the files of one cell; a name without a folder lies beside the first one."""
+    folder = ROOT
+    for name in re.findall(r"`([^`]+)`", cell):
+        if "/" in name:
+            folder = (ROOT / name).parent
+        found = list(folder.glob(f"{Path(name).name}.py")) + list(folder.glob(Path(name).name))
+        assert found, name
+        yield from found
+
+
+def test_error_codes_and_statuses_are_the_real_ones() -> None:
+    rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", HTTP_API, flags=re.MULTILINE)
+    assert rows
+    assert all(PROBLEMS[code].status == int(status) for status, code in rows)
+
+
+def test_every_reason_to_keep_an_event_apart_is_documented() -> None:
+    table = HTTP_API.partition("## Events that are kept apart")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == set(REASONS)
+
+
+def commands() -> set[str]:
+    """Return the names of the command line's commands."""
+    names = {
+        command.name or command.callback.__name__
+        for command in command_line.registered_commands
+        if command.callback
+    }
+    return names | {str(group.name) for group in command_line.registered_groups}
