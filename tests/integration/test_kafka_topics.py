@@ -124,6 +124,7 @@ async def test_other_partition_count_is_refused_in_every_mode(
         )
 
 
+@pytest.mark.kafka
 async def test_broker_that_does_not_verify_transactions_is_warned_of_once(tmp_path: Path) -> None:
     properties = {"transaction.partition.verification.enable": "false"}
     with KafkaBroker(tmp_path / "kafka", properties=properties) as broker:
@@ -139,6 +140,7 @@ async def test_broker_that_does_not_verify_transactions_is_warned_of_once(tmp_pa
     assert b"Traceback" not in refused.stderr
 
 
+@pytest.mark.kafka
 async def test_production_starts_on_three_brokers_and_survives_one(tmp_path: Path) -> None:
     with (
         KafkaBroker(tmp_path / "1") as broker,
