@@ -119,8 +119,8 @@ class RocksIndex:
 
     @property
     def keys_estimate(self) -> int:
-        """See DedupeIndex."""
-        return self._figure("rocksdb.estimate-num-keys")
+        """See DedupeIndex. The sentinel is none of them."""
+        return max(0, self._figure("rocksdb.estimate-num-keys") - 1)
 
     @property
     def size_bytes(self) -> int:

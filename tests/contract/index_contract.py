@@ -75,6 +75,7 @@ class IndexContract:
         assert list(index.steps) == []
         assert index.lookup([key_of(0), key_of(1)]) == [None, None]
         assert index.covers(0)
+        assert index.keys_estimate == 0
 
     def test_new_index_is_still_empty_when_reopened(self, store: IndexStore, index: DedupeIndex) -> None:
         index.close()
