@@ -43,8 +43,6 @@ class Restorer:
             keys_max=context.policy.keys_max,
         )
         self._index: DedupeIndex | None = None
-        self._reason_to_reset: str | None = None
-        self._is_fresh = False
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
         self.window = Window(context.policy)
         self.log_start: Offset = 0
@@ -57,30 +55,23 @@ class Restorer:
 
     async def check(self) -> None:
         """
-        Open the index and check one record of the log, before a fence disturbs anybody.
+        Check one record of the log, before a fence disturbs anybody, and open the index.
 
-        The record is the last one the index knows, which proves that the index follows this very
-        log, or else the log's first.
+        The record comes first: an index of another secret would be taken for a useless one.
 
         Raises:
             IdentityMismatchError: final, see RecordCheck.
             LogCorruptError: final until an operator looks.
-            RetriableError: the log cannot be read now.
+            IndexCorruptError: the index is unusable and cannot be deleted.
+            RetriableError: the log or the index cannot be read now.
         """
         self.log_start, end = await self._log.bounds()
-        if self._index is None:
-            self._index = self._open()
-        state = self._index.state
-        self._is_fresh = state.last_offset < 0
-        self._reason_to_reset = None
-        knows_last = state.last_offset >= self.log_start
-        probe = await self._first_record(state.last_offset, end) if knows_last else None
-        if knows_last and (probe is None or self._key_of(probe) != state.last_key):
-            self._reason_to_reset = "the log does not hold the last record it knows"
-        if probe is None:
-            probe = await self._first_record(self.log_start, end)
+        if self._index is not None:
+            return
+        probe = await self._first_record(self.log_start, end)
         if probe is not None:
             self._check.key_of(probe)
+        self._index = self._open()
 
     async def replay(self, end: Offset, on_keys: Callable[[Sequence[EventKey]], None]) -> None:
         """
@@ -91,7 +82,7 @@ class Restorer:
         """
         index = self.index
         self.window = Window(self._context.policy, index.steps)
-        self._reset_if_needed(end)
+        await self._reset_if_needed(end)
         replay = Replay(index, self.window, self._check)
         start = index.state.applied_offset
         async with aclosing(self._log.read(start, end)) as batches:
@@ -137,23 +128,37 @@ class Restorer:
                 return records[0]
         return None
 
-    def _key_of(self, record: LogRecord) -> EventKey | None:
-        """The record's key, if it stands where the index says its last one is."""
-        return self._check.key_of(record) if record.offset == self.index.state.last_offset else None
-
-    def _reset_if_needed(self, end: Offset) -> None:
-        if self._is_fresh and self.index.state.applied_offset == self.log_start:
-            return  # empty, and so it begins where the log does
-        if not self._is_fresh:
-            reason = self._reason_to_reset or reason_to_rebuild(
-                self.index, window_start=self.window.start, log_start=self.log_start, end=end
-            )
+    async def _reset_if_needed(self, end: Offset) -> None:
+        state = self.index.state
+        if state.last_offset < 0:
+            if state.applied_offset == self.log_start:
+                return  # empty, and so it begins where the log does
+        else:
+            reason = await self._reason_to_rebuild(end)
             if reason is None:
                 return
             self._metrics.rebuilds += 1
             self._report.error("index is rebuilt from the log", reason=reason)
         self.index.reset(self.log_start)
         self.window = Window(self._context.policy)
+
+    async def _reason_to_rebuild(self, end: Offset) -> str | None:
+        """
+        Return what speaks against continuing from the index, or None.
+
+        The record it calls the last proves that it follows this very log. It is read after the
+        fence: before, a commit whose marker is late would look like a lost one.
+        """
+        reason = reason_to_rebuild(
+            self.index, window_start=self.window.start, log_start=self.log_start, end=end
+        )
+        if reason is not None:
+            return reason
+        state = self.index.state
+        last = await self._first_record(state.last_offset, end)
+        if last is None or last.offset != state.last_offset or self._check.key_of(last) != state.last_key:
+            return "the log does not hold the last record it knows"
+        return None
 
     def _finish_report(self, replay: Replay) -> None:
         state = self.index.state

@@ -1,0 +1,50 @@
+"""Claim: a lane comes back by itself from what befalls its log, and at no higher price than it must."""
+
+import pytest
+
+from dedupe.errors import IdentityMismatchError
+from dedupe.identity import Identity
+from dedupe.router import Router
+from dedupe.sim.sim_log import SimFaults
+from tests.sim.world import World
+
+
+def rebuilds_of(router: Router) -> int:
+    return sum(lane.metrics.rebuilds for lane in router.all_lanes)
+
+
+async def test_commit_whose_marker_is_late_costs_no_rebuild() -> None:
+    world = World(faults=SimFaults(seed=1, delay_marker=1.0, abort=0.3))
+    router = world.boot()
+    await world.wait_until_active()
+
+    for number in range(60):
+        await world.send([world.event(str(number))])
+        await world.wait_until_active()
+
+    assert sum(lane.metrics.failures for lane in router.all_lanes) > 5
+    assert rebuilds_of(router) == 0
+    world.judge()
+
+
+async def test_start_with_a_wrong_secret_leaves_the_indexes_alone() -> None:
+    world = World()
+    world.boot()
+    await world.wait_until_active()
+    for number in range(20):
+        await world.deliver([world.event(str(number))])
+    await world.crash()
+    right, world.identity = world.identity, Identity(b"a secret of somebody else")
+    world.boot()
+    with pytest.raises(IdentityMismatchError):
+        await world.wait_until_active()
+    await world.crash()
+    world.identity = right
+
+    router = world.boot()
+    await world.wait_until_active()
+
+    assert [lane.metrics.restored_records for lane in router.lanes] == [0, 0]
+    for number in range(20):
+        await world.deliver([world.event(str(number))])
+    world.judge()
