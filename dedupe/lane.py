@@ -130,7 +130,7 @@ class Lane:
         while (batch := await self._take()) is not None:
             try:
                 has_appended = await self._commit(batch)
-            except Exception as err:
+            except BaseException as err:  # a cancellation too: nobody else knows whose events these are
                 self._refuse(batch, err)
                 raise
             if has_appended and self._log.pause_after_append_s:
@@ -309,7 +309,7 @@ class Lane:
         except TimeoutError:
             pass
 
-    def _refuse(self, batch: Batch, err: Exception) -> None:
+    def _refuse(self, batch: Batch, err: BaseException) -> None:
         """Answer the waiters of a batch whose commit failed."""
         self.metrics.tally.unknown += len(batch.events)
         for submission, _ in batch.shares:
@@ -318,7 +318,8 @@ class Lane:
     def _refuse_untaken(self, submission: Submission) -> None:
         """Answer a submission of which at least the remaining events were never judged."""
         self.metrics.tally.refused += len(submission.events) - submission.taken
-        submission.fail(LaneNotActiveError(f"partition {self.partition} of {self.topic} stopped serving"))
+        kind = OutcomeUnknownError if submission.taken else LaneNotActiveError
+        submission.fail(kind(f"partition {self.partition} of {self.topic} stopped serving"))
 
     async def _release(self) -> None:
         for submission in self.queue.take_all():

@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 
 from dedupe.admission import Admission
 from dedupe.clock import Deadline
-from dedupe.errors import DeadlineExceededError, DiskFullError, LaneNotActiveError, RetriableError
+from dedupe.errors import (
+    DeadlineExceededError,
+    DiskFullError,
+    LaneNotActiveError,
+    LaneSaturatedError,
+    OutcomeUnknownError,
+    RetriableError,
+)
 from dedupe.lane import Lane
 from dedupe.lane_queue import Outcome
 from dedupe.lane_state import LaneState
@@ -151,9 +158,15 @@ class Router:
             if outcome.admission is Admission.CONFLICT
         ]
         shares = [*rejected, *_shares_of(self.quarantine_lanes, conflicts)]
-        if conflicts:
+        if not shares:
+            return
+        try:
             self._check_room(shares)
-        await _decide(shares, sum(len(share.events) for share in shares), received_ms, deadline)
+            await _decide(shares, sum(len(share.events) for share in shares), received_ms, deadline)
+        except (LaneNotActiveError, LaneSaturatedError, DiskFullError) as err:
+            if not events:
+                raise
+            raise OutcomeUnknownError("the request's other events are committed") from err
 
 
 def _shares_of(lanes: Sequence[Lane], events: Sequence[Event]) -> list[Share]:
@@ -184,11 +197,22 @@ async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadlin
     _, pending = await asyncio.wait(answers, timeout=deadline.remaining_s)
     if pending:
         raise DeadlineExceededError("no verdict in time")
+    _check_answers(answers)
     outcomes: list[Outcome] = [NO_OUTCOME] * count
     for share, answer in zip(shares, answers, strict=True):
         for place, outcome in zip(share.places, answer.result(), strict=True):
             outcomes[place] = outcome
     return outcomes
+
+
+def _check_answers(answers: "Sequence[asyncio.Future[list[Outcome]]]") -> None:
+    """Raise if a lane gave its share up: only if all of them did, untaken, was nothing taken."""
+    errors = [err for answer in answers if (err := answer.exception())]
+    if not errors:
+        return
+    if len(errors) == len(answers) and all(isinstance(err, LaneNotActiveError) for err in errors):
+        raise errors[0]
+    raise OutcomeUnknownError("some of the request's events may be committed") from errors[0]
 
 
 def _mark_retrieved(answer: "asyncio.Future[list[Outcome]]") -> None:

@@ -119,6 +119,10 @@ class World:
                     task.result()
             await asyncio.sleep(0)
 
+    def end_lane(self, number: int) -> None:
+        """Cancel one lane, as a shutdown does when the time for it is over."""
+        self._tasks[number].cancel()
+
     async def crash(self, *, lost_updates: int = 0) -> None:
         """End the process; the tail of the index may be lost with it."""
         for task in self._tasks:

@@ -1,0 +1,106 @@
+"""Claim: "nothing was taken" is only said of requests of which nothing was, and every waiter is answered."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from dedupe.clock import Deadline
+from dedupe.errors import LaneNotActiveError, OutcomeUnknownError
+from dedupe.identity import fingerprint_of
+from dedupe.lane_queue import LaneQueue, Outcome, QueueLimits
+from dedupe.router import Router
+from dedupe.types import Event
+from tests.sim.world import FOREVER_S, World
+
+
+async def booted() -> tuple[World, Router]:
+    world = World()
+    router = world.boot()
+    await world.wait_until_active()
+    return world, router
+
+
+def submitted(
+    world: World, router: Router, events: Sequence[Event], rejected: Sequence[Event] = ()
+) -> "asyncio.Task[list[Outcome]]":
+    return asyncio.ensure_future(
+        router.submit(
+            events, rejected, received_ms=world.clock.now_ms(), deadline=Deadline(world.clock, FOREVER_S)
+        )
+    )
+
+
+def one_of_each_partition(world: World) -> list[Event]:
+    events = {event.partition: event for event in (world.event(str(n)) for n in range(20))}
+    return [events[0], events[1]]
+
+
+async def test_full_quarantine_leaves_the_outcome_of_a_committed_request_unknown() -> None:
+    world, router = await booted()
+    await world.deliver([world.event("a")])
+    (quarantine_lane,) = router.quarantine_lanes
+    roomy, quarantine_lane.queue = quarantine_lane.queue, LaneQueue(QueueLimits(queue_events_max=0))
+    request = [world.event("a", content="other"), world.event("b")]
+
+    with pytest.raises(OutcomeUnknownError):
+        await submitted(world, router, request)
+
+    quarantine_lane.queue = roomy
+    await world.deliver(request)
+    world.judge()
+
+
+async def test_lane_that_ends_leaves_the_outcome_of_the_other_lanes_part_unknown() -> None:
+    world, router = await booted()
+    request = submitted(world, router, one_of_each_partition(world))
+    await asyncio.sleep(0)
+    world.end_lane(1)
+
+    with pytest.raises(OutcomeUnknownError):
+        await request
+
+
+async def test_quarantine_that_ends_meanwhile_is_not_waited_for() -> None:
+    world, router = await booted()
+    content = b'"no object"'
+    rejected = router.quarantine.event(
+        source="sim",
+        message_id="",
+        fingerprint=fingerprint_of(content),
+        content=content,
+        reason="not_an_object",
+    )
+    request = submitted(world, router, [world.event("a")], [rejected])
+    await asyncio.sleep(0)
+    world.end_lane(2)
+
+    async with asyncio.timeout(5):
+        with pytest.raises(OutcomeUnknownError):
+            await request
+
+
+async def test_request_that_no_lane_has_begun_was_not_taken() -> None:
+    world, router = await booted()
+    request = submitted(world, router, one_of_each_partition(world))
+    await asyncio.sleep(0)
+    world.end_lane(0)
+    world.end_lane(1)
+
+    with pytest.raises(LaneNotActiveError):
+        await request
+
+
+async def test_cancelled_lane_answers_the_batch_that_it_was_committing() -> None:
+    world, router = await booted()
+    request = submitted(world, router, [world.event("a")])
+    lane = router.lanes[world.event("a").partition]
+    while not world.log.partition(lane.topic, lane.partition).open:
+        await asyncio.sleep(0)
+    world.end_lane(lane.partition)
+
+    async with asyncio.timeout(5):
+        with pytest.raises(OutcomeUnknownError):
+            await request
+
+    assert (router.totals.received, router.totals.unknown, router.in_flight) == (1, 1, 0)
