@@ -61,6 +61,7 @@ class Lane:
         self._is_draining = False
         self._in_doubt: set[EventKey] = set()
         self._append_began: float | None = None
+        self._house_kept_at = 0.0
         self._next_lane_seq = 0
         self._fenced_at: float | None = None
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
@@ -127,6 +128,7 @@ class Lane:
     # ---- serving
 
     async def _serve(self) -> None:
+        self._house_kept_at = self._context.clock.monotonic()
         while (batch := await self._take()) is not None:
             try:
                 has_appended = await self._commit(batch)
@@ -201,6 +203,7 @@ class Lane:
     async def _take(self) -> Batch | None:
         """Wait for the next batch; None once drained."""
         while True:
+            await self._keep_house_if_due()
             for expired in self.queue.take_expired():
                 self._refuse_untaken(expired)
             batch = self.queue.take_batch()
@@ -213,9 +216,14 @@ class Lane:
                 async with asyncio.timeout(self._context.times.housekeeping_s):
                     await self._wake.wait()
             except TimeoutError:
-                await self._keep_house()
+                pass
 
-    async def _keep_house(self) -> None:
+    async def _keep_house_if_due(self) -> None:
+        """Look after the index at intervals, busy or not: a busy one is what outgrows its disk bound."""
+        now = self._context.clock.monotonic()
+        if self._is_draining or now - self._house_kept_at < self._context.times.housekeeping_s:
+            return
+        self._house_kept_at = now
         try:
             log_start, _ = await self._log.bounds()
         except RetriableError:

@@ -10,7 +10,6 @@ from random import Random
 
 import pytest
 
-from dedupe.index import IndexIdentity
 from dedupe.sim.sim_log import SimFaults
 from dedupe.types import Event
 from tests.sim.world import CLEAN, World
@@ -69,13 +68,4 @@ def _request(world: World, dice: Random) -> list[Event]:
 def _hurt_disk(world: World, dice: Random) -> None:
     """Lose the index of a lane now and then."""
     if dice.random() < 0.2:
-        identity = IndexIdentity(
-            log_id=world.log.log_id,
-            topic=CLEAN.topic,
-            partition=dice.randrange(CLEAN.partitions),
-            partitions=CLEAN.partitions,
-            key_check=world.identity.check_value,
-            window_ms=world.policy.window_ms,
-            keys_max=world.policy.keys_max,
-        )
-        world.disk.discard(identity)
+        world.disk.discard(world.index_identity(dice.randrange(CLEAN.partitions)))

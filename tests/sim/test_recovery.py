@@ -48,3 +48,23 @@ async def test_start_with_a_wrong_secret_leaves_the_indexes_alone() -> None:
     for number in range(20):
         await world.deliver([world.event(str(number))])
     world.judge()
+
+
+async def test_busy_lane_notices_that_its_index_dropped_entries_of_the_window() -> None:
+    world = World()
+    router = world.boot()
+    await world.wait_until_active()
+    for number in range(20):
+        await world.deliver([world.event(str(number))])
+    for lane in router.lanes:
+        world.disk.drop_before(world.index_identity(lane.partition), 5)
+
+    for number in range(20, 60):
+        world.clock.ms += 1_000
+        await world.deliver([world.event(str(number))])
+    await world.wait_until_active()
+    for number in range(60):
+        await world.deliver([world.event(str(number))])
+
+    assert rebuilds_of(router) == 2
+    world.judge()

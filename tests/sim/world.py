@@ -14,6 +14,7 @@ from dedupe.admission import Admission
 from dedupe.clock import Deadline
 from dedupe.errors import RetriableError
 from dedupe.identity import Identity, fingerprint_of
+from dedupe.index import IndexIdentity
 from dedupe.lane import Lane
 from dedupe.lane_context import IdentityGate, LaneContext, LaneTimes
 from dedupe.lane_queue import Outcome, QueueLimits
@@ -137,6 +138,18 @@ class World:
         return any(
             task.done() and not task.cancelled() and isinstance(task.exception(), SimulatedCrashError)
             for task in self._tasks
+        )
+
+    def index_identity(self, partition: int) -> IndexIdentity:
+        """Return what names the index of one clean lane."""
+        return IndexIdentity(
+            log_id=self.log.log_id,
+            topic=CLEAN.topic,
+            partition=partition,
+            partitions=CLEAN.partitions,
+            key_check=self.identity.check_value,
+            window_ms=self.policy.window_ms,
+            keys_max=self.policy.keys_max,
         )
 
     # ---- clients
