@@ -60,6 +60,7 @@ class Lane:
         self._wake = asyncio.Event()
         self._is_draining = False
         self._in_doubt: set[EventKey] = set()
+        self._in_doubt_from: Offset = 0
         self._append_began: float | None = None
         self._house_kept_at = 0.0
         self._next_lane_seq = 0
@@ -180,7 +181,7 @@ class Lane:
             )
             self.restorer.index.apply(update)
         except Exception:
-            self._in_doubt = {event.key for event in new}
+            self._in_doubt, self._in_doubt_from = {event.key for event in new}, state.applied_offset
             raise
         self._context.crashpoint("apply")
         self._next_lane_seq = first_seq + len(new)
@@ -251,9 +252,15 @@ class Lane:
         if self._is_draining:
             self._transition_to(LaneState.DRAINING)
 
-    def _resolve_doubt(self, keys: Sequence[EventKey]) -> None:
-        """Count events that were answered "unknown" and are committed after all."""
-        found = self._in_doubt.intersection(keys)
+    def _resolve_doubt(self, entries: Sequence[tuple[EventKey, Entry]]) -> None:
+        """
+        Count events that were answered "unknown" and are committed after all.
+
+        A rebuild meets copies of them, too, that are older than the window.
+        """
+        found = {
+            key for key, entry in entries if key in self._in_doubt and entry.offset >= self._in_doubt_from
+        }
         self._in_doubt -= found
         self._next_lane_seq += len(found)
         self.metrics.tally.accepted += len(found)

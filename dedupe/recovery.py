@@ -76,9 +76,9 @@ class Replay:
         self.records = 0
         self.sequence_gaps = 0
 
-    def apply(self, records: Sequence[LogRecord]) -> list[EventKey]:
+    def apply(self, records: Sequence[LogRecord]) -> list[tuple[EventKey, Entry]]:
         """
-        Apply one batch, n >= 1, and return its keys in order.
+        Apply one batch, n >= 1, and return what the index holds of it now, in order.
 
         Raises:
             LogCorruptError, IdentityMismatchError: see RecordCheck.
@@ -103,7 +103,7 @@ class Replay:
             )
         )
         self.records += len(records)
-        return [key for key, _ in entries]
+        return entries
 
     def finish(self, end: Offset, *, log_start: Offset) -> None:
         """

@@ -16,7 +16,7 @@ from dedupe.lane_context import LaneContext
 from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics
 from dedupe.recovery import RecordCheck, Replay, reason_to_rebuild
-from dedupe.types import EventKey, LogRecord, Offset
+from dedupe.types import Entry, EventKey, LogRecord, Offset
 from dedupe.window import Window
 
 CLOCK_JUMP_MS = 3_600_000
@@ -73,9 +73,11 @@ class Restorer:
             self._check.key_of(probe)
         self._index = self._open()
 
-    async def replay(self, end: Offset, on_keys: Callable[[Sequence[EventKey]], None]) -> None:
+    async def replay(
+        self, end: Offset, on_entries: Callable[[Sequence[tuple[EventKey, Entry]]], None]
+    ) -> None:
         """
-        Bring the index to `end`, telling the keys of each batch applied.
+        Bring the index to `end`, telling the entries of each batch applied.
 
         Raises:
             RetriableError, IndexCorruptError, LogCorruptError, IdentityMismatchError.
@@ -87,7 +89,7 @@ class Restorer:
         start = index.state.applied_offset
         async with aclosing(self._log.read(start, end)) as batches:
             async for records in batches:
-                on_keys(replay.apply(records))
+                on_entries(replay.apply(records))
                 self._metrics.restored_records += len(records)
                 self._metrics.restore_lag = end - index.state.applied_offset
                 await asyncio.sleep(0)

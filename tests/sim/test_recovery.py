@@ -6,6 +6,7 @@ from dedupe.errors import IdentityMismatchError
 from dedupe.identity import Identity
 from dedupe.router import Router
 from dedupe.sim.sim_log import SimFaults
+from dedupe.window import WindowPolicy
 from tests.sim.world import World
 
 
@@ -68,3 +69,27 @@ async def test_busy_lane_notices_that_its_index_dropped_entries_of_the_window() 
 
     assert rebuilds_of(router) == 2
     world.judge()
+
+
+async def test_event_whose_old_copy_the_replay_meets_is_not_counted_for_it() -> None:
+    world = World(policy=WindowPolicy(window_ms=64_000, keys_max=1_000_000))
+    router = world.boot()
+    await world.wait_until_active()
+    first = world.event("a")
+    lane = router.lanes[first.partition]
+    await world.deliver([first])
+    others = [event for event in map(world.event, "bcdefghijk") if event.partition == lane.partition]
+    for other in others[:2]:  # beyond the window: the id is new again
+        world.clock.ms += 100_000
+        await world.deliver([other])
+    world.told.clear()
+    committed, before = lane.metrics.tally.accepted, router.totals
+    world.log.dice.faults = SimFaults(abort=1.0)
+    assert not await world.send([first])
+    world.disk.damage(world.index_identity(lane.partition))
+    world.log.dice.faults = SimFaults()
+    await world.wait_until_active()
+
+    assert lane.metrics.rebuilds == 1
+    assert lane.metrics.tally.accepted == committed
+    assert router.totals.unknown == before.unknown + 1

@@ -103,9 +103,9 @@ def test_replay_leaves_entries_state_and_steps() -> None:
     index = MemoryStore().open(INDEX_IDENTITY)
     replay = Replay(index, Window(POLICY), CHECK)
 
-    keys = replay.apply([record(3, lane_seq=0), record(4, lane_seq=1, timestamp_ms=1_150)])
+    entries = replay.apply([record(3, lane_seq=0), record(4, lane_seq=1, timestamp_ms=1_150)])
 
-    assert keys == [key(3), key(4)]
+    assert entries == [(key(3), Entry(3, b"f" * 8)), (key(4), Entry(4, b"f" * 8))]
     assert index.lookup([key(3), key(4)]) == [Entry(3, b"f" * 8), Entry(4, b"f" * 8)]
     assert index.state == IndexState(5, 2, 1_150, 4, key(4))
     assert list(index.steps) == [Step(1_000, 3, 0), Step(1_150, 4, 1)]
