@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dedupe.errors import IdentityMismatchError
 from dedupe.identity import Identity
 from dedupe.index import DedupeIndex, IndexState, IndexUpdate
-from dedupe.record import is_identified_by, parse_identity
+from dedupe.record import RecordIdentity, is_identified_by, parse_identity
 from dedupe.types import Entry, EventKey, LogRecord, Offset
 from dedupe.window import Step, Window
 
@@ -25,9 +25,9 @@ class RecordCheck:
     partition: int
     partitions: int
 
-    def key_of(self, record: LogRecord) -> EventKey:
+    def identity_of(self, record: LogRecord) -> RecordIdentity:
         """
-        Return the record's event key.
+        Return what the record says about itself.
 
         Raises:
             LogCorruptError: it is not a record of ours.
@@ -41,7 +41,7 @@ class RecordCheck:
                 f"partition {self.partition}, offset {record.offset}: this record was written with another "
                 "GATEWAY_IDENTITY_SECRET or another number of partitions; serving now would let duplicates in"
             )
-        return found.key
+        return found
 
 
 def reason_to_rebuild(
@@ -89,13 +89,12 @@ class Replay:
         newest_ms = self._index.state.newest_timestamp_ms
         expected = self._index.state.next_lane_seq if self._index.state.last_offset >= 0 else None
         for record in records:
-            key = self._check.key_of(record)
-            found = parse_identity(record)
+            found = self._check.identity_of(record)
             if expected is not None and found.lane_seq != expected:
                 self.sequence_gaps += 1
             expected = found.lane_seq + 1
             newest_ms = max(newest_ms, record.timestamp_ms)
-            entries.append((key, Entry(record.offset, found.fingerprint)))
+            entries.append((found.key, Entry(record.offset, found.fingerprint)))
             steps.append(Step(newest_ms, record.offset, found.lane_seq))
         self._index.apply(
             index_update(

@@ -70,7 +70,7 @@ class Restorer:
             return
         probe = await self._first_record(self.log_start, end)
         if probe is not None:
-            self._check.key_of(probe)
+            self._check.identity_of(probe)
         self._index = self._open()
 
     async def replay(
@@ -158,7 +158,10 @@ class Restorer:
             return reason
         state = self.index.state
         last = await self._first_record(state.last_offset, end)
-        if last is None or last.offset != state.last_offset or self._check.key_of(last) != state.last_key:
+        if last is None or (last.offset, self._check.identity_of(last).key) != (
+            state.last_offset,
+            state.last_key,
+        ):
             return "the log does not hold the last record it knows"
         return None
 

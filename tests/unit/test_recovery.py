@@ -76,7 +76,7 @@ def test_index_is_rebuilt(log_start: int, end: int, dropped_before: int, reason:
 
 
 def test_record_of_ours_gives_its_key() -> None:
-    assert CHECK.key_of(record(7, lane_seq=7)) == key(7)
+    assert CHECK.identity_of(record(7, lane_seq=7)).key == key(7)
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_record_of_ours_gives_its_key() -> None:
 )
 def test_record_of_another_secret_or_partition_is_refused(check: RecordCheck) -> None:
     with pytest.raises(IdentityMismatchError, match="offset 7"):
-        check.key_of(record(7, lane_seq=7))
+        check.identity_of(record(7, lane_seq=7))
 
 
 def test_record_that_is_not_ours_is_refused() -> None:
     with pytest.raises(LogCorruptError):
-        CHECK.key_of(LogRecord(7, 1, b"id", b"{}", []))
+        CHECK.identity_of(LogRecord(7, 1, b"id", b"{}", []))
 
 
 # ---- replay
