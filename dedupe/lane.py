@@ -350,5 +350,5 @@ class Lane:
 
     def _transition_to(self, state: LaneState) -> None:
         assert state in TRANSITIONS[self.state], (self.state, state)
-        self._report.info("lane state", old=self.state.value, new=state.value)
+        self._report.debug("lane state", old=self.state.value, new=state.value)
         self.state = state
