@@ -69,10 +69,11 @@ def _lines(records: Sequence[LogRecord], partition: int) -> bytes:
 
 
 def _line(record: LogRecord, partition: int) -> bytes:
+    found = parse_identity(record)
     return orjson.dumps(
         {
-            "messageId": record.key.decode(),
-            "source": parse_identity(record).source,
+            "messageId": found.message_id,
+            "source": found.source,
             "partition": partition,
             "offset": record.offset,
             "timestamp": record.timestamp_ms,

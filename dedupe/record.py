@@ -42,13 +42,14 @@ _SESSION = struct.Struct(">16s16sQQQ")
 
 
 class RecordIdentity(NamedTuple):
-    """What a committed record says about itself, decoded from its headers."""
+    """What a committed record says about itself, decoded from its headers and its Kafka key."""
 
     key: EventKey
     fingerprint: Fingerprint
     lane_seq: int
     flags: int
     source: str
+    message_id: str
     session: Session | None
 
 
@@ -67,7 +68,7 @@ def build_record(event: Event, *, lane_seq: int, timestamp_ms: int) -> NewRecord
 
 def parse_identity(record: LogRecord) -> RecordIdentity:
     """
-    Decode a committed record's headers.
+    Decode a committed record's headers and Kafka key.
 
     Raises:
         LogCorruptError: it is not a record of this format. Nothing can be concluded from it.
@@ -82,18 +83,18 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
             )
         session = Session(*_SESSION.unpack_from(gateway, _BASE.size)) if flags & FLAG_SESSION else None
         source = headers[HEADER_SOURCE].decode()
+        message_id = record.key.decode()
     except (KeyError, struct.error, UnicodeDecodeError) as err:
         raise LogCorruptError(
             f"record at offset {record.offset} was not written by a gateway: {err!r}"
         ) from err
-    return RecordIdentity(key, fingerprint, lane_seq, flags, source, session)
+    return RecordIdentity(key, fingerprint, lane_seq, flags, source, message_id, session)
 
 
 def is_identified_by(
     record: LogRecord, found: RecordIdentity, identity: Identity, *, partition: int, partitions: int
 ) -> bool:
     """Whether the record's key and partition are those that this secret and partition count give."""
-    message_id = record.key.decode()
     if found.session is not None:
         session = found.session
         key = identity.sequence_key(session.client_hash, session.session_hash, session.sequence)
@@ -101,8 +102,8 @@ def is_identified_by(
     else:
         is_quarantine = any(name == HEADER_REASON for name, _ in record.headers)
         if is_quarantine:
-            key = identity.quarantine_key(found.source, message_id, found.fingerprint)
+            key = identity.quarantine_key(found.source, found.message_id, found.fingerprint)
         else:
-            key = identity.message_key(found.source, message_id)
+            key = identity.message_key(found.source, found.message_id)
         routing_key = key
     return key == found.key and partition_of(routing_key, partitions) == partition

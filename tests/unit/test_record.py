@@ -95,7 +95,7 @@ def test_record_says_all_that_was_built_into_it(
     expected_flags = flags | (FLAG_SESSION if session else 0)
     assert record[:3] == (7, message_id.encode(), b"{}")
     assert parse_identity(committed(record)) == RecordIdentity(
-        key, fingerprint, lane_seq, expected_flags, source, session
+        key, fingerprint, lane_seq, expected_flags, source, message_id, session
     )
     assert dict(record.headers).get("reason") == (None if reason is None else reason.encode())
 
@@ -151,6 +151,7 @@ HEADERS: Headers = build_record(message(), lane_seq=5, timestamp_ms=1).headers
         pytest.param(
             LogRecord(42, 1, b"id", b"{}", [("source", b"\xff"), HEADERS[1]]), id="source is not UTF-8"
         ),
+        pytest.param(LogRecord(42, 1, b"\xff", b"{}", HEADERS), id="message id is not UTF-8"),
         pytest.param(with_gateway_header(lambda _: b""), id="empty"),
         pytest.param(with_gateway_header(lambda gateway: gateway[:33]), id="cut by one byte"),
         pytest.param(with_gateway_header(lambda gateway: b"\x00" + gateway[1:]), id="version 0"),
@@ -163,9 +164,9 @@ HEADERS: Headers = build_record(message(), lane_seq=5, timestamp_ms=1).headers
         ),
     ],
 )
-def test_malformed_headers_are_refused(record: LogRecord) -> None:
+def test_malformed_records_are_refused(record: LogRecord) -> None:
     with pytest.raises(LogCorruptError, match="offset 42"):
-        parse_identity(record)
+        is_identified_by(record, parse_identity(record), IDENTITY, partition=0, partitions=1)
 
 
 # ---- whose record it is
