@@ -19,6 +19,9 @@ from dedupe.recovery import RecordCheck, Replay, reason_to_rebuild
 from dedupe.types import Entry, EventKey, LogRecord, Offset
 from dedupe.window import Window
 
+PROGRESS_S = 5.0
+"""A replay of days takes minutes, in which somebody waits for the gateway to serve."""
+
 CLOCK_JUMP_MS = 3_600_000
 """A log whose newest record is this far in the future was written by a wrong clock, or ours is."""
 
@@ -87,11 +90,17 @@ class Restorer:
         await self._reset_if_needed(end)
         replay = Replay(index, self.window, self._check)
         start = index.state.applied_offset
+        said_at = self._context.clock.monotonic()
         async with aclosing(self._log.read(start, end)) as batches:
             async for records in batches:
                 on_entries(replay.apply(records))
                 self._metrics.restored_records += len(records)
                 self._metrics.restore_lag = end - index.state.applied_offset
+                if (now := self._context.clock.monotonic()) - said_at >= PROGRESS_S:
+                    said_at = now
+                    self._report.info(
+                        "lane is restoring", records=replay.records, offsets_to_go=self._metrics.restore_lag
+                    )
                 await asyncio.sleep(0)
         replay.finish(end, log_start=self.log_start)
         self._metrics.restore_lag = 0

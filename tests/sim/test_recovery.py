@@ -1,13 +1,14 @@
 """Claim: a lane comes back by itself from what befalls its log, and at no higher price than it must."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from dedupe.errors import IdentityMismatchError
 from dedupe.identity import Identity
 from dedupe.router import Router
 from dedupe.sim.sim_log import SimFaults
 from dedupe.window import WindowPolicy
-from tests.sim.world import World
+from tests.sim.world import ManualClock, World
 
 
 def rebuilds_of(router: Router) -> int:
@@ -93,3 +94,32 @@ async def test_event_whose_old_copy_the_replay_meets_is_not_counted_for_it() -> 
     assert lane.metrics.rebuilds == 1
     assert lane.metrics.tally.accepted == committed
     assert router.totals.unknown == before.unknown + 1
+
+
+class TickingClock(ManualClock):
+    """Goes on by two seconds whenever it is looked at."""
+
+    def monotonic(self) -> float:
+        self.ms += 2_000
+        return super().monotonic()
+
+
+async def test_long_replay_says_how_far_it_is() -> None:
+    world = World()
+    world.boot()
+    await world.wait_until_active()
+    events = [world.event(str(number)) for number in range(1_200)]
+    await world.deliver([event for event in events if event.partition == 0][:550])
+    await world.crash()
+    world.disk.discard(world.index_identity(0))
+    world.clock = TickingClock()
+
+    with capture_logs() as lines:
+        world.boot()
+        await world.wait_until_active()
+
+    progress = [line for line in lines if line["event"] == "lane is restoring"]
+    assert [line["records"] for line in progress] == [300, 550]
+    markers = 300 // 7  # of the commits of seven before the first line
+    end = world.log.partition("events", 0).end
+    assert [line["offsets_to_go"] for line in progress] == [end - 300 - markers, 1]
