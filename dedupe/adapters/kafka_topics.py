@@ -168,6 +168,8 @@ async def _wait_for_leaders(store: KafkaStore, spec: TopicSpec) -> None:
 async def _topic_problems(store: KafkaStore, spec: TopicSpec, demands: Demands) -> list[str]:
     """Return one sentence for each setting of a topic that breaks a rule."""
     topics = await _answer(store, store.admin.describe_topics([spec.name]))
+    if topics[0]["error_code"] != 0:
+        raise RetriableError(f"topic {spec.name} is not known to every broker yet")
     replication_factor = min(len(partition["replicas"]) for partition in topics[0]["partitions"])
     configs = await _configs(store, ConfigResource(ConfigResourceType.TOPIC, spec.name))
     problems = []

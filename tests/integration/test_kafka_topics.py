@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 import pytest
 from structlog.testing import capture_logs
 
+from dedupe.adapters import kafka_topics
 from dedupe.adapters.kafka_log import KafkaConfig, KafkaStore
 from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
-from dedupe.errors import ConfigurationError
+from dedupe.errors import ConfigurationError, RetriableError
 from tests.conftest import TopicFactory
 from tests.support.client import Client
 from tests.support.gateway import Gateway
@@ -33,15 +34,20 @@ Prepare: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
 
 
 @pytest.fixture
-async def prepare(kafka_bootstrap: str) -> AsyncIterator[Prepare]:
+async def store(kafka_bootstrap: str) -> AsyncIterator[KafkaStore]:
+    store = await KafkaStore.open(KafkaConfig(kafka_bootstrap, request_timeout_s=3))
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def prepare(store: KafkaStore) -> Prepare:
     """Check topics of the broker: `prepare(specs, is_development=...)`."""
-    store = await KafkaStore.open(KafkaConfig(kafka_bootstrap))
 
     async def run(*specs: TopicSpec, is_development: bool, demands: Demands = DEMANDS) -> None:
         await prepare_topics(store, specs, demands, is_development=is_development)
 
-    yield run
-    await store.close()
+    return run
 
 
 def spec_of(topic: str, partitions: int = 1) -> TopicSpec:
@@ -195,3 +201,16 @@ def assert_sentences(found: Sequence[str], beginnings: Sequence[str]) -> None:
     assert len(found) == len(beginnings), found
     for sentence, beginning in zip(found, beginnings, strict=True):
         assert sentence.startswith(beginning), found
+
+
+async def test_partitions_without_leaders_are_waited_for(store: KafkaStore, topic: TopicFactory) -> None:
+    name = await topic(partitions=2)
+
+    await kafka_topics._wait_for_leaders(store, spec_of(name, 2))
+    with pytest.raises(RetriableError, match=name):
+        await kafka_topics._wait_for_leaders(store, spec_of(name, 3))
+
+
+async def test_topic_that_a_broker_does_not_know_yet_is_waited_for(store: KafkaStore) -> None:
+    with pytest.raises(RetriableError, match="not-there"):
+        await kafka_topics._topic_problems(store, spec_of("not-there"), DEMANDS)
