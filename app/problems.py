@@ -53,6 +53,7 @@ PROBLEMS: dict[str, Problem] = {
     "not_appended": Problem(UNAVAILABLE, "the log did not take the events; try again"),
     "outcome_unknown": Problem(UNAVAILABLE, "the outcome is unknown; retry with the same ids to learn it"),
     "fenced": Problem(UNAVAILABLE, "another gateway took over; try again"),
+    "index_unavailable": Problem(UNAVAILABLE, "the dedupe index cannot be used now; try again"),
     "body_timeout": Problem(UNAVAILABLE, "the body did not arrive in time; try again"),
     "internal": Problem(UNAVAILABLE, "something went wrong; retries with the same ids are harmless"),
 }

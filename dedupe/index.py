@@ -50,7 +50,12 @@ class IndexUpdate(NamedTuple):
 
 
 class DedupeIndex(Protocol):
-    """The index of one lane, used by that lane alone."""
+    """
+    The index of one lane, used by that lane alone.
+
+    Whatever can raise IndexCorruptError may raise IndexUnavailableError, too: close it then, and
+    open it again.
+    """
 
     @property
     def state(self) -> IndexState:
@@ -81,7 +86,7 @@ class DedupeIndex(Protocol):
         Write one update atomically. A later entry of a key replaces an earlier one.
 
         Raises:
-            IndexCorruptError: the write failed; the index must be reopened or rebuilt.
+            IndexCorruptError: the write failed; the index must be rebuilt.
         """
 
     def reset(self, start: Offset) -> None:
@@ -103,6 +108,7 @@ class IndexStore(Protocol):
 
         Raises:
             IndexCorruptError: there is one, but it is damaged or of another identity: `discard` it.
+            IndexUnavailableError: it cannot be opened now, and must be kept.
         """
 
     def discard(self, identity: IndexIdentity) -> None:

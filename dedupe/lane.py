@@ -20,6 +20,7 @@ from dedupe.errors import (
     GatewayError,
     IdentityMismatchError,
     IndexCorruptError,
+    IndexUnavailableError,
     LaneNotActiveError,
     OutcomeUnknownError,
     RetriableError,
@@ -289,6 +290,8 @@ class Lane:
             self._refuse_untaken(submission)
         if isinstance(err, IndexCorruptError):
             self._discard_index()
+        elif isinstance(err, IndexUnavailableError):
+            self.restorer.close()
 
     def _discard_index(self) -> None:
         try:

@@ -15,7 +15,7 @@ from typing import NoReturn
 import structlog
 from rocksdict import ColumnFamily, DBCompactionStyle, DBCompressionType, Options, Rdict
 
-from dedupe.errors import IndexCorruptError, RetriableError
+from dedupe.errors import IndexCorruptError, IndexUnavailableError
 
 MIB = 1024 * 1024
 WRITE_BUFFER_BYTES_MAX = 16 * MIB
@@ -95,7 +95,7 @@ class Database:
         would come back from disk, block cache and all.
 
         Raises:
-            IndexCorruptError, RetriableError: see `translate`.
+            IndexCorruptError, IndexUnavailableError: see `translate`.
         """
         self.path = path
         families = {"default": _entries_options(tuning), _META: _meta_options(tuning)}
@@ -146,14 +146,16 @@ def translate(err: Exception, what: str) -> NoReturn:
     Raise what a foreign error means; rocksdict knows only one class, so its words decide.
 
     Raises:
-        RetriableError: the lock is taken, or the system is out of disk or files.
+        IndexUnavailableError: the lock is taken, or the system is out of disk or files.
         IndexCorruptError: anything else.
     """
     text = str(err)
     if any(words in text for words in _LOCKED):
-        raise RetriableError(f"{what}: it is locked by another process, or still open in this one") from err
+        raise IndexUnavailableError(
+            f"{what}: it is locked by another process, or still open in this one"
+        ) from err
     if any(words in text for words in _EXHAUSTED):
-        raise RetriableError(f"{what}: {text}") from err
+        raise IndexUnavailableError(f"{what}: {text}") from err
     raise IndexCorruptError(f"{what}: {text}") from err
 
 

@@ -17,7 +17,7 @@ import structlog
 from rocksdict import WriteBatch
 
 from dedupe.adapters.rocks_database import MIB, Database, Tuning, destroy, translate, tuning_for
-from dedupe.errors import ConfigurationError, IndexCorruptError, RetriableError
+from dedupe.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError
 from dedupe.identity import KEY_BYTES
 from dedupe.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
 from dedupe.types import Entry, EventKey, Offset
@@ -70,8 +70,8 @@ class RocksStore:
 
         Raises:
             IndexCorruptError: see IndexStore.
-            RetriableError: another process, or an index still open in this one, holds the lock, or
-                the system is out of disk or files. The index is not to blame: it must be kept.
+            IndexUnavailableError: another process, or an index still open in this one, holds the
+                lock, or the system is out of disk or files. The index must be kept.
         """
         return RocksIndex(self._path(identity), identity, tuning_for(self._lane_bytes, identity.keys_max))
 
@@ -142,7 +142,7 @@ class RocksIndex:
             database.entries.write(batch)
         except Exception as err:
             self._failure = str(err)
-            raise IndexCorruptError(f"cannot write {self._path}: {err}") from err
+            translate(err, f"cannot write {self._path}")
         self._state = update.state
         if update.new_steps or update.dropped_steps:
             dropped = set(update.dropped_steps)
@@ -155,7 +155,7 @@ class RocksIndex:
         self._failure = None
         try:
             self._begin(start)
-        except RetriableError as err:
+        except IndexUnavailableError as err:
             raise IndexCorruptError(f"cannot begin {self._path} anew: {err}") from err
 
     def covers(self, offset: Offset) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from dedupe.errors import IndexCorruptError, RetriableError
+from dedupe.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
 from dedupe.types import Entry, EventKey, Offset
 from dedupe.window import Step
@@ -75,6 +75,7 @@ class MemoryStore:
     """The indexes of one simulated machine; see IndexStore."""
 
     def __init__(self) -> None:
+        self.has_room = True
         self._disks: dict[_Place, _Disk] = {}
         self._opened: dict[_Place, MemoryIndex] = {}
 
@@ -84,11 +85,12 @@ class MemoryStore:
 
         Raises:
             IndexCorruptError: see IndexStore.
-            RetriableError: it is still open.
+            IndexUnavailableError: it is still open, or the disk is full.
         """
         place = _place_of(identity)
         if place in self._opened:
-            raise RetriableError(f"index of {place} is locked")
+            raise IndexUnavailableError(f"index of {place} is locked")
+        self.check_room()
         disk = self._disks.setdefault(place, _Disk(identity))
         if disk.is_damaged:
             raise IndexCorruptError(f"index of {place} is damaged")
@@ -130,6 +132,11 @@ class MemoryStore:
         disk.unsynced.clear()
         disk.complete_from = max(disk.complete_from, offset)
 
+    def check_room(self) -> None:
+        """Raise IndexUnavailableError if a test has filled the disk."""
+        if not self.has_room:
+            raise IndexUnavailableError("no room is left on the simulated disk")
+
     def release(self, index: "MemoryIndex") -> None:
         """Take note that an index was closed."""
         self._opened = {place: opened for place, opened in self._opened.items() if opened is not index}
@@ -143,6 +150,7 @@ class MemoryIndex:
         self._store = store
         self._disk = disk
         self._is_closed = False
+        self._has_failed = False
 
     @property
     def state(self) -> IndexState:
@@ -171,12 +179,16 @@ class MemoryIndex:
 
     def apply(self, update: IndexUpdate) -> None:
         """See DedupeIndex."""
-        self._readable().apply(update)
+        disk = self._readable()
+        self._has_failed = True  # like RocksDB, unusable after a failed write
+        self._store.check_room()
+        disk.apply(update)
+        self._has_failed = False
 
     def reset(self, start: Offset) -> None:
         """See DedupeIndex."""
         assert not self._is_closed, "index is closed"
-        self._disk.is_damaged = False
+        self._disk.is_damaged = self._has_failed = False
         self._disk.forget(start)
 
     def covers(self, offset: Offset) -> bool:
@@ -190,7 +202,7 @@ class MemoryIndex:
 
     def _readable(self) -> _Disk:
         assert not self._is_closed, "index is closed"
-        if self._disk.is_damaged:
+        if self._disk.is_damaged or self._has_failed:
             raise IndexCorruptError("index is damaged")
         return self._disk
 

@@ -309,6 +309,39 @@ def test_failed_write_ends_the_use_of_the_index(tmp_path: Path) -> None:
     assert outcome_of(path, written=4 * BATCH) in {"refused", "whole"}
 
 
+NO_FILES_PROCESS = """
+import resource, sys
+from pathlib import Path
+from dedupe.errors import IndexUnavailableError
+from tests.integration.test_rocks_index import BATCH, TINY, build, update_of
+path = Path(sys.argv[1])
+index = build(path, batches=4, tuning=TINY)
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (8, most))
+try:
+    for first in range(4 * BATCH, 4_000 * BATCH, BATCH):
+        index.apply(update_of(first, BATCH))
+except IndexUnavailableError:
+    print(first)
+index.close()
+"""
+
+
+def test_index_without_files_to_write_to_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    written = subprocess.run(
+        [sys.executable, "-c", NO_FILES_PROCESS, path],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    first, *_ = written.stdout.splitlines()
+    assert outcome_of(path, written=int(first)) in {"whole", "older"}
+
+
 HOLDING_PROCESS = """
 import sys
 from pathlib import Path

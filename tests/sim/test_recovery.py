@@ -123,3 +123,22 @@ async def test_long_replay_says_how_far_it_is() -> None:
     markers = 300 // 7  # of the commits of seven before the first line
     end = world.log.partition("events", 0).end
     assert [line["offsets_to_go"] for line in progress] == [end - 300 - markers, 1]
+
+
+async def test_full_disk_costs_no_rebuild() -> None:
+    world = World()
+    router = world.boot()
+    await world.wait_until_active()
+    for number in range(20):
+        await world.deliver([world.event(str(number))])
+
+    world.disk.has_room = False
+    for number in range(30):
+        await world.send([world.event(str(number))])
+    world.disk.has_room = True
+    await world.wait_until_active()
+    for number in range(40):
+        await world.deliver([world.event(str(number))])
+
+    assert rebuilds_of(router) == 0
+    world.judge()

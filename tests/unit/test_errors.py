@@ -15,6 +15,7 @@ CODES = {
     "NotAppendedError": "not_appended",
     "OutcomeUnknownError": "outcome_unknown",
     "FencedError": "fenced",
+    "IndexUnavailableError": "index_unavailable",
     "IndexCorruptError": "index_corrupt",
     "LogCorruptError": "log_corrupt",
     "IdentityMismatchError": "identity_mismatch",

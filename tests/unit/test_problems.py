@@ -40,6 +40,7 @@ STATUSES = {
     "not_appended": 503,
     "outcome_unknown": 503,
     "fenced": 503,
+    "index_unavailable": 503,
     "body_timeout": 503,
     "internal": 503,
 }
