@@ -19,6 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from dedupe.errors import ConfigurationError
+from dedupe.lane_state import LaneState
 from dedupe.router import Router
 
 SIGNAL_EXIT_CODE = 128
@@ -119,10 +120,13 @@ async def supervise(
         lanes = [running.create_task(lane.run()) for lane in router.all_lanes]
         await stop.wait()
         router.drain()
+        for lane, task in zip(router.all_lanes, lanes, strict=True):
+            if lane.state is not LaneState.DRAINING:
+                task.cancel()  # it has nothing to finish, and a replay may take minutes
         _, late = await asyncio.wait(lanes, timeout=drain_timeout_s)
-        for lane in late:
+        for task in late:
             log.error("a partition did not finish in time; its clients retry")
-            lane.cancel()
+            task.cancel()
         await asyncio.sleep(linger_s)
         for server, _ in servers:
             server.should_exit = True

@@ -80,6 +80,12 @@ class World:
 
     def boot(self, crashpoint: Crashpoint = no_crashpoint) -> Router:
         """Start a process on what log and disk hold."""
+        self.router = self.build(crashpoint)
+        self._tasks = [asyncio.ensure_future(lane.run()) for lane in self.router.all_lanes]
+        return self.router
+
+    def build(self, crashpoint: Crashpoint = no_crashpoint) -> Router:
+        """Return a process's router whose lanes do not run yet."""
         store = self.log.another(crashpoint=crashpoint)
         gate = IdentityGate(CLEAN.partitions + QUARANTINE.partitions)
         slots = asyncio.Semaphore(2)
@@ -107,9 +113,7 @@ class World:
 
         lanes = lanes_of(CLEAN, 0, crashpoint)
         quarantine_lanes = lanes_of(QUARANTINE, CLEAN.partitions, no_crashpoint)
-        self.router = Router(lanes, quarantine_lanes, Quarantine(self.identity, QUARANTINE))
-        self._tasks = [asyncio.ensure_future(lane.run()) for lane in self.router.all_lanes]
-        return self.router
+        return Router(lanes, quarantine_lanes, Quarantine(self.identity, QUARANTINE))
 
     async def wait_until_active(self) -> None:
         """Wait until every lane serves, or one of them has ended."""

@@ -1,0 +1,30 @@
+"""Claim: a gateway that is told to stop waits for lanes that have events to finish, and for no others."""
+
+import asyncio
+
+from app.process import Server, bind, supervise
+from dedupe.lane_state import LaneState
+from tests.sim.world import World
+
+
+async def application(scope: object, receive: object, send: object) -> None:
+    """Answer nothing; nobody asks."""
+
+
+async def test_lanes_that_do_not_serve_yet_are_not_waited_for() -> None:
+    world = World()
+    world.log.partition("events", 1).outage_calls = 10**9  # the identity gate stays closed
+    router = world.build()
+    stop = asyncio.Event()
+    with bind("127.0.0.1", 0) as listener:
+        server = Server(application, keep_alive_s=1, stop_timeout_s=1)
+        running = asyncio.ensure_future(
+            supervise(router, [(server, listener)], [], stop=stop, drain_timeout_s=600, linger_s=0)
+        )
+        while router.lanes[0].state is not LaneState.RESTORING:
+            await asyncio.sleep(0)
+        stop.set()
+        async with asyncio.timeout(10):
+            await running
+
+    assert {lane.state for lane in router.all_lanes} == {LaneState.UNASSIGNED}
