@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.kafka import KafkaBroker, Properties, create_topic, delete_topics
 
@@ -14,6 +15,13 @@ BROKER_FIXTURES = {"kafka_broker", "kafka_bootstrap", "private_kafka_broker", "t
 
 # Names a broker that already runs, for a quick edit-and-test loop.
 BOOTSTRAP_VARIABLE = "TEST_KAFKA_BOOTSTRAP_SERVERS"
+
+
+# The same examples in every run, and no opinion on how fast the machine is.
+settings.register_profile(
+    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
 
 
 class TopicFactory(Protocol):

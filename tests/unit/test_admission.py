@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dedupe.admission import Admission, Verdict, admit
 from dedupe.types import Entry, Event
 
-DETERMINISTIC = settings(derandomize=True, deadline=None, max_examples=300)
+EXAMPLES = settings(max_examples=300)
 
 NEW, REPEAT, DUPLICATE, CONFLICT = Admission.NEW, Admission.REPEAT, Admission.DUPLICATE, Admission.CONFLICT
 
@@ -81,7 +81,7 @@ def test_entries_must_match_the_events() -> None:
         admit([event("a")], [], window_start=0)
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(
     st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("xy")), max_size=40),
     st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 9), st.sampled_from("xy"))),

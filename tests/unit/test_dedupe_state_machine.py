@@ -275,4 +275,4 @@ class DedupeMachine(RuleBasedStateMachine):
 
 
 TestDedupe = DedupeMachine.TestCase
-TestDedupe.settings = settings(derandomize=True, deadline=None, max_examples=200, stateful_step_count=40)
+TestDedupe.settings = settings(max_examples=200, stateful_step_count=40)

@@ -108,7 +108,7 @@ def expected_value(event: dict[str, Any], shared: dict[str, Any], message_id: st
     return value | {"messageId": message_id, "receivedAt": RECEIVED_AT}
 
 
-@settings(derandomize=True, deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(EVENTS, SHARED)
 def test_value_is_what_was_sent_and_what_is_known(event: dict[str, Any], shared: dict[str, Any]) -> None:
     sent = orjson.dumps(event)
@@ -117,7 +117,7 @@ def test_value_is_what_was_sent_and_what_is_known(event: dict[str, Any], shared:
     assert orjson.dumps(event) == sent, "the parsed event must not change"
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(EVENTS, SHARED)
 def test_identity_follows_from_the_event_alone(event: dict[str, Any], shared: dict[str, Any]) -> None:
     found = only_event(event, shared=shared)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dedupe.identity import RETRY_FIELDS, SOURCES_CACHED, Identity, canonical_content, fingerprint_of
 
-DETERMINISTIC = settings(derandomize=True, deadline=None, max_examples=300)
+EXAMPLES = settings(max_examples=300)
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -24,7 +24,7 @@ EVENT = st.dictionaries(TEXT, JSON, max_size=6)
 # ---- keys
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(st.tuples(TEXT, TEXT), st.tuples(TEXT, TEXT))
 def test_message_keys_differ_as_soon_as_source_or_id_differs(
     one: tuple[str, str], other: tuple[str, str]
@@ -32,7 +32,7 @@ def test_message_keys_differ_as_soon_as_source_or_id_differs(
     assert (IDENTITY.message_key(*one) == IDENTITY.message_key(*other)) == (one == other)
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(TEXT, TEXT, st.data())
 def test_bytes_moved_from_source_to_id_make_another_key(source: str, rest: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(rest)))
@@ -41,7 +41,7 @@ def test_bytes_moved_from_source_to_id_make_another_key(source: str, rest: str, 
     assert IDENTITY.message_key(source, rest) != IDENTITY.message_key(source + rest[:at], rest[at:])
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(st.tuples(TEXT, TEXT, TEXT), st.tuples(TEXT, TEXT, TEXT))
 def test_session_hashes_differ_as_soon_as_any_part_differs(
     one: tuple[str, str, str], other: tuple[str, str, str]
@@ -49,7 +49,7 @@ def test_session_hashes_differ_as_soon_as_any_part_differs(
     assert (IDENTITY.session_hash(*one) == IDENTITY.session_hash(*other)) == (one == other)
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(TEXT, TEXT, TEXT, st.data())
 def test_bytes_moved_from_client_to_session_make_another_hash(
     source: str, client: str, session: str, data: st.DataObject
@@ -61,7 +61,7 @@ def test_bytes_moved_from_client_to_session_make_another_hash(
     assert IDENTITY.session_hash(source, client, session) != moved
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(st.tuples(TEXT, TEXT), st.tuples(TEXT, TEXT))
 def test_client_hashes_differ_as_soon_as_source_or_client_differs(
     one: tuple[str, str], other: tuple[str, str]
@@ -69,7 +69,7 @@ def test_client_hashes_differ_as_soon_as_source_or_client_differs(
     assert (IDENTITY.client_hash(*one) == IDENTITY.client_hash(*other)) == (one == other)
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(st.tuples(HASH, HASH, U64), st.tuples(HASH, HASH, U64))
 def test_sequence_keys_differ_as_soon_as_any_part_differs(
     one: tuple[bytes, bytes, int], other: tuple[bytes, bytes, int]
@@ -77,7 +77,7 @@ def test_sequence_keys_differ_as_soon_as_any_part_differs(
     assert (IDENTITY.sequence_key(*one) == IDENTITY.sequence_key(*other)) == (one == other)
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(st.tuples(TEXT, TEXT, st.binary(max_size=12)), st.tuples(TEXT, TEXT, st.binary(max_size=12)))
 def test_quarantine_keys_differ_as_soon_as_any_part_differs(
     one: tuple[str, str, bytes], other: tuple[str, str, bytes]
@@ -85,7 +85,7 @@ def test_quarantine_keys_differ_as_soon_as_any_part_differs(
     assert (IDENTITY.quarantine_key(*one) == IDENTITY.quarantine_key(*other)) == (one == other)
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(TEXT, TEXT)
 def test_kinds_never_share_a_key(source: str, text: str) -> None:
     keys = [
@@ -115,7 +115,7 @@ def test_whole_id_counts_as_exact_bytes(one: str, other: str) -> None:
     assert IDENTITY.message_key("source", one) != IDENTITY.message_key("source", other)
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(st.binary(min_size=16, max_size=64), st.binary(min_size=16, max_size=64))
 def test_keys_and_check_value_depend_on_the_secret(one: bytes, other: bytes) -> None:
     assume(one != other)
@@ -142,7 +142,7 @@ def test_more_sources_than_are_cached_keep_their_keys() -> None:
 # ---- content
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(EVENT, st.data())
 def test_content_is_equal_under_key_order_and_retry_fields(
     event: dict[str, object], data: st.DataObject
@@ -155,7 +155,7 @@ def test_content_is_equal_under_key_order_and_retry_fields(
     assert canonical_content(retry) == canonical_content(event)
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(EVENT, EVENT)
 def test_content_differs_when_what_is_said_differs(one: dict[str, object], other: dict[str, object]) -> None:
     assume(RETRY_FIELDS.isdisjoint(one) and RETRY_FIELDS.isdisjoint(other))
@@ -196,7 +196,7 @@ def test_content_nested_too_deep_is_refused() -> None:
         canonical_content(event)
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(st.binary(), st.binary())
 def test_fingerprints_tell_contents_apart(one: bytes, other: bytes) -> None:
     assert len(fingerprint_of(one)) == 8

@@ -63,4 +63,4 @@ class IdentityMachine(RuleBasedStateMachine):
 
 
 TestIdentity = IdentityMachine.TestCase
-TestIdentity.settings = settings(derandomize=True, deadline=None, max_examples=100, stateful_step_count=30)
+TestIdentity.settings = settings(max_examples=100, stateful_step_count=30)

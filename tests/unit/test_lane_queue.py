@@ -13,7 +13,7 @@ from dedupe.errors import LaneSaturatedError, OutcomeUnknownError
 from dedupe.lane_queue import Batch, LaneQueue, Outcome, QueueLimits, Submission
 from dedupe.types import RECORD_OVERHEAD_BYTES, Event
 
-DETERMINISTIC = settings(derandomize=True, deadline=None, max_examples=200)
+EXAMPLES = settings(max_examples=200)
 
 LIMITS = QueueLimits(queue_events_max=20, queue_bytes_max=20_000, batch_events_max=4, batch_bytes_max=2_000)
 
@@ -216,7 +216,7 @@ async def test_cancelled_answer_is_left_alone() -> None:
 # ---- for every queue
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(st.lists(st.lists(st.integers(250, 2_500), min_size=1, max_size=9), max_size=8))
 def test_every_event_is_taken_once_in_order_within_the_limits(sizes: list[list[int]]) -> None:
     async def check() -> None:

@@ -20,7 +20,7 @@ from dedupe.record import (
 from dedupe.routing import partition_of
 from dedupe.types import RECORD_OVERHEAD_BYTES, Event, Headers, LogRecord, NewRecord, Session
 
-DETERMINISTIC = settings(derandomize=True, deadline=None, max_examples=200)
+EXAMPLES = settings(max_examples=200)
 
 SECRET = b"a secret of 24 bytes...."
 IDENTITY = Identity(SECRET)
@@ -66,7 +66,7 @@ def with_gateway_header(change: Callable[[bytes], bytes], event: Event | None = 
 # ---- build and parse
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(
     key=HASH,
     fingerprint=st.binary(min_size=8, max_size=8),
@@ -121,7 +121,7 @@ def test_headers_of_a_session_record() -> None:
     assert len(gateway) == 90
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(TEXT, st.text(st.characters(codec="ascii"), max_size=60), st.none() | SESSIONS)
 def test_size_is_an_upper_bound(message_id: str, source: str, session: Session | None) -> None:
     reason = "r" * 40

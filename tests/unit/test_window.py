@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dedupe.types import Offset
 from dedupe.window import STEPS_PER_WINDOW, Step, Window, WindowPolicy
 
-DETERMINISTIC = settings(derandomize=True, deadline=None, max_examples=150)
+EXAMPLES = settings(max_examples=150)
 
 POLICY = WindowPolicy(window_ms=6_400, keys_max=640)  # a step each 100 ms or 10 records
 TINY = WindowPolicy(window_ms=128, keys_max=192)  # a step each 2 ms or 3 records
@@ -187,7 +187,7 @@ def test_bucket_of_a_window_shorter_than_its_steps_is_one() -> None:
 # ---- for every log
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(logs())
 def test_start_is_never_later_than_exact_and_at_most_one_step_too_old(records: list[Step]) -> None:
     window = window_after(TINY, records)
@@ -199,7 +199,7 @@ def test_start_is_never_later_than_exact_and_at_most_one_step_too_old(records: l
     assert len(too_old) <= 1
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(logs(), st.data())
 def test_window_is_the_same_however_records_are_batched(records: list[Step], data: st.DataObject) -> None:
     window = Window(TINY)
@@ -215,7 +215,7 @@ def test_window_is_the_same_however_records_are_batched(records: list[Step], dat
     assert stored == window.steps
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(logs(), st.data())
 def test_window_goes_on_from_its_stored_steps(records: list[Step], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(records)))
@@ -228,7 +228,7 @@ def test_window_goes_on_from_its_stored_steps(records: list[Step], data: st.Data
     assert window.steps == window_after(TINY, records).steps
 
 
-@DETERMINISTIC
+@EXAMPLES
 @given(logs(), st.data())
 def test_rebuild_from_any_log_start_before_the_window_gives_the_same_start(
     records: list[Step], data: st.DataObject
