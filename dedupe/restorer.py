@@ -49,6 +49,7 @@ class Restorer:
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
         self.window = Window(context.policy)
         self.log_start: Offset = 0
+        self.found_ms: int | None = None  # log time of the newest record when this process came
 
     @property
     def index(self) -> DedupeIndex:
@@ -176,6 +177,8 @@ class Restorer:
 
     def _finish_report(self, replay: Replay) -> None:
         state = self.index.state
+        if self.found_ms is None:
+            self.found_ms = state.newest_timestamp_ms
         self._metrics.sequence_gaps += replay.sequence_gaps
         if replay.sequence_gaps:
             self._report.error(
