@@ -6,9 +6,9 @@ promise much later; so production refuses to start on it, and development warns.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import structlog
 from aiokafka.admin import NewTopic
@@ -29,6 +29,9 @@ LEADER_POLL_S = 0.1
 
 log = structlog.get_logger(__name__)
 
+Rules: TypeAlias = Mapping[str, tuple[Callable[[str], bool], str]]
+"""Per setting: what holds for a good value, and what to say about another."""
+
 
 class TopicSpec(NamedTuple):
     """One topic as the gateway needs it."""
@@ -46,8 +49,8 @@ class Demands:
     batch_bytes_max: int
     transaction_timeout_ms: int
 
-    def rules(self) -> dict[str, tuple[Callable[[str], bool], str]]:
-        """Return per topic setting: what holds for a good value, and what to say about another."""
+    def topic_rules(self) -> Rules:
+        """Return what every topic must be set to."""
         return {
             "cleanup.policy": (
                 lambda value: value == "delete",
@@ -81,6 +84,28 @@ class Demands:
             "min.insync.replicas": (
                 lambda value: int(value) >= 2,
                 "must be at least 2: with 1, losing a single broker can lose acknowledged events",
+            ),
+        }
+
+    def broker_rules(self) -> Rules:
+        """Return what every broker must be set to."""
+        return {
+            "transaction.partition.verification.enable": (
+                lambda value: value != "false",
+                "must be true: without it a late write can enter a later transaction",
+            ),
+            "transaction.max.timeout.ms": (
+                lambda value: int(value) >= self.transaction_timeout_ms,
+                f"must be at least {self.transaction_timeout_ms} (GATEWAY_KAFKA_TRANSACTION_TIMEOUT)",
+            ),
+            "transaction.state.log.replication.factor": (
+                lambda value: int(value) >= REPLICATION_FACTOR_MIN,
+                f"must be at least {REPLICATION_FACTOR_MIN}: while the only broker that knows a "
+                "transaction is down, its partition takes no events",
+            ),
+            "transaction.state.log.min.isr": (
+                lambda value: int(value) >= 2,
+                "must be at least 2: with 1, losing a single broker can lose who may write",
             ),
         }
 
@@ -178,11 +203,7 @@ async def _topic_problems(store: KafkaStore, spec: TopicSpec, demands: Demands) 
             f"topic {spec.name}: replication factor is {replication_factor}, "
             f"must be at least {REPLICATION_FACTOR_MIN}"
         )
-    for name, (is_good, demand) in demands.rules().items():
-        value = configs.get(name)
-        if value is not None and not is_good(value):
-            problems.append(f"topic {spec.name}: {name} is {value}, {demand}")
-    return problems
+    return problems + _broken(f"topic {spec.name}", configs, demands.topic_rules())
 
 
 async def _broker_problems(store: KafkaStore, demands: Demands) -> list[str]:
@@ -192,19 +213,17 @@ async def _broker_problems(store: KafkaStore, demands: Demands) -> list[str]:
     for broker in cluster["brokers"]:
         node_id = broker["node_id"]
         configs = await _configs(store, ConfigResource(ConfigResourceType.BROKER, str(node_id)))
-        verifies = configs.get("transaction.partition.verification.enable")
-        if verifies == "false":
-            problems.append(
-                f"broker {node_id}: transaction.partition.verification.enable is false, must be true: "
-                "without it a late write can enter a later transaction"
-            )
-        timeout_max = configs.get("transaction.max.timeout.ms")
-        if timeout_max is not None and int(timeout_max) < demands.transaction_timeout_ms:
-            problems.append(
-                f"broker {node_id}: transaction.max.timeout.ms is {timeout_max}, "
-                f"must be at least {demands.transaction_timeout_ms} (GATEWAY_KAFKA_TRANSACTION_TIMEOUT)"
-            )
+        problems += _broken(f"broker {node_id}", configs, demands.broker_rules())
     return problems
+
+
+def _broken(whose: str, configs: Mapping[str, str | None], rules: Rules) -> list[str]:
+    """Return one sentence for each rule that a setting breaks; one that is not shown breaks none."""
+    return [
+        f"{whose}: {name} is {value}, {demand}"
+        for name, (is_good, demand) in rules.items()
+        if (value := configs.get(name)) is not None and not is_good(value)
+    ]
 
 
 async def _configs(store: KafkaStore, resource: ConfigResource) -> dict[str, str | None]:

@@ -28,7 +28,17 @@ DEMANDS = Demands(retention_ms=8 * DAY_MS, batch_bytes_max=900 * 1024, transacti
 SAFE = {"retention.ms": str(8 * DAY_MS), "min.insync.replicas": "2"}
 
 REPLICATION = "replication factor is 1, must be at least 3"
+BROKER = [
+    "broker 1: transaction.state.log.replication.factor is 1, must be at least 3: ",
+    "broker 1: transaction.state.log.min.isr is 1, must be at least 2: ",
+]
 """What the single broker of the tests cannot do better."""
+
+REPLICATED = {
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "offsets.topic.replication.factor": "3",
+}
 
 Prepare: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
 
@@ -79,14 +89,14 @@ async def test_unsafe_topic_setting_is_refused_or_warned_of(
     name: str, value: str, demand: str, topic: TopicFactory, prepare: Prepare
 ) -> None:
     unsafe = await topic(configs={**SAFE, name: value})
-    expected = [f"topic {unsafe}: {REPLICATION}", f"topic {unsafe}: {name} is {value}, {demand}"]
+    expected = [f"topic {unsafe}: {REPLICATION}", f"topic {unsafe}: {name} is {value}, {demand}", *BROKER]
     assert_sentences(await refusals(prepare, spec_of(unsafe)), expected)
     assert_sentences(await warnings(prepare, spec_of(unsafe)), expected)
 
 
 async def test_endless_retention_is_safe(topic: TopicFactory, prepare: Prepare) -> None:
     endless = await topic(configs={**SAFE, "retention.ms": "-1"})
-    assert_sentences(await refusals(prepare, spec_of(endless)), [f"topic {endless}: {REPLICATION}"])
+    assert_sentences(await refusals(prepare, spec_of(endless)), [f"topic {endless}: {REPLICATION}", *BROKER])
 
 
 async def test_everything_that_is_wrong_is_said_at_once(topic: TopicFactory, prepare: Prepare) -> None:
@@ -104,6 +114,7 @@ async def test_everything_that_is_wrong_is_said_at_once(topic: TopicFactory, pre
             f"topic {first}: max.message.bytes is 1048588, ",
             f"topic {first}: min.insync.replicas is 1, ",
             "broker 1: transaction.max.timeout.ms is 900000, must be at least 900001 ",
+            *BROKER,
         ],
     )
 
@@ -111,7 +122,7 @@ async def test_everything_that_is_wrong_is_said_at_once(topic: TopicFactory, pre
 async def test_development_creates_what_is_missing_and_as_safe_as_one_broker_can(prepare: Prepare) -> None:
     name = f"made-{uuid.uuid4().hex[:12]}"
     demands = Demands(3 * DAY_MS, 2**21, transaction_timeout_ms=30_000)
-    expected = [f"topic {name}: {REPLICATION}", f"topic {name}: min.insync.replicas is 1, "]
+    expected = [f"topic {name}: {REPLICATION}", f"topic {name}: min.insync.replicas is 1, ", *BROKER]
     for _ in range(2):
         assert_sentences(await warnings(prepare, spec_of(name, 3), demands=demands), expected)
     assert_sentences(await refusals(prepare, spec_of(name, 3), demands=demands), expected)
@@ -137,19 +148,19 @@ async def test_broker_that_does_not_verify_transactions_is_warned_of_once(tmp_pa
         gateway = Gateway(tmp_path / "gateway", kafka_env(broker))
         with gateway:
             warned = [line for line in gateway.log_path.read_text().splitlines() if "unsafe for" in line]
-        assert [line.count("replication factor is 1") for line in warned] == [1, 0, 1, 0, 0]
-        assert [line.count("min.insync.replicas is 1") for line in warned] == [0, 1, 0, 1, 0]
-        assert "transaction.partition.verification.enable is false, must be true" in warned[-1]
+        assert [line.count("replication factor is 1") for line in warned] == [1, 0, 1, 0, 0, 0, 0]
+        assert [line.count("min.insync.replicas is 1") for line in warned] == [0, 1, 0, 1, 0, 0, 0]
+        assert "transaction.partition.verification.enable is false, must be true" in warned[4]
         refused = cli(production(gateway.folder, broker), "serve")
     said = [line for line in refused.stderr.decode().splitlines() if line.startswith("gateway: ")]
-    assert (refused.returncode, refused.stdout, len(said)) == (2, b"", 5)
+    assert (refused.returncode, refused.stdout, len(said)) == (2, b"", 7)
     assert b"Traceback" not in refused.stderr
 
 
 @pytest.mark.kafka
 async def test_production_starts_on_three_brokers_and_survives_one(tmp_path: Path) -> None:
     with (
-        KafkaBroker(tmp_path / "1") as broker,
+        KafkaBroker(tmp_path / "1", properties=REPLICATED) as broker,
         broker.joined_by(tmp_path / "2", node_id=2),
         broker.joined_by(tmp_path / "3", node_id=3) as third,
     ):
