@@ -10,18 +10,21 @@ from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.gateway import Gateway
 
 HERE = Path(__file__).parent
-ENVIRONMENTS = HERE.parents[1] / "build" / "sdks" / "python"
-NODE = HERE / "node"
+BUILD = HERE.parents[1] / "build" / "sdks"
 
 LATE_S_MAX = 30.0
 
 
 def python(environment: str, driver: str) -> list[str | Path]:
-    return [ENVIRONMENTS / environment / "bin" / "python", HERE / "python" / driver]
+    return [BUILD / "python" / environment / "bin" / "python", HERE / "python" / driver]
 
 
 def node(driver: str, *arguments: str) -> list[str | Path]:
-    return [NODE / "node_modules" / ".bin" / "node", NODE / driver, *arguments]
+    return [HERE / "node" / "node_modules" / ".bin" / "node", HERE / "node" / driver, *arguments]
+
+
+def java(driver: str) -> list[str | Path]:
+    return ["java", "-cp", f"{BUILD / 'jvm'}/*", HERE / "jvm" / driver]
 
 
 SDKS = [
@@ -46,6 +49,7 @@ SDKS = [
         sends_once=frozenset({Fault.TWO_COPIES, Fault.ANSWER_LATE, Fault.ANSWER_TRUNCATED}),
         gives_up=frozenset({Fault.ANSWER_LATE, Fault.ANSWER_TRUNCATED}),
     ),
+    SDK("segment-analytics-java-3.5.4", java("SegmentDriver.java")),
 ]
 
 
