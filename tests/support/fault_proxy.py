@@ -11,9 +11,10 @@ import re
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import orjson
 
 from tests.support.processes import HOST
 from tests.support.tcp_server import TCPServer, close
@@ -38,10 +39,6 @@ class Fault(StrEnum):
     HALF_BODY = "half_body"
 
 
-# The faults after which the gateway has not seen the request until it is sent again.
-BEFORE_THE_GATEWAY = frozenset({Fault.DELAYED_COPY, Fault.HALF_BODY})
-
-
 class Message(NamedTuple):
     """A request or an answer, as bytes."""
 
@@ -52,10 +49,16 @@ class Message(NamedTuple):
     def raw(self) -> bytes:
         return self.head + self.body
 
-    def carries(self, fault: Fault) -> bool:
-        """Whether one of its events has the fault's name."""
-        text = gzip.decompress(self.body) if GZIPPED.search(self.head) else self.body
-        return f'"{fault}"'.encode() in text
+    def events(self) -> list[dict[str, Any]]:
+        """Return the events of a request: a batch, a single one, or none."""
+        if not self.body:
+            return []
+        document = orjson.loads(gzip.decompress(self.body) if GZIPPED.search(self.head) else self.body)
+        events: list[dict[str, Any]] = document.get("batch", [document])
+        return events
+
+    def ids(self) -> set[str]:
+        return {event["messageId"] for event in self.events()}
 
 
 class FaultProxy(TCPServer):
@@ -63,20 +66,25 @@ class FaultProxy(TCPServer):
     Strikes the first request that carries an event named after a fault; all others pass.
 
     Whatever goes to the gateway is decided there before the client hears of it: when the client has
-    finished, so has the gateway. `sent` counts the requests that carried a fault's events, `forwarded`
-    the POSTs to the gateway and `answers` what it said to them (status, body).
+    finished, so has the gateway.
+
+    Attributes:
+        sent_again: the faults of which a struck event came once more.
+        forwarded: how many POSTs went to the gateway whole.
+        answers: what it said to them, as (status, body).
     """
 
-    def __init__(self, upstream_port: int, *, late_s_max: float, faults: Iterable[Fault] = Fault) -> None:
+    def __init__(self, upstream_port: int, *, late_s_max: float) -> None:
         """`late_s_max` bounds how long ANSWER_LATE waits for the client to give up."""
         super().__init__()
-        self.sent: Counter[Fault] = Counter()
+        self.sent_again: set[Fault] = set()
         self.forwarded = 0
         self.answers: Counter[tuple[int, bytes]] = Counter()
         self._upstream_port = upstream_port
         self._late_s_max = late_s_max
-        self._pending = list(faults)
-        self._delayed: dict[Fault, Message] = {}
+        self._pending = set(Fault)
+        self._struck_ids: dict[str, Fault] = {}
+        self._delayed: Message | None = None
 
     @property
     def url(self) -> str:
@@ -84,18 +92,26 @@ class FaultProxy(TCPServer):
 
     @property
     def has_struck_all(self) -> bool:
-        return not self._pending and not self._delayed
+        return not self._pending and self._delayed is None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         is_open = True
         while is_open:
             request = await _read_message(reader)
-            self.sent.update(fault for fault in Fault if request.carries(fault))
-            fault = next((fault for fault in self._pending if request.carries(fault)), None)
-            if fault:
-                self._pending.remove(fault)
+            fault = self._fault_of(request)
             answer = await self._send_on(request, fault)
             is_open = await self._answer(answer, fault, reader, writer)
+
+    def _fault_of(self, request: Message) -> Fault | None:
+        """Choose the fault that strikes the request, and note which others its events had met."""
+        ids = request.ids()
+        self.sent_again.update(self._struck_ids[message_id] for message_id in ids & self._struck_ids.keys())
+        names = {event["event"] for event in request.events()}
+        fault = next((fault for fault in self._pending if fault in names), None)
+        if fault:
+            self._pending.remove(fault)
+            self._struck_ids |= dict.fromkeys(ids, fault)
+        return fault
 
     async def _send_on(self, request: Message, fault: Fault | None) -> bytes:
         """Do to the gateway what the fault says; return its answer, if it gives one."""
@@ -104,14 +120,15 @@ class FaultProxy(TCPServer):
                 answer, _ = await asyncio.gather(self._forward(request), self._forward(request))
                 return answer
             case Fault.DELAYED_COPY:
-                self._delayed[fault] = request
+                self._delayed = request
                 return b""
             case Fault.HALF_BODY:
                 await self._forward_half(request)
                 return b""
         answer = await self._forward(request)
-        for late in [late for late in self._delayed if request.carries(late)]:
-            await self._forward(self._delayed.pop(late))
+        if self._delayed and self._delayed.ids() & request.ids():
+            delayed, self._delayed = self._delayed, None
+            await self._forward(delayed)
         return answer
 
     async def _answer(

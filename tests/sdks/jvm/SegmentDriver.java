@@ -30,7 +30,7 @@ public final class SegmentDriver {
     Set<String> givenUp = new ConcurrentSkipListSet<>();
     for (String name : names) {
       Analytics analytics = Analytics.builder("segment-java")
-          .setUploadURL(host + "/v1/batch")
+          .endpoint(host)
           .client(new OkHttpClient.Builder().readTimeout(timeoutSeconds, TimeUnit.SECONDS).build())
           .flushQueueSize(eventsPerName)
           .callback(new Decided(undecided, () -> givenUp.add(name)))
