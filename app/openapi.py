@@ -31,6 +31,7 @@ _SUMMARIES = {
 }
 
 _WRITE_KEYS: list[Schema] = [{"basic": []}, {"header": []}, {"query": []}, {}]
+"""Optional, since it may stand in the body as well, and a request without any gets 400, not 401."""
 
 _INFO = """\
 Write keys: the first one found decides: the user name of Basic authorization, X-Write-Key up to its
@@ -77,9 +78,8 @@ def _operation(path: Path) -> Schema:
             "required": True,
             "content": {"application/json": {"schema": _ref("schemas", _BODIES[path.kind])}},
         }
+    if path.kind in _BODIES or path.kind is Kind.RUDDERSTACK_SETTINGS:
         operation["security"] = _WRITE_KEYS
-    if path.kind is Kind.RUDDERSTACK_SETTINGS:
-        operation["security"] = [{"basic": []}, {"header": []}, {"query": []}]
     return operation
 
 
@@ -102,12 +102,11 @@ def _parameters_of(path: Path) -> list[Schema]:
 
 
 def _path_parameter(name: str) -> Schema:
-    """Describe a parameter of a template; what it may not hold is what ends a path's segment."""
     return {
         "name": name,
         "in": "path",
         "required": True,
-        "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,255}$"},
+        "schema": {"type": "string", "pattern": "^[^/]+$"},
         "example": "track" if name == "type" else "my-write-key",
     }
 

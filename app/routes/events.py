@@ -24,6 +24,9 @@ from dedupe.router import Router
 
 IDEMPOTENCY_KEY_BYTES_MAX = 255
 
+EVENT_TYPE_CHARS_MAX = 100
+"""Of a type in a path, which is added to an event after its size was judged; a longer one is cut."""
+
 Parse: TypeAlias = Callable[[bytes], Payload]
 
 
@@ -62,9 +65,9 @@ def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
 
 
 def event_type_of(request: Request, path: Path) -> str:
-    """Return the type that the path gives to an event without one."""
+    """Return the type that the path gives to an event without one; it has its bound."""
     event_type: str = request.path_params.get("type", path.event_type)
-    return event_type
+    return event_type[:EVENT_TYPE_CHARS_MAX]
 
 
 async def post_events(

@@ -18,9 +18,6 @@ from app.routes.paths import Kind, Path
 
 Handler: TypeAlias = Callable[[Request, Path], Awaitable[Response]]
 
-PARAMETER_CHARS_MAX = 255
-"""Of a type or write key in a path. What the gateway adds to an event has a bound (app.settings)."""
-
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _SLASHES = re.compile(r"/+")
 
@@ -66,4 +63,4 @@ class PathTable(BaseRoute):
 
 
 def _pattern(path: Path) -> re.Pattern[str]:
-    return re.compile(_PARAMETER.sub(rf"(?P<\1>[^/]{{1,{PARAMETER_CHARS_MAX}}})", path.template))
+    return re.compile(_PARAMETER.sub(r"(?P<\1>[^/]+)", path.template))
