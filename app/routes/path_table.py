@@ -1,13 +1,14 @@
 """
 Finds a request's path in the table: one look-up for most of them, however many there are.
 
-Slashes too many are forgiven, since a host that ends in one is a common slip, and nothing ever
-redirects: SDKs take any status below 400 for success and forget the events.
+Two slips of those who configure a host are forgiven, a slash too many and a missing /v1. Nothing
+ever redirects: SDKs take any status below 400 for success and forget the events.
 """
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
+from urllib.parse import unquote
 
 from fastapi import Request, Response
 from starlette.exceptions import HTTPException
@@ -17,6 +18,8 @@ from starlette.types import Receive, Scope, Send
 from app.routes.paths import Kind, Path
 
 Handler: TypeAlias = Callable[[Request, Path], Awaitable[Response]]
+
+VERSION_PREFIX = "/v1"
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _SLASHES = re.compile(r"/+")
@@ -35,11 +38,11 @@ class PathTable(BaseRoute):
         """See BaseRoute; a method that the path does not know is refused by `handle`."""
         if scope["type"] != "http":
             return Match.NONE, {}
-        asked = scope["path"]
-        path = self._exact.get(asked)
+        path = self._exact.get(scope["path"])
         if path is not None:
-            return Match.FULL, {"gateway.path": path, "gateway.route": path.template}
-        return self._search(_SLASHES.sub("/", asked).rstrip("/"))
+            return _found(path, {})
+        asked = _SLASHES.sub("/", scope["raw_path"].decode("ascii", "replace")).rstrip("/")
+        return self._search(asked) or self._search(VERSION_PREFIX + asked) or (Match.NONE, {})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See BaseRoute. Raises HTTPException (405)."""
@@ -49,17 +52,22 @@ class PathTable(BaseRoute):
         response = await self._handlers[path.kind](Request(scope, receive, send), path)
         await response(scope, receive, send)
 
-    def _search(self, asked: str) -> tuple[Match, dict[str, Any]]:
-        if path := self._exact.get(asked):
-            return Match.FULL, {"gateway.path": path, "gateway.route": path.template}
+    def _search(self, asked: str) -> tuple[Match, Scope] | None:
+        """Find a path as it was sent: an encoded slash belongs to a parameter."""
+        if path := self._exact.get(unquote(asked)):
+            return _found(path, {})
         for pattern, path in self._patterns:
             if found := pattern.fullmatch(asked):
-                return Match.FULL, {
-                    "gateway.path": path,
-                    "gateway.route": path.template,
-                    "path_params": found.groupdict(),
-                }
-        return Match.NONE, {}
+                return _found(path, {name: unquote(value) for name, value in found.groupdict().items()})
+        return None
+
+
+def _found(path: Path, parameters: dict[str, str]) -> tuple[Match, Scope]:
+    return Match.FULL, {
+        "gateway.path": path,
+        "gateway.route": path.template,
+        "path_params": parameters,
+    }
 
 
 def _pattern(path: Path) -> re.Pattern[str]:

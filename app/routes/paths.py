@@ -59,6 +59,8 @@ PATHS = (
         for kind in TYPES
     ),
     Path("/api/s/{type}", Kind.SINGLE, "@jitsu/js"),
+    Path("/api/s/s2s/{type}", Kind.SINGLE, "@jitsu/js on a server"),
+    Path("/api/s/s2s/batch", Kind.BATCH, "Jitsu's HTTP API"),
     Path("/v1/pixel/{type}", Kind.PIXEL, "Segment's pixel"),
     Path("/pixel/v1/{type}", Kind.PIXEL, "RudderStack's pixel"),
     Path("/v1/m", Kind.TELEMETRY, "Segment's Analytics.js, Kotlin and Swift"),

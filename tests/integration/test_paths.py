@@ -21,6 +21,8 @@ SINGLE_PATHS = [
     *((f"/v1/{letter}", kind) for letter, kind in zip("tpigas", TYPES, strict=True)),
     *((f"/v1/{kind}", kind) for kind in TYPES),
     *((f"/api/s/{kind}", kind) for kind in (*TYPES, "event")),
+    ("/api/s/s2s/track", "track"),
+    ("/api/s/s2s/page", "page"),
 ]
 GIF_SIZE = 43
 ODD_TEXT = "ü ~~~ ~~? ~>~ ???"
@@ -45,6 +47,7 @@ def test_batch_paths_are_those_of_the_sdks() -> None:
         "/b",
         "/batch",
         "/beacon/v1/batch",
+        "/api/s/s2s/batch",
     } == set(BATCH_PATHS)
 
 
@@ -62,10 +65,32 @@ def test_batch_path_wants_a_batch(client: httpx.Client, path: str) -> None:
     assert (answer.status_code, answer.json()["code"]) == (400, "batch_missing")
 
 
-@pytest.mark.parametrize("path", ["/v1/import/", "/v1/batch/", "//v1/batch", "/v1//batch", "/b/", "//b"])
-def test_slashes_too_many_are_forgiven_without_a_redirect(gateway: Gateway, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/v1/import/", "/v1/batch/", "//v1/batch", "/v1//batch", "/b/", "//b", "/import/", "/batch/b"]
+)
+def test_slips_in_a_path_are_forgiven_without_a_redirect(gateway: Gateway, path: str) -> None:
     answer = httpx.post(f"{gateway.url}{path}", content=b'{"batch":[]}', auth=AUTH)
     assert (answer.status_code, answer.content) == (200, SUCCESS)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/t",
+        "/pixel/track",
+        "/v1/v1/batch",
+        "/v1",
+        "/",
+        "//",
+        "/v2/batch",
+        "/v1/batch/t",
+        "/api/s",
+        "/v1%20/t",
+    ],
+)
+def test_only_those_slips_are_forgiven(client: httpx.Client, path: str) -> None:
+    status = {"/t": 200, "/pixel/track": 405}.get(path, 404)
+    assert post(client, path, new_event()).status_code == status
 
 
 def test_event_without_a_type_gets_that_of_its_path(client: httpx.Client, gateway: Gateway) -> None:
@@ -323,7 +348,7 @@ def keyed_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]
 
 
 @pytest.mark.parametrize("key", ["good", "switched-off", "unknown"])
-@pytest.mark.parametrize("prefix", ["/v1/projects", "/v1/projects/projects"])
+@pytest.mark.parametrize("prefix", ["/v1/projects", "/v1/projects/projects", "/projects"])
 def test_segment_settings_are_there_for_every_key(keyed_gateway: Gateway, prefix: str, key: str) -> None:
     answer = httpx.get(f"{keyed_gateway.url}{prefix}/{key}/settings", headers={"Origin": "https://a.example"})
     assert answer.status_code == 200
@@ -336,9 +361,9 @@ def test_segment_settings_are_there_for_every_key(keyed_gateway: Gateway, prefix
 
 
 def test_segment_settings_name_no_host_unless_told(client: httpx.Client) -> None:
-    document = client.get("/v1/projects/any%20key/settings", headers={"Host": "evil.example"}).json()
+    document = client.get("/v1/projects/any%20k%2Fey/settings", headers={"Host": "evil.example"}).json()
     assert set(document["integrations"]["Segment.io"]) == {"apiKey", "httpConfig"}
-    assert document["integrations"]["Segment.io"]["apiKey"] == "any key"
+    assert document["integrations"]["Segment.io"]["apiKey"] == "any k/ey"
 
 
 @pytest.mark.parametrize("path", ["/sourceConfig", "/sourceConfig/"])
