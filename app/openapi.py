@@ -30,6 +30,8 @@ _SUMMARIES = {
     Kind.OPENAPI: "Get this document",
 }
 
+_BODIES = {Kind.EVENTS: "Events", Kind.BATCH: "Batch", Kind.SINGLE: "Event"}
+
 _WRITE_KEYS: list[Schema] = [{"basic": []}, {"header": []}, {"query": []}, {}]
 """Optional, since it may stand in the body as well, and a request without any gets 400, not 401."""
 
@@ -81,9 +83,6 @@ def _operation(path: Path) -> Schema:
     if path.kind in _BODIES or path.kind is Kind.RUDDERSTACK_SETTINGS:
         operation["security"] = _WRITE_KEYS
     return operation
-
-
-_BODIES = {Kind.EVENTS: "Events", Kind.BATCH: "Batch", Kind.SINGLE: "Event"}
 
 
 def _operation_id(path: Path) -> str:
