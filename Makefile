@@ -8,7 +8,8 @@ INSTALL := $(PIP) install --quiet --constraint constraints.txt --build-constrain
 KAFKA_POM := tests/kafka/pom.xml
 KAFKA_LIBS := build/kafka/libs
 PYTHON_SDKS := $(patsubst tests/sdks/python/%.txt,build/sdks/python/%/.stamp,$(wildcard tests/sdks/python/*.txt))
-SDKS := $(PYTHON_SDKS) tests/sdks/node/node_modules/.stamp
+NODE_SDKS := tests/sdks/node/node_modules/.stamp tests/sdks/browser/node_modules/.stamp
+SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -61,7 +62,7 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-run
 	@touch $@
 
 JAVA_IS_NEW_ENOUGH := java -version 2>&1 | awk -F '[".]' '/version/ { ok = $$2 >= 17 } END { exit !ok }'
-HAVE_JAVA_AND_MAVEN := command -v java >/dev/null && command -v mvn >/dev/null && $(JAVA_IS_NEW_ENOUGH)
+HAVE_JAVA_AND_MAVEN := command -v javac >/dev/null && command -v mvn >/dev/null && $(JAVA_IS_NEW_ENOUGH)
 
 # Installs Debian packages where that is allowed without a question; fails otherwise.
 define APT_INSTALL
@@ -74,9 +75,9 @@ if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; fi; \
 endef
 
 build/kafka/.stamp-java:
-	@$(HAVE_JAVA_AND_MAVEN) || { $(APT_INSTALL) openjdk-17-jre-headless maven; } || true
+	@$(HAVE_JAVA_AND_MAVEN) || { $(APT_INSTALL) default-jdk-headless maven; } || true
 	@$(HAVE_JAVA_AND_MAVEN) || { \
-	  echo "The tests start a real Kafka: install Java 17 or newer and Maven, then try again." >&2; exit 1; }
+	  echo "The tests start a real Kafka and run a Java SDK: install a JDK 17 or newer and Maven, then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@
 
 build/kafka/.stamp-libs: $(KAFKA_POM) | build/kafka/.stamp-java
@@ -104,3 +105,16 @@ tests/sdks/%/node_modules/.stamp: tests/sdks/%/package.json | build/sdks/.stamp-
 	@echo "Installing the SDKs of tests/sdks/$* ..."
 	@cd tests/sdks/$* && npm install --no-package-lock --no-audit --no-fund --silent
 	@touch $@
+
+build/sdks/jvm/.stamp: tests/sdks/jvm/pom.xml | build/kafka/.stamp-java
+	@echo "Copying the jars of the Java SDK to $(@D) ..."
+	@rm -rf $(@D)
+	@mvn --batch-mode --quiet -Dstyle.color=never --file $< dependency:copy-dependencies
+	@touch $@
+
+HAVE_CHROMIUM := command -v chromium >/dev/null
+
+build/sdks/.stamp-chromium:
+	@$(HAVE_CHROMIUM) || { $(APT_INSTALL) chromium; } || true
+	@$(HAVE_CHROMIUM) || { echo "The tests run SDKs in a browser: install Chromium, then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@

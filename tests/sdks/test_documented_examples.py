@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sdks.test_server_sdks import BUILD, HERE
+from tests.sdks.server_sdks import BUILD, HERE
 from tests.support.documents import HTTP_API, README, blocks_of, for_gateway
 from tests.support.gateway import Gateway
 
