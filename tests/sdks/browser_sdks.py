@@ -35,8 +35,8 @@ class BrowserSDK(SDK):
     options: Any = None
 
     async def send(self, proxy: FaultProxy, gateway: Gateway) -> set[str]:
-        with _pages_served() as pages_url:
-            async with _chromium_page() as page:
+        with pages_served() as pages_url:
+            async with chromium_page() as page:
                 await page.goto(f"{pages_url}/{self.page}")
                 await page.evaluate("([host, options]) => load(host, options)", [proxy.url, self.options])
                 for number, fault in enumerate(Fault, start=1):
@@ -58,7 +58,7 @@ class _QuietHandler(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def _pages_served() -> Iterator[str]:
+def pages_served() -> Iterator[str]:
     """Serve the pages and the SDKs from an origin that is not the gateway's."""
     with ThreadingHTTPServer((HOST, 0), partial(_QuietHandler, directory=str(PAGES))) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -71,7 +71,8 @@ def _pages_served() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def _chromium_page() -> AsyncIterator[Page]:
+async def chromium_page() -> AsyncIterator[Page]:
+    """A page of a fresh browser, without cookies or storage."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=shutil.which("chromium"),

@@ -68,7 +68,7 @@ async def run_side_by_side(sdks: Iterable[SDK], folder: Path) -> dict[str, Sessi
 
 
 async def _run(sdk: SDK, folder: Path) -> Session:
-    async with _running(Gateway(folder)) as gateway:
+    async with running(Gateway(folder)) as gateway:
         async with FaultProxy(gateway.port, late_s_max=sdk.late_s_max) as proxy:
             given_up = await sdk.send(proxy, gateway)
         events = await asyncio.to_thread(stored, gateway)
@@ -77,7 +77,8 @@ async def _run(sdk: SDK, folder: Path) -> Session:
 
 
 @asynccontextmanager
-async def _running(gateway: Gateway) -> AsyncIterator[Gateway]:
+async def running(gateway: Gateway) -> AsyncIterator[Gateway]:
+    """Start a gateway, and stop it afterwards."""
     await asyncio.to_thread(gateway.start)
     try:
         yield gateway
