@@ -58,6 +58,8 @@ def _java(driver: str) -> list[str | Path]:
     return ["java", "-cp", f"{BUILD / 'jvm'}/*", HERE / "jvm" / driver]
 
 
+SEGMENT_PYTHON = ServerSDK(name="segment-python-2.4.0", command=_python("segment-2.4.0", "segment_driver.py"))
+
 SERVER_SDKS = [
     ServerSDK(name="segment-java-3.5.4", command=_java("SegmentDriver.java")),
     ServerSDK(
@@ -78,7 +80,7 @@ SERVER_SDKS = [
         sends_once=frozenset({Fault.TWO_COPIES, Fault.ANSWER_LATE, Fault.ANSWER_TRUNCATED}),
         gives_up=frozenset({Fault.ANSWER_LATE, Fault.ANSWER_TRUNCATED}),
     ),
-    ServerSDK(name="segment-python-2.4.0", command=_python("segment-2.4.0", "segment_driver.py")),
+    SEGMENT_PYTHON,
     ServerSDK(name="segment-python-2.3.4", command=_python("segment-2.3.4", "segment_driver.py")),
     ServerSDK(name="rudder-python-2.1.9", command=_python("rudder-2.1.9", "rudder_driver.py")),
 ]

@@ -60,15 +60,16 @@ async def run_side_by_side(sdks: Iterable[SDK], folder: Path) -> dict[str, Sessi
 
     async def run(sdk: SDK) -> Session:
         async with slots, asyncio.timeout(SESSION_TIMEOUT_S):
-            return await _run(sdk, folder / sdk.name)
+            return await run_session(sdk, Gateway(folder / sdk.name))
 
     chosen = list(sdks)
     results = await asyncio.gather(*map(run, chosen), return_exceptions=True)
     return dict(zip([sdk.name for sdk in chosen], results, strict=True))
 
 
-async def _run(sdk: SDK, folder: Path) -> Session:
-    async with running(Gateway(folder)) as gateway:
+async def run_session(sdk: SDK, gateway: Gateway) -> Session:
+    """Run one session with a gateway of its own, which is started and stopped."""
+    async with running(gateway):
         async with FaultProxy(gateway.port, late_s_max=sdk.late_s_max) as proxy:
             given_up = await sdk.send(proxy, gateway)
         events = await asyncio.to_thread(stored, gateway)

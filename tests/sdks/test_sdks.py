@@ -3,13 +3,16 @@
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from tests.fault.conftest import kafka_log
 from tests.sdks.browser_sdks import BROWSER_SDKS
-from tests.sdks.server_sdks import SERVER_SDKS
-from tests.sdks.session import EVENTS_PER_FAULT, SDK, Session, run_side_by_side
+from tests.sdks.server_sdks import SEGMENT_PYTHON, SERVER_SDKS
+from tests.sdks.session import EVENTS_PER_FAULT, SDK, Session, run_session, run_side_by_side
 from tests.support.fault_proxy import Fault
+from tests.support.gateway import Gateway
 
 # Those that wait longest come first.
 SDKS: list[SDK] = [*BROWSER_SDKS, *SERVER_SDKS]
@@ -38,6 +41,15 @@ def session(sdk: SDK, sessions: Sessions) -> Session:
 
 @each_sdk
 def test_every_event_is_stored_once_through_every_fault(session: Session) -> None:
+    _assert_stored_once(session)
+
+
+async def test_every_event_is_stored_once_on_kafka_too(kafka_bootstrap: str, tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path / "gateway", kafka_log(kafka_bootstrap).env)
+    _assert_stored_once(await run_session(SEGMENT_PYTHON, gateway))
+
+
+def _assert_stored_once(session: Session) -> None:
     assert session.proxy.has_struck_all
     events = [line["value"] for line in session.events]
     copies = Counter((event["event"], event["properties"]["n"]) for event in events)
