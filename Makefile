@@ -88,7 +88,7 @@ build/kafka/.stamp-libs: $(KAFKA_POM) | build/kafka/.stamp-java
 
 # The SDKs that the tests run: Python's in an environment each, for their versions exclude one another.
 
-build/sdks/python/%/.stamp: tests/sdks/python/%.txt $(VENV)/.stamp-pip
+build/sdks/python/%/.stamp: tests/sdks/python/%.txt | $(VENV)/.stamp-pip
 	@echo "Installing $* for the tests ..."
 	@$(PYTHON) -m venv --clear --without-pip $(@D)
 	@$(PIP) --python $(@D)/bin/python install --quiet --requirement $<
@@ -103,7 +103,7 @@ build/sdks/.stamp-npm:
 
 tests/sdks/%/node_modules/.stamp: tests/sdks/%/package.json | build/sdks/.stamp-npm
 	@echo "Installing the SDKs of tests/sdks/$* ..."
-	@cd tests/sdks/$* && npm install --no-package-lock --no-audit --no-fund --silent
+	@cd tests/sdks/$* && npm install --no-package-lock --no-audit --no-fund --loglevel error >/dev/null
 	@touch $@
 
 build/sdks/jvm/.stamp: tests/sdks/jvm/pom.xml | build/kafka/.stamp-java

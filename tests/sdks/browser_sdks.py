@@ -27,7 +27,7 @@ class BrowserSDK(SDK):
     """
     An SDK on a page that has `load(host, options)` and `send(name, count)`.
 
-    It does not say when it is done. So one fault is over when its events are stored and the struck one
+    It does not say when it is done. So a fault is over when its events are stored and the struck one
     came once more, if that is to be expected.
     """
 
@@ -42,7 +42,7 @@ class BrowserSDK(SDK):
                 for number, fault in enumerate(Fault, start=1):
                     await page.evaluate("([name, count]) => send(name, count)", [fault, EVENTS_PER_FAULT])
                     await _stored(gateway, number * EVENTS_PER_FAULT)
-                    while fault not in proxy.sent_again | self.sends_once:
+                    while fault not in proxy.sent_again | self.sends_once or not proxy.is_settled:
                         await asyncio.sleep(POLL_INTERVAL_S)
         return set()
 

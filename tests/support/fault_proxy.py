@@ -94,6 +94,11 @@ class FaultProxy(TCPServer):
     def has_struck_all(self) -> bool:
         return not self._pending and self._delayed is None
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the gateway has answered all that it was sent."""
+        return self.forwarded == self.answers.total()
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         is_open = True
         while is_open:
