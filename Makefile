@@ -7,6 +7,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt --build-constraint constraints.txt
 KAFKA_POM := tests/kafka/pom.xml
 KAFKA_LIBS := build/kafka/libs
+PYTHON_SDKS := $(patsubst tests/sdks/python/%.txt,build/sdks/python/%/.stamp,$(wildcard tests/sdks/python/*.txt))
+NODE_SDKS := tests/sdks/node/node_modules/.stamp tests/sdks/browser/node_modules/.stamp
+SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -19,7 +22,7 @@ run: export GATEWAY_MODE ?= development
 run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variables are passed on
 	@exec $(BIN)/gateway serve
 
-test: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## run all tests, e.g. make test ARGS="tests/unit -x"
+test: $(VENV)/.stamp-dev build/kafka/.stamp-libs $(SDKS) ## run all tests, e.g. make test ARGS="tests/unit -x"
 	@exec $(BIN)/pytest $(ARGS)
 
 check: $(VENV)/.stamp-dev ## lint, formatting, types and import contracts
@@ -32,7 +35,7 @@ kafka: $(VENV)/.stamp-run build/kafka/.stamp-libs ## start a throw-away Kafka on
 	@exec $(BIN)/python -m tests.support.kafka --port 9092
 
 clean: ## remove .venv, build and caches; never the gateway's data
-	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) build dist tests/sdks/*/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # Set-up: each stamp is newer than what it was made from, so a second call does nothing.
@@ -59,17 +62,22 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-run
 	@touch $@
 
 JAVA_IS_NEW_ENOUGH := java -version 2>&1 | awk -F '[".]' '/version/ { ok = $$2 >= 17 } END { exit !ok }'
-HAVE_JAVA_AND_MAVEN := command -v java >/dev/null && command -v mvn >/dev/null && $(JAVA_IS_NEW_ENOUGH)
+HAVE_JAVA_AND_MAVEN := command -v javac >/dev/null && command -v mvn >/dev/null && $(JAVA_IS_NEW_ENOUGH)
+
+# Installs Debian packages where that is allowed without a question; fails otherwise.
+define APT_INSTALL
+if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; fi; \
+  apt_install() { \
+    command -v apt-get >/dev/null && $$sudo true 2>/dev/null && echo "Installing $$* for the tests ..." && \
+    $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -qq -y --no-install-recommends "$$@" >/dev/null; }; \
+  apt_install
+endef
 
 build/kafka/.stamp-java:
+	@$(HAVE_JAVA_AND_MAVEN) || { $(APT_INSTALL) default-jdk-headless maven; } || true
 	@$(HAVE_JAVA_AND_MAVEN) || { \
-	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; fi; \
-	  echo "Installing Java 17 and Maven for the Kafka broker of the tests ..."; \
-	  command -v apt-get >/dev/null && $$sudo true 2>/dev/null && $$sudo apt-get update -qq && \
-	  $$sudo env DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -qq -y --no-install-recommends openjdk-17-jre-headless maven >/dev/null; } || true
-	@$(HAVE_JAVA_AND_MAVEN) || { \
-	  echo "The tests start a real Kafka: install Java 17 or newer and Maven, then try again." >&2; exit 1; }
+	  echo "The tests start a real Kafka and run a Java SDK: install a JDK 17 or newer and Maven, then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@
 
 build/kafka/.stamp-libs: $(KAFKA_POM) | build/kafka/.stamp-java
@@ -77,3 +85,36 @@ build/kafka/.stamp-libs: $(KAFKA_POM) | build/kafka/.stamp-java
 	@rm -rf $(KAFKA_LIBS)
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $(KAFKA_POM) dependency:copy-dependencies
 	@touch $@
+
+# The SDKs that the tests run: Python's in an environment each, for their versions exclude one another.
+
+build/sdks/python/%/.stamp: tests/sdks/python/%.txt | $(VENV)/.stamp-pip
+	@echo "Installing $* for the tests ..."
+	@$(PYTHON) -m venv --clear --without-pip $(@D)
+	@$(PIP) --python $(@D)/bin/python install --quiet --requirement $<
+	@touch $@
+
+HAVE_NPM := command -v npm >/dev/null
+
+build/sdks/.stamp-npm:
+	@$(HAVE_NPM) || { $(APT_INSTALL) npm; } || true
+	@$(HAVE_NPM) || { echo "The tests run SDKs for Node and browsers: install npm, then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
+
+tests/sdks/%/node_modules/.stamp: tests/sdks/%/package.json | build/sdks/.stamp-npm
+	@echo "Installing the SDKs of tests/sdks/$* ..."
+	@cd tests/sdks/$* && npm install --no-package-lock --no-audit --no-fund --loglevel error >/dev/null
+	@touch $@
+
+build/sdks/jvm/.stamp: tests/sdks/jvm/pom.xml | build/kafka/.stamp-java
+	@echo "Copying the jars of the Java SDK to $(@D) ..."
+	@rm -rf $(@D)
+	@mvn --batch-mode --quiet -Dstyle.color=never --file $< dependency:copy-dependencies
+	@touch $@
+
+HAVE_CHROMIUM := command -v chromium >/dev/null
+
+build/sdks/.stamp-chromium:
+	@$(HAVE_CHROMIUM) || { $(APT_INSTALL) chromium; } || true
+	@$(HAVE_CHROMIUM) || { echo "The tests run SDKs in a browser: install Chromium, then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@

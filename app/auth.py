@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 import yaml
 from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError, model_validator
 
-from app.errors import InvalidWriteKeyError, WriteKeyMissingError
+from app.errors import DisabledWriteKeyError, InvalidWriteKeyError, WriteKeyMissingError
 from dedupe.errors import ConfigurationError
 
 WRITE_KEY_BYTES_MAX = 255
@@ -38,7 +38,7 @@ class WriteKeys(Protocol):
     """Knows whose a write key is."""
 
     def source_of(self, write_key: str) -> Source:
-        """Return the enabled source of a key. Raises InvalidWriteKeyError."""
+        """Return the enabled source of a key. Raises InvalidWriteKeyError, DisabledWriteKeyError."""
 
 
 class OpenKeys:
@@ -64,8 +64,10 @@ class FileKeys:
     def source_of(self, write_key: str) -> Source:
         """See WriteKeys."""
         source = self._sources.get(hashlib.sha256(write_key.encode()).digest())
-        if source is None or not source.enabled:
+        if source is None:
             raise InvalidWriteKeyError
+        if not source.enabled:
+            raise DisabledWriteKeyError
         return source
 
 

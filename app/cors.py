@@ -10,9 +10,10 @@ import re
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-METHODS = b"GET, POST, OPTIONS"
+METHODS = b"GET, HEAD, POST, OPTIONS"
 EXPOSED_HEADERS = (
-    b"Retry-After, Gateway-Accepted, Gateway-Duplicates, Gateway-Request-Id, Idempotent-Replayed"
+    b"Retry-After, Gateway-Accepted, Gateway-Duplicates, Gateway-Request-Id, Idempotent-Replayed, "
+    b"Preference-Applied"
 )
 DEFAULT_HEADERS = b"Authorization, Content-Type, Content-Encoding, Idempotency-Key, Prefer, X-Write-Key"
 MAX_AGE_S = b"86400"  # browsers cap it, Chromium at 2 h

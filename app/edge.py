@@ -1,5 +1,6 @@
 """The application of the ingest port: routes inside, then the request hook, then CORS around it all."""
 
+import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -7,21 +8,50 @@ from starlette.types import ASGIApp
 
 from app.cors import CORS
 from app.metrics import RequestMetrics
+from app.openapi import openapi_document
 from app.problems import Problems
+from app.receipts import SUCCESS
 from app.request_hook import CLIENT_LEFT, RequestHook
-from app.routes.events import Ingest, add_event_routes
+from app.routes.events import Ingest, ingest_handlers
+from app.routes.path_table import Handler, PathTable
+from app.routes.paths import PATHS, Kind, Path
+from app.routes.pixel import get_pixel
+from app.routes.sdk_settings import settings_handlers
 from dedupe.errors import GatewayError
 
 
-def create_edge(ingest: Ingest, *, problems: Problems, metrics: RequestMetrics) -> ASGIApp:
-    """Return the ingest application. No path redirects: SDKs take any status below 400 for success."""
+def create_edge(
+    ingest: Ingest, *, problems: Problems, metrics: RequestMetrics, public_host: str | None = None
+) -> ASGIApp:
+    """Return the ingest application; `public_host` is what settings documents name, if anything."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    add_event_routes(app, ingest)
+    app.router.routes.append(PathTable(PATHS, _handlers(ingest, metrics, public_host)))
     add_error_handlers(app, problems)
     hooked = RequestHook(
         app, problems=problems, metrics=metrics, is_draining=lambda: ingest.router.is_draining
     )
     return CORS(hooked)
+
+
+def _handlers(ingest: Ingest, metrics: RequestMetrics, public_host: str | None) -> dict[Kind, Handler]:
+    document = orjson.dumps(openapi_document(PATHS, request_events_max=ingest.request_events_max))
+
+    async def pixel(request: Request, path: Path) -> Response:
+        return await get_pixel(ingest, metrics, request, path)
+
+    async def post_telemetry(_request: Request, _path: Path) -> Response:
+        return Response(SUCCESS, media_type="application/json")
+
+    async def get_openapi(_request: Request, _path: Path) -> Response:
+        return Response(document, media_type="application/json")
+
+    return {
+        **ingest_handlers(ingest),
+        **settings_handlers(ingest.write_keys, public_host),
+        Kind.PIXEL: pixel,
+        Kind.TELEMETRY: post_telemetry,
+        Kind.OPENAPI: get_openapi,
+    }
 
 
 def add_error_handlers(app: FastAPI, problems: Problems) -> None:

@@ -11,7 +11,8 @@ What the edge refuses by itself, under the core's GatewayError.
       RequestTooLargeError             its events with batch-level fields merged in exceed the limit
       IdempotencyKeyInvalidError       Idempotency-Key is empty or too long
       WriteKeyMissingError             no write key anywhere
-      InvalidWriteKeyError             a write key that is unknown or disabled
+      InvalidWriteKeyError             a write key that is unknown
+        DisabledWriteKeyError          a write key whose source is switched off; same code
     BodyTimeoutError (RetriableError)  the body did not arrive in time; nothing was taken
 
 app.problems has the status and the text of each code.
@@ -81,9 +82,13 @@ class WriteKeyMissingError(RequestError):
 
 
 class InvalidWriteKeyError(RequestError):
-    """There is a write key, but it is unknown or disabled."""
+    """There is a write key, but it does not count."""
 
     code = "invalid_write_key"
+
+
+class DisabledWriteKeyError(InvalidWriteKeyError):
+    """There is a known write key, but it is switched off."""
 
 
 class BodyTimeoutError(RetriableError):

@@ -121,7 +121,7 @@ async def _run(
     problems = Problems(retry_after_max=settings.retry_after_max, dice=random.Random())
     metrics = RequestMetrics()
     registry.register(metrics)
-    edge = create_edge(ingest, problems=problems, metrics=metrics)
+    edge = create_edge(ingest, problems=problems, metrics=metrics, public_host=settings.public_host)
     admin = create_admin(router, settings=settings, problems=problems, registry=registry)
     apps: tuple[ASGIApp, ...] = (edge, admin)
     servers = [

@@ -28,6 +28,7 @@ class RequestMetrics(Collector):
         """Begin at zero."""
         self._requests: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._durations: defaultdict[str, _Durations] = defaultdict(_Durations)
+        self._discarded: defaultdict[tuple[str, str], int] = defaultdict(int)
 
     def observe(self, route: str, status: int, seconds: float) -> None:
         """Count one request; `route` is a path template, never a path."""
@@ -35,6 +36,10 @@ class RequestMetrics(Collector):
         durations = self._durations[route]
         durations.counts[bisect_left(BUCKETS_S, seconds)] += 1
         durations.seconds += seconds
+
+    def discard(self, route: str, reason: str) -> None:
+        """Count one request that was answered 200 although its event was not taken."""
+        self._discarded[route, reason] += 1
 
     def describe(self) -> Iterator[Metric]:
         """Name nothing in advance."""
@@ -48,6 +53,14 @@ class RequestMetrics(Collector):
         for (route, status), count in self._requests.items():
             requests.add_metric([route, str(status)], count)
         yield requests
+        discarded = CounterMetricFamily(
+            "gateway_http_discarded",
+            "Pixels whose event was not taken, by error code",
+            labels=["route", "reason"],
+        )
+        for (route, reason), count in self._discarded.items():
+            discarded.add_metric([route, reason], count)
+        yield discarded
         durations = HistogramMetricFamily(
             "gateway_http_request_duration_seconds", "From head to answer, body included", labels=["route"]
         )

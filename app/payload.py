@@ -48,6 +48,14 @@ def parse_events(body: bytes) -> Payload:
     return Payload([document], document, {})
 
 
+def parse_event(body: bytes) -> Payload:
+    """Return one event. Raises InvalidJSONError, BatchMissingError."""
+    document = _loads(body)
+    if isinstance(document, dict):
+        return Payload([document], document, {})
+    raise BatchMissingError
+
+
 def _loads(body: bytes) -> object:
     try:
         document: object = orjson.loads(body)

@@ -18,11 +18,14 @@ from app.identify import (
     Identified,
     Rejection,
 )
+from app.prefer import Return
 from dedupe.admission import Admission
 from dedupe.lane_queue import Outcome
 from dedupe.record import FLAG_NOT_IDEMPOTENT
 from dedupe.router import CONFLICT
 from dedupe.types import Event
+
+SUCCESS = b'{"success":true}'
 
 REASONS = {
     NOT_AN_OBJECT: "an event must be a JSON object",
@@ -34,15 +37,20 @@ REASONS = {
 """What a receipt says of an event that was kept apart. Frozen like the codes: answers repeat."""
 
 
-def answer(found: Identified, outcomes: Sequence[Outcome], *, wants_receipts: bool) -> Response:
+def answer(
+    found: Identified, outcomes: Sequence[Outcome], *, preference: Return | None, wants_receipts: bool
+) -> Response:
     """
     Build the answer to a request all of whose events have their verdict.
 
     Args:
         found: the request's items.
         outcomes: one for each of found.events, same order.
-        wants_receipts: whether the body lists where each event is.
+        preference: what the client prefers; the answer says that it was heeded.
+        wants_receipts: whether the body lists where each event is, without a preference.
     """
+    if preference is not None:
+        wants_receipts = preference == "representation"
     accepted = duplicates = 0
     receipts: list[dict[str, object]] = []
     rejections = list(found.rejections)
@@ -65,6 +73,8 @@ def answer(found: Identified, outcomes: Sequence[Outcome], *, wants_receipts: bo
     headers = {"Gateway-Accepted": str(accepted), "Gateway-Duplicates": str(duplicates)}
     if duplicates and not accepted:
         headers["Idempotent-Replayed"] = "true"
+    if preference is not None:
+        headers["Preference-Applied"] = f"return={preference}"
     return Response(orjson.dumps(body), headers=headers, media_type="application/json")
 
 

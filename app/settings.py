@@ -117,6 +117,12 @@ class Settings(LogSettings):
     port: int = Field(8080, ge=0, le=65_535, description="ingest port; 0 takes a free one")
     admin_host: str = Field("127.0.0.1", description="address the admin port listens on; never a public one")
     admin_port: int = Field(9090, ge=0, le=65_535, description="admin port; 0 takes a free one")
+    public_host: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?$",
+        description="host, and port unless 443, under which apps reach the ingest port over https; "
+        "settings documents then name it as Segment's `apiHost`",
+    )
     write_keys_file: Path | None = Field(
         None,
         description="YAML or JSON file of write keys; required in production. "

@@ -8,18 +8,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 
 from app.auth import WriteKeys, find_write_key
 from app.body import BodyLimits, read_body
 from app.errors import IdempotencyKeyInvalidError
 from app.identify import Arrival, Identifier
-from app.payload import Payload, parse_batch, parse_events
+from app.payload import Payload, parse_batch, parse_event, parse_events
+from app.prefer import Return, return_preference
 from app.receipts import answer
+from app.routes.path_table import Handler
+from app.routes.paths import Kind, Path
 from dedupe.clock import Clock, Deadline
 from dedupe.router import Router
 
 IDEMPOTENCY_KEY_BYTES_MAX = 255
+
+EVENT_TYPE_CHARS_MAX = 100
+"""Of a type in a path, which is added to an event after its size was judged; a longer one is cut."""
 
 Parse: TypeAlias = Callable[[bytes], Payload]
 
@@ -37,23 +43,36 @@ class Ingest:
     answer_timeout_s: float
 
 
-def add_event_routes(app: FastAPI, ingest: Ingest) -> None:
-    """Add the paths of SDKs and the native one."""
-    _add(app, "/v1/batch", ingest, parse_batch, wants_receipts=False)
-    _add(app, "/v1/events", ingest, parse_events, wants_receipts=True)
+def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
+    """Return what handles the paths that take events in a body."""
+
+    async def post_native(request: Request, path: Path) -> Response:
+        return await post_events(
+            ingest, request, parse_events, event_type=path.event_type, wants_receipts=True
+        )
+
+    async def post_batch(request: Request, path: Path) -> Response:
+        return await post_events(
+            ingest, request, parse_batch, event_type=path.event_type, wants_receipts=False
+        )
+
+    async def post_single(request: Request, path: Path) -> Response:
+        return await post_events(
+            ingest, request, parse_event, event_type=event_type_of(request, path), wants_receipts=False
+        )
+
+    return {Kind.EVENTS: post_native, Kind.BATCH: post_batch, Kind.SINGLE: post_single}
 
 
-def _add(app: FastAPI, path: str, ingest: Ingest, parse: Parse, *, wants_receipts: bool) -> None:
-    """Add a plain route: FastAPI's own would find no parameters to solve, for 30 us a request."""
-
-    async def post(request: Request) -> Response:
-        request.scope["gateway.route"] = path
-        return await post_events(ingest, request, parse, wants_receipts=wants_receipts)
-
-    app.add_route(path, post, methods=["POST"], include_in_schema=False)
+def event_type_of(request: Request, path: Path) -> str:
+    """Return the type that the path gives to an event without one; it has its bound."""
+    event_type: str = request.path_params.get("type", path.event_type)
+    return event_type[:EVENT_TYPE_CHARS_MAX]
 
 
-async def post_events(ingest: Ingest, request: Request, parse: Parse, *, wants_receipts: bool) -> Response:
+async def post_events(
+    ingest: Ingest, request: Request, parse: Parse, *, event_type: str, wants_receipts: bool
+) -> Response:
     """
     Take one request's events and answer once each of them has a verdict.
 
@@ -61,7 +80,8 @@ async def post_events(ingest: Ingest, request: Request, parse: Parse, *, wants_r
         ingest: what this path needs.
         request: its body still unread.
         parse: finds the items in the body, by the rules of the path.
-        wants_receipts: whether the body always lists where each event is.
+        event_type: of an event that has no type.
+        wants_receipts: whether the body lists where each event is, if the client has no preference.
 
     Raises:
         RequestError: the request is wrong; nothing was taken.
@@ -76,12 +96,13 @@ async def post_events(ingest: Ingest, request: Request, parse: Parse, *, wants_r
     source = ingest.write_keys.source_of(write_key)
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     received_ms = ingest.clock.now_ms()
-    arrival = Arrival(source.id, received_ms, idempotency_key=_idempotency_key(headers))
+    arrival = Arrival(source.id, received_ms, event_type, _idempotency_key(headers))
     found = ingest.identifier.identify(payload, arrival)
     outcomes = await ingest.router.submit(
         found.events, found.quarantined, received_ms=received_ms, deadline=deadline
     )
-    return answer(found, outcomes, wants_receipts=wants_receipts or _prefers_receipts(headers))
+    preference = _return_preference(request) if b"prefer" in headers else None
+    return answer(found, outcomes, preference=preference, wants_receipts=wants_receipts)
 
 
 def _idempotency_key(headers: dict[bytes, bytes]) -> bytes | None:
@@ -91,7 +112,7 @@ def _idempotency_key(headers: dict[bytes, bytes]) -> bytes | None:
     return key
 
 
-def _prefers_receipts(headers: dict[bytes, bytes]) -> bool:
-    """Whether `Prefer: return=representation` (RFC 7240) is among the preferences."""
-    preferences = headers.get(b"prefer", b"").lower().replace(b'"', b"").replace(b" ", b"")
-    return b"return=representation" in preferences.replace(b";", b",").split(b",")
+def _return_preference(request: Request) -> Return | None:
+    """What the client prefers to get back, by all of its Prefer headers."""
+    headers = request.scope["headers"]
+    return return_preference(b",".join(value for name, value in headers if name == b"prefer"))

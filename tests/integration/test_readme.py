@@ -2,45 +2,24 @@
 Claim: what README tells a newcomer to type works as printed, and answers what it shows.
 """
 
-import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import orjson
-import pytest
 
 from app.auth import read_key_file
+from tests.support.documents import README, blocks_of, typed
 from tests.support.gateway import Gateway
-from tests.support.http import COMMAND
-
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
-def blocks_of(language: str) -> list[str]:
-    """Return README's code blocks of a language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_commands_of_the_quickstart_answer_what_is_shown(tmp_path: Path) -> None:
     with Gateway(tmp_path / "gateway") as gateway:
 
         def run(command: str) -> bytes:
-            for printed, real in (
-                ("127.0.0.1:8080", f"127.0.0.1:{gateway.port}"),
-                ("127.0.0.1:9090", f"127.0.0.1:{gateway.admin_port}"),
-                (".venv/bin/gateway", COMMAND),
-            ):
-                command = command.replace(printed, real)
-            done = subprocess.run(
-                command, shell=True, env=gateway.environment, capture_output=True, check=True, timeout=30
-            )
-            return done.stdout
+            return typed(command, gateway, folder=tmp_path)
 
-        _, sending, looking, *_ = blocks_of("sh")
+        _, sending, looking, *_ = blocks_of(README, "sh")
         first, second = (run(line).partition(b"\r\n\r\n") for line in sending.splitlines())
-        assert first[2].decode() == second[2].decode() == blocks_of("json")[0].rstrip("\n")
+        assert first[2].decode() == second[2].decode() == blocks_of(README, "json")[0].rstrip("\n")
         assert b"\r\ngateway-accepted: 1\r\n" in first[0].lower()
         assert b"\r\ngateway-duplicates: 1\r\nidempotent-replayed: true" in second[0].lower()
         events, stats = (orjson.loads(run(line)) for line in looking.splitlines())
@@ -50,7 +29,7 @@ def test_commands_of_the_quickstart_answer_what_is_shown(tmp_path: Path) -> None
 
 
 def test_key_file_is_one(tmp_path: Path) -> None:
-    (shown,) = blocks_of("yaml")
+    (shown,) = blocks_of(README, "yaml")
     path = tmp_path / "keys.yaml"
     path.write_text(shown)
     source = read_key_file(path).source_of("my-write-key")

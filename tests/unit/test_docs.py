@@ -12,6 +12,7 @@ from app.cli import app as command_line
 from app.environment import CLIENT_VARIABLES
 from app.problems import PROBLEMS
 from app.receipts import REASONS
+from app.routes.paths import PATHS
 from app.settings import Settings, variable_of
 
 ROOT = Path(__file__).parents[2]
@@ -101,8 +102,21 @@ def modules_of(cell: str) -> Iterator[Path]:
 
 def test_error_codes_and_statuses_are_the_real_ones() -> None:
     rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", HTTP_API, flags=re.MULTILINE)
-    assert rows
-    assert all(PROBLEMS[code].status == int(status) for status, code in rows)
+    assert {code: int(status) for status, code in rows} == {
+        code: problem.status for code, problem in PROBLEMS.items()
+    }
+
+
+def test_every_path_is_documented_with_its_users() -> None:
+    table = HTTP_API.partition("## Paths")[2].partition("\n## ")[0]
+    documented = {
+        template: (method, who)
+        for method, templates, who in re.findall(
+            r"^\| ([A-Z]+) (.+?) \| .+? \| (.+) \|$", table, re.MULTILINE
+        )
+        for template in re.findall(r"`([^`]+)`", templates)
+    }
+    assert documented == {path.template: (path.methods[0], path.who) for path in PATHS}
 
 
 def test_every_reason_to_keep_an_event_apart_is_documented() -> None:

@@ -23,6 +23,7 @@ from dedupe.clock import Deadline, SystemClock
 from dedupe.errors import (
     DeadlineExceededError,
     DiskFullError,
+    GatewayError,
     LaneNotActiveError,
     LaneSaturatedError,
     OutcomeUnknownError,
@@ -165,6 +166,17 @@ async def test_requests_are_counted_by_route_and_code() -> None:
         registry.get_sample_value("gateway_http_request_duration_seconds_count", {"route": "/v1/events"})
         == 2.0
     )
+
+
+@pytest.mark.parametrize("err", [LaneNotActiveError("x"), LaneSaturatedError("x"), OutcomeUnknownError("x")])
+async def test_pixel_answers_with_its_image_whatever_the_core_says(err: GatewayError) -> None:
+    registry = CollectorRegistry()
+    transport = httpx.ASGITransport(edge_over(ScriptedRouter(failing(err)), registry))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        answer = await client.get("/pixel/v1/track?writeKey=k&event=Opened")
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "image/gif")
+    labels = {"route": "/pixel/v1/{type}", "reason": err.code}
+    assert registry.get_sample_value("gateway_http_discarded_total", labels) == 1.0
 
 
 # ---- what httpx cannot do

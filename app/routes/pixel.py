@@ -1,0 +1,88 @@
+"""
+Pixels: one event in the query of a GET, for mails and pages that can show an image and nothing else.
+
+An image cannot be told of an error and shows a broken one, so the answer is always the image; a
+pixel whose event could not be taken is counted under its error code.
+"""
+
+import base64
+from typing import Any
+from urllib.parse import parse_qsl
+
+from fastapi import Request, Response
+
+from app.errors import BatchMissingError, InvalidJSONError
+from app.metrics import RequestMetrics
+from app.payload import Payload, parse_event
+from app.routes.events import Ingest, event_type_of, post_events
+from app.routes.paths import Path
+from dedupe.errors import GatewayError
+
+GIF = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAICRAEAOw==")
+
+FIELDS_MAX = 1000
+"""Names in one query; a query has 64 KiB at most."""
+
+
+async def get_pixel(ingest: Ingest, metrics: RequestMetrics, request: Request, path: Path) -> Response:
+    """Take the event in the query as any other, and answer with the image whatever becomes of it."""
+    query: bytes = request.scope["query_string"]
+    headers = {}
+    try:
+        answer = await post_events(
+            ingest,
+            request,
+            lambda _body: parse_pixel(query),
+            event_type=event_type_of(request, path),
+            wants_receipts=False,
+        )
+        headers = {name: value for name, value in answer.headers.items() if name.startswith("gateway-")}
+    except GatewayError as err:
+        metrics.discard(path.template, err.code)
+    return Response(GIF, 200, {"Cache-Control": "no-store", **headers}, media_type="image/gif")
+
+
+def parse_pixel(query: bytes) -> Payload:
+    """
+    Return the event in a query: `data` as base64 of its JSON, or its fields as names with dots.
+
+    Raises:
+        InvalidJSONError: `data` is not base64 of JSON.
+        BatchMissingError: no event in it.
+    """
+    try:
+        fields = parse_qsl(query.decode("ascii", "replace"), max_num_fields=FIELDS_MAX)
+    except ValueError as err:
+        raise BatchMissingError from err
+    data = next((value for name, value in fields if name == "data"), None)
+    if data is not None:
+        return parse_event(_decoded(data))
+    event = _nested(fields)
+    if not event.keys() - {"writeKey"}:
+        raise BatchMissingError
+    return Payload([event], event, {})
+
+
+def _decoded(data: str) -> bytes:
+    """Decode either alphabet of base64, padded or not; a plus sign arrives in a query as a blank."""
+    standard = data.replace(" ", "+").replace("-", "+").replace("_", "/").rstrip("=")
+    try:
+        return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
+    except ValueError as err:
+        raise InvalidJSONError from err
+
+
+def _nested(fields: list[tuple[str, str]]) -> dict[str, Any]:
+    """Return `a.b=c` as {"a": {"b": "c"}}; what has no place in there keeps its dots."""
+    event: dict[str, Any] = {}
+    for name, value in fields:
+        *parents, leaf = name.split(".")
+        node = event
+        for parent in parents:
+            child = node.setdefault(parent, {})
+            if type(child) is not dict:
+                node, leaf = event, name
+                break
+            node = child
+        node.setdefault(leaf, value)
+    return event

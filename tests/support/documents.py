@@ -1,0 +1,56 @@
+"""What stands in the project's documents, and how tests do what they tell a reader to do."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support.gateway import Gateway
+from tests.support.http import COMMAND
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+HTTP_API = ROOT / "docs" / "http-api.md"
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """One block of code."""
+
+    language: str
+    text: str
+
+
+def blocks_in(document: Path) -> list[Block]:
+    """Return a document's code blocks in order."""
+    return [Block(*found) for found in _BLOCK.findall(document.read_text(encoding="utf-8"))]
+
+
+def blocks_of(document: Path, language: str) -> list[str]:
+    """Return a document's code blocks of one language in order."""
+    return [block.text for block in blocks_in(document) if block.language == language]
+
+
+def for_gateway(text: str, gateway: Gateway) -> str:
+    """Return a printed command or program with the addresses of a gateway under test."""
+    for printed, real in (
+        ("127.0.0.1:8080", f"127.0.0.1:{gateway.port}"),
+        ("127.0.0.1:9090", f"127.0.0.1:{gateway.admin_port}"),
+        (".venv/bin/gateway", COMMAND),
+    ):
+        text = text.replace(printed, real)
+    return text
+
+
+def typed(command: str, gateway: Gateway, *, folder: Path) -> bytes:
+    """Return what a printed command writes, typed into a shell in a folder."""
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", for_gateway(command, gateway)],
+        env=gateway.environment,
+        cwd=folder,
+        capture_output=True,
+        check=True,
+        timeout=30,
+    )
+    return done.stdout
