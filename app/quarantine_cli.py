@@ -13,12 +13,13 @@ from app.console import EXIT_ERROR, guarded, run_async, write_lines
 
 if TYPE_CHECKING:
     from app.quarantine_reader import Wanted
+    from app.settings import LogSettings
     from dedupe.log import LogStore
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
-Read: TypeAlias = "Callable[[LogStore, str], Coroutine[Any, Any, Any]]"
-"""Does a command's work on the open log and the quarantine topic."""
+Read: TypeAlias = "Callable[[LogStore, LogSettings], Coroutine[Any, Any, Any]]"
+"""Does a command's work on the open log."""
 
 quarantine = typer.Typer(
     name="quarantine",
@@ -50,7 +51,7 @@ def list_records(reason: Reason = None, source: Source = None, since: Since = No
     from app.quarantine_reader import Wanted
 
     wanted = Wanted(reason=reason, source=source, since_ms=_time_ms(since))
-    _on_log(lambda store, topic: _print(store, topic, wanted, has_content=False))
+    _on_log(lambda store, settings: _print(store, settings, wanted, has_content=False))
 
 
 @quarantine.command()
@@ -63,9 +64,9 @@ def show(
     wanted = Wanted(places=_places([place]))
     printed = 0
 
-    async def run(store: "LogStore", topic: str) -> None:
+    async def run(store: "LogStore", settings: "LogSettings") -> None:
         nonlocal printed
-        printed = await _print(store, topic, wanted, has_content=True)
+        printed = await _print(store, settings, wanted, has_content=True)
 
     _on_log(run)
     if not printed:
@@ -101,9 +102,10 @@ def replay(
     cannot: its id belongs to the event that came first, so it is skipped unless --new-id says that
     both are wanted. Events of which only the beginning was kept cannot be sent.
 
-    Without places and filters all records are meant. They must be of one source, the one that the
-    write key belongs to, and stay in quarantine until retention deletes them. Exit code 1: not
-    every event is stored.
+    Without places and filters all records are meant. They must be of one source; any write key of
+    that source will do. Events that were refused as too large or too deep are kept as they were
+    sent, without the batch-level fields of their batch. The records stay in quarantine until
+    retention deletes them. Exit code 1: not every event is stored.
     """
     if write_key is None and not dry_run:
         raise typer.BadParameter("--write-key (or GATEWAY_WRITE_KEY) is needed to send; or try --dry-run")
@@ -115,12 +117,12 @@ def replay(
     wanted = Wanted(_places(places or []), reason, source, _time_ms(since))
     results: dict[str, int] = {}
 
-    async def run(store: "LogStore", topic: str) -> None:
+    async def run(store: "LogStore", settings: "LogSettings") -> None:
         async with aclosing(Replayer(url, write_key or "")) as replayer:
             results.update(
                 await replay_records(
                     store,
-                    topic,
+                    settings,
                     wanted,
                     replayer=None if dry_run else replayer,
                     may_renew_id=new_id,
@@ -145,7 +147,7 @@ def _on_log(read: Read) -> None:
         settings = load(LogSettings)
         async with open_for_reading(settings) as store:
             if store is not None:
-                await read(store, settings.quarantine_topic)
+                await read(store, settings)
 
     def configured() -> None:
         from app.logging_setup import configure_logging
@@ -156,12 +158,12 @@ def _on_log(read: Read) -> None:
     guarded(configured)
 
 
-async def _print(store: "LogStore", topic: str, wanted: "Wanted", *, has_content: bool) -> int:
+async def _print(store: "LogStore", settings: "LogSettings", wanted: "Wanted", *, has_content: bool) -> int:
     """Print the wanted records and return how many they are."""
     from app.quarantine_reader import read_quarantine
 
     count = 0
-    async with aclosing(read_quarantine(store, topic, wanted)) as records:
+    async with aclosing(read_quarantine(store, settings.quarantine_topic, wanted)) as records:
         async for kept in records:
             write_lines(kept.line(has_content=has_content))
             count += 1

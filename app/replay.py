@@ -8,7 +8,7 @@ that cannot be sent as they are are told apart, never changed without being aske
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -18,8 +18,10 @@ import orjson
 
 from app.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT
 from app.quarantine_reader import Kept, Place, Wanted, read_quarantine
+from app.settings import LogSettings
 from dedupe.errors import ConfigurationError
 from dedupe.log import LogStore
+from dedupe.record import parse_identity
 from dedupe.router import CONFLICT
 
 TRIES_MAX = 10
@@ -65,7 +67,7 @@ READY = Result("ready")
 
 async def replay(
     store: LogStore,
-    topic: str,
+    settings: LogSettings,
     wanted: Wanted,
     *,
     replayer: "Replayer | None",
@@ -77,7 +79,7 @@ async def replay(
 
     Args:
         store: the log, read only.
-        topic: the quarantine stream's.
+        settings: name its topics.
         wanted: all of one source.
         replayer: sends; None to send nothing and say what would be sent.
         may_renew_id: whether events whose own id cannot be used get a new one.
@@ -87,19 +89,38 @@ async def replay(
         How many records had each result.
 
     Raises:
-        ConfigurationError: several sources, no such place, or a gateway that refuses the write key.
+        ConfigurationError: several sources, no such place, or a write key that is refused or belongs
+            to another source, which shows in the log after the first event.
         RetriableError: the log cannot be read; what was sent is stored.
     """
-    await _check_selection(store, topic, wanted)
+    await _check_selection(store, settings.quarantine_topic, wanted)
     results: Counter[str] = Counter()
-    async with aclosing(read_quarantine(store, topic, wanted)) as records:
+    is_checked = False
+    async with aclosing(read_quarantine(store, settings.quarantine_topic, wanted)) as records:
         async for kept in records:
             result = judge(kept, may_renew_id=may_renew_id)
             if result == READY and replayer is not None:
                 result = await replayer.send(kept)
+                if result.receipt is not None and not is_checked:
+                    await _check_source(store, settings.topic, kept, result.receipt)
+                    is_checked = True
             results[result.name] += 1
             write(result.line(kept))
     return results
+
+
+async def _check_source(store: LogStore, topic: str, kept: Kept, receipt: Mapping[str, Any]) -> None:
+    """Look up where the event went: the write key alone decides under whose name it is stored."""
+    offset = receipt["offset"]
+    log = store.partition_log(topic, receipt["partition"])
+    async with aclosing(log.read(offset, offset + 1)) as batches:
+        async for records in batches:
+            source = parse_identity(records[0]).source
+            if source != kept.source:
+                raise ConfigurationError(
+                    f"the write key belongs to source {source}, the events to {kept.source}: stopped after "
+                    f"the first one, which is stored at {receipt['partition']}:{offset} of {topic}"
+                )
 
 
 async def _check_selection(store: LogStore, topic: str, wanted: Wanted) -> None:

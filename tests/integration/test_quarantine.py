@@ -4,9 +4,9 @@ after a fix as often as he likes; on both logs, beside a running gateway.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import orjson
@@ -14,7 +14,7 @@ import pytest
 
 from tests.fault.conftest import kafka_log, sqlite_log
 from tests.support.gateway import Gateway
-from tests.support.http import AUTH, cli, post, stored
+from tests.support.http import AUTH, cli, stored
 
 DEEP = {"messageId": "deep", "type": "track", "properties": {"a": {"b": {"c": {"d": 1}}}}}
 NAMELESS = {name: value for name, value in DEEP.items() if name != "messageId"}
@@ -39,27 +39,17 @@ LIMITS = {"GATEWAY_EVENT_BYTES_MAX": "10KiB", "GATEWAY_EVENT_DEPTH_MAX": "4", "G
 FIXED = {"GATEWAY_EVENT_BYTES_MAX": "100KiB", "GATEWAY_EVENT_DEPTH_MAX": "10"}
 
 
-class World(NamedTuple):
-    """A running gateway that has kept events apart, and how to start it again with other settings."""
-
-    gateway: Gateway
-    env: Mapping[str, str]
-
-    def restarted(self, **env: str) -> Gateway:
-        self.gateway.stop()
-        return Gateway(self.gateway.folder, {**self.env, **LIMITS, **env})
-
-
 @pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.kafka)])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+def log_env(request: pytest.FixtureRequest) -> Mapping[str, str]:
+    """What selects each log."""
     is_kafka = request.param == "kafka"
-    log = kafka_log(request.getfixturevalue("kafka_bootstrap")) if is_kafka else sqlite_log()
-    with Gateway(tmp_path / "gateway", {**log.env, **LIMITS}) as gateway:
-        for _ in range(3):
-            with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
-                answer = post(client, "/v1/events", SENT)
-                assert [entry["index"] for entry in answer.json()["rejected"]] == [0, 1, 2, 3, 4, 5, 7]
-        yield World(gateway, log.env)
+    return kafka_log(request.getfixturevalue("kafka_bootstrap")).env if is_kafka else sqlite_log().env
+
+
+def send_all(gateway: Gateway) -> None:
+    for _ in range(3):
+        answer = httpx.post(f"{gateway.url}/v1/events", content=orjson.dumps(SENT), auth=AUTH)
+        assert [entry["index"] for entry in answer.json()["rejected"]] == [0, 1, 2, 3, 4, 5, 7]
 
 
 def listed(gateway: Gateway, *options: str) -> list[dict[str, Any]]:
@@ -84,64 +74,25 @@ def results(lines: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {name: line["result"] for name, line in lines.items()}
 
 
-def test_bad_events_are_kept_once_and_replayed_once(world: World) -> None:
-    gateway = world.gateway
-    lines = listed(gateway)
-    assert [(line["reason"], line["messageId"]) for line in lines] == KEPT
-    assert list(lines[0]) == [
-        "partition", "offset", "timestamp", "reason", "source", "messageId", "truncated", "length",
-    ]  # fmt: skip
-    assert {line["source"] for line in lines} == {AUTH[0]}
-    assert [line["messageId"] for line in lines if line["truncated"]] == ["huge"]
-    assert lines[3]["length"] == len(orjson.dumps(HUGE))
-    check_filters(gateway, lines)
-    check_show(gateway, lines)
-    check_dry_run(gateway, lines)
-
-    still_bad = replayed(gateway, "--reason", "event_too_deep", code=1)
-    assert results(still_bad) == {"deep": "rejected", "event_too_deep": "rejected"}
-    assert still_bad["deep"]["why"] == "event_too_deep"
-    assert listed(gateway) == lines
-    with world.restarted(**FIXED) as fixed:
+def test_bad_events_are_kept_once_and_replayed_once(log_env: Mapping[str, str], tmp_path: Path) -> None:
+    with Gateway(tmp_path / "gateway", {**log_env, **LIMITS}) as gateway:
+        send_all(gateway)
+        lines = listed(gateway)
+        assert [(line["reason"], line["messageId"]) for line in lines] == KEPT
+        assert list(lines[0]) == [
+            "partition", "offset", "timestamp", "reason", "source", "messageId", "truncated", "length",
+        ]  # fmt: skip
+        assert {line["source"] for line in lines} == {AUTH[0]}
+        assert [line["messageId"] for line in lines if line["truncated"]] == ["huge"]
+        shown = orjson.loads(cli(gateway, "quarantine", "show", place_of(lines[0])).stdout)
+        assert {name: shown[name] for name in lines[0]} == lines[0]
+        assert shown["event"] == DEEP
+    with Gateway(tmp_path / "gateway", {**log_env, **LIMITS, **FIXED}) as fixed:
         check_replay(fixed)
-        assert listed(fixed) == lines
-
-
-def check_filters(gateway: Gateway, lines: list[dict[str, Any]]) -> None:
-    assert listed(gateway, "--reason", "conflict") == lines[6:]
-    assert listed(gateway, "--source", AUTH[0], "--since", "1h") == lines
-    assert listed(gateway, "--source", "nobody") == []
-    assert listed(gateway, "--since", "2100-01-01T00:00:00Z") == []
-    assert cli(gateway, "quarantine", "list", "--since", "yesterday").returncode == 2
-
-
-def check_show(gateway: Gateway, lines: list[dict[str, Any]]) -> None:
-    whole, truncated = (
-        orjson.loads(cli(gateway, "quarantine", "show", place_of(line)).stdout)
-        for line in (lines[0], lines[3])
-    )
-    assert {name: whole[name] for name in lines[0]} == lines[0]
-    assert whole["event"] == DEEP
-    assert truncated["head"].startswith('{"messageId":"huge","text":"üü')
-    assert truncated["sha256"] == hashlib.sha256(orjson.dumps(HUGE, option=orjson.OPT_SORT_KEYS)).hexdigest()
-    missing = cli(gateway, "quarantine", "show", "0:999999")
-    assert (missing.returncode, missing.stdout) == (1, b"")
-    assert missing.stderr == b"gateway: there is no record at 0:999999\n"
-    assert cli(gateway, "quarantine", "show", "17").returncode == 2
-
-
-def check_dry_run(gateway: Gateway, lines: list[dict[str, Any]]) -> None:
-    expected = ["ready", "ready", "ready", "skipped", "skipped", "skipped", "skipped"]
-    done = cli(gateway, "quarantine", "replay", "--dry-run")
-    found = [orjson.loads(line) for line in done.stdout.splitlines()]
-    assert (done.returncode, done.stderr) == (0, b"gateway: 3 ready, 4 skipped\n")
-    assert [line["result"] for line in found] == expected
-    assert "--new-id" in found[6]["why"]
-    assert [line["messageId"] for line in stored(gateway)] == ["taken"]
 
 
 def check_replay(gateway: Gateway) -> None:
-    """Replays what the larger limits admit, then what needs an id of its own, then all of it again."""
+    """Replays what the larger limits admit, then all of it again and what needs an id of its own."""
     first = replayed(gateway, code=1)
     assert results(first) == {
         "deep": "accepted",
@@ -164,9 +115,79 @@ def check_replay(gateway: Gateway) -> None:
     new_id = renewed["taken"]["receipt"]["messageId"]
     assert (events[new_id]["event"], events[new_id]["batch"]) == ("Second", [1, 2])
     assert events["deep"]["properties"] == DEEP["properties"]
-    with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
-        own_retry = post(client, "/v1/events", [DEEP, LARGE])
+    own_retry = httpx.post(f"{gateway.url}/v1/events", content=orjson.dumps([DEEP, LARGE]), auth=AUTH)
     assert own_retry.headers["Gateway-Duplicates"] == "2"
+
+
+def test_operator_selects_looks_and_tries_without_effect(tmp_path: Path) -> None:
+    with Gateway(tmp_path / "gateway", LIMITS) as gateway:
+        send_all(gateway)
+        lines = listed(gateway, "--source", AUTH[0], "--since", "1h")
+        assert len(lines) == len(KEPT)
+        assert listed(gateway, "--reason", "conflict") == lines[6:]
+        assert listed(gateway, "--source", "nobody") == []
+        assert listed(gateway, "--since", "2100-01-01T00:00:00Z") == []
+        assert cli(gateway, "quarantine", "list", "--since", "yesterday").returncode == 2
+        check_show(gateway, lines)
+        check_dry_run(gateway)
+        still_bad = replayed(gateway, "--reason", "event_too_deep", code=1)
+        assert results(still_bad) == {"deep": "rejected", "event_too_deep": "rejected"}
+        assert still_bad["deep"]["why"] == "event_too_deep"
+        assert listed(gateway) == lines
+
+
+def check_show(gateway: Gateway, lines: list[dict[str, Any]]) -> None:
+    content = orjson.dumps(HUGE, option=orjson.OPT_SORT_KEYS)
+    truncated = orjson.loads(cli(gateway, "quarantine", "show", place_of(lines[3])).stdout)
+    assert truncated["head"].startswith('{"messageId":"huge","text":"üü')
+    assert (truncated["length"], truncated["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+    missing = cli(gateway, "quarantine", "show", "0:999999")
+    assert (missing.returncode, missing.stdout) == (1, b"")
+    assert missing.stderr == b"gateway: there is no record at 0:999999\n"
+    assert cli(gateway, "quarantine", "show", "17").returncode == 2
+
+
+def check_dry_run(gateway: Gateway) -> None:
+    expected = ["ready", "ready", "ready", "skipped", "skipped", "skipped", "skipped"]
+    done = cli(gateway, "quarantine", "replay", "--dry-run")
+    found = [orjson.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr) == (0, b"gateway: 3 ready, 4 skipped\n")
+    assert [line["result"] for line in found] == expected
+    assert "--new-id" in found[6]["why"]
+    assert [line["messageId"] for line in stored(gateway)] == ["taken"]
+
+
+def test_retries_in_other_company_and_after_a_crash_land_once(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path / "gateway", LIMITS)
+    bad = [item for item in SENT if item is not FIRST]
+    with gateway:
+        answers = [send(gateway, body) for item in [FIRST, *bad] for body in tries_of(item)]
+        gateway.kill()
+        gateway.delete_index()
+        gateway.start()
+        again = [send(gateway, body) for item in [FIRST, *bad] for body in tries_of(item)]
+        assert again == answers
+        assert [(line["reason"], line["messageId"]) for line in listed(gateway)] == KEPT
+        assert gateway.stats()["quarantine"][0]["next_lane_seq"] == len(KEPT)
+
+
+def tries_of(item: Any) -> list[bytes]:
+    """Return requests that hold one event alone, in a batch, and as a later try of an SDK sends it."""
+    later = item
+    if isinstance(item, dict):
+        later = {**item, "sentAt": "2026-01-01T00:00:09Z", "_metadata": {"retryCount": 1}, "writeKey": "x"}
+    companion = {"messageId": "companion", "type": "track"}
+    return [
+        orjson.dumps([item]),
+        orjson.dumps({"batch": [companion, item], "sentAt": "2026-01-01T00:00:05Z", "context": {"c": 1}}),
+        orjson.dumps({"sentAt": "2026-01-01T00:00:09Z", "batch": [later, later]}),
+    ]
+
+
+def send(gateway: Gateway, body: bytes) -> bytes:
+    answer = httpx.post(f"{gateway.url}/v1/events", content=body, auth=AUTH)
+    assert answer.status_code == 200
+    return answer.content
 
 
 def test_replay_refuses_what_could_harm(own_gateway: Gateway) -> None:
@@ -176,16 +197,23 @@ def test_replay_refuses_what_could_harm(own_gateway: Gateway) -> None:
     gateway = Gateway(own_gateway.folder, {"GATEWAY_WRITE_KEYS_FILE": str(keys)})
     with gateway:
         for write_key in ("web-key", "app-key"):
-            httpx.post(f"{gateway.url}/v1/events", content=b'[{"messageId":"1"},5]', auth=(write_key, ""))
+            httpx.post(
+                f"{gateway.url}/v1/events",
+                content=b'[{"messageId":"1"},{"messageId":5},{"messageId":6}]',
+                auth=(write_key, ""),
+            )
         options = ("quarantine", "replay", "--url", gateway.url)
         for arguments, sentence in (
             ((), "--write-key"),
             (("--write-key", "web-key"), "of 2 sources (app, web)"),
             (("--write-key", "web-key", "0:77"), "there is no such record at 0:77"),
+            (("--write-key", "no-key", "--source", "web", "--new-id"), "does not accept this write key"),
+            (("--write-key", "app-key", "--source", "web", "--new-id"), "belongs to source app"),
         ):
             done = cli(gateway, *options, *arguments)
             assert (done.returncode, done.stdout) == (2, b"")
             assert sentence in done.stderr.decode()
+        assert len(stored(gateway)) == 3  # the last one was noticed after its first event
 
 
 def test_replay_says_when_nobody_answers_like_a_gateway(own_gateway: Gateway) -> None:
