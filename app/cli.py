@@ -14,6 +14,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # paragraphs are wrapped anew, whatever width they were written in
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(quarantine)

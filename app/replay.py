@@ -27,9 +27,8 @@ from dedupe.router import CONFLICT
 TRIES_MAX = 10
 """Of one event while the gateway refuses or does not answer; with its Retry-After a few minutes."""
 RETRY_AFTER_S = 1.0  # where no answer says how long
+RETRY_AFTER_MAX_S = 60.0  # whatever a proxy says
 REQUEST_TIMEOUT_S = 15.0  # well above GATEWAY_ANSWER_TIMEOUT
-
-RETRIED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 NEEDS_NEW_ID = {
     CONFLICT: "its id belongs to another event; --new-id stores it under an id of its own",
@@ -182,10 +181,10 @@ class Replayer:
                 why = f"no answer: {type(err).__name__}"
                 await asyncio.sleep(RETRY_AFTER_S)
                 continue
-            if answer.status_code not in RETRIED:
+            if not (answer.is_server_error or answer.status_code == HTTPStatus.TOO_MANY_REQUESTS):
                 return _result(answer)
-            why = f"{answer.status_code} {_document(answer).get('code')}"
-            await asyncio.sleep(float(answer.headers.get("Retry-After", RETRY_AFTER_S)))
+            why = f"{answer.status_code} {_document(answer).get('code', '')}".rstrip()
+            await asyncio.sleep(_pause_s(answer))
         return Result("failed", why)
 
     async def _post(self, event: bytes, kept: Kept) -> httpx.Response:
@@ -206,6 +205,11 @@ def _result(answer: httpx.Response) -> Result:
         return Result("rejected", rejected[0]["code"])
     name = "accepted" if answer.headers.get("Gateway-Accepted") == "1" else "duplicate"
     return Result(name, receipt=document["receipts"][0])
+
+
+def _pause_s(answer: httpx.Response) -> float:
+    seconds = answer.headers.get("Retry-After", "")
+    return min(float(seconds), RETRY_AFTER_MAX_S) if seconds.isdecimal() else RETRY_AFTER_S
 
 
 def _document(answer: httpx.Response) -> dict[str, Any]:
