@@ -1,23 +1,12 @@
-"""
-The command line. stdout is for data only; logs, warnings and errors go to stderr.
+"""The command line: what can be typed. app.console says how each command runs and ends."""
 
-Exit codes: 0 done or stopped in order, 1 an error that may pass, 2 wrong usage or settings, 3 the
-log was written under another identity secret or partition count, 128 + n ended at once by a second
-signal n.
-"""
-
-import asyncio
-import os
-import sys
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from app.console import guarded, run_async, write_lines
+from app.quarantine_cli import quarantine
 from app.version import VERSION
-from dedupe.errors import ConfigurationError, GatewayError, IdentityMismatchError
-
-EXIT_ERROR, EXIT_USAGE, EXIT_IDENTITY, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 app = typer.Typer(
     name="gateway",
@@ -25,8 +14,10 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # paragraphs are wrapped anew, whatever width they were written in
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(quarantine)
 
 
 def main() -> None:
@@ -75,9 +66,9 @@ def serve() -> None:
         refuse_unknown_variables()
         settings = load(Settings)
         configure_logging(level=settings.logging_level, is_json=settings.logging_format == "json")
-        _run(serve_gateway(settings), uvloop.new_event_loop)
+        run_async(serve_gateway(settings), uvloop.new_event_loop)
 
-    _guarded(run)
+    guarded(run)
 
 
 @app.command()
@@ -109,42 +100,6 @@ def events(
 
         configure_logging(level="warning", is_json=False)
         span = Span(is_from_start=from_start or not follow, is_followed=follow)
-        _run(print_events(load(LogSettings), span, _write_lines))
+        run_async(print_events(load(LogSettings), span, write_lines))
 
-    _guarded(run)
-
-
-def _write_lines(lines: bytes) -> None:
-    sys.stdout.buffer.write(lines)
-    sys.stdout.buffer.flush()
-
-
-def _run(
-    main_coroutine: Coroutine[Any, Any, None],
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
-) -> None:
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(main_coroutine)
-
-
-def _guarded(run: Callable[[], None]) -> None:
-    """Turn errors raised on purpose into one sentence a line and an exit code."""
-    try:
-        run()
-    except ConfigurationError as err:
-        _fail(err, EXIT_USAGE)
-    except IdentityMismatchError as err:
-        _fail(err, EXIT_IDENTITY)
-    except GatewayError as err:
-        _fail(err, EXIT_ERROR)
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    except BrokenPipeError:
-        # The reader has seen enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _fail(err: GatewayError, code: int) -> None:
-    for line in str(err).splitlines():
-        print(f"gateway: {line}", file=sys.stderr)
-    raise typer.Exit(code)
+    guarded(run)

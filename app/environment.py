@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from app.settings import PREFIX, Settings, variable_of
 from dedupe.errors import ConfigurationError
 
-CLIENT_VARIABLES = frozenset({"GATEWAY_ADMIN_URL"})
+CLIENT_VARIABLES = frozenset({"GATEWAY_ADMIN_URL", "GATEWAY_URL", "GATEWAY_WRITE_KEY"})
 """Variables of command line clients: `serve` ignores them instead of refusing to start."""
 
 _LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")

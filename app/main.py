@@ -6,8 +6,8 @@ between implementations of the core's seams.
 import asyncio
 import gc
 import random
-from collections.abc import Coroutine, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from socket import socket
 from typing import Any
 
@@ -81,20 +81,37 @@ async def print_events(settings: LogSettings, span: Span, write: Write) -> None:
 
     A log that does not exist yet is an empty one.
     """
+    while True:
+        async with open_for_reading(settings) as store:
+            if store is not None:
+                await read_events(store, settings.topic, span, write)
+            if store is not None or not span.is_followed:
+                return
+        span = span._replace(is_from_start=True)
+        await asyncio.sleep(FOLLOW_POLL_S)
+
+
+@asynccontextmanager
+async def open_for_reading(settings: LogSettings) -> AsyncIterator[LogStore | None]:
+    """
+    Open the log beside whoever writes to it; None if there is none yet.
+
+    Raises:
+        ConfigurationError: it is of a newer format, or not a log.
+        RetriableError: no broker answers.
+    """
     store: LogStore
     if settings.log == "sqlite":
         path = sqlite_path(settings.data_dir)
-        while not path.exists():
-            if not span.is_followed:
-                return
-            span = span._replace(is_from_start=True)
-            await asyncio.sleep(FOLLOW_POLL_S)
+        if not path.exists():
+            yield None
+            return
         check_format(settings.data_dir)
         store = await SqliteStore.open(path, read_only=True)
     else:
         store = await KafkaStore.open(_kafka_config(settings))
     try:
-        await read_events(store, settings.topic, span, write)
+        yield store
     finally:
         await store.close()
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from app.errors import BatchMissingError, InvalidJSONError, TooManyEventsError
+from app.surrogates import mend_surrogates
 
 
 class Payload(NamedTuple):
@@ -57,8 +58,12 @@ def parse_event(body: bytes) -> Payload:
 
 
 def _loads(body: bytes) -> object:
+    """Parse a body; only one that fails is looked at again, for halves of surrogate pairs."""
     try:
         document: object = orjson.loads(body)
-    except orjson.JSONDecodeError as err:
-        raise InvalidJSONError from err
+    except orjson.JSONDecodeError:
+        try:
+            document = orjson.loads(mend_surrogates(body))
+        except orjson.JSONDecodeError as err:
+            raise InvalidJSONError from err
     return document

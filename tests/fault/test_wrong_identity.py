@@ -4,6 +4,7 @@ a sentence, before any of its lanes serves and without disturbing the one that i
 """
 
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -36,12 +37,14 @@ def begin_log(gateway: Gateway) -> None:
     assert answer.status_code == 200
 
 
-def assert_refused(wrong: Gateway, code: int, sentence: str) -> None:
-    done = cli(wrong, "serve")
+def assert_refused(folder: Path, env: Mapping[str, str], code: int, sentence: str) -> None:
+    done = cli(Gateway(folder, {**env, "GATEWAY_LOGGING_LEVEL": "debug"}), "serve")
     said = [line for line in done.stderr.decode().splitlines() if line.startswith("gateway: ")]
     assert (done.returncode, done.stdout, len(said)) == (code, b"", 1), done.stderr.decode()
     assert sentence in said[0]
     assert b"Traceback" not in done.stderr
+    if code == 3:
+        assert b"lane state" in done.stderr
     assert b"new=active" not in done.stderr
 
 
@@ -59,7 +62,7 @@ def test_other_secret_is_refused(gateway: Gateway, log_under_test: LogUnderTest)
         if index_is_lost:
             gateway.delete_index()
         env = {**log_under_test.env, "GATEWAY_IDENTITY_SECRET": "a secret of somebody else"}
-        assert_refused(Gateway(gateway.folder, env), 3, "GATEWAY_IDENTITY_SECRET")
+        assert_refused(gateway.folder, env, 3, "GATEWAY_IDENTITY_SECRET")
 
 
 def test_more_partitions_than_the_log_has_are_refused(gateway: Gateway, log_under_test: LogUnderTest) -> None:
@@ -67,7 +70,7 @@ def test_more_partitions_than_the_log_has_are_refused(gateway: Gateway, log_unde
         begin_log(gateway)
     for partitions in (PARTITIONS - 1, MORE_PARTITIONS):
         env = {**log_under_test.env, "GATEWAY_PARTITIONS": str(partitions)}
-        assert_refused(Gateway(gateway.folder, env), 2, f"has {PARTITIONS} partitions")
+        assert_refused(gateway.folder, env, 2, f"has {PARTITIONS} partitions")
 
 
 async def test_raised_partition_count_of_a_topic_is_refused(kafka_bootstrap: str, tmp_path: Path) -> None:
@@ -79,9 +82,9 @@ async def test_raised_partition_count_of_a_topic_is_refused(kafka_bootstrap: str
         await admin.create_partitions({env["GATEWAY_TOPIC"]: NewPartitions(MORE_PARTITIONS)})
         await admin.close()
         sentence = f"has {MORE_PARTITIONS} partitions but GATEWAY_PARTITIONS says {PARTITIONS}"
-        assert_refused(Gateway(tmp_path / "wrong", env), 2, sentence)
+        assert_refused(tmp_path / "wrong", env, 2, sentence)
         raised = {**env, "GATEWAY_PARTITIONS": str(MORE_PARTITIONS)}
-        assert_refused(Gateway(tmp_path / "wrong", raised), 3, "another number of partitions")
+        assert_refused(tmp_path / "wrong", raised, 3, "another number of partitions")
         assert_undisturbed(right)
 
 
@@ -92,5 +95,5 @@ def test_gateway_with_another_secret_does_not_disturb_the_right_one(
     with Gateway(tmp_path / "right", env) as right:
         begin_log(right)
         wrong = {**env, "GATEWAY_IDENTITY_SECRET": "a secret of somebody else"}
-        assert_refused(Gateway(tmp_path / "wrong", wrong), 3, "GATEWAY_IDENTITY_SECRET")
+        assert_refused(tmp_path / "wrong", wrong, 3, "GATEWAY_IDENTITY_SECRET")
         assert_undisturbed(right)

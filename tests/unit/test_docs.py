@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer.core
+import typer.main
 
 from app.cli import app as command_line
 from app.environment import CLIENT_VARIABLES
@@ -78,7 +80,9 @@ def test_make_targets_exist(document: Path) -> None:
 
 def test_commands_exist(document: Path) -> None:
     named = set(re.findall(r"(?:`|\.venv/bin/)gateway ([a-z]+)", text_of(document)))
-    assert named <= commands()
+    group = typer.main.get_command(command_line)
+    assert isinstance(group, typer.core.TyperGroup)
+    assert named <= set(group.commands)
 
 
 def test_every_module_of_the_core_has_its_role() -> None:
@@ -122,13 +126,3 @@ def test_every_path_is_documented_with_its_users() -> None:
 def test_every_reason_to_keep_an_event_apart_is_documented() -> None:
     table = HTTP_API.partition("## Events that are kept apart")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == set(REASONS)
-
-
-def commands() -> set[str]:
-    """Return the names of the command line's commands."""
-    names = {
-        command.name or command.callback.__name__
-        for command in command_line.registered_commands
-        if command.callback
-    }
-    return names | {str(group.name) for group in command_line.registered_groups}

@@ -1,0 +1,231 @@
+"""
+Claim: an operator sees every event that was kept apart, once and with its reason, and can send it again
+after a fix as often as he likes; on both logs, beside a running gateway.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from tests.fault.conftest import kafka_log, sqlite_log
+from tests.support.gateway import Gateway
+from tests.support.http import AUTH, cli, stored
+
+DEEP = {"messageId": "deep", "type": "track", "properties": {"a": {"b": {"c": {"d": 1}}}}}
+NAMELESS = {name: value for name, value in DEEP.items() if name != "messageId"}
+LARGE = {"messageId": "large", "type": "track", "text": "x" * 20_000}
+HUGE = {"messageId": "huge", "type": "track", "text": "ü" * 50_000}
+MISNAMED = {"messageId": 5, "type": "track", "event": "Numbered"}
+FIRST = {"messageId": "taken", "type": "track", "event": "First"}
+SECOND = {"messageId": "taken", "type": "track", "event": "Second", "batch": [1, 2]}
+
+SENT = [DEEP, NAMELESS, LARGE, HUGE, MISNAMED, 7, FIRST, SECOND]
+KEPT = [
+    ("event_too_deep", "deep"),
+    ("event_too_deep", None),
+    ("event_too_large", "large"),
+    ("event_too_large", "huge"),
+    ("message_id_invalid", None),
+    ("not_an_object", None),
+    ("conflict", "taken"),
+]
+
+LIMITS = {"GATEWAY_EVENT_BYTES_MAX": "10KiB", "GATEWAY_EVENT_DEPTH_MAX": "4", "GATEWAY_RETRY_AFTER_MAX": "1"}
+FIXED = {"GATEWAY_EVENT_BYTES_MAX": "100KiB", "GATEWAY_EVENT_DEPTH_MAX": "10"}
+
+
+@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.kafka)])
+def log_env(request: pytest.FixtureRequest) -> Mapping[str, str]:
+    """What selects each log."""
+    is_kafka = request.param == "kafka"
+    return kafka_log(request.getfixturevalue("kafka_bootstrap")).env if is_kafka else sqlite_log().env
+
+
+def send_all(gateway: Gateway) -> None:
+    for _ in range(3):
+        answer = httpx.post(f"{gateway.url}/v1/events", content=orjson.dumps(SENT), auth=AUTH)
+        assert [entry["index"] for entry in answer.json()["rejected"]] == [0, 1, 2, 3, 4, 5, 7]
+
+
+def listed(gateway: Gateway, *options: str) -> list[dict[str, Any]]:
+    done = cli(gateway, "quarantine", "list", *options)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return [orjson.loads(line) for line in done.stdout.splitlines()]
+
+
+def place_of(line: Mapping[str, Any]) -> str:
+    return f"{line['partition']}:{line['offset']}"
+
+
+def replayed(gateway: Gateway, *options: str, code: int = 0, write_key: str = AUTH[0]) -> dict[str, Any]:
+    """Replay and return the results by the event's id, or its reason if it has none."""
+    done = cli(gateway, "quarantine", "replay", "--url", gateway.url, "--write-key", write_key, *options)
+    assert done.returncode == code, done.stderr.decode()
+    lines = [orjson.loads(line) for line in done.stdout.splitlines()]
+    return {line["messageId"] or line["reason"]: line for line in lines}
+
+
+def results(lines: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    return {name: line["result"] for name, line in lines.items()}
+
+
+def test_bad_events_are_kept_once_and_replayed_once(log_env: Mapping[str, str], tmp_path: Path) -> None:
+    with Gateway(tmp_path / "gateway", {**log_env, **LIMITS}) as gateway:
+        send_all(gateway)
+        lines = listed(gateway)
+        assert [(line["reason"], line["messageId"]) for line in lines] == KEPT
+        assert list(lines[0]) == [
+            "partition", "offset", "timestamp", "reason", "source", "messageId", "truncated", "length",
+        ]  # fmt: skip
+        assert {line["source"] for line in lines} == {AUTH[0]}
+        assert [line["messageId"] for line in lines if line["truncated"]] == ["huge"]
+        shown = orjson.loads(cli(gateway, "quarantine", "show", place_of(lines[0])).stdout)
+        assert {name: shown[name] for name in lines[0]} == lines[0]
+        assert shown["event"] == DEEP
+    with Gateway(tmp_path / "gateway", {**log_env, **LIMITS, **FIXED}) as fixed:
+        check_replay(fixed)
+
+
+def check_replay(gateway: Gateway) -> None:
+    """Replays what the larger limits admit, then all of it again and what needs an id of its own."""
+    first = replayed(gateway, code=1)
+    assert results(first) == {
+        "deep": "accepted",
+        "event_too_deep": "accepted",
+        "large": "accepted",
+        "huge": "skipped",
+        "message_id_invalid": "skipped",
+        "not_an_object": "skipped",
+        "taken": "skipped",
+    }
+    renewed = replayed(gateway, "--new-id", code=1)
+    for name in ("deep", "event_too_deep", "large"):
+        assert (renewed[name]["result"], renewed[name]["receipt"]) == ("duplicate", first[name]["receipt"])
+    assert (renewed["taken"]["result"], renewed["message_id_invalid"]["result"]) == ("accepted", "accepted")
+    again = replayed(gateway, "--new-id", "--reason", "conflict")
+    assert (again["taken"]["result"], again["taken"]["receipt"]) == ("duplicate", renewed["taken"]["receipt"])
+
+    events = {line["messageId"]: line["value"] for line in stored(gateway)}
+    assert len(events) == 6
+    new_id = renewed["taken"]["receipt"]["messageId"]
+    assert (events[new_id]["event"], events[new_id]["batch"]) == ("Second", [1, 2])
+    assert events["deep"]["properties"] == DEEP["properties"]
+    own_retry = httpx.post(f"{gateway.url}/v1/events", content=orjson.dumps([DEEP, LARGE]), auth=AUTH)
+    assert own_retry.headers["Gateway-Duplicates"] == "2"
+
+
+def test_operator_selects_looks_and_tries_without_effect(tmp_path: Path) -> None:
+    with Gateway(tmp_path / "gateway", LIMITS) as gateway:
+        send_all(gateway)
+        lines = listed(gateway, "--source", AUTH[0], "--since", "1h")
+        assert len(lines) == len(KEPT)
+        assert listed(gateway, "--reason", "conflict") == lines[6:]
+        assert listed(gateway, "--source", "nobody") == []
+        assert listed(gateway, "--since", "2100-01-01T00:00:00Z") == []
+        assert cli(gateway, "quarantine", "list", "--since", "yesterday").returncode == 2
+        check_show(gateway, lines)
+        check_dry_run(gateway)
+        still_bad = replayed(gateway, "--reason", "event_too_deep", code=1)
+        assert results(still_bad) == {"deep": "rejected", "event_too_deep": "rejected"}
+        assert still_bad["deep"]["why"] == "event_too_deep"
+        assert listed(gateway) == lines
+
+
+def check_show(gateway: Gateway, lines: list[dict[str, Any]]) -> None:
+    content = orjson.dumps(HUGE, option=orjson.OPT_SORT_KEYS)
+    truncated = orjson.loads(cli(gateway, "quarantine", "show", place_of(lines[3])).stdout)
+    assert truncated["head"].startswith('{"messageId":"huge","text":"üü')
+    assert (truncated["length"], truncated["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+    missing = cli(gateway, "quarantine", "show", "0:999999")
+    assert (missing.returncode, missing.stdout) == (1, b"")
+    assert missing.stderr == b"gateway: there is no record at 0:999999\n"
+    assert cli(gateway, "quarantine", "show", "17").returncode == 2
+
+
+def check_dry_run(gateway: Gateway) -> None:
+    expected = ["ready", "ready", "ready", "skipped", "skipped", "skipped", "skipped"]
+    done = cli(gateway, "quarantine", "replay", "--dry-run")
+    found = [orjson.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr) == (0, b"gateway: 3 ready, 4 skipped\n")
+    assert [line["result"] for line in found] == expected
+    assert "--new-id" in found[6]["why"]
+    assert [line["messageId"] for line in stored(gateway)] == ["taken"]
+
+
+def test_retries_in_other_company_and_after_a_crash_land_once(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path / "gateway", LIMITS)
+    bad = [item for item in SENT if item is not FIRST]
+    with gateway:
+        answers = [send(gateway, body) for item in [FIRST, *bad] for body in tries_of(item)]
+        gateway.kill()
+        gateway.delete_index()
+        gateway.start()
+        again = [send(gateway, body) for item in [FIRST, *bad] for body in tries_of(item)]
+        assert again == answers
+        assert [(line["reason"], line["messageId"]) for line in listed(gateway)] == KEPT
+        assert gateway.stats()["quarantine"][0]["next_lane_seq"] == len(KEPT)
+
+
+def tries_of(item: Any) -> list[bytes]:
+    """Return requests that hold one event alone, in a batch, and as a later try of an SDK sends it."""
+    later = item
+    if isinstance(item, dict):
+        later = {**item, "sentAt": "2026-01-01T00:00:09Z", "_metadata": {"retryCount": 1}, "writeKey": "x"}
+    companion = {"messageId": "companion", "type": "track"}
+    return [
+        orjson.dumps([item]),
+        orjson.dumps({"batch": [companion, item], "sentAt": "2026-01-01T00:00:05Z", "context": {"c": 1}}),
+        orjson.dumps({"sentAt": "2026-01-01T00:00:09Z", "batch": [later, later]}),
+    ]
+
+
+def send(gateway: Gateway, body: bytes) -> bytes:
+    answer = httpx.post(f"{gateway.url}/v1/events", content=body, auth=AUTH)
+    assert answer.status_code == 200
+    return answer.content
+
+
+def test_replay_refuses_what_could_harm(own_gateway: Gateway) -> None:
+    keys = own_gateway.folder / "keys.yaml"
+    own_gateway.folder.mkdir()
+    keys.write_text("- {key: web-key, source: web}\n- {key: app-key, source: app}\n")
+    gateway = Gateway(own_gateway.folder, {"GATEWAY_WRITE_KEYS_FILE": str(keys)})
+    with gateway:
+        for write_key in ("web-key", "app-key"):
+            httpx.post(
+                f"{gateway.url}/v1/events",
+                content=b'[{"messageId":"1"},{"messageId":5},{"messageId":6}]',
+                auth=(write_key, ""),
+            )
+        options = ("quarantine", "replay", "--url", gateway.url)
+        for arguments, sentence in (
+            ((), "--write-key"),
+            (("--write-key", "web-key"), "of 2 sources (app, web)"),
+            (("--write-key", "web-key", "0:77"), "there is no such record at 0:77"),
+            (("--write-key", "no-key", "--source", "web", "--new-id"), "does not accept this write key"),
+            (("--write-key", "app-key", "--source", "web", "--new-id"), "belongs to source app"),
+        ):
+            done = cli(gateway, *options, *arguments)
+            assert (done.returncode, done.stdout) == (2, b"")
+            assert sentence in done.stderr.decode()
+        assert len(stored(gateway)) == 3  # the last one was noticed after its first event
+
+
+def test_replay_says_when_nobody_answers_like_a_gateway(own_gateway: Gateway) -> None:
+    with own_gateway:
+        deep = orjson.dumps([{"messageId": "1", "a": orjson.loads(b"[" * 40 + b"]" * 40)}])
+        httpx.post(f"{own_gateway.url}/v1/events", content=deep, auth=AUTH)
+        done = cli(own_gateway, "quarantine", "replay", "--write-key", "w", "--url", own_gateway.admin_url)
+        assert done.returncode == 2
+        assert b"does not answer like a gateway" in done.stderr
+
+
+def test_quarantine_of_no_log_is_nothing(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path)
+    assert listed(gateway) == []
+    assert cli(gateway, "quarantine", "replay", "--dry-run").stderr == b"gateway: no record matches\n"
