@@ -2,9 +2,12 @@
 
 import asyncio
 
-from app.auth import WriteKeys
+from app.auth import OpenKeys
 from app.body import BodyLimits
+from app.guards import Guards
 from app.identify import EventLimits, Identifier
+from app.key_file import KeyFile
+from app.quotas import Quota, QuotaPolicy
 from app.routes.events import Ingest
 from app.settings import Settings
 from dedupe.clock import Clock
@@ -64,7 +67,7 @@ def build_router(
 
 
 def build_ingest(
-    settings: Settings, router: Router, *, identity: Identity, write_keys: WriteKeys, clock: Clock
+    settings: Settings, router: Router, *, identity: Identity, guards: Guards, clock: Clock
 ) -> Ingest:
     """Return what the paths of the ingest port need."""
     limits = EventLimits(
@@ -81,7 +84,7 @@ def build_ingest(
             limits,
             fingerprint_ignore=frozenset(settings.fingerprint_ignore),
         ),
-        write_keys=write_keys,
+        write_keys=guards.write_keys,
         clock=clock,
         body_limits=BodyLimits(
             bytes_max=settings.body_bytes_max,
@@ -91,6 +94,24 @@ def build_ingest(
         request_events_max=settings.request_events_max,
         answer_timeout_s=settings.answer_timeout,
     )
+
+
+def build_guards(settings: Settings, clock: Clock) -> Guards:
+    """Return the guards of the ingest port. Raises ConfigurationError if the key file cannot be used."""
+    quotas = QuotaPolicy(
+        Quota(
+            requests=settings.quota_requests,
+            events=settings.quota_events,
+            bytes=settings.quota_bytes,
+            burst_s=settings.quota_burst,
+            index_share=settings.quota_index_share,
+        ),
+        index_keys_max=settings.index_keys_max,
+        window_s=settings.window,
+        clock=clock.monotonic,
+    )
+    key_file = settings.write_keys_file
+    return Guards(OpenKeys(quotas) if key_file is None else KeyFile(key_file, quotas), quotas)
 
 
 def _queue_limits(settings: Settings) -> QueueLimits:

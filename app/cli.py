@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from app.keys_cli import keys
 from app.version import VERSION
 from dedupe.errors import ConfigurationError, GatewayError, IdentityMismatchError
 
@@ -27,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(keys)
 
 
 def main() -> None:

@@ -12,7 +12,9 @@ What the edge refuses by itself, under the core's GatewayError.
       IdempotencyKeyInvalidError       Idempotency-Key is empty or too long
       WriteKeyMissingError             no write key anywhere
       InvalidWriteKeyError             a write key that is unknown or disabled
-    BodyTimeoutError (RetriableError)  the body did not arrive in time; nothing was taken
+    RetriableError (of the core)       nothing was taken; the same request may succeed later
+      BodyTimeoutError                 the body did not arrive in time
+      QuotaExceededError               the write key has used up its quota
 
 app.problems has the status and the text of each code.
 """
@@ -90,3 +92,15 @@ class BodyTimeoutError(RetriableError):
     """The body did not arrive within its deadline. Nothing was taken."""
 
     code = "body_timeout"
+
+
+class QuotaExceededError(RetriableError):
+    """The write key has used up one of its limits. Nothing was taken."""
+
+    code = "quota_exceeded"
+
+    def __init__(self, limit: str, wait_s: float = 0.0) -> None:
+        """Take which limit it is, and how long the same request would have to wait."""
+        super().__init__(limit)
+        self.limit = limit
+        self.wait_s = wait_s

@@ -6,6 +6,7 @@ An error's body is a JSON object with `code` and `message`, never anything else:
 up. The texts are constant: nothing of a request, a topic or an exception gets into an answer.
 """
 
+import math
 import random
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -16,7 +17,7 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from app.errors import BodyTimeoutError
+from app.errors import BodyTimeoutError, QuotaExceededError
 from dedupe.errors import GatewayError, RetriableError
 
 
@@ -45,6 +46,7 @@ PROBLEMS: dict[str, Problem] = {
     "invalid_write_key": Problem(HTTPStatus.UNAUTHORIZED, "the write key is unknown or disabled"),
     "not_found": Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path"),
     "method_not_allowed": Problem(HTTPStatus.METHOD_NOT_ALLOWED, "this path does not know this method"),
+    "quota_exceeded": Problem(HTTPStatus.TOO_MANY_REQUESTS, "the write key has used up its quota"),
     "overloaded": Problem(HTTPStatus.TOO_MANY_REQUESTS, "too many events are waiting; nothing was taken"),
     "unavailable": Problem(UNAVAILABLE, "try again; retries with the same ids are harmless"),
     "lane_not_active": Problem(UNAVAILABLE, "part of the gateway is starting or stopping; try again"),
@@ -78,7 +80,11 @@ class Problems:
         """Answer an error that was raised on purpose."""
         if err.code not in PROBLEMS:
             return self.unforeseen(err, None)
-        headers = {"Connection": "close"} if isinstance(err, BodyTimeoutError) else {}
+        headers = {}
+        if isinstance(err, BodyTimeoutError):
+            headers["Connection"] = "close"
+        if isinstance(err, QuotaExceededError):
+            headers["Retry-After"] = str(max(1, min(math.ceil(err.wait_s), self._retry_after_max)))
         return self._response(err.code, headers)
 
     def http(self, err: HTTPException) -> Response:
@@ -99,7 +105,7 @@ class Problems:
             media_type="application/json",
         )
         if problem.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-            response.headers["Retry-After"] = str(self._dice.randint(1, self._retry_after_max))
+            response.headers.setdefault("Retry-After", str(self._dice.randint(1, self._retry_after_max)))
         return response
 
 

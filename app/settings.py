@@ -122,6 +122,21 @@ class Settings(LogSettings):
         description="YAML or JSON file of write keys; required in production. "
         "In development without it, every key is its own source",
     )
+    write_keys_interval: Seconds = Field(
+        1, gt=0, description="how often that file is looked at; a change is used after it has rested as long"
+    )
+    quota_requests: float | None = Field(
+        None, gt=0, description="requests a second of a write key without a quota of its own; empty: no limit"
+    )
+    quota_events: float | None = Field(None, gt=0, description="its events a second, duplicates included")
+    quota_bytes: Bytes | None = Field(None, gt=0, description="its bytes a second, of decompressed bodies")
+    quota_burst: Seconds = Field(10, gt=0, description="how many seconds' worth of each may come at once")
+    quota_index_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="the most of `GATEWAY_INDEX_KEYS_MAX` that its new events may take within a window",
+    )
     identity_secret: SecretStr | None = Field(
         None,
         description=f"{SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes of text that key all event "

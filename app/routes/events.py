@@ -10,12 +10,13 @@ from typing import TypeAlias
 
 from fastapi import FastAPI, Request, Response
 
-from app.auth import WriteKeys, find_write_key
+from app.auth import WriteKeys, find_write_key, key_in_head
 from app.body import BodyLimits, read_body
 from app.errors import IdempotencyKeyInvalidError
 from app.identify import Arrival, Identifier
 from app.payload import Payload, parse_batch, parse_events
 from app.receipts import answer
+from dedupe.admission import Admission
 from dedupe.clock import Clock, Deadline
 from dedupe.router import Router
 
@@ -67,13 +68,17 @@ async def post_events(ingest: Ingest, request: Request, parse: Parse, *, wants_r
         RequestError: the request is wrong; nothing was taken.
         RetriableError: nothing was taken, or the outcome is unknown; see Router.submit.
     """
-    headers = dict(request.scope["headers"])
+    headers, query = dict(request.scope["headers"]), request.scope["query_string"]
+    if ingest.write_keys.has_quotas:
+        _refuse_unread(ingest.write_keys, headers, query)
     body = await read_body(request.receive, headers, ingest.body_limits)
     payload = parse(body)
     payload.check_count(ingest.request_events_max)
     first = payload.items[0] if payload.items else None
-    write_key = find_write_key(headers, request.scope["query_string"], payload.top, first)
-    source = ingest.write_keys.source_of(write_key)
+    source = ingest.write_keys.source_of(find_write_key(headers, query, payload.top, first))
+    allowance = source.allowance
+    if allowance is not None:
+        allowance.take(events=len(payload.items), size_bytes=len(body))
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     received_ms = ingest.clock.now_ms()
     arrival = Arrival(source.id, received_ms, idempotency_key=_idempotency_key(headers))
@@ -81,7 +86,19 @@ async def post_events(ingest: Ingest, request: Request, parse: Parse, *, wants_r
     outcomes = await ingest.router.submit(
         found.events, found.quarantined, received_ms=received_ms, deadline=deadline
     )
+    if allowance is not None:
+        allowance.grow(sum(outcome.admission is Admission.NEW for outcome in outcomes))
     return answer(found, outcomes, wants_receipts=wants_receipts or _prefers_receipts(headers))
+
+
+def _refuse_unread(write_keys: WriteKeys, headers: dict[bytes, bytes], query: bytes) -> None:
+    """Refuse before its body is read what a key in the head has no quota for, so that it costs little."""
+    write_key = key_in_head(headers, query)
+    allowance = write_keys.allowance_of(write_key) if write_key else None
+    if allowance is not None:
+        declared = headers.get(b"content-length", b"")
+        size_bytes = int(declared) if declared.isdigit() and b"content-encoding" not in headers else 0
+        allowance.check(events=1, size_bytes=size_bytes)
 
 
 def _idempotency_key(headers: dict[bytes, bytes]) -> bytes | None:
