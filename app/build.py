@@ -4,9 +4,17 @@ import asyncio
 
 from app.auth import OpenKeys
 from app.body import BodyLimits
+from app.body_memory import BodyMemory
+from app.client_address import TrustedProxies
+from app.connections import Connections
+from app.edge import create_refusal
 from app.guards import Guards
 from app.identify import EventLimits, Identifier
 from app.key_file import KeyFile
+from app.metrics import RequestMetrics
+from app.problems import Problems
+from app.process import allow_connections
+from app.protocol import ConnectionLimits, Port
 from app.quotas import Quota, QuotaPolicy
 from app.routes.events import Ingest
 from app.settings import Settings
@@ -111,7 +119,33 @@ def build_guards(settings: Settings, clock: Clock) -> Guards:
         clock=clock.monotonic,
     )
     key_file = settings.write_keys_file
-    return Guards(OpenKeys(quotas) if key_file is None else KeyFile(key_file, quotas), quotas)
+    return Guards(
+        write_keys=OpenKeys(quotas) if key_file is None else KeyFile(key_file, quotas),
+        quotas=quotas,
+        memory=BodyMemory(settings.body_memory),
+        connections=Connections(
+            connections_max=allow_connections(settings.connections_max),
+            per_address_max=settings.connections_per_address_max,
+        ),
+    )
+
+
+def build_port(settings: Settings, guards: Guards, *, problems: Problems, metrics: RequestMetrics) -> Port:
+    """Return what the connections of the ingest port share."""
+    return Port(
+        limits=ConnectionLimits(
+            head_bytes_max=settings.head_bytes_max,
+            head_timeout_s=settings.head_timeout,
+            body_timeout_s=settings.body_timeout,
+            send_timeout_s=settings.send_timeout,
+        ),
+        connections=guards.connections,
+        memory=guards.memory,
+        proxies=TrustedProxies(settings.trusted_proxies),
+        problems=problems,
+        metrics=metrics,
+        refuse=create_refusal(memory=guards.memory, problems=problems, metrics=metrics),
+    )
 
 
 def _queue_limits(settings: Settings) -> QueueLimits:

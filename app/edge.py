@@ -1,11 +1,13 @@
-"""The application of the ingest port: routes inside, then the request hook, then CORS around it all."""
+"""The application of the ingest port: routes inside, then the request hook, CORS and the memory's lease."""
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.body_memory import BodyMemory, Leased
 from app.cors import CORS
+from app.errors import TooManyConnectionsError
 from app.metrics import RequestMetrics
 from app.problems import Problems
 from app.request_hook import CLIENT_LEFT, RequestHook
@@ -13,7 +15,9 @@ from app.routes.events import Ingest, add_event_routes
 from dedupe.errors import GatewayError
 
 
-def create_edge(ingest: Ingest, *, problems: Problems, metrics: RequestMetrics) -> ASGIApp:
+def create_edge(
+    ingest: Ingest, *, memory: BodyMemory, problems: Problems, metrics: RequestMetrics
+) -> ASGIApp:
     """Return the ingest application. No path redirects: SDKs take any status below 400 for success."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     add_event_routes(app, ingest)
@@ -21,7 +25,17 @@ def create_edge(ingest: Ingest, *, problems: Problems, metrics: RequestMetrics) 
     hooked = RequestHook(
         app, problems=problems, metrics=metrics, is_draining=lambda: ingest.router.is_draining
     )
-    return CORS(hooked)
+    return Leased(CORS(hooked), memory)
+
+
+def create_refusal(*, memory: BodyMemory, problems: Problems, metrics: RequestMetrics) -> ASGIApp:
+    """Return the application of connections that are too many: each request of theirs is refused."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["gateway.route"] = "too_many_connections"
+        await problems.answer(TooManyConnectionsError())(scope, receive, send)
+
+    return Leased(CORS(RequestHook(refuse, problems=problems, metrics=metrics, is_draining=bool)), memory)
 
 
 def add_error_handlers(app: FastAPI, problems: Problems) -> None:

@@ -1,4 +1,4 @@
-"""What the edge counts besides requests, for /metrics and /admin/v1/stats: write keys and quotas."""
+"""What the edge counts besides requests, for /metrics and /admin/v1/stats."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,6 +29,7 @@ class EdgeCollector(Collector):
         for limit, count in self._guards.quotas.refusals.items():
             refused.add_metric([limit], count)
         yield refused
+        yield from self._resources()
         if isinstance(self._guards.write_keys, KeyFile):
             status = self._guards.write_keys.status
             yield GaugeMetricFamily("gateway_write_keys", "Write keys in use", status.keys)
@@ -40,9 +41,44 @@ class EdgeCollector(Collector):
                 "gateway_write_keys_failures", "Changes of their file that could not be used", status.failures
             )
 
+    def _resources(self) -> Iterator[Metric]:
+        memory, connections = self._guards.memory, self._guards.connections
+        yield GaugeMetricFamily("gateway_body_memory_bytes", "Memory that bodies take now", memory.used)
+        yield GaugeMetricFamily("gateway_body_memory_limit_bytes", "What they may take", memory.capacity)
+        yield CounterMetricFamily(
+            "gateway_body_memory_refused_requests", "Requests for which there was none left", memory.refused
+        )
+        open_now = GaugeMetricFamily("gateway_connections", "Connections open now", labels=["state"])
+        open_now.add_metric(["idle"], connections.idle)
+        open_now.add_metric(["busy"], connections.open - connections.idle)
+        yield open_now
+        yield CounterMetricFamily(
+            "gateway_connections_evicted", "Idle connections closed to make room", connections.evicted
+        )
+        yield CounterMetricFamily(
+            "gateway_connections_refused", "Connections and requests that were too many", connections.refused
+        )
+
     def document(self) -> dict[str, Any]:
         """Return the same as fields of the stats document."""
-        fields: dict[str, Any] = {"quota_refusals": dict(self._guards.quotas.refusals), "write_keys": None}
+        memory, connections = self._guards.memory, self._guards.connections
+        fields: dict[str, Any] = {
+            "connections": {
+                "open": connections.open,
+                "idle": connections.idle,
+                "max": connections.connections_max,
+                "evicted": connections.evicted,
+                "refused": connections.refused,
+            },
+            "body_memory": {
+                "used_bytes": memory.used,
+                "peak_bytes": memory.peak,
+                "limit_bytes": memory.capacity,
+                "refused": memory.refused,
+            },
+            "quota_refusals": dict(self._guards.quotas.refusals),
+            "write_keys": None,
+        }
         if isinstance(self._guards.write_keys, KeyFile):
             status = self._guards.write_keys.status
             fields["write_keys"] = {

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from app.auth import OpenKeys
+from app.body_memory import BodyMemory
+from app.connections import Connections
 from app.key_file import KeyFile
 from app.quotas import QuotaPolicy
 
@@ -13,3 +15,5 @@ class Guards:
 
     write_keys: OpenKeys | KeyFile
     quotas: QuotaPolicy
+    memory: BodyMemory
+    connections: Connections

@@ -56,6 +56,13 @@ class Identified(NamedTuple):
     quarantined: list[Event]
     rejections: list[Rejection]  # of the quarantined, same order
 
+    @property
+    def size_bytes(self) -> int:
+        """What all of their values take."""
+        return sum(len(event.value) for event in self.events) + sum(
+            len(event.value) for event in self.quarantined
+        )
+
 
 class Arrival(NamedTuple):
     """What is known of a request besides its items."""

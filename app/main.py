@@ -8,16 +8,16 @@ import gc
 import random
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from socket import socket
 from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry
-from starlette.types import ASGIApp
 
 from app import chores
 from app.admin import create_admin
-from app.build import build_guards, build_ingest, build_router
+from app.build import build_guards, build_ingest, build_port, build_router
 from app.data_dir import check_format, index_path, locked, sqlite_path
 from app.edge import create_edge
 from app.edge_metrics import EdgeCollector
@@ -27,6 +27,7 @@ from app.key_file import KeyFile
 from app.metrics import RequestMetrics
 from app.problems import Problems
 from app.process import Server, bind, stop_signals, supervise, url_of
+from app.protocol import EdgeProtocol
 from app.settings import LogSettings, Settings, variable_of
 from dedupe.adapters.kafka_log import KafkaConfig, KafkaStore
 from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
@@ -125,14 +126,15 @@ async def _run(
     problems = Problems(retry_after_max=settings.retry_after_max, dice=random.Random())
     metrics = RequestMetrics()
     registry.register(metrics)
-    edge = create_edge(ingest, problems=problems, metrics=metrics)
+    edge = create_edge(ingest, memory=guards.memory, problems=problems, metrics=metrics)
+    port = build_port(settings, guards, problems=problems, metrics=metrics)
     admin = create_admin(
         router, EdgeCollector(guards), settings=settings, problems=problems, registry=registry
     )
-    apps: tuple[ASGIApp, ...] = (edge, admin)
+    times = {"keep_alive_s": settings.keep_alive, "stop_timeout_s": settings.answer_timeout + 1}
     servers = [
-        (Server(app, keep_alive_s=settings.keep_alive, stop_timeout_s=settings.answer_timeout + 1), listener)
-        for app, listener in zip(apps, listeners, strict=True)
+        (Server(edge, http=partial(EdgeProtocol, port=port), **times), listeners[0]),
+        (Server(admin, http="httptools", **times), listeners[1]),
     ]
     gc.collect()
     gc.freeze()

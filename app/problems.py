@@ -17,7 +17,7 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from app.errors import BodyTimeoutError, QuotaExceededError
+from app.errors import BodyTimeoutError, QuotaExceededError, TooManyConnectionsError
 from dedupe.errors import GatewayError, RetriableError
 
 
@@ -32,6 +32,7 @@ BAD_REQUEST, UNAVAILABLE = HTTPStatus.BAD_REQUEST.value, HTTPStatus.SERVICE_UNAV
 
 PROBLEMS: dict[str, Problem] = {
     "bad_request": Problem(BAD_REQUEST, "the request cannot be understood"),
+    "head_too_large": Problem(BAD_REQUEST, "the request line and headers are larger than allowed"),
     "body_too_large": Problem(BAD_REQUEST, "the body is larger than allowed"),
     "body_not_decompressable": Problem(BAD_REQUEST, "the body is not what its Content-Encoding says"),
     "unsupported_encoding": Problem(BAD_REQUEST, "the Content-Encoding must be gzip, deflate or absent"),
@@ -57,6 +58,9 @@ PROBLEMS: dict[str, Problem] = {
     "fenced": Problem(UNAVAILABLE, "another gateway took over; try again"),
     "index_unavailable": Problem(UNAVAILABLE, "the dedupe index cannot be used now; try again"),
     "body_timeout": Problem(UNAVAILABLE, "the body did not arrive in time; try again"),
+    "body_incomplete": Problem(UNAVAILABLE, "the body ended early; try again"),
+    "memory_full": Problem(UNAVAILABLE, "too many large requests at once; try again"),
+    "too_many_connections": Problem(UNAVAILABLE, "too many connections; try again"),
     "internal": Problem(UNAVAILABLE, "something went wrong; retries with the same ids are harmless"),
 }
 
@@ -81,7 +85,7 @@ class Problems:
         if err.code not in PROBLEMS:
             return self.unforeseen(err, None)
         headers = {}
-        if isinstance(err, BodyTimeoutError):
+        if isinstance(err, BodyTimeoutError | TooManyConnectionsError):
             headers["Connection"] = "close"
         if isinstance(err, QuotaExceededError):
             headers["Retry-After"] = str(max(1, min(math.ceil(err.wait_s), self._retry_after_max)))

@@ -14,6 +14,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.client_address import Network, parse_networks
 from app.units import (
     AS_DURATION,
     AS_SIZE,
@@ -184,6 +185,11 @@ class Settings(LogSettings):
     body_compressed_bytes_max: Bytes = Field(
         4 * MIB, ge=1 * KIB, description="largest request body as sent, if compressed"
     )
+    body_memory: Bytes = Field(
+        256 * MIB,
+        description="memory for the bodies of all requests together, from arrival to answer; "
+        "a request for which there is none left gets 503",
+    )
     body_timeout: Seconds = Field(30, gt=0, description="how long a request body may take to arrive")
     request_events_max: int = Field(2_500, ge=1, description="most events in one request")
     request_bytes_max: Bytes = Field(
@@ -209,6 +215,36 @@ class Settings(LogSettings):
         75,
         ge=1,
         description="how long an idle connection stays open; longer than the load balancer in front",
+    )
+
+    head_bytes_max: Bytes = Field(
+        32 * KIB, ge=1 * KIB, description="largest request line and headers together"
+    )
+    head_timeout: Seconds = Field(
+        10,
+        gt=0,
+        description="how long they may take to arrive, counted from the connection or from their first byte; "
+        "then the connection is closed",
+    )
+    send_timeout: Seconds = Field(
+        30, gt=0, description="how long a client may leave its answers unread before it loses the connection"
+    )
+    connections_max: int = Field(
+        16_384,
+        ge=1,
+        description="most connections; beyond, those idle longest are closed, and if none is idle, requests "
+        "of new ones get 503. Lowered where the system allows fewer open files",
+    )
+    connections_per_address_max: int | None = Field(
+        None,
+        ge=1,
+        description="most connections of one client address (an IPv6 one counts by its /64), or requests at "
+        "once of one behind a trusted proxy; empty: no limit of its own",
+    )
+    trusted_proxies: Annotated[tuple[Network, ...], NoDecode] = Field(
+        (),
+        description="networks (CIDR) or addresses of load balancers, separated by commas, whose "
+        "`X-Forwarded-For` says who the client is; without them, a load balancer is the one client",
     )
 
     queue_events_max: int = Field(20_000, ge=1, description="most events waiting in front of one partition")
@@ -273,6 +309,11 @@ class Settings(LogSettings):
         if isinstance(value, str):
             return tuple(name for part in value.split(",") if (name := part.strip()))
         return value
+
+    @field_validator("trusted_proxies", mode="before")
+    @classmethod
+    def _parse_networks(cls, value: object) -> object:
+        return parse_networks(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
@@ -355,6 +396,13 @@ class Settings(LogSettings):
             )
         if self.request_bytes_max < self.body_bytes_max:
             yield "GATEWAY_REQUEST_BYTES_MAX must not be less than GATEWAY_BODY_BYTES_MAX"
+        if self.body_memory < self.body_bytes_max + self.body_compressed_bytes_max:
+            yield (
+                "GATEWAY_BODY_MEMORY must not be less than GATEWAY_BODY_BYTES_MAX and "
+                "GATEWAY_BODY_COMPRESSED_BYTES_MAX together: the largest body must fit into it"
+            )
+        if self.body_memory < self.request_bytes_max:
+            yield "GATEWAY_BODY_MEMORY must not be less than GATEWAY_REQUEST_BYTES_MAX"
         if "messageId" in self.fingerprint_ignore:
             yield "GATEWAY_FINGERPRINT_IGNORE must not name messageId: it is the event's identity"
 

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request, Response
 
 from app.auth import WriteKeys, find_write_key, key_in_head
 from app.body import BodyLimits, read_body
+from app.body_memory import LEASE, Lease
 from app.errors import IdempotencyKeyInvalidError
 from app.identify import Arrival, Identifier
 from app.payload import Payload, parse_batch, parse_events
@@ -71,7 +72,8 @@ async def post_events(ingest: Ingest, request: Request, parse: Parse, *, wants_r
     headers, query = dict(request.scope["headers"]), request.scope["query_string"]
     if ingest.write_keys.has_quotas:
         _refuse_unread(ingest.write_keys, headers, query)
-    body = await read_body(request.receive, headers, ingest.body_limits)
+    lease: Lease = request.scope[LEASE]
+    body = await read_body(request.receive, headers, ingest.body_limits, lease)
     payload = parse(body)
     payload.check_count(ingest.request_events_max)
     first = payload.items[0] if payload.items else None
@@ -83,6 +85,8 @@ async def post_events(ingest: Ingest, request: Request, parse: Parse, *, wants_r
     received_ms = ingest.clock.now_ms()
     arrival = Arrival(source.id, received_ms, idempotency_key=_idempotency_key(headers))
     found = ingest.identifier.identify(payload, arrival)
+    del body, payload, first  # the events are all that is needed of them, and of the memory
+    lease.hold(found.size_bytes)
     outcomes = await ingest.router.submit(
         found.events, found.quarantined, received_ms=received_ms, deadline=deadline
     )

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from app.auth import OpenKeys
 from app.body import BodyLimits
+from app.body_memory import BodyMemory
 from app.edge import create_edge
 from app.identify import EventLimits, Identifier
 from app.metrics import RequestMetrics
@@ -82,7 +83,12 @@ def edge_over(router: Router, registry: CollectorRegistry | None = None) -> ASGI
     metrics = RequestMetrics()
     if registry is not None:
         registry.register(metrics)
-    return create_edge(ingest, problems=Problems(retry_after_max=30, dice=random.Random(0)), metrics=metrics)
+    return create_edge(
+        ingest,
+        memory=BodyMemory(1_000_000),
+        problems=Problems(retry_after_max=30, dice=random.Random(0)),
+        metrics=metrics,
+    )
 
 
 async def post(

@@ -20,6 +20,7 @@ from dedupe.errors import (
 
 STATUSES = {
     "bad_request": 400,
+    "head_too_large": 400,
     "body_too_large": 400,
     "body_not_decompressable": 400,
     "unsupported_encoding": 400,
@@ -43,6 +44,9 @@ STATUSES = {
     "fenced": 503,
     "index_unavailable": 503,
     "body_timeout": 503,
+    "body_incomplete": 503,
+    "memory_full": 503,
+    "too_many_connections": 503,
     "internal": 503,
 }
 
