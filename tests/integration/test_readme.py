@@ -5,12 +5,14 @@ Claim: what README tells a newcomer to type works as printed, and answers what i
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import orjson
 import pytest
 
-from app.auth import read_key_file
+from app.key_file import KeyFile
+from app.quotas import Quota, QuotaPolicy
 from tests.support.gateway import Gateway
 from tests.support.http import COMMAND
 
@@ -53,5 +55,6 @@ def test_key_file_is_one(tmp_path: Path) -> None:
     (shown,) = blocks_of("yaml")
     path = tmp_path / "keys.yaml"
     path.write_text(shown)
-    source = read_key_file(path).source_of("my-write-key")
+    policy = QuotaPolicy(Quota(), index_keys_max=1, window_s=1, clock=time.monotonic)
+    source = KeyFile(path, policy).source_of("my-write-key")
     assert (source.id, source.name, source.enabled) == ("web", "Web shop", True)
