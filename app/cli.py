@@ -28,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(keys)
+app.add_typer(keys, name="keys")
 
 
 def main() -> None:

@@ -1,13 +1,15 @@
 """The application of the ingest port: routes inside, then the request hook, CORS and the memory's lease."""
 
+import asyncio
+
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.body_memory import BodyMemory, Leased
+from app.body_memory import LEASE, BodyMemory, Leased
 from app.cors import CORS
-from app.errors import TooManyConnectionsError
+from app.errors import QuotaExceededError, TooManyConnectionsError
 from app.metrics import RequestMetrics
 from app.problems import Problems
 from app.request_hook import CLIENT_LEFT, RequestHook
@@ -16,12 +18,24 @@ from dedupe.errors import GatewayError
 
 
 def create_edge(
-    ingest: Ingest, *, memory: BodyMemory, problems: Problems, metrics: RequestMetrics
+    ingest: Ingest,
+    *,
+    memory: BodyMemory,
+    problems: Problems,
+    metrics: RequestMetrics,
+    quota_penalty_s: float = 0.0,
 ) -> ASGIApp:
     """Return the ingest application. No path redirects: SDKs take any status below 400 for success."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     add_event_routes(app, ingest)
     add_error_handlers(app, problems)
+
+    @app.exception_handler(QuotaExceededError)
+    async def answer_late(request: Request, err: QuotaExceededError) -> Response:
+        request.scope[LEASE].fail(err)
+        await asyncio.sleep(min(err.wait_s, quota_penalty_s))
+        return problems.answer(err)
+
     hooked = RequestHook(
         app, problems=problems, metrics=metrics, is_draining=lambda: ingest.router.is_draining
     )

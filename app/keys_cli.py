@@ -11,7 +11,7 @@ import yaml
 KEY_BYTES = 16
 """As random as a UUID; hex, so that it needs no quoting in URLs, headers and files."""
 
-keys = typer.Typer(name="keys", help="Make write keys for the key file.", no_args_is_help=True)
+keys = typer.Typer(help="Make write keys for the key file.", no_args_is_help=True)
 
 
 @keys.command()

@@ -126,7 +126,13 @@ async def _run(
     problems = Problems(retry_after_max=settings.retry_after_max, dice=random.Random())
     metrics = RequestMetrics()
     registry.register(metrics)
-    edge = create_edge(ingest, memory=guards.memory, problems=problems, metrics=metrics)
+    edge = create_edge(
+        ingest,
+        memory=guards.memory,
+        problems=problems,
+        metrics=metrics,
+        quota_penalty_s=settings.quota_penalty,
+    )
     port = build_port(settings, guards, problems=problems, metrics=metrics)
     admin = create_admin(
         router, EdgeCollector(guards), settings=settings, problems=problems, registry=registry

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import httptools
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.body_memory import LEASE, BodyMemory, Lease
@@ -88,6 +89,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self._fault: GatewayError | None = None  # why a parser callback stopped the parser
         self._is_in_head = False
         self._is_offer = False  # of another protocol, which is passed over
+        self._is_answering = False
+        self._lease = Lease(port.memory)  # of the newest request
         self._read_bytes = self._head_bytes = self._wire_bytes = self._body_bytes = 0
 
     # ---- the connection
@@ -95,6 +98,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new connection, or prepare to refuse its requests."""
         super().connection_made(transport)
+        self._request_transport = cast(asyncio.Transport, _Transport(self))
         connections = self._port.connections
         has_room = connections.enter(self)
         if connections.is_overrun:
@@ -212,18 +216,18 @@ class EdgeProtocol(HttpToolsProtocol):
         self._disarm()
         self._unset_keepalive_if_required()
         self._check_head()
-        scope = cast(dict[str, Any], self.scope)
-        lease = Lease(self._port.memory)
+        lease = self._lease = Lease(self._port.memory)
         if self._is_proxied:
-            self._find_client(scope, lease)
-        scope[LEASE] = lease
+            self._find_client(lease)
+        self.scope[LEASE] = lease  # type: ignore[literal-required]
         self._port.connections.busy(self)
         try:
             super().on_headers_complete()
         except BaseException:
             lease.release()
             raise
-        self.cycle.transport = cast(asyncio.Transport, _Transport(self))
+        self._is_answering = True
+        self.cycle.transport = self._request_transport
         self.headers = []  # trailers are not headers
 
     def on_body(self, body: bytes) -> None:
@@ -232,24 +236,26 @@ class EdgeProtocol(HttpToolsProtocol):
         cycle = self.cycle
         if cycle.response_complete:
             return
-        if _lease_of(cycle).take(len(body)):
-            super().on_body(body)
+        if self._lease.take(len(body)):
+            cycle.body += body
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
         else:
             cycle.body = bytearray()
-            cycle.message_event.set()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """Rest, if the answer was given before the body ended."""
+        """Tell the request that its body is whole; if it was answered before, rest."""
         if self._is_offer:
             return
-        if self.cycle.response_complete:
-            self.cycle.more_body = False
+        cycle = self.cycle
+        cycle.more_body = False
+        cycle.message_event.set()
+        if cycle.response_complete:
             self._disarm()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
-            return
-        super().on_message_complete()
 
     def _check_head(self) -> None:
         """Raise what stops the parser if a head is larger than allowed, or one too many."""
@@ -264,11 +270,11 @@ class EdgeProtocol(HttpToolsProtocol):
             self._fault = LaneSaturatedError("too many requests wait on one connection")
             raise self._fault
 
-    def _find_client(self, scope: dict[str, Any], lease: Lease) -> None:
+    def _find_client(self, lease: Lease) -> None:
         """Set whose a request behind a trusted proxy is, and refuse it where that is one too many."""
         assert self.client is not None
         address = self._port.proxies.client_of(self.client[0], self.headers)
-        scope["client"] = (address, 0)
+        self.scope["client"] = (address, 0)
         connections = self._port.connections
         has_room = connections.enter_crowd(address)
         lease.on_release = lambda: connections.leave_crowd(address)
@@ -286,13 +292,9 @@ class EdgeProtocol(HttpToolsProtocol):
 
     # ---- answering
 
-    @property
-    def _is_answering(self) -> bool:
-        newest = self._newest
-        return bool(self.pipeline) or (newest is not None and not newest.response_complete)
-
     def on_response_complete(self) -> None:
         """Go on with the next request, or rest, or say the last words."""
+        self._is_answering = bool(self.pipeline)
         if self._is_deaf and not self.pipeline:
             self.server_state.total_requests += 1
             self._say_last_words()
@@ -388,4 +390,5 @@ class _Transport:
 
 
 def _lease_of(cycle: RequestResponseCycle) -> Lease:
-    return cast(Lease, cast(dict[str, Any], cycle.scope)[LEASE])
+    lease: Lease = cycle.scope[LEASE]  # type: ignore[literal-required]
+    return lease

@@ -132,6 +132,12 @@ class Settings(LogSettings):
     quota_events: float | None = Field(None, gt=0, description="its events a second, duplicates included")
     quota_bytes: Bytes | None = Field(None, gt=0, description="its bytes a second, of decompressed bodies")
     quota_burst: Seconds = Field(10, gt=0, description="how many seconds' worth of each may come at once")
+    quota_penalty: Seconds = Field(
+        0.5,
+        ge=0,
+        description="how long the 429 of a used-up quota is held back at most, so that a client that "
+        "ignores `Retry-After` cannot crowd the others out",
+    )
     quota_index_share: float | None = Field(
         None,
         gt=0,
