@@ -33,7 +33,7 @@ def create_edge(
     @app.exception_handler(QuotaExceededError)
     async def answer_late(request: Request, err: QuotaExceededError) -> Response:
         request.scope[LEASE].fail(err)
-        await asyncio.sleep(min(err.wait_s, quota_penalty_s))
+        await asyncio.sleep(quota_penalty_s)
         return problems.answer(err)
 
     hooked = RequestHook(

@@ -135,7 +135,8 @@ class Settings(LogSettings):
     quota_penalty: Seconds = Field(
         0.5,
         ge=0,
-        description="how long the 429 of a used-up quota is held back at most, so that a client that "
+        le=3,
+        description="how long the 429 of a used-up quota is held back, so that a client that "
         "ignores `Retry-After` cannot crowd the others out",
     )
     quota_index_share: float | None = Field(
