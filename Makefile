@@ -19,7 +19,7 @@ run: export GATEWAY_MODE ?= development
 run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variables are passed on
 	@exec $(BIN)/gateway serve
 
-test: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## run all tests, e.g. make test ARGS="tests/unit -x"
+test: $(VENV)/.stamp-dev build/kafka/.stamp-libs build/.stamp-nginx ## run all tests, e.g. make test ARGS="tests/unit -x"
 	@exec $(BIN)/pytest $(ARGS)
 
 check: $(VENV)/.stamp-dev ## lint, formatting, types and import contracts
@@ -77,3 +77,15 @@ build/kafka/.stamp-libs: $(KAFKA_POM) | build/kafka/.stamp-java
 	@rm -rf $(KAFKA_LIBS)
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $(KAFKA_POM) dependency:copy-dependencies
 	@touch $@
+
+build/.stamp-nginx:
+	@command -v nginx >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; fi; \
+	  echo "Installing nginx for the test of docs/nginx.conf ..."; \
+	  command -v apt-get >/dev/null && $$sudo true 2>/dev/null && $$sudo apt-get update -qq && \
+	  $$sudo env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+	    apt-get install -qq -y --no-install-recommends nginx-light >/dev/null; \
+	  } || true
+	@command -v nginx >/dev/null || { \
+	  echo "The tests try the nginx example: install nginx, then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
