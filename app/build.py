@@ -101,6 +101,7 @@ def build_ingest(
         ),
         request_events_max=settings.request_events_max,
         answer_timeout_s=settings.answer_timeout,
+        sets_context_ip=settings.context_ip,
     )
 
 

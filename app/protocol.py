@@ -104,6 +104,8 @@ class EdgeProtocol(HttpToolsProtocol):
         if connections.is_overrun:
             transport.abort()
             return
+        if self.client is not None:  # IPv4 on an IPv6 socket is IPv4
+            self.client = (self.client[0].removeprefix("::ffff:"), self.client[1])
         peer = self.client[0] if self.client else ""
         self._is_proxied = self._port.proxies.are_trusted(peer)
         if not self._is_proxied:

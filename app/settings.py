@@ -225,7 +225,7 @@ class Settings(LogSettings):
     )
 
     head_bytes_max: Bytes = Field(
-        32 * KIB, ge=1 * KIB, description="largest request line and headers together"
+        64 * KIB, ge=1 * KIB, description="largest request line and headers together"
     )
     head_timeout: Seconds = Field(
         10,
@@ -252,6 +252,12 @@ class Settings(LogSettings):
         (),
         description="networks (CIDR) or addresses of load balancers, separated by commas, whose "
         "`X-Forwarded-For` says who the client is; without them, a load balancer is the one client",
+    )
+
+    context_ip: bool = Field(
+        True,
+        description="whether events without `context.ip` get the client's address; what it is behind a load "
+        "balancer, `GATEWAY_TRUSTED_PROXIES` decides",
     )
 
     queue_events_max: int = Field(20_000, ge=1, description="most events waiting in front of one partition")

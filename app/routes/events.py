@@ -37,6 +37,7 @@ class Ingest:
     body_limits: BodyLimits
     request_events_max: int
     answer_timeout_s: float
+    sets_context_ip: bool = False
 
 
 def add_event_routes(app: FastAPI, ingest: Ingest) -> None:
@@ -83,7 +84,8 @@ async def post_events(ingest: Ingest, request: Request, parse: Parse, *, wants_r
         allowance.take(events=len(payload.items), size_bytes=len(body))
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     received_ms = ingest.clock.now_ms()
-    arrival = Arrival(source.id, received_ms, idempotency_key=_idempotency_key(headers))
+    client_ip = request.scope["client"][0] if ingest.sets_context_ip and request.scope["client"] else None
+    arrival = Arrival(source.id, received_ms, idempotency_key=_idempotency_key(headers), client_ip=client_ip)
     found = ingest.identifier.identify(payload, arrival)
     del body, payload, first  # the events are all that is needed of them, and of the memory
     lease.hold(found.size_bytes)

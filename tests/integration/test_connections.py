@@ -355,6 +355,26 @@ def test_behind_a_trusted_proxy_the_forwarded_address_has_the_limit(tmp_path: Pa
             assert other.answer().body == SUCCESS
 
 
+def test_event_tells_where_it_came_from(tmp_path: Path) -> None:
+    events = [new_event(), new_event(context={"page": "x"}), new_event(context={"ip": "192.0.2.9"})]
+    settings = {"GATEWAY_TRUSTED_PROXIES": "127.0.0.1", "GATEWAY_PARTITIONS": "2"}
+    with Gateway(tmp_path, settings) as gateway, httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+        first = post(client, "/v1/events", events, **{"X-Forwarded-For": "203.0.113.7"})
+        again = post(client, "/v1/events", events, **{"X-Forwarded-For": "198.51.100.1"})
+        assert first.content == again.content
+        assert again.headers["Gateway-Duplicates"] == "3"
+        told = {line["messageId"]: line["value"]["context"]["ip"] for line in stored(gateway)}
+        assert [told[event["messageId"]] for event in events] == ["203.0.113.7", "203.0.113.7", "192.0.2.9"]
+        assert post(client, "/v1/events", new_event()).status_code == 200
+
+
+def test_address_can_be_left_out(tmp_path: Path) -> None:
+    with Gateway(tmp_path, {"GATEWAY_CONTEXT_IP": "false", "GATEWAY_PARTITIONS": "2"}) as gateway:
+        httpx.post(f"{gateway.url}/v1/events", content=orjson.dumps(new_event()), auth=AUTH)
+        (line,) = stored(gateway)
+        assert "context" not in line["value"]
+
+
 # ---- memory
 
 
