@@ -293,6 +293,32 @@ def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
                 connection.socket.close()
 
 
+def test_crowd_of_idle_and_slow_sockets_keeps_nobody_out(tmp_path: Path) -> None:
+    settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_DRAIN_LINGER": "0", "GATEWAY_BODY_TIMEOUT": "5m"}
+    with Gateway(tmp_path, settings) as gateway:
+        silent, resting, slow = ([RawConnection(gateway.port) for _ in range(150)] for _ in range(3))
+        try:
+            for connection in resting:
+                connection.send(request())
+            for connection in resting:
+                assert connection.answer().body == SUCCESS
+            for connection in slow:
+                connection.send(POST + b"Content-Length: 8000000\r\n\r\n")
+            with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+                for _ in range(20):
+                    for connection in slow:
+                        connection.send(b" ")
+                    assert post(client, "/v1/batch", {"batch": [new_event()]}).content == SUCCESS
+            assert gateway.stats()["body_memory"]["used_bytes"] == 150 * 20
+            for connection in slow:
+                connection.socket.shutdown(socket.SHUT_WR)
+            assert {connection.answer().code for connection in slow} == {"body_incomplete"}
+            assert gateway.stats()["body_memory"]["used_bytes"] == 0
+        finally:
+            for connection in (*silent, *resting, *slow):
+                connection.socket.close()
+
+
 def test_connection_without_room_is_answered(tmp_path: Path) -> None:
     settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_CONNECTIONS_MAX": "3", "GATEWAY_DRAIN_LINGER": "0"}
     with Gateway(tmp_path, settings) as gateway:

@@ -433,7 +433,7 @@ CONTEXTS: st.SearchStrategy[Any] = st.one_of(
         max_size=4,
     ),
 )
-NESTED: st.SearchStrategy[Any] = st.one_of(
+ODD_FIELDS: st.SearchStrategy[Any] = st.one_of(
     st.text(max_size=20),
     st.sampled_from([',"context":{', {"context": {"page": 1}}, [{"x": 1, "context": {"y": 2}}], "{["]),
 )
@@ -443,7 +443,12 @@ NESTED: st.SearchStrategy[Any] = st.one_of(
 @given(
     item=st.fixed_dictionaries(
         {"messageId": st.just("a")},
-        optional={"context": CONTEXTS, "type": st.just("track"), "anonymousId": NESTED, "traits": NESTED},
+        optional={
+            "context": CONTEXTS,
+            "type": st.just("track"),
+            "anonymousId": ODD_FIELDS,
+            "traits": ODD_FIELDS,
+        },
     ),
     shared=st.fixed_dictionaries({}, optional={"context": CONTEXTS, "sentAt": st.just(BATCH_SENT_AT)}),
 )
