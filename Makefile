@@ -22,7 +22,7 @@ run: export GATEWAY_MODE ?= development
 run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variables are passed on
 	@exec $(BIN)/gateway serve
 
-test: $(VENV)/.stamp-dev build/kafka/.stamp-libs $(SDKS) ## run all tests, e.g. make test ARGS="tests/unit -x"
+test: $(VENV)/.stamp-dev build/kafka/.stamp-libs build/.stamp-nginx $(SDKS) ## run all tests, e.g. make test ARGS="tests/unit -x"
 	@exec $(BIN)/pytest $(ARGS)
 
 check: $(VENV)/.stamp-dev ## lint, formatting, types and import contracts
@@ -117,4 +117,16 @@ HAVE_CHROMIUM := command -v chromium >/dev/null
 build/sdks/.stamp-chromium:
 	@$(HAVE_CHROMIUM) || { $(APT_INSTALL) chromium; } || true
 	@$(HAVE_CHROMIUM) || { echo "The tests run SDKs in a browser: install Chromium, then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
+
+build/.stamp-nginx:
+	@command -v nginx >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; fi; \
+	  echo "Installing nginx for the test of docs/nginx.conf ..."; \
+	  command -v apt-get >/dev/null && $$sudo true 2>/dev/null && $$sudo apt-get update -qq && \
+	  $$sudo env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+	    apt-get install -qq -y --no-install-recommends nginx-light >/dev/null; \
+	  } || true
+	@command -v nginx >/dev/null || { \
+	  echo "The tests try the nginx example: install nginx, then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@

@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
 from app.edge import add_error_handlers
+from app.edge_metrics import EdgeCollector
 from app.lane_metrics import LaneCollector
 from app.problems import Problems
 from app.settings import Settings
@@ -22,10 +23,16 @@ from dedupe.router import Router
 
 
 def create_admin(
-    router: Router, *, settings: Settings, problems: Problems, registry: CollectorRegistry
+    router: Router,
+    edge: EdgeCollector,
+    *,
+    settings: Settings,
+    problems: Problems,
+    registry: CollectorRegistry,
 ) -> FastAPI:
     """Return the admin application; the registry gets the collectors of this process."""
     registry.register(LaneCollector(router))
+    registry.register(edge)
     ProcessCollector(registry=registry)
     began = time.monotonic()
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -57,6 +64,7 @@ def create_admin(
                 "topic": settings.topic,
                 "totals": totals_of(router.totals),
                 "in_flight": router.in_flight,
+                **edge.document(),
                 "partitions": [partition_of(lane) for lane in router.lanes],
                 "quarantine": [partition_of(lane) for lane in router.quarantine_lanes],
             }

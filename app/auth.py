@@ -1,5 +1,5 @@
 """
-Write keys: which one counts for a request, and whose it is.
+Write keys: which one counts for a request, and whose it is. app.key_file has the keys themselves.
 
 A write key says who sends; it stands in apps that anybody can take apart, so it identifies and
 does not authenticate. Keys are held and looked up by their SHA-256: how long a look-up takes tells
@@ -9,21 +9,19 @@ needed; and keys that the operator stored as a digest only are never known to th
 
 import base64
 import binascii
-import hashlib
-import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol, Self
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
-import yaml
-from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError, model_validator
-
-from app.errors import DisabledWriteKeyError, InvalidWriteKeyError, WriteKeyMissingError
-from dedupe.errors import ConfigurationError
+from app.errors import InvalidWriteKeyError, WriteKeyMissingError
+from app.quotas import Allowance, QuotaPolicy
 
 WRITE_KEY_BYTES_MAX = 255
 """An open key is its source, which stands in every record and every identity."""
+
+OPEN_KEYS_MAX = 10_000
+"""How many open keys' allowances are remembered; one that is forgotten begins anew."""
 
 
 class Source(NamedTuple):
@@ -32,6 +30,7 @@ class Source(NamedTuple):
     id: str
     name: str
     enabled: bool = True
+    allowance: Allowance | None = None  # what is left of the key's quota; None if nothing is limited
 
 
 class WriteKeys(Protocol):
@@ -40,66 +39,48 @@ class WriteKeys(Protocol):
     def source_of(self, write_key: str) -> Source:
         """Return the enabled source of a key. Raises InvalidWriteKeyError, DisabledWriteKeyError."""
 
+    @property
+    def has_quotas(self) -> bool:
+        """Whether any key is limited."""
+
+    def allowance_of(self, write_key: str) -> Allowance | None:
+        """Return what is left of a key's quota; None for a key that is unlimited or unknown."""
+
 
 class OpenKeys:
     """Development without a key file: every key is its own source."""
 
+    def __init__(self, policy: QuotaPolicy) -> None:
+        """Take the quota that every key has."""
+        self._policy = policy
+        self._source = lru_cache(OPEN_KEYS_MAX)(self._new_source)
+
     def source_of(self, write_key: str) -> Source:
         """See WriteKeys."""
+        return self._source(write_key)
+
+    @property
+    def has_quotas(self) -> bool:
+        """See WriteKeys."""
+        return not self._policy.default.is_unlimited
+
+    def allowance_of(self, write_key: str) -> Allowance | None:
+        """See WriteKeys."""
+        return self._source(write_key).allowance if len(write_key.encode()) <= WRITE_KEY_BYTES_MAX else None
+
+    def _new_source(self, write_key: str) -> Source:
         if len(write_key.encode()) > WRITE_KEY_BYTES_MAX:
             raise InvalidWriteKeyError
-        return Source(write_key, write_key)
+        return Source(write_key, write_key, allowance=self._policy.allowance(self._policy.default))
 
 
-class FileKeys:
-    """The keys of a key file."""
-
-    def __init__(self, sources: Mapping[bytes, Source]) -> None:
-        """Take the sources by the SHA-256 of their keys; several keys may share a source."""
-        self._sources = dict(sources)
-
-    def __len__(self) -> int:
-        return len(self._sources)
-
-    def source_of(self, write_key: str) -> Source:
-        """See WriteKeys."""
-        source = self._sources.get(hashlib.sha256(write_key.encode()).digest())
-        if source is None:
-            raise InvalidWriteKeyError
-        if not source.enabled:
-            raise DisabledWriteKeyError
-        return source
-
-
-def read_key_file(path: Path) -> FileKeys:
-    """
-    Read a YAML or JSON file: a list of entries, or an object with the list as `keys`.
-
-    An entry has `key` or `key_sha256` (64 hex digits), `source` (the id that identities are made
-    of: never change it), and may have `name` and `enabled`.
-
-    Raises:
-        ConfigurationError: one sentence that says what is wrong and where, never a key.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-        document = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except OSError as err:
-        raise ConfigurationError(f"write keys file {path} cannot be read: {err.strerror}") from err
-    except (ValueError, yaml.YAMLError) as err:
-        raise ConfigurationError(f"write keys file {path} is not valid YAML or JSON{_place(err)}") from None
-    entries = document.get("keys") if isinstance(document, dict) else document
-    try:
-        return FileKeys(_sources(_ENTRIES.validate_python(entries)))
-    except ValidationError as err:
-        problem = err.errors(include_input=False, include_url=False)[0]
-        place = "".join(
-            f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in problem["loc"]
-        )
-        message = problem["msg"].removeprefix("Value error, ")
-        raise ConfigurationError(f"write keys file {path}{place}: {message}") from None
-    except ValueError as err:
-        raise ConfigurationError(f"write keys file {path}: {err}") from None
+def key_in_head(headers: Mapping[bytes, bytes], query: bytes) -> str:
+    """Return the first write key outside the body, as find_write_key does; "" if there is none."""
+    return (
+        _basic_user(headers.get(b"authorization", b""))
+        or _text(headers.get(b"x-write-key", b"")).partition(":")[0]
+        or _query_key(query)
+    )
 
 
 def find_write_key(
@@ -118,13 +99,7 @@ def find_write_key(
         WriteKeyMissingError: it is in none of them. A place with anything but a non-empty text
             counts as one without a key.
     """
-    write_key = (
-        _basic_user(headers.get(b"authorization", b""))
-        or _text(headers.get(b"x-write-key", b"")).partition(":")[0]
-        or _query_key(query)
-        or _own_key(body)
-        or _own_key(first_event)
-    )
+    write_key = key_in_head(headers, query) or _own_key(body) or _own_key(first_event)
     if not write_key:
         raise WriteKeyMissingError
     return write_key
@@ -154,48 +129,3 @@ def _own_key(thing: object) -> str:
 
 def _text(raw: bytes) -> str:
     return raw.decode(errors="replace")
-
-
-class _Entry(BaseModel):
-    """One entry of a key file."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True)
-
-    key: Annotated[str, StringConstraints(min_length=1)] | None = None
-    key_sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
-    source: Annotated[str, StringConstraints(min_length=1, max_length=100)]
-    name: str | None = None
-    enabled: bool = True
-
-    @model_validator(mode="after")
-    def _check_key(self) -> Self:
-        if (self.key is None) == (self.key_sha256 is None):
-            raise ValueError("needs either key or key_sha256")
-        return self
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the key."""
-        if self.key_sha256 is not None:
-            return bytes.fromhex(self.key_sha256)
-        assert self.key is not None
-        return hashlib.sha256(self.key.encode()).digest()
-
-
-_ENTRIES = TypeAdapter(list[_Entry], config=ConfigDict(hide_input_in_errors=True))
-
-
-def _sources(entries: list[_Entry]) -> dict[bytes, Source]:
-    sources: dict[bytes, Source] = {}
-    for number, entry in enumerate(entries, start=1):
-        if entry.digest in sources:
-            raise ValueError(f"entry {number} repeats the key of an earlier one")
-        sources[entry.digest] = Source(entry.source, entry.name or entry.source, entry.enabled)
-    return sources
-
-
-def _place(err: Exception) -> str:
-    """Where a parser stopped; its own message could quote a key."""
-    mark = getattr(err, "problem_mark", None)
-    line = getattr(err, "lineno", None) or (mark.line + 1 if mark is not None else None)
-    return f", line {line}" if line else ""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
+from app.body_memory import Lease
 from app.errors import (
     BodyNotDecompressableError,
     BodyTimeoutError,
@@ -36,7 +37,9 @@ class BodyLimits:
     timeout_s: float
 
 
-async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limits: BodyLimits) -> bytes:
+async def read_body(
+    receive: Receive, headers: Mapping[bytes, bytes], limits: BodyLimits, lease: Lease
+) -> bytes:
     """
     Return the whole body, inflated.
 
@@ -44,22 +47,26 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limits: Bo
         receive: the request's ASGI channel, unread.
         headers: by lower-case name.
         limits: bounds in bytes and seconds.
+        lease: what the request holds of the memory for bodies; the connection charges what arrives
+            to it, and what that inflates to is charged here.
 
     Raises:
         RequestError: too large, or not what its Content-Encoding says.
-        BodyTimeoutError: it did not arrive in time.
+        BodyTimeoutError, BodyIncompleteError, BodyMemoryFullError: it did not arrive (in time), or
+            there is no memory for it now.
         ClientDisconnect: the client left before the end; nobody waits for an answer.
     """
     encoding = headers.get(b"content-encoding", b"identity").strip().lower()
     inflater = _inflater(encoding, limits.bytes_max)
     wire_bytes_max = limits.compressed_bytes_max if inflater else limits.bytes_max
-    _check_declared_length(headers, wire_bytes_max)
+    lease.expect(_declared_length(headers, wire_bytes_max))
     chunks: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(limits.timeout_s):
             more = True
             while more:
+                lease.check()
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnect
@@ -68,9 +75,13 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limits: Bo
                 size += len(chunk)
                 if size > wire_bytes_max:
                     raise BodyTooLargeError
-                chunks.append(inflater.inflate(chunk) if inflater else chunk)
+                if inflater:
+                    chunk = inflater.inflate(chunk)
+                    lease.take(len(chunk))
+                chunks.append(chunk)
     except TimeoutError as err:
         raise BodyTimeoutError from err
+    lease.check()
     if inflater:
         inflater.finish()
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -138,7 +149,11 @@ def _inflater(encoding: bytes, bytes_max: int) -> Inflater | None:
             raise UnsupportedEncodingError
 
 
-def _check_declared_length(headers: Mapping[bytes, bytes], bytes_max: int) -> None:
+def _declared_length(headers: Mapping[bytes, bytes], bytes_max: int) -> int:
+    """Return the Content-Length, 0 without one. Raises BodyTooLargeError."""
     declared = headers.get(b"content-length", b"")
-    if declared.isdigit() and int(declared) > bytes_max:
+    if not declared.isdigit():
+        return 0
+    if int(declared) > bytes_max:
         raise BodyTooLargeError
+    return int(declared)

@@ -2,9 +2,20 @@
 
 import asyncio
 
-from app.auth import WriteKeys
+from app.auth import OpenKeys
 from app.body import BodyLimits
+from app.body_memory import BodyMemory
+from app.client_address import TrustedProxies
+from app.connections import Connections
+from app.edge import create_refusal
+from app.guards import Guards
 from app.identify import EventLimits, Identifier
+from app.key_file import KeyFile
+from app.metrics import RequestMetrics
+from app.problems import Problems
+from app.process import allow_connections
+from app.protocol import ConnectionLimits, Port
+from app.quotas import Quota, QuotaPolicy
 from app.routes.events import Ingest
 from app.settings import Settings
 from dedupe.clock import Clock
@@ -64,7 +75,7 @@ def build_router(
 
 
 def build_ingest(
-    settings: Settings, router: Router, *, identity: Identity, write_keys: WriteKeys, clock: Clock
+    settings: Settings, router: Router, *, identity: Identity, guards: Guards, clock: Clock
 ) -> Ingest:
     """Return what the paths of the ingest port need."""
     limits = EventLimits(
@@ -81,7 +92,7 @@ def build_ingest(
             limits,
             fingerprint_ignore=frozenset(settings.fingerprint_ignore),
         ),
-        write_keys=write_keys,
+        write_keys=guards.write_keys,
         clock=clock,
         body_limits=BodyLimits(
             bytes_max=settings.body_bytes_max,
@@ -90,6 +101,51 @@ def build_ingest(
         ),
         request_events_max=settings.request_events_max,
         answer_timeout_s=settings.answer_timeout,
+        sets_context_ip=settings.context_ip,
+    )
+
+
+def build_guards(settings: Settings, clock: Clock) -> Guards:
+    """Return the guards of the ingest port. Raises ConfigurationError if the key file cannot be used."""
+    quotas = QuotaPolicy(
+        Quota(
+            requests=settings.quota_requests,
+            events=settings.quota_events,
+            bytes=settings.quota_bytes,
+            burst_s=settings.quota_burst,
+            index_share=settings.quota_index_share,
+        ),
+        index_keys_max=settings.index_keys_max,
+        window_s=settings.window,
+        clock=clock.monotonic,
+    )
+    key_file = settings.write_keys_file
+    return Guards(
+        write_keys=OpenKeys(quotas) if key_file is None else KeyFile(key_file, quotas),
+        quotas=quotas,
+        memory=BodyMemory(settings.body_memory),
+        connections=Connections(
+            connections_max=allow_connections(settings.connections_max),
+            per_address_max=settings.connections_per_address_max,
+        ),
+    )
+
+
+def build_port(settings: Settings, guards: Guards, *, problems: Problems, metrics: RequestMetrics) -> Port:
+    """Return what the connections of the ingest port share."""
+    return Port(
+        limits=ConnectionLimits(
+            head_bytes_max=settings.head_bytes_max,
+            head_timeout_s=settings.head_timeout,
+            body_timeout_s=settings.body_timeout,
+            send_timeout_s=settings.send_timeout,
+        ),
+        connections=guards.connections,
+        memory=guards.memory,
+        proxies=TrustedProxies(settings.trusted_proxies),
+        problems=problems,
+        metrics=metrics,
+        refuse=create_refusal(memory=guards.memory, problems=problems, metrics=metrics),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from app.console import guarded, run_async, write_lines
+from app.keys_cli import keys
 from app.quarantine_cli import quarantine
 from app.version import VERSION
 
@@ -17,6 +18,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",  # paragraphs are wrapped anew, whatever width they were written in
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(keys)
 app.add_typer(quarantine)
 
 

@@ -35,7 +35,7 @@ class CORS:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        added = _origin_headers(headers.get(b"origin", b""))
+        added = origin_headers(headers.get(b"origin", b""))
         if scope["method"] == "OPTIONS":
             await _answer_preflight(headers, added, send)
             return
@@ -48,7 +48,8 @@ class CORS:
         await self._app(scope, receive, send_with_headers)
 
 
-def _origin_headers(origin: bytes) -> list[tuple[bytes, bytes]]:
+def origin_headers(origin: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the CORS headers of an answer to a request from there, b"" if it does not say."""
     exposed = (b"access-control-expose-headers", EXPOSED_HEADERS)
     if not _HARMLESS.fullmatch(origin):
         return [(b"access-control-allow-origin", b"*"), exposed]

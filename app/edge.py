@@ -1,12 +1,16 @@
-"""The application of the ingest port: routes inside, then the request hook, then CORS around it all."""
+"""The application of the ingest port: routes inside, then the request hook, CORS and the memory's lease."""
+
+import asyncio
 
 import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.body_memory import LEASE, BodyMemory, Leased
 from app.cors import CORS
+from app.errors import QuotaExceededError, TooManyConnectionsError
 from app.metrics import RequestMetrics
 from app.openapi import openapi_document
 from app.problems import Problems
@@ -21,16 +25,39 @@ from dedupe.errors import GatewayError
 
 
 def create_edge(
-    ingest: Ingest, *, problems: Problems, metrics: RequestMetrics, public_host: str | None = None
+    ingest: Ingest,
+    *,
+    memory: BodyMemory,
+    problems: Problems,
+    metrics: RequestMetrics,
+    quota_penalty_s: float = 0.0,
+    public_host: str | None = None,
 ) -> ASGIApp:
     """Return the ingest application; `public_host` is what settings documents name, if anything."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.router.routes.append(PathTable(PATHS, _handlers(ingest, metrics, public_host)))
     add_error_handlers(app, problems)
+
+    @app.exception_handler(QuotaExceededError)
+    async def answer_late(request: Request, err: QuotaExceededError) -> Response:
+        request.scope[LEASE].fail(err)
+        await asyncio.sleep(quota_penalty_s)
+        return problems.answer(err)
+
     hooked = RequestHook(
         app, problems=problems, metrics=metrics, is_draining=lambda: ingest.router.is_draining
     )
-    return CORS(hooked)
+    return Leased(CORS(hooked), memory)
+
+
+def create_refusal(*, memory: BodyMemory, problems: Problems, metrics: RequestMetrics) -> ASGIApp:
+    """Return the application of connections that are too many: each request of theirs is refused."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["gateway.route"] = "too_many_connections"
+        await problems.answer(TooManyConnectionsError())(scope, receive, send)
+
+    return Leased(CORS(RequestHook(refuse, problems=problems, metrics=metrics, is_draining=bool)), memory)
 
 
 def _handlers(ingest: Ingest, metrics: RequestMetrics, public_host: str | None) -> dict[Kind, Handler]:

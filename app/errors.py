@@ -2,6 +2,7 @@
 What the edge refuses by itself, under the core's GatewayError.
 
     RequestError                       the client's fault; the same request is refused again
+      HeadTooLargeError                more header bytes or fields than allowed
       BodyTooLargeError                more bytes than allowed, on the wire or inflated
       BodyNotDecompressableError       not what its Content-Encoding says, or cut short
       UnsupportedEncodingError         a Content-Encoding that is not understood
@@ -13,7 +14,12 @@ What the edge refuses by itself, under the core's GatewayError.
       WriteKeyMissingError             no write key anywhere
       InvalidWriteKeyError             a write key that is unknown
         DisabledWriteKeyError          a write key whose source is switched off; same code
-    BodyTimeoutError (RetriableError)  the body did not arrive in time; nothing was taken
+    RetriableError (of the core)       nothing was taken; the same request may succeed later
+      BodyTimeoutError                 the body did not arrive in time
+      BodyIncompleteError              the client ended its side in the middle of the body
+      BodyMemoryFullError              the bodies of other requests take all the memory there is
+      TooManyConnectionsError          too many connections, in all or of one address
+      QuotaExceededError               the write key has used up its quota
 
 app.problems has the status and the text of each code.
 """
@@ -25,6 +31,12 @@ class RequestError(GatewayError):
     """The request itself is wrong: no retry of it can succeed, and nothing was taken."""
 
     code = "bad_request"
+
+
+class HeadTooLargeError(RequestError):
+    """The request line and headers have more bytes, or more fields, than allowed."""
+
+    code = "head_too_large"
 
 
 class BodyTooLargeError(RequestError):
@@ -95,3 +107,33 @@ class BodyTimeoutError(RetriableError):
     """The body did not arrive within its deadline. Nothing was taken."""
 
     code = "body_timeout"
+
+
+class BodyIncompleteError(RetriableError):
+    """The client ended its side in the middle of the body. Nothing was taken."""
+
+    code = "body_incomplete"
+
+
+class BodyMemoryFullError(RetriableError):
+    """The bodies of other requests take all the memory there is for bodies. Nothing was taken."""
+
+    code = "memory_full"
+
+
+class TooManyConnectionsError(RetriableError):
+    """The connection is one too many, in all or of its address. Nothing was taken."""
+
+    code = "too_many_connections"
+
+
+class QuotaExceededError(RetriableError):
+    """The write key has used up one of its limits. Nothing was taken."""
+
+    code = "quota_exceeded"
+
+    def __init__(self, limit: str, wait_s: float = 0.0) -> None:
+        """Take which limit it is, and how long the same request would have to wait."""
+        super().__init__(limit)
+        self.limit = limit
+        self.wait_s = wait_s

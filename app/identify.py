@@ -56,6 +56,13 @@ class Identified(NamedTuple):
     quarantined: list[Event]
     rejections: list[Rejection]  # of the quarantined, same order
 
+    @property
+    def size_bytes(self) -> int:
+        """What all of their values take."""
+        return sum(len(event.value) for event in self.events) + sum(
+            len(event.value) for event in self.quarantined
+        )
+
 
 class Arrival(NamedTuple):
     """What is known of a request besides its items."""
@@ -64,6 +71,8 @@ class Arrival(NamedTuple):
     received_ms: int
     default_type: str = "track"
     idempotency_key: bytes | None = None
+    client_ip: str | None = None
+    """Becomes `context.ip` of events without; no part of what they say, since retries come from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +158,10 @@ class _Request:
         self._is_too_deep = bool(self._merged) and is_deeper(self._merged, self._limits.event_depth_max)
         if self._is_too_deep:
             self._merged = {}
+        self._ip_field = b'"ip":%b' % orjson.dumps(arrival.client_ip) if arrival.client_ip else b""
+        shared_context = self._merged.get("context")
+        if arrival.client_ip and shared_context and shared_context.get("ip") is None:
+            self._merged["context"] = {**shared_context, "ip": arrival.client_ip}
         self._merged_names = frozenset(self._merged)
         self._added: dict[str, object] = {"receivedAt": _iso(arrival.received_ms)}
         if isinstance(sent_at := shared.get("sentAt"), str):
@@ -171,7 +184,8 @@ class _Request:
                 and item.get("type") is not None
                 and self._merged_names.isdisjoint(item)
             ):
-                value = self._spliced_value(content)
+                said = self._with_ip(item, content) if self._ip_field else content
+                value = self._spliced_value(said) if said else self._joined_value(item, content, {})
             else:
                 value = self._joined_value(item, content, {})
         except TypeError as err:
@@ -212,7 +226,7 @@ class _Request:
     def _joined_value(self, item: dict[str, Any], content: bytes, assigned: dict[str, object]) -> bytes:
         """Return the value of any other event; the size is judged before anything is merged."""
         own = {name: item[name] for name in self._ignore if name in item and name != WRITE_KEY}
-        size = len(content) + len(self._tail) + (len(orjson.dumps(own)) if own else 0)
+        size = len(content) + len(self._tail) + len(self._ip_field) + (len(orjson.dumps(own)) if own else 0)
         if size > self._limits.event_bytes_max:
             raise _RefusedError(EVENT_TOO_LARGE)
         joined = self._added | item | assigned
@@ -225,8 +239,36 @@ class _Request:
             own_value = item.get(name)
             if own_value is None or isinstance(own_value, dict):
                 joined[name] = {**batch_level, **(own_value or {})}
+        if self._arrival.client_ip:
+            context = joined.get("context")
+            if context is None or (isinstance(context, dict) and context.get("ip") is None):
+                joined["context"] = {**(context or {}), "ip": self._arrival.client_ip}
         joined.pop(WRITE_KEY, None)
         return orjson.dumps(joined)
+
+    def _with_ip(self, item: dict[str, Any], content: bytes) -> bytes | None:
+        """
+        Return the content with the client's address where it has none; None if that takes a merge.
+
+        Most events of browsers and phones have a context without an address: it is put between the
+        bytes, which costs a tenth of serialising the event again.
+        """
+        if "context" in self._merged:
+            return content
+        if "context" not in item:
+            return b'%b,"context":{%b}}' % (content[:-1], self._ip_field)
+        context = item["context"]
+        if not isinstance(context, dict):
+            return None if context is None else content
+        if context.get("ip") is not None:
+            return content
+        name = b',"context":{'
+        start = content.find(name)
+        is_top_level = start > 0 and content.count(b"{", 0, start) == 1 and content.count(b"[", 0, start) == 0
+        if not is_top_level or not context or "ip" in context:
+            return None
+        start += len(name)
+        return b"%b%b,%b" % (content[:start], self._ip_field, content[start:])
 
     def _check_depth(self, item: dict[str, Any], value: bytes) -> None:
         """Walk the event only if it has enough brackets to be too deep."""

@@ -8,23 +8,26 @@ import gc
 import random
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from socket import socket
 from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry
-from starlette.types import ASGIApp
 
 from app import chores
 from app.admin import create_admin
-from app.auth import OpenKeys, WriteKeys, read_key_file
-from app.build import build_ingest, build_router
+from app.build import build_guards, build_ingest, build_port, build_router
 from app.data_dir import check_format, index_path, locked, sqlite_path
 from app.edge import create_edge
+from app.edge_metrics import EdgeCollector
 from app.event_reader import FOLLOW_POLL_S, Span, Write, read_events
+from app.guards import Guards
+from app.key_file import KeyFile
 from app.metrics import RequestMetrics
 from app.problems import Problems
 from app.process import Server, bind, stop_signals, supervise, url_of
+from app.protocol import EdgeProtocol
 from app.settings import LogSettings, Settings, variable_of
 from dedupe.adapters.kafka_log import KafkaConfig, KafkaStore
 from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
@@ -63,7 +66,8 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         stack.enter_context(locked(settings.data_dir))
         for warning in settings.warnings():
             log.warning(warning)
-        write_keys = _write_keys(settings)
+        clock = SystemClock()
+        guards = build_guards(settings, clock)
         listeners = [
             stack.enter_context(bind(settings.host, settings.port)),
             stack.enter_context(bind(settings.admin_host, settings.admin_port)),
@@ -72,7 +76,7 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         if store is None:
             return
         stack.push_async_callback(store.close)
-        await _run(settings, store, write_keys, listeners, stop=stop, crashpoint=crashpoint)
+        await _run(settings, store, guards, listeners, clock=clock, stop=stop, crashpoint=crashpoint)
 
 
 async def print_events(settings: LogSettings, span: Span, write: Write) -> None:
@@ -119,31 +123,42 @@ async def open_for_reading(settings: LogSettings) -> AsyncIterator[LogStore | No
 async def _run(
     settings: Settings,
     store: LogStore,
-    write_keys: WriteKeys,
+    guards: Guards,
     listeners: Sequence[socket],
     *,
+    clock: Clock,
     stop: asyncio.Event,
     crashpoint: Crashpoint,
 ) -> None:
     """Build everything on the open log, and run it until stopped."""
-    clock, identity = SystemClock(), Identity(settings.identity_key)
+    identity = Identity(settings.identity_key)
     indexes = RocksStore(
         index_path(settings.data_dir),
         lanes=settings.partitions + settings.quarantine_partitions,
         memory_bytes=settings.index_memory,
     )
     router = build_router(settings, store, indexes, identity=identity, clock=clock, crashpoint=crashpoint)
-    ingest = build_ingest(settings, router, identity=identity, write_keys=write_keys, clock=clock)
+    ingest = build_ingest(settings, router, identity=identity, guards=guards, clock=clock)
     registry = CollectorRegistry()
     problems = Problems(retry_after_max=settings.retry_after_max, dice=random.Random())
     metrics = RequestMetrics()
     registry.register(metrics)
-    edge = create_edge(ingest, problems=problems, metrics=metrics, public_host=settings.public_host)
-    admin = create_admin(router, settings=settings, problems=problems, registry=registry)
-    apps: tuple[ASGIApp, ...] = (edge, admin)
+    edge = create_edge(
+        ingest,
+        memory=guards.memory,
+        problems=problems,
+        metrics=metrics,
+        quota_penalty_s=settings.quota_penalty,
+        public_host=settings.public_host,
+    )
+    port = build_port(settings, guards, problems=problems, metrics=metrics)
+    admin = create_admin(
+        router, EdgeCollector(guards), settings=settings, problems=problems, registry=registry
+    )
+    times = {"keep_alive_s": settings.keep_alive, "stop_timeout_s": settings.answer_timeout + 1}
     servers = [
-        (Server(app, keep_alive_s=settings.keep_alive, stop_timeout_s=settings.answer_timeout + 1), listener)
-        for app, listener in zip(apps, listeners, strict=True)
+        (Server(edge, http=partial(EdgeProtocol, port=port), **times), listeners[0]),
+        (Server(admin, http="httptools", **times), listeners[1]),
     ]
     gc.collect()
     gc.freeze()
@@ -152,7 +167,7 @@ async def _run(
         await supervise(
             router,
             servers,
-            _chores(settings, router, store, clock, listeners),
+            _chores(settings, router, store, guards, clock, listeners),
             stop=stop,
             drain_timeout_s=settings.drain_timeout,
             linger_s=settings.drain_linger,
@@ -163,7 +178,12 @@ async def _run(
 
 
 def _chores(
-    settings: Settings, router: Router, store: LogStore, clock: Clock, listeners: Sequence[socket]
+    settings: Settings,
+    router: Router,
+    store: LogStore,
+    guards: Guards,
+    clock: Clock,
+    listeners: Sequence[socket],
 ) -> list[Coroutine[Any, Any, None]]:
     url, admin_url = map(url_of, listeners)
     running = [
@@ -177,15 +197,9 @@ def _chores(
     ]
     if isinstance(store, SqliteStore):
         running.append(chores.trim_log(router, settings, clock, store.trim))
+    if isinstance(guards.write_keys, KeyFile):
+        running.append(guards.write_keys.watch(settings.write_keys_interval))
     return running
-
-
-def _write_keys(settings: Settings) -> WriteKeys:
-    if settings.write_keys_file is None:
-        return OpenKeys()
-    keys = read_key_file(settings.write_keys_file)
-    log.info("write keys read", keys=len(keys), file=str(settings.write_keys_file))
-    return keys
 
 
 async def _open_log(settings: Settings, crashpoint: Crashpoint, stop: asyncio.Event) -> LogStore | None:

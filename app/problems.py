@@ -6,6 +6,7 @@ An error's body is a JSON object with `code` and `message`, never anything else:
 up. The texts are constant: nothing of a request, a topic or an exception gets into an answer.
 """
 
+import math
 import random
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -16,7 +17,7 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from app.errors import BodyTimeoutError
+from app.errors import BodyTimeoutError, QuotaExceededError, TooManyConnectionsError
 from dedupe.errors import GatewayError, RetriableError
 
 
@@ -31,6 +32,7 @@ BAD_REQUEST, UNAVAILABLE = HTTPStatus.BAD_REQUEST.value, HTTPStatus.SERVICE_UNAV
 
 PROBLEMS: dict[str, Problem] = {
     "bad_request": Problem(BAD_REQUEST, "the request cannot be understood"),
+    "head_too_large": Problem(BAD_REQUEST, "the request line and headers are larger than allowed"),
     "body_too_large": Problem(BAD_REQUEST, "the body is larger than allowed"),
     "body_not_decompressable": Problem(BAD_REQUEST, "the body is not what its Content-Encoding says"),
     "unsupported_encoding": Problem(BAD_REQUEST, "the Content-Encoding must be gzip, deflate or absent"),
@@ -45,6 +47,7 @@ PROBLEMS: dict[str, Problem] = {
     "invalid_write_key": Problem(HTTPStatus.UNAUTHORIZED, "the write key is unknown or disabled"),
     "not_found": Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path"),
     "method_not_allowed": Problem(HTTPStatus.METHOD_NOT_ALLOWED, "this path does not know this method"),
+    "quota_exceeded": Problem(HTTPStatus.TOO_MANY_REQUESTS, "the write key has used up its quota"),
     "overloaded": Problem(HTTPStatus.TOO_MANY_REQUESTS, "too many events are waiting; nothing was taken"),
     "unavailable": Problem(UNAVAILABLE, "try again; retries with the same ids are harmless"),
     "lane_not_active": Problem(UNAVAILABLE, "part of the gateway is starting or stopping; try again"),
@@ -55,6 +58,9 @@ PROBLEMS: dict[str, Problem] = {
     "fenced": Problem(UNAVAILABLE, "another gateway took over; try again"),
     "index_unavailable": Problem(UNAVAILABLE, "the dedupe index cannot be used now; try again"),
     "body_timeout": Problem(UNAVAILABLE, "the body did not arrive in time; try again"),
+    "body_incomplete": Problem(UNAVAILABLE, "the body ended early; try again"),
+    "memory_full": Problem(UNAVAILABLE, "too many large requests at once; try again"),
+    "too_many_connections": Problem(UNAVAILABLE, "too many connections; try again"),
     "internal": Problem(UNAVAILABLE, "something went wrong; retries with the same ids are harmless"),
 }
 
@@ -78,7 +84,11 @@ class Problems:
         """Answer an error that was raised on purpose."""
         if err.code not in PROBLEMS:
             return self.unforeseen(err, None)
-        headers = {"Connection": "close"} if isinstance(err, BodyTimeoutError) else {}
+        headers = {}
+        if isinstance(err, BodyTimeoutError | TooManyConnectionsError):
+            headers["Connection"] = "close"
+        if isinstance(err, QuotaExceededError):
+            headers["Retry-After"] = str(max(1, min(math.ceil(err.wait_s), self._retry_after_max)))
         return self._response(err.code, headers)
 
     def http(self, err: HTTPException) -> Response:
@@ -99,7 +109,7 @@ class Problems:
             media_type="application/json",
         )
         if problem.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-            response.headers["Retry-After"] = str(self._dice.randint(1, self._retry_after_max))
+            response.headers.setdefault("Retry-After", str(self._dice.randint(1, self._retry_after_max)))
         return response
 
 

@@ -8,11 +8,12 @@ that is not committed, and the next start recovers from the log.
 
 import asyncio
 import os
+import resource
 import signal
 import socket
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import structlog
 import uvicorn
@@ -27,18 +28,26 @@ SIGNAL_EXIT_CODE = 128
 
 BACKLOG = 2048
 
+FILES_RESERVED = 1024
+"""Open files that are no connections: the indexes' most of all, and refusals of what is too much."""
+
+HTTPProtocol: TypeAlias = Callable[..., asyncio.Protocol] | str
+"""Makes the protocol of one connection, or uvicorn's name of one of its own."""
+
 log = structlog.get_logger(__name__)
 
 
 class Server(uvicorn.Server):
     """A uvicorn server that leaves signals alone: there are two of them, and lanes to finish first."""
 
-    def __init__(self, app: ASGIApp, *, keep_alive_s: float, stop_timeout_s: float) -> None:
-        """Prepare to serve one application."""
+    def __init__(
+        self, app: ASGIApp, *, http: HTTPProtocol, keep_alive_s: float, stop_timeout_s: float
+    ) -> None:
+        """Prepare to serve one application; `http` makes the protocol of each connection."""
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=cast(Any, http),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -55,6 +64,25 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Override uvicorn's: supervise handles signals for both servers."""
         yield
+
+
+def allow_connections(wanted: int) -> int:
+    """
+    Raise this process's limit of open files as far as connections need, and it may.
+
+    Returns:
+        The connections that are possible: less than wanted where the hard limit forbids more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + FILES_RESERVED
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    possible = max(1, soft - FILES_RESERVED)
+    log.warning("fewer connections than wanted, for want of open files", wanted=wanted, possible=possible)
+    return possible
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -14,6 +14,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.client_address import Network, parse_networks
 from app.units import (
     AS_DURATION,
     AS_SIZE,
@@ -128,6 +129,28 @@ class Settings(LogSettings):
         description="YAML or JSON file of write keys; required in production. "
         "In development without it, every key is its own source",
     )
+    write_keys_interval: Seconds = Field(
+        1, gt=0, description="how often that file is looked at; a change is used after it has rested as long"
+    )
+    quota_requests: float | None = Field(
+        None, gt=0, description="requests a second of a write key without a quota of its own; empty: no limit"
+    )
+    quota_events: float | None = Field(None, gt=0, description="its events a second, duplicates included")
+    quota_bytes: Bytes | None = Field(None, gt=0, description="its bytes a second, of decompressed bodies")
+    quota_burst: Seconds = Field(10, gt=0, description="how many seconds' worth of each may come at once")
+    quota_penalty: Seconds = Field(
+        0.5,
+        ge=0,
+        le=3,
+        description="how long the 429 of a used-up quota is held back, so that a client that "
+        "ignores `Retry-After` cannot crowd the others out",
+    )
+    quota_index_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="the most of `GATEWAY_INDEX_KEYS_MAX` that its new events may take within a window",
+    )
     identity_secret: SecretStr | None = Field(
         None,
         description=f"{SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes of text that key all event "
@@ -175,6 +198,11 @@ class Settings(LogSettings):
     body_compressed_bytes_max: Bytes = Field(
         4 * MIB, ge=1 * KIB, description="largest request body as sent, if compressed"
     )
+    body_memory: Bytes = Field(
+        256 * MIB,
+        description="memory for the bodies of all requests together, from arrival to answer; "
+        "a request for which there is none left gets 503",
+    )
     body_timeout: Seconds = Field(30, gt=0, description="how long a request body may take to arrive")
     request_events_max: int = Field(2_500, ge=1, description="most events in one request")
     request_bytes_max: Bytes = Field(
@@ -200,6 +228,42 @@ class Settings(LogSettings):
         75,
         ge=1,
         description="how long an idle connection stays open; longer than the load balancer in front",
+    )
+
+    head_bytes_max: Bytes = Field(
+        64 * KIB, ge=1 * KIB, description="largest request line and headers together"
+    )
+    head_timeout: Seconds = Field(
+        10,
+        gt=0,
+        description="how long they may take to arrive, counted from the connection or from their first byte; "
+        "then the connection is closed",
+    )
+    send_timeout: Seconds = Field(
+        30, gt=0, description="how long a client may leave its answers unread before it loses the connection"
+    )
+    connections_max: int = Field(
+        16_384,
+        ge=1,
+        description="most connections; beyond, those idle longest are closed, and if none is idle, requests "
+        "of new ones get 503. Lowered where the system allows fewer open files",
+    )
+    connections_per_address_max: int | None = Field(
+        None,
+        ge=1,
+        description="most connections of one client address (an IPv6 one counts by its /64), or requests at "
+        "once of one behind a trusted proxy; empty: no limit of its own",
+    )
+    trusted_proxies: Annotated[tuple[Network, ...], NoDecode] = Field(
+        (),
+        description="networks (CIDR) or addresses of load balancers, separated by commas, whose "
+        "`X-Forwarded-For` says who the client is; without them, a load balancer is the one client",
+    )
+
+    context_ip: bool = Field(
+        True,
+        description="whether events without `context.ip` get the client's address; what it is behind a load "
+        "balancer, `GATEWAY_TRUSTED_PROXIES` decides",
     )
 
     queue_events_max: int = Field(20_000, ge=1, description="most events waiting in front of one partition")
@@ -264,6 +328,11 @@ class Settings(LogSettings):
         if isinstance(value, str):
             return tuple(name for part in value.split(",") if (name := part.strip()))
         return value
+
+    @field_validator("trusted_proxies", mode="before")
+    @classmethod
+    def _parse_networks(cls, value: object) -> object:
+        return parse_networks(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
@@ -346,6 +415,13 @@ class Settings(LogSettings):
             )
         if self.request_bytes_max < self.body_bytes_max:
             yield "GATEWAY_REQUEST_BYTES_MAX must not be less than GATEWAY_BODY_BYTES_MAX"
+        if self.body_memory < self.body_bytes_max + self.body_compressed_bytes_max:
+            yield (
+                "GATEWAY_BODY_MEMORY must not be less than GATEWAY_BODY_BYTES_MAX and "
+                "GATEWAY_BODY_COMPRESSED_BYTES_MAX together: the largest body must fit into it"
+            )
+        if self.body_memory < self.request_bytes_max:
+            yield "GATEWAY_BODY_MEMORY must not be less than GATEWAY_REQUEST_BYTES_MAX"
         if "messageId" in self.fingerprint_ignore:
             yield "GATEWAY_FINGERPRINT_IGNORE must not name messageId: it is the event's identity"
 

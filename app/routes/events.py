@@ -10,8 +10,9 @@ from typing import TypeAlias
 
 from fastapi import Request, Response
 
-from app.auth import WriteKeys, find_write_key
+from app.auth import WriteKeys, find_write_key, key_in_head
 from app.body import BodyLimits, read_body
+from app.body_memory import LEASE, Lease
 from app.errors import IdempotencyKeyInvalidError
 from app.identify import Arrival, Identifier
 from app.payload import Payload, parse_batch, parse_event, parse_events
@@ -19,6 +20,7 @@ from app.prefer import Return, return_preference
 from app.receipts import answer
 from app.routes.path_table import Handler
 from app.routes.paths import Kind, Path
+from dedupe.admission import Admission
 from dedupe.clock import Clock, Deadline
 from dedupe.router import Router
 
@@ -41,6 +43,7 @@ class Ingest:
     body_limits: BodyLimits
     request_events_max: int
     answer_timeout_s: float
+    sets_context_ip: bool = False
 
 
 def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
@@ -87,22 +90,42 @@ async def post_events(
         RequestError: the request is wrong; nothing was taken.
         RetriableError: nothing was taken, or the outcome is unknown; see Router.submit.
     """
-    headers = dict(request.scope["headers"])
-    body = await read_body(request.receive, headers, ingest.body_limits)
+    headers, query = dict(request.scope["headers"]), request.scope["query_string"]
+    if ingest.write_keys.has_quotas:
+        _refuse_unread(ingest.write_keys, headers, query)
+    lease: Lease = request.scope[LEASE]
+    body = await read_body(request.receive, headers, ingest.body_limits, lease)
     payload = parse(body)
     payload.check_count(ingest.request_events_max)
     first = payload.items[0] if payload.items else None
-    write_key = find_write_key(headers, request.scope["query_string"], payload.top, first)
-    source = ingest.write_keys.source_of(write_key)
+    source = ingest.write_keys.source_of(find_write_key(headers, query, payload.top, first))
+    allowance = source.allowance
+    if allowance is not None:
+        allowance.take(events=len(payload.items), size_bytes=len(body))
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     received_ms = ingest.clock.now_ms()
-    arrival = Arrival(source.id, received_ms, event_type, _idempotency_key(headers))
+    client_ip = request.scope["client"][0] if ingest.sets_context_ip and request.scope["client"] else None
+    arrival = Arrival(source.id, received_ms, event_type, _idempotency_key(headers), client_ip)
     found = ingest.identifier.identify(payload, arrival)
+    del body, payload, first  # the events are all that is needed of them, and of the memory
+    lease.hold(found.size_bytes)
     outcomes = await ingest.router.submit(
         found.events, found.quarantined, received_ms=received_ms, deadline=deadline
     )
+    if allowance is not None:
+        allowance.grow(sum(outcome.admission is Admission.NEW for outcome in outcomes))
     preference = _return_preference(request) if b"prefer" in headers else None
     return answer(found, outcomes, preference=preference, wants_receipts=wants_receipts)
+
+
+def _refuse_unread(write_keys: WriteKeys, headers: dict[bytes, bytes], query: bytes) -> None:
+    """Refuse before its body is read what a key in the head has no quota for, so that it costs little."""
+    write_key = key_in_head(headers, query)
+    allowance = write_keys.allowance_of(write_key) if write_key else None
+    if allowance is not None:
+        declared = headers.get(b"content-length", b"")
+        size_bytes = int(declared) if declared.isdigit() and b"content-encoding" not in headers else 0
+        allowance.check(events=1, size_bytes=size_bytes)
 
 
 def _idempotency_key(headers: dict[bytes, bytes]) -> bytes | None:

@@ -2,11 +2,13 @@
 Claim: what README tells a newcomer to type works as printed, and answers what it shows.
 """
 
+import time
 from pathlib import Path
 
 import orjson
 
-from app.auth import read_key_file
+from app.key_file import KeyFile
+from app.quotas import Quota, QuotaPolicy
 from tests.support.documents import README, blocks_of, typed
 from tests.support.gateway import Gateway
 
@@ -32,5 +34,6 @@ def test_key_file_is_one(tmp_path: Path) -> None:
     (shown,) = blocks_of(README, "yaml")
     path = tmp_path / "keys.yaml"
     path.write_text(shown)
-    source = read_key_file(path).source_of("my-write-key")
+    policy = QuotaPolicy(Quota(), index_keys_max=1, window_s=1, clock=time.monotonic)
+    source = KeyFile(path, policy).source_of("my-write-key")
     assert (source.id, source.name, source.enabled) == ("web", "Web shop", True)

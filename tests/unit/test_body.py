@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive
 
 from app.body import GZIP_MEMBERS_MAX, BodyLimits, read_body
+from app.body_memory import BodyMemory, Lease
 from app.errors import (
     BodyNotDecompressableError,
     BodyTimeoutError,
@@ -22,6 +23,10 @@ from app.errors import (
 LIMITS = BodyLimits(bytes_max=10_000, compressed_bytes_max=3_000, timeout_s=5)
 TEXT = b'{"batch":[' + b'{"event":"x"},' * 300 + b"{}]}"
 GZIP = {b"content-encoding": b"gzip"}
+
+
+def lease(capacity: int = 1_000_000) -> Lease:
+    return Lease(BodyMemory(capacity))
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -53,7 +58,7 @@ def pieces(data: bytes, seed: int) -> list[bytes]:
 
 
 async def read(data: bytes, headers: dict[bytes, bytes], seed: int = 0) -> bytes:
-    return await read_body(channel(pieces(data, seed)), headers, LIMITS)
+    return await read_body(channel(pieces(data, seed)), headers, LIMITS, lease())
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -103,7 +108,7 @@ async def test_body_that_is_not_what_it_says_is_refused(
 @pytest.mark.parametrize("encoding", [b"br", b"zstd", b"gzip, gzip", b"compress"])
 async def test_other_encodings_are_refused_before_reading(encoding: bytes) -> None:
     with pytest.raises(UnsupportedEncodingError):
-        await read_body(channel([]), {b"content-encoding": encoding}, LIMITS)
+        await read_body(channel([]), {b"content-encoding": encoding}, LIMITS, lease())
 
 
 async def test_largest_body_passes() -> None:
@@ -127,18 +132,18 @@ async def test_bomb_is_refused_at_its_first_piece() -> None:
     bomb = gzip.compress(b"\0" * 1_000_000)
     assert len(bomb) < LIMITS.compressed_bytes_max
     with pytest.raises(BodyTooLargeError):
-        await read_body(channel([bomb[:500]], then_leave=True), GZIP, LIMITS)
+        await read_body(channel([bomb[:500]], then_leave=True), GZIP, LIMITS, lease())
 
 
 @pytest.mark.parametrize(("headers", "length"), [({}, b"10001"), (GZIP, b"3001"), ({}, b"9" * 40)])
 async def test_declared_length_is_refused_before_reading(headers: dict[bytes, bytes], length: bytes) -> None:
     with pytest.raises(BodyTooLargeError):
-        await read_body(channel([]), {**headers, b"content-length": length}, LIMITS)
+        await read_body(channel([]), {**headers, b"content-length": length}, LIMITS, lease())
 
 
 async def test_client_that_leaves_ends_the_reading() -> None:
     with pytest.raises(ClientDisconnect):
-        await read_body(channel([b"half"], then_leave=True), {}, LIMITS)
+        await read_body(channel([b"half"], then_leave=True), {}, LIMITS, lease())
 
 
 async def test_body_that_does_not_arrive_is_given_up() -> None:
@@ -147,4 +152,4 @@ async def test_body_that_does_not_arrive_is_given_up() -> None:
         raise AssertionError
 
     with pytest.raises(BodyTimeoutError):
-        await read_body(receive, {}, BodyLimits(bytes_max=1, compressed_bytes_max=1, timeout_s=0.01))
+        await read_body(receive, {}, BodyLimits(bytes_max=1, compressed_bytes_max=1, timeout_s=0.01), lease())

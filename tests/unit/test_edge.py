@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,10 +14,12 @@ from starlette.types import ASGIApp, Message, Scope
 
 from app.auth import OpenKeys
 from app.body import BodyLimits
+from app.body_memory import BodyMemory
 from app.edge import create_edge
 from app.identify import EventLimits, Identifier
 from app.metrics import RequestMetrics
 from app.problems import Problems
+from app.quotas import Quota, QuotaPolicy
 from app.routes.events import Ingest
 from dedupe.admission import Admission
 from dedupe.clock import Deadline, SystemClock
@@ -72,7 +75,7 @@ def edge_over(router: Router, registry: CollectorRegistry | None = None) -> ASGI
     ingest = Ingest(
         router=router,
         identifier=Identifier(IDENTITY, 8, QUARANTINE, EventLimits(10_000, 32, 100_000)),
-        write_keys=OpenKeys(),
+        write_keys=OpenKeys(QuotaPolicy(Quota(), index_keys_max=1, window_s=1, clock=time.monotonic)),
         clock=SystemClock(),
         body_limits=BodyLimits(bytes_max=100_000, compressed_bytes_max=10_000, timeout_s=5),
         request_events_max=100,
@@ -81,7 +84,12 @@ def edge_over(router: Router, registry: CollectorRegistry | None = None) -> ASGI
     metrics = RequestMetrics()
     if registry is not None:
         registry.register(metrics)
-    return create_edge(ingest, problems=Problems(retry_after_max=30, dice=random.Random(0)), metrics=metrics)
+    return create_edge(
+        ingest,
+        memory=BodyMemory(1_000_000),
+        problems=Problems(retry_after_max=30, dice=random.Random(0)),
+        metrics=metrics,
+    )
 
 
 async def post(

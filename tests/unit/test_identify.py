@@ -422,3 +422,62 @@ def test_too_many_events_are_refused() -> None:
     payload.check_count(3)
     with pytest.raises(TooManyEventsError):
         payload.check_count(2)
+
+
+# ---- the client's address
+
+IP = "2001:db8::7"
+CONTEXTS: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.just([]),
+    st.just("text"),
+    st.dictionaries(
+        st.sampled_from(["ip", "page", "context", 'a"b', "\\"]),
+        st.one_of(st.none(), st.text(max_size=5), st.just({"context": {"ip": "x"}}), st.just(IP)),
+        max_size=4,
+    ),
+)
+ODD_FIELDS: st.SearchStrategy[Any] = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from([',"context":{', {"context": {"page": 1}}, [{"x": 1, "context": {"y": 2}}], "{["]),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    item=st.fixed_dictionaries(
+        {"messageId": st.just("a")},
+        optional={
+            "context": CONTEXTS,
+            "type": st.just("track"),
+            "anonymousId": ODD_FIELDS,
+            "traits": ODD_FIELDS,
+        },
+    ),
+    shared=st.fixed_dictionaries({}, optional={"context": CONTEXTS, "sentAt": st.just(BATCH_SENT_AT)}),
+)
+def test_address_is_added_where_there_is_none_and_changes_nothing_else(
+    item: dict[str, Any], shared: dict[str, Any]
+) -> None:
+    without = only_event(item, shared=shared)
+    event = only_event(item, shared=shared, arrival=Arrival("web", RECEIVED_MS, client_ip=IP))
+    expected = loads_strictly(without.value)
+    context = expected.get("context")
+    if context is None:
+        expected["context"] = {"ip": IP}
+    elif isinstance(context, dict) and context.get("ip") is None:
+        shared_context = shared.get("context")
+        told = isinstance(shared_context, dict) and shared_context.get("ip")
+        assert not told or "ip" in (item.get("context") or {})
+        context["ip"] = IP
+    assert loads_strictly(event.value) == expected
+    assert event._replace(value=b"") == without._replace(value=b"")
+
+
+def test_address_counts_for_the_size_of_an_event() -> None:
+    size = len(only_event({"messageId": "a", "type": "t"}).value)
+    room = EventLimits(event_bytes_max=size + 1, event_depth_max=6, request_bytes_max=100_000)
+    payload = Payload([{"messageId": "a", "type": "t"}], None, {})
+    assert identifier(room).identify(payload, Arrival("web", RECEIVED_MS)).rejections == []
+    found = identifier(room).identify(payload, Arrival("web", RECEIVED_MS, client_ip=IP))
+    assert [rejection.code for rejection in found.rejections] == ["event_too_large"]

@@ -7,7 +7,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from app import errors as edge_errors
-from app.errors import BodyTimeoutError, RequestError
+from app.errors import BodyTimeoutError, QuotaExceededError, RequestError
 from app.problems import PROBLEMS, Problems
 from dedupe import errors as core_errors
 from dedupe.errors import (
@@ -20,6 +20,7 @@ from dedupe.errors import (
 
 STATUSES = {
     "bad_request": 400,
+    "head_too_large": 400,
     "body_too_large": 400,
     "body_not_decompressable": 400,
     "unsupported_encoding": 400,
@@ -32,6 +33,7 @@ STATUSES = {
     "invalid_write_key": 401,
     "not_found": 404,
     "method_not_allowed": 405,
+    "quota_exceeded": 429,
     "overloaded": 429,
     "unavailable": 503,
     "lane_not_active": 503,
@@ -42,6 +44,9 @@ STATUSES = {
     "fenced": 503,
     "index_unavailable": 503,
     "body_timeout": 503,
+    "body_incomplete": 503,
+    "memory_full": 503,
+    "too_many_connections": 503,
     "internal": 503,
 }
 
@@ -130,3 +135,9 @@ def test_refusals_of_the_framework_look_the_same(status: int, code: str) -> None
     assert answer.status_code == STATUSES[code]
     assert answer.headers["Allow"] == "POST"
     assert answer.headers["Content-Type"] == "application/json"
+
+
+@pytest.mark.parametrize(("wait_s", "told"), [(0.0, "1"), (0.2, "1"), (7.01, "8"), (30.0, "30"), (9e9, "30")])
+def test_retry_after_of_a_quota_is_the_true_wait(wait_s: float, told: str) -> None:
+    answer = problems().answer(QuotaExceededError("events", wait_s))
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, told)

@@ -1,0 +1,446 @@
+"""
+Claim: whatever arrives on a connection, a request that has begun is answered as the HTTP contract
+says, in order, and no client can keep a connection, or memory, longer than it may.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+
+from tests.support.gateway import Gateway
+from tests.support.http import AUTH, new_event, post, stored
+from tests.support.raw_http import RawConnection, request
+
+SUCCESS = b'{"success":true}'
+POST = b"POST /v1/batch?writeKey=web HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway that waits for nobody."""
+    settings = {
+        "GATEWAY_PARTITIONS": "2",
+        "GATEWAY_HEAD_TIMEOUT": "300ms",
+        "GATEWAY_HEAD_BYTES_MAX": "4KiB",
+        "GATEWAY_BODY_TIMEOUT": "1s",
+        "GATEWAY_SEND_TIMEOUT": "500ms",
+    }
+    with Gateway(tmp_path_factory.mktemp("gateway"), settings) as running:
+        yield running
+
+
+@pytest.fixture
+def connection(gateway: Gateway) -> Iterator[RawConnection]:
+    with RawConnection(gateway.port) as connection:
+        yield connection
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# ---- requests that cannot be parsed
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS on a plain port
+        b"nonsense\r\n\r\n",
+        b"POST /v1/batch HTTP/9.9\r\n\r\n",
+        b"POST /v1/b\xfftch HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT x:443 HTTP/1.1\r\nHost: x\r\n\r\n",
+        POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+        POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        POST + b"Content-Length: +2\r\n\r\n{}",
+        POST + b"Content-Length : 2\r\n\r\n{}",
+        POST + b"Content-Length: 99999999999999999999999\r\n\r\n{}",
+        POST + b"Transfer-Encoding: gzip\r\n\r\n{}",
+        POST + b"X-Folded: a\r\n b\r\n\r\n",
+        POST + b"X-Zero: a\0b\r\n\r\n",
+        POST + b"X-\x01: a\r\n\r\n",
+        CHUNKED + b"zz\r\n{}\r\n0\r\n\r\n",
+        CHUNKED + b"2\r\n{}xx0\r\n\r\n",
+        CHUNKED + b"-2\r\n{}\r\n",
+        CHUNKED + b"ffffffffffffffffff\r\n{}\r\n",
+    ],
+)
+def test_malformed_request_gets_json_and_a_close(connection: RawConnection, data: bytes) -> None:
+    connection.send(data.replace(b"Host: x\r\n", b"Host: x\r\nOrigin: https://shop.example\r\n"))
+    answer = connection.answer()
+    assert (answer.status, answer.code) == (400, "bad_request")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["connection"] == "close"
+    assert "retry-after" in answer.headers["access-control-expose-headers"].lower()
+    assert answer.headers["access-control-allow-origin"] in ("https://shop.example", "*")
+    assert answer.headers["gateway-request-id"]
+    assert connection.is_closed()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET /" + b"x" * 5_000 + b" HTTP/1.1\r\n\r\n",
+        POST + b"X-Large: " + b"x" * 5_000 + b"\r\n\r\n",
+        POST + b"X-Large: " + b"x" * 300_000,
+        POST + b"".join(b"X-%d: x\r\n" % number for number in range(400)) + b"\r\n",
+    ],
+)
+def test_head_too_large_is_refused(connection: RawConnection, data: bytes) -> None:
+    connection.send(data)
+    answer = connection.answer()
+    assert (answer.status, answer.code) == (400, "head_too_large")
+    assert connection.is_closed()
+
+
+def test_head_in_single_bytes_is_as_good_as_any(connection: RawConnection) -> None:
+    connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for byte in request():
+        connection.send(bytes([byte]))
+    assert connection.answer().body == SUCCESS
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"1\r\n \r\n" * 60_000,
+        b"1;" + b"x" * 200_000,
+        b"0\r\nX-Trailer: " + b"x" * 200_000,
+    ],
+)
+def test_framing_that_outweighs_the_body_is_refused(connection: RawConnection, framing: bytes) -> None:
+    connection.send(CHUNKED + framing)
+    assert connection.answer().code == "bad_request"
+    assert connection.is_closed()
+
+
+def test_trailers_are_not_headers(connection: RawConnection, gateway: Gateway) -> None:
+    event = new_event()
+    body = orjson.dumps({"batch": [event]})
+    connection.send(
+        CHUNKED + b"%x\r\n%b\r\n0\r\nX-Write-Key: other\r\nContent-Encoding: gzip\r\n\r\n" % (len(body), body)
+    )
+    assert connection.answer().body == SUCCESS
+    (line,) = [line for line in stored(gateway) if line["messageId"] == event["messageId"]]
+    assert line["source"] == "web"
+
+
+# ---- several requests on one connection
+
+
+def test_pipelined_requests_are_answered_in_order(connection: RawConnection) -> None:
+    event = new_event()
+    bodies = [orjson.dumps({"batch": [event]}), b"{", b'{"batch":[]}', orjson.dumps({"batch": [event]})]
+    connection.send(b"".join(map(request, bodies)))
+    answers = [connection.answer() for _ in bodies]
+    assert [answer.status for answer in answers] == [200, 400, 200, 200]
+    assert answers[3].headers["gateway-duplicates"] == "1"
+
+
+@pytest.mark.parametrize("broken", [b"nonsense\r\n\r\n", CHUNKED + b"zz\r\n", b"GET /" + b"x" * 5_000])
+def test_broken_request_does_not_answer_for_the_one_before_it(
+    connection: RawConnection, broken: bytes
+) -> None:
+    connection.send(request() + request(b"{") + broken)
+    assert connection.answer().status == 200
+    assert connection.answer().code == "invalid_json"
+    assert connection.answer().code in ("bad_request", "head_too_large")
+    assert connection.is_closed()
+
+
+def test_endless_pipeline_is_cut_with_an_answer(connection: RawConnection) -> None:
+    connection.send(request() * 500)
+    answers = [connection.answer()]
+    while answers[-1].status == 200:
+        answers.append(connection.answer())
+    assert answers[-1].code == "overloaded"
+    assert 1 <= int(answers[-1].headers["retry-after"]) <= 30
+    assert connection.is_closed()
+
+
+def test_offer_of_another_protocol_is_passed_over(connection: RawConnection) -> None:
+    offers = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    websocket = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n"
+    body = orjson.dumps({"batch": [new_event()]})
+    connection.send(request(body, head=offers) + request(body, head=websocket) + request(body))
+    answers = [connection.answer() for _ in range(3)]
+    assert [answer.body for answer in answers] == [SUCCESS] * 3
+    assert [answer.headers["gateway-duplicates"] for answer in answers] == ["0", "1", "1"]
+
+
+# ---- clients that stop
+
+
+def test_head_that_does_not_come_in_time_ends_the_connection(gateway: Gateway) -> None:
+    for head in (b"", b"\r\n", b"POST /v1/batch HT", POST + b"Content-"):
+        with RawConnection(gateway.port) as connection:
+            connection.send(head)
+            assert connection.is_closed()
+
+
+def test_head_that_drips_ends_the_connection(connection: RawConnection) -> None:
+    connection.send(POST)
+    connection.socket.settimeout(0.05)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            connection.send(b"X-")
+            if connection.is_closed():
+                return
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return
+    pytest.fail("the connection is still open")
+
+
+def test_second_head_on_a_connection_has_its_time_too(connection: RawConnection) -> None:
+    connection.send(request())
+    assert connection.answer().body == SUCCESS
+    time.sleep(0.5)  # idle for longer than a head may take
+    connection.send(request())
+    assert connection.answer().body == SUCCESS
+    connection.send(b"POST /v1")
+    assert connection.is_closed()
+
+
+@pytest.mark.parametrize("begin", [POST + b"Content-Length: 100\r\n\r\n{", CHUNKED + b"5\r\n{"])
+def test_body_that_does_not_come_in_time_is_answered(connection: RawConnection, begin: bytes) -> None:
+    connection.send(begin)
+    answer = connection.answer()
+    assert (answer.status, answer.code) == (503, "body_timeout")
+    assert 1 <= int(answer.headers["retry-after"]) <= 30
+    assert answer.headers["connection"] == "close"
+    assert connection.is_closed()
+
+
+@pytest.mark.parametrize("begin", [POST + b"Content-Length: 100\r\n\r\n{", CHUNKED + b"5\r\n{"])
+def test_half_a_body_is_answered_though_no_more_can_come(connection: RawConnection, begin: bytes) -> None:
+    connection.send(begin)
+    connection.socket.shutdown(socket.SHUT_WR)
+    answer = connection.answer()
+    assert (answer.status, answer.code) == (503, "body_incomplete")
+    assert "retry-after" in answer.headers
+    assert connection.is_closed()
+
+
+def test_client_that_ends_its_side_still_gets_its_answers(connection: RawConnection) -> None:
+    connection.send(request() + request(b"{"))
+    connection.socket.shutdown(socket.SHUT_WR)
+    assert [connection.answer().status for _ in range(2)] == [200, 400]
+    assert connection.is_closed()
+
+
+def test_rest_of_a_refused_body_is_thrown_away(connection: RawConnection) -> None:
+    connection.send(POST + b"Content-Length: 9000000\r\n\r\n")
+    assert connection.answer().code == "body_too_large"
+    connection.send(b"x" * 9_000_000)
+    connection.send(request())
+    assert connection.answer().body == SUCCESS
+
+
+def test_rest_of_a_refused_body_has_its_time_too(connection: RawConnection) -> None:
+    connection.send(POST + b"Content-Length: 9000000\r\n\r\nx")
+    assert connection.answer().code == "body_too_large"
+    connection.send(b"x")
+    assert connection.is_closed()
+
+
+def test_client_that_reads_no_answers_loses_the_connection(gateway: Gateway) -> None:
+    before = gateway.stats()["connections"]["open"]
+    batch = request(orjson.dumps([new_event() for _ in range(2_000)]), path="/v1/events?writeKey=web")
+    with RawConnection(gateway.port, receive_buffer=4_096) as connection:
+        connection.socket.settimeout(0.2)
+        deadline = time.monotonic() + 60
+        while gateway.stats()["connections"]["open"] <= before:  # until it is accepted
+            assert time.monotonic() < deadline
+        while gateway.stats()["connections"]["open"] > before:
+            assert time.monotonic() < deadline
+            try:
+                connection.send(batch)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                return
+
+
+# ---- many connections
+
+
+def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
+    settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_CONNECTIONS_MAX": "50", "GATEWAY_DRAIN_LINGER": "0"}
+    with Gateway(tmp_path, settings) as gateway:
+        idle = [RawConnection(gateway.port) for _ in range(300)]
+        try:
+            with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+                for _ in range(5):
+                    assert post(client, "/v1/batch", {"batch": [new_event()]}).content == SUCCESS
+            told = gateway.stats()["connections"]
+            assert told["open"] <= 51
+            assert told["evicted"] >= 250
+            assert told["refused"] == 0
+        finally:
+            for connection in idle:
+                connection.socket.close()
+
+
+def test_crowd_of_idle_and_slow_sockets_keeps_nobody_out(tmp_path: Path) -> None:
+    settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_DRAIN_LINGER": "0", "GATEWAY_BODY_TIMEOUT": "5m"}
+    with Gateway(tmp_path, settings) as gateway:
+        silent, resting, slow = ([RawConnection(gateway.port) for _ in range(150)] for _ in range(3))
+        try:
+            for connection in resting:
+                connection.send(request())
+            for connection in resting:
+                assert connection.answer().body == SUCCESS
+            for connection in slow:
+                connection.send(POST + b"Content-Length: 8000000\r\n\r\n")
+            with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+                for _ in range(20):
+                    for connection in slow:
+                        connection.send(b" ")
+                    assert post(client, "/v1/batch", {"batch": [new_event()]}).content == SUCCESS
+            assert gateway.stats()["body_memory"]["used_bytes"] == 150 * 20
+            for connection in slow:
+                connection.socket.shutdown(socket.SHUT_WR)
+            assert {connection.answer().code for connection in slow} == {"body_incomplete"}
+            assert gateway.stats()["body_memory"]["used_bytes"] == 0
+        finally:
+            for connection in (*silent, *resting, *slow):
+                connection.socket.close()
+
+
+def test_connection_without_room_is_answered(tmp_path: Path) -> None:
+    settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_CONNECTIONS_MAX": "3", "GATEWAY_DRAIN_LINGER": "0"}
+    with Gateway(tmp_path, settings) as gateway:
+        busy = [RawConnection(gateway.port) for _ in range(3)]
+        try:
+            for connection in busy:
+                connection.send(POST + b"Content-Length: 12\r\n\r\n{")
+            until(lambda: gateway.stats()["connections"]["idle"] == 0)
+            with RawConnection(gateway.port) as refused:
+                refused.send(request())
+                answer = refused.answer()
+                assert (answer.status, answer.code) == (503, "too_many_connections")
+                assert 1 <= int(answer.headers["retry-after"]) <= 30
+                assert answer.headers["access-control-allow-origin"] == "*"
+                assert refused.is_closed()
+            for connection in busy:
+                connection.send(b'"batch":[]}')
+                assert connection.answer().body == SUCCESS
+            assert httpx.post(f"{gateway.url}/v1/batch", content=b'{"batch":[]}', auth=AUTH).is_success
+        finally:
+            for connection in busy:
+                connection.socket.close()
+
+
+def test_address_has_its_own_limit(tmp_path: Path) -> None:
+    settings = {"GATEWAY_CONNECTIONS_PER_ADDRESS_MAX": "2", "GATEWAY_PARTITIONS": "2"}
+    with Gateway(tmp_path, settings) as gateway:
+        first, second = (RawConnection(gateway.port) for _ in range(2))
+        with first, second, RawConnection(gateway.port) as third:
+            third.send(request())
+            assert third.answer().code == "too_many_connections"
+            second.socket.close()
+            until(lambda: gateway.stats()["connections"]["open"] == 1)
+            first.send(request())
+            assert first.answer().body == SUCCESS
+        until(lambda: gateway.stats()["connections"]["open"] == 0)
+        assert httpx.post(f"{gateway.url}/v1/batch", content=b'{"batch":[]}', auth=AUTH).is_success
+
+
+def test_behind_a_trusted_proxy_the_forwarded_address_has_the_limit(tmp_path: Path) -> None:
+    settings = {
+        "GATEWAY_CONNECTIONS_PER_ADDRESS_MAX": "1",
+        "GATEWAY_TRUSTED_PROXIES": "127.0.0.0/8, ::1",
+        "GATEWAY_PARTITIONS": "2",
+    }
+    half = POST + b"X-Forwarded-For: 203.0.113.7\r\nContent-Length: 12\r\n\r\n{"
+    with Gateway(tmp_path, settings) as gateway, RawConnection(gateway.port) as waiting:
+        waiting.send(half)
+        until(lambda: gateway.stats()["connections"]["idle"] == 0)
+        with RawConnection(gateway.port) as other:
+            other.send(request(head=b"X-Forwarded-For: 203.0.113.7, 127.0.0.2\r\n"))
+            assert other.answer().code == "too_many_connections"
+        with RawConnection(gateway.port) as other:
+            other.send(request(head=b"X-Forwarded-For: 203.0.113.7, 203.0.113.8\r\n"))
+            assert other.answer().body == SUCCESS
+        waiting.send(b'"batch":[]}')
+        assert waiting.answer().body == SUCCESS
+        with RawConnection(gateway.port) as other:
+            other.send(request(head=b"X-Forwarded-For: 203.0.113.7\r\n"))
+            assert other.answer().body == SUCCESS
+
+
+def test_event_tells_where_it_came_from(tmp_path: Path) -> None:
+    events = [new_event(), new_event(context={"page": "x"}), new_event(context={"ip": "192.0.2.9"})]
+    settings = {"GATEWAY_TRUSTED_PROXIES": "127.0.0.1", "GATEWAY_PARTITIONS": "2"}
+    with Gateway(tmp_path, settings) as gateway, httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+        first = post(client, "/v1/events", events, **{"X-Forwarded-For": "203.0.113.7"})
+        again = post(client, "/v1/events", events, **{"X-Forwarded-For": "198.51.100.1"})
+        assert first.content == again.content
+        assert again.headers["Gateway-Duplicates"] == "3"
+        told = {line["messageId"]: line["value"]["context"]["ip"] for line in stored(gateway)}
+        assert [told[event["messageId"]] for event in events] == ["203.0.113.7", "203.0.113.7", "192.0.2.9"]
+        assert post(client, "/v1/events", new_event()).status_code == 200
+
+
+def test_address_can_be_left_out(tmp_path: Path) -> None:
+    with Gateway(tmp_path, {"GATEWAY_CONTEXT_IP": "false", "GATEWAY_PARTITIONS": "2"}) as gateway:
+        httpx.post(f"{gateway.url}/v1/events", content=orjson.dumps(new_event()), auth=AUTH)
+        (line,) = stored(gateway)
+        assert "context" not in line["value"]
+
+
+# ---- memory
+
+
+def test_bodies_beyond_the_budget_are_refused_and_the_others_served(tmp_path: Path) -> None:
+    settings = {
+        "GATEWAY_PARTITIONS": "2",
+        "GATEWAY_BODY_BYTES_MAX": "1MiB",
+        "GATEWAY_REQUEST_BYTES_MAX": "2MiB",
+        "GATEWAY_BODY_COMPRESSED_BYTES_MAX": "1MiB",
+        "GATEWAY_BODY_MEMORY": "2MiB",
+    }
+    body = orjson.dumps({"batch": [new_event(padding="x" * 1000) for _ in range(800)]})
+    head = POST + b"Content-Length: %d\r\n\r\n" % len(body)
+    with Gateway(tmp_path, settings) as gateway:
+        announced = [RawConnection(gateway.port) for _ in range(20)]
+        try:
+            for connection in announced:
+                connection.send(head + body[:1000])  # an announcement alone takes no memory
+            with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+                assert post(client, "/v1/batch", {"batch": [new_event()]}).content == SUCCESS
+            for connection in announced:
+                connection.send(body[1000:-1])  # two fit; the rest is refused at the third
+            until(lambda: gateway.stats()["body_memory"]["refused"] >= 18)
+            told = gateway.stats()["body_memory"]
+            assert told["limit_bytes"] == 2 * 1024**2
+            assert told["peak_bytes"] <= told["limit_bytes"]
+            for connection in announced:
+                connection.send(body[-1:])
+            answers = [connection.answer() for connection in announced]
+            assert {answer.status for answer in answers} == {200, 503}
+            for answer in answers:
+                if answer.status == 503:
+                    assert answer.code == "memory_full"
+                    assert 1 <= int(answer.headers["retry-after"]) <= 30
+            # whoever was refused comes again on the same connection
+            for connection in announced:
+                connection.send(head + body)
+                assert connection.answer().body == SUCCESS
+            assert gateway.stats()["body_memory"]["used_bytes"] == 0
+        finally:
+            for connection in announced:
+                connection.socket.close()
+        assert len(stored(gateway)) == 801

@@ -1,0 +1,156 @@
+"""
+Claim: keys and quotas change while requests go on, none of which is dropped; a key over its quota is
+told when to come back, before anything of its request is taken.
+"""
+
+import hashlib
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import orjson
+import yaml
+
+from tests.support.gateway import Gateway
+from tests.support.http import cli, new_event, post, stored
+
+
+def gateway_with(keys: Path, folder: Path, **settings: str) -> Gateway:
+    env = {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_PARTITIONS": "2", "GATEWAY_DRAIN_LINGER": "0"}
+    return Gateway(folder / "gateway", env | settings)
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_keys_change_under_load_and_damage_changes_nothing(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {key: first, source: web}\n")
+    statuses: list[int] = []
+    is_over = threading.Event()
+
+    with gateway_with(keys, tmp_path, GATEWAY_WRITE_KEYS_INTERVAL="50ms") as gateway:
+
+        def send() -> None:
+            with httpx.Client(base_url=gateway.url, auth=("first", "")) as client:
+                while not is_over.is_set():
+                    statuses.append(post(client, "/v1/batch", {"batch": [new_event()]}).status_code)
+
+        def status_of(key: str) -> int:
+            return httpx.post(f"{gateway.url}/v1/batch", content=b'{"batch":[]}', auth=(key, "")).status_code
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            assert status_of("second") == 401
+            keys.write_text("- {key: first, source: web}\n- {key: second, source: web}\n")
+            until(lambda: status_of("second") == 200)
+            keys.write_text("- {key: first")
+            until(lambda: gateway.stats()["write_keys"]["is_stale"])
+            keys.unlink()
+            until(lambda: gateway.stats()["write_keys"]["failures"] == 2)
+            assert status_of("second") == 200
+        finally:
+            is_over.set()
+            sender.join()
+        assert set(statuses) == {200}
+        told = gateway.stats()["write_keys"]
+        assert (told["keys"], told["is_stale"]) == (2, True)
+        assert told["age_seconds"] > 0
+        metrics = httpx.get(f"{gateway.admin_url}/metrics").text
+        assert "gateway_write_keys_stale 1.0" in metrics
+        assert "gateway_write_keys_age_seconds " in metrics
+        keys.write_text("- {key: second, source: web}\n")
+        until(lambda: status_of("first") == 401)
+        assert status_of("second") == 200
+    log = gateway.log_path.read_text()
+    assert log.count("write keys not reloaded") == 2
+
+
+def test_hangup_reads_the_file_at_once(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text('[{"key": "first", "source": "web"}]')
+    with gateway_with(keys, tmp_path, GATEWAY_WRITE_KEYS_INTERVAL="1h") as gateway:
+        keys.write_text('[{"key": "second", "source": "web"}]')
+        gateway.process.send_signal(signal.SIGHUP)
+        until(
+            lambda: httpx.post(f"{gateway.url}/v1/batch?writeKey=second", content=b'{"batch":[]}').is_success
+        )
+
+
+def test_quota_refuses_whole_requests_before_any_effect(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(
+        "- {key: limited, source: web, quotas: {events: 0.1, burst: 100s}}\n- {key: other, source: web}\n"
+    )
+    with gateway_with(keys, tmp_path) as gateway, httpx.Client(base_url=gateway.url) as client:
+        batches = [[new_event() for _ in range(4)] for _ in range(4)]
+        answers = [post(client, "/v1/batch?writeKey=limited", {"batch": batch}) for batch in batches]
+        assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+        refused = answers[2]
+        assert refused.json()["code"] == "quota_exceeded"
+        assert list(refused.json()) == ["code", "message"]
+        # two of ten tokens are left, so a batch of four waits for two of them
+        assert 15 <= int(refused.headers["Retry-After"]) <= 20
+        assert refused.headers["Access-Control-Allow-Origin"] == "*"
+        assert {line["messageId"] for line in stored(gateway)} == {
+            event["messageId"] for batch in batches[:2] for event in batch
+        }
+        assert post(client, "/v1/batch?writeKey=limited", {"batch": batches[0][:2]}).status_code == 200
+        in_body = {"batch": batches[2], "writeKey": "limited"}
+        assert post(client, "/v1/batch", in_body).status_code == 429
+        for batch in batches:
+            assert post(client, "/v1/batch?writeKey=other", {"batch": batch}).status_code == 200
+        assert gateway.stats()["quota_refusals"] == {"events": 3}
+        assert 'gateway_quota_refused_requests_total{limit="events"} 3.0' in (
+            httpx.get(f"{gateway.admin_url}/metrics").text
+        )
+
+
+def test_key_over_its_quota_is_refused_before_its_body_is_read(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {key: limited, source: web, quotas: {requests: 0.01, burst: 100s}}\n")
+    with gateway_with(keys, tmp_path) as gateway, httpx.Client(base_url=gateway.url) as client:
+        big = orjson.dumps({"batch": [new_event(padding="x" * 700_000) for _ in range(10)]})
+        assert client.post("/v1/batch?writeKey=limited", content=big).status_code == 200
+        for content in (big, b"not JSON"):
+            answer = client.post("/v1/batch?writeKey=limited", content=content)
+            assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+            assert answer.headers["Retry-After"] == "30"  # the true wait is longer, and capped
+        # the connection outlives the bodies that nobody read
+        assert client.post("/v1/batch?writeKey=unknown", content=b"{}").status_code == 400
+
+
+def test_default_quota_is_that_of_open_keys(tmp_path: Path) -> None:
+    settings = {"GATEWAY_QUOTA_REQUESTS": "0.1", "GATEWAY_QUOTA_BURST": "10s"}
+    with Gateway(tmp_path, settings | {"GATEWAY_PARTITIONS": "2"}) as gateway:
+        statuses = [
+            httpx.post(f"{gateway.url}/v1/batch?writeKey={key}", content=b'{"batch":[]}').status_code
+            for key in ("a", "a", "b")
+        ]
+        assert statuses == [200, 429, 200]
+
+
+def test_new_key_and_its_entry_fit_together(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    gateway = gateway_with(keys, tmp_path)
+    printed = cli(gateway, "keys", "new", "--source", "ios", "--name", "Ünïcode app").stdout.decode()
+    write_key = printed.splitlines()[0].rpartition(" ")[2]
+    (entry,) = yaml.safe_load(printed)
+    assert entry == {
+        "key_sha256": hashlib.sha256(write_key.encode()).hexdigest(),
+        "source": "ios",
+        "name": "Ünïcode app",
+    }
+    assert cli(gateway, "keys", "hash", write_key).stdout.decode().strip() == entry["key_sha256"]
+    assert cli(gateway, "keys", "hash", "").returncode == 2
+    keys.write_text("\n".join(line for line in printed.splitlines() if not line.startswith("#")))
+    with gateway:
+        assert httpx.post(f"{gateway.url}/v1/batch", content=b'{"batch":[]}', auth=(write_key, "")).is_success
