@@ -155,10 +155,11 @@ async def _run(
     admin = create_admin(
         router, EdgeCollector(guards), settings=settings, problems=problems, registry=registry
     )
-    times = {"keep_alive_s": settings.keep_alive, "stop_timeout_s": settings.answer_timeout + 1}
+    keep_alive_s, stop_timeout_s = settings.keep_alive, settings.answer_timeout + 1
+    http = partial(EdgeProtocol, port=port)
     servers = [
-        (Server(edge, http=partial(EdgeProtocol, port=port), **times), listeners[0]),
-        (Server(admin, http="httptools", **times), listeners[1]),
+        (Server(edge, http=http, keep_alive_s=keep_alive_s, stop_timeout_s=stop_timeout_s), listeners[0]),
+        (Server(admin, keep_alive_s=keep_alive_s, stop_timeout_s=stop_timeout_s), listeners[1]),
     ]
     gc.collect()
     gc.freeze()

@@ -41,7 +41,7 @@ class Server(uvicorn.Server):
     """A uvicorn server that leaves signals alone: there are two of them, and lanes to finish first."""
 
     def __init__(
-        self, app: ASGIApp, *, http: HTTPProtocol, keep_alive_s: float, stop_timeout_s: float
+        self, app: ASGIApp, *, http: HTTPProtocol = "httptools", keep_alive_s: float, stop_timeout_s: float
     ) -> None:
         """Prepare to serve one application; `http` makes the protocol of each connection."""
         super().__init__(

@@ -43,6 +43,9 @@ bytes and thousands of callbacks a read.
 LINGER_S = 2.0
 """How long a client that still sends has to read the last answer before it loses the connection."""
 
+LAST_LOOK_S = 0.05
+"""Long enough for one look at all sockets; timers that are due come before it."""
+
 MALFORMED = "malformed"
 """The route of requests that could not be parsed, in metrics."""
 
@@ -98,7 +101,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new connection, or prepare to refuse its requests."""
         super().connection_made(transport)
-        self._request_transport = cast(asyncio.Transport, _Transport(self))
+        self._request_transport = _Transport(self)
         connections = self._port.connections
         has_room = connections.enter(self)
         if connections.is_overrun:
@@ -126,6 +129,8 @@ class EdgeProtocol(HttpToolsProtocol):
             self._send_deadline.cancel()
         self._drop_pipeline()
         super().connection_lost(exc)
+        self._request_transport.release()
+        self._fault = None
 
     def evict(self) -> None:
         """Close the connection: nothing is asked on it."""
@@ -229,7 +234,7 @@ class EdgeProtocol(HttpToolsProtocol):
             lease.release()
             raise
         self._is_answering = True
-        self.cycle.transport = self._request_transport
+        self.cycle.transport = cast(asyncio.Transport, self._request_transport)
         self.headers = []  # trailers are not headers
 
     def on_body(self, body: bytes) -> None:
@@ -369,7 +374,11 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _arm(self, timeout_s: float) -> None:
         """Close the connection if nothing disarms it in time."""
-        self._deadline = self.loop.call_later(timeout_s, self.timeout_keep_alive_handler)
+        self._deadline = self.loop.call_later(timeout_s, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        """Look once more: what a busy process has not read yet has come in time."""
+        self._deadline = self.loop.call_later(LAST_LOOK_S, self.timeout_keep_alive_handler)
 
     def _disarm(self) -> None:
         if self._deadline is not None:
@@ -383,12 +392,17 @@ class _Transport:
     __slots__ = ("_connection", "is_closing", "write")
 
     def __init__(self, connection: EdgeProtocol) -> None:
-        self._connection = connection
+        self._connection: EdgeProtocol | None = connection
         self.write: Callable[[bytes], None] = connection.transport.write
         self.is_closing: Callable[[], bool] = connection.transport.is_closing
 
     def close(self) -> None:
-        self._connection.linger()
+        if self._connection is not None:
+            self._connection.linger()
+
+    def release(self) -> None:
+        """Hold the connection no longer: the cycle collector would come late, and find thousands."""
+        self._connection = None
 
 
 def _lease_of(cycle: RequestResponseCycle) -> Lease:

@@ -60,7 +60,13 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--memory", default="256MiB", help="GATEWAY_BODY_MEMORY")
     args = parser.parse_args()
-    env = {"GATEWAY_BODY_MEMORY": args.memory, "GATEWAY_LOGGING_LEVEL": "warning"}
+    env = {
+        "GATEWAY_BODY_MEMORY": args.memory,
+        "GATEWAY_LOGGING_LEVEL": "warning",
+        # one process sends for all clients, and may take its time
+        "GATEWAY_HEAD_TIMEOUT": "2m",
+        "GATEWAY_BODY_TIMEOUT": "5m",
+    }
     with tempfile.TemporaryDirectory() as folder, Gateway(Path(folder), env) as gateway:
         before_mib, began = rss_mib(gateway), time.perf_counter()
         statuses, largest_mib = asyncio.run(send_all(gateway, args.clients))
