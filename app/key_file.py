@@ -206,6 +206,9 @@ class _Contents(NamedTuple):
 
 
 _ENTRIES = TypeAdapter(list[_Entry], config=ConfigDict(hide_input_in_errors=True))
+_FIELDS = frozenset(_Entry.model_fields) | frozenset(_Quotas.model_fields)
+"""What an error may name: another field's name may be a key in the wrong place."""
+
 _YAMLLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as quick, where it was built
 
 
@@ -242,7 +245,9 @@ def _read(path: Path) -> _Contents:
     except ValidationError as err:
         problem = err.errors(include_input=False, include_url=False)[0]
         place = "".join(
-            f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in problem["loc"]
+            f", entry {part + 1}" if isinstance(part, int) else f", {part}"
+            for part in problem["loc"]
+            if isinstance(part, int) or part in _FIELDS
         )
         message = problem["msg"].removeprefix("Value error, ")
         raise ConfigurationError(f"write keys file {path}{place}: {message}") from None

@@ -218,6 +218,8 @@ def test_start_that_fails_names_no_secret(
         f"- key: {KEY}\n  source: web\n- key: {KEY}\n  source: app\n",
         f"- key: {KEY}\n  key_sha256: planted-digest\n  source: web\n",
         f"{KEY}: web\n",
+        f"- {{{KEY}: web}}\n",
+        f"- {{key: abc, source: web, quotas: {{{KEY}: 5}}}}\n",
     ],
 )
 def test_key_file_that_is_wrong_is_not_quoted(
