@@ -206,9 +206,6 @@ class _Contents(NamedTuple):
 
 
 _ENTRIES = TypeAdapter(list[_Entry], config=ConfigDict(hide_input_in_errors=True))
-_FIELDS = frozenset(_Entry.model_fields) | frozenset(_Quotas.model_fields)
-"""What an error may name: another field's name may be a key in the wrong place."""
-
 _YAMLLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as quick, where it was built
 
 
@@ -243,13 +240,7 @@ def _read(path: Path) -> _Contents:
     try:
         by_digest = _by_digest(_ENTRIES.validate_python(entries))
     except ValidationError as err:
-        problem = err.errors(include_input=False, include_url=False)[0]
-        place = "".join(
-            f", entry {part + 1}" if isinstance(part, int) else f", {part}"
-            for part in problem["loc"]
-            if isinstance(part, int) or part in _FIELDS
-        )
-        message = problem["msg"].removeprefix("Value error, ")
+        place, message = _told(err)
         raise ConfigurationError(f"write keys file {path}{place}: {message}") from None
     except ValueError as err:
         raise ConfigurationError(f"write keys file {path}: {err}") from None
@@ -265,6 +256,18 @@ def _by_digest(entries: list[_Entry]) -> dict[bytes, _Entry]:
             raise ValueError(f"entry {number} repeats the key of an earlier one")
         found[entry.digest] = entry
     return found
+
+
+def _told(err: ValidationError) -> tuple[str, str]:
+    """Where the first problem is, and what it is; an unknown field is not named, it may be a key."""
+    problem = err.errors(include_input=False, include_url=False)[0]
+    where, message = list(problem["loc"]), problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        where.pop()
+        fields = (_Quotas if "quotas" in where else _Entry).model_fields
+        message = f"it has a field that is none of {', '.join(fields)}"
+    place = "".join(f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in where)
+    return place, message
 
 
 def _place(err: Exception) -> str:
