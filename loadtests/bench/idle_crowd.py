@@ -89,14 +89,13 @@ def main() -> None:
             for is_crowded in (False, True):
                 latencies = _phase(gateway, args.seconds, idle if is_crowded else 0, args.slow)
                 measured[is_crowded].append(latencies)
-    p50, p99 = (
-        {
-            is_crowded: statistics.median(percentile(run, percent) for run in runs)
-            for is_crowded, runs in measured.items()
-        }
-        for percent in (50, 99)
-    )
-    print(f"ratio of p50: {p50[True] / p50[False]:.2f}, of p99: {p99[True] / p99[False]:.2f}")
+    for percent in (50, 99):
+        alone, crowded = ([percentile(run, percent) for run in measured[kind]] for kind in (False, True))
+        print(
+            f"p{percent} beside the crowd and alone: ratio of the medians "
+            f"{statistics.median(crowded) / statistics.median(alone):.2f}, "
+            f"of the least disturbed phases {min(crowded) / min(alone):.2f}"
+        )
 
 
 def _phase(gateway: Gateway, seconds: float, idle: int, slow: int) -> list[float]:
