@@ -7,22 +7,25 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt --build-constraint constraints.txt
 KAFKA_POM := tests/kafka/pom.xml
 KAFKA_LIBS := build/kafka/libs
+SPARK_POM := pipeline/pom.xml
+SPARK_JARS := build/spark/jars
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check kafka clean
+.PHONY: help run test check kafka pipeline clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: export GATEWAY_MODE ?= development
 run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variables are passed on
 	@exec $(BIN)/gateway serve
 
-test: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## run all tests, e.g. make test ARGS="tests/unit -x"
+test: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars
+test: ## run all tests, e.g. make test ARGS="tests/unit -x"
 	@exec $(BIN)/pytest $(ARGS)
 
-check: $(VENV)/.stamp-dev ## lint, formatting, types and import contracts
+check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types and import contracts
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
@@ -30,6 +33,9 @@ check: $(VENV)/.stamp-dev ## lint, formatting, types and import contracts
 
 kafka: $(VENV)/.stamp-run build/kafka/.stamp-libs ## start a throw-away Kafka on 127.0.0.1:9092 in the foreground
 	@exec $(BIN)/python -m tests.support.kafka --port 9092
+
+pipeline: $(VENV)/.stamp-pipeline build/spark/.stamp-jars ## install the Spark jobs; then .venv/bin/python -m pipeline
+	@echo "The Spark jobs are ready: $(BIN)/python -m pipeline --help"
 
 clean: ## remove .venv, build and caches; never the gateway's data
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -58,22 +64,33 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-run
 	@$(INSTALL) --group dev
 	@touch $@
 
+$(VENV)/.stamp-pipeline: $(VENV)/.stamp-run
+	@echo "Installing Spark into $(VENV) ..."
+	@$(INSTALL) --editable ".[pipeline]"
+	@touch $@
+
 JAVA_IS_NEW_ENOUGH := java -version 2>&1 | awk -F '[".]' '/version/ { ok = $$2 >= 17 } END { exit !ok }'
 HAVE_JAVA_AND_MAVEN := command -v java >/dev/null && command -v mvn >/dev/null && $(JAVA_IS_NEW_ENOUGH)
 
-build/kafka/.stamp-java:
+build/.stamp-java:
 	@$(HAVE_JAVA_AND_MAVEN) || { \
 	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; fi; \
-	  echo "Installing Java 17 and Maven for the Kafka broker of the tests ..."; \
+	  echo "Installing Java 17 and Maven for Spark and the Kafka broker of the tests ..."; \
 	  command -v apt-get >/dev/null && $$sudo true 2>/dev/null && $$sudo apt-get update -qq && \
 	  $$sudo env DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -qq -y --no-install-recommends openjdk-17-jre-headless maven >/dev/null; } || true
 	@$(HAVE_JAVA_AND_MAVEN) || { \
-	  echo "The tests start a real Kafka: install Java 17 or newer and Maven, then try again." >&2; exit 1; }
+	  echo "Spark, and the Kafka of the tests, need Java: install Java 17 or newer and Maven, then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@
 
-build/kafka/.stamp-libs: $(KAFKA_POM) | build/kafka/.stamp-java
+build/kafka/.stamp-libs: $(KAFKA_POM) | build/.stamp-java
 	@echo "Copying the Kafka broker's jars to $(KAFKA_LIBS) ..."
 	@rm -rf $(KAFKA_LIBS)
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $(KAFKA_POM) dependency:copy-dependencies
+	@touch $@
+
+build/spark/.stamp-jars: $(SPARK_POM) | build/.stamp-java
+	@echo "Copying Spark's connectors to $(SPARK_JARS) ..."
+	@rm -rf $(SPARK_JARS)
+	@mvn --batch-mode --quiet -Dstyle.color=never --file $(SPARK_POM) dependency:copy-dependencies
 	@touch $@
