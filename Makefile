@@ -21,7 +21,7 @@ run: export GATEWAY_MODE ?= development
 run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variables are passed on
 	@exec $(BIN)/gateway serve
 
-test: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars
+test: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars build/.stamp-postgres
 test: ## run all tests, e.g. make test ARGS="tests/unit -x"
 	@exec $(BIN)/pytest $(ARGS)
 
@@ -81,6 +81,19 @@ build/.stamp-java:
 	    apt-get install -qq -y --no-install-recommends openjdk-17-jre-headless maven >/dev/null; } || true
 	@$(HAVE_JAVA_AND_MAVEN) || { \
 	  echo "Spark, and the Kafka of the tests, need Java: install Java 17 or newer and Maven, then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
+
+HAVE_POSTGRES := ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null
+
+build/.stamp-postgres:
+	@$(HAVE_POSTGRES) || { \
+	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; fi; \
+	  echo "Installing Postgres for the tests of the Spark jobs ..."; \
+	  command -v apt-get >/dev/null && $$sudo true 2>/dev/null && $$sudo apt-get update -qq && \
+	  $$sudo env DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -qq -y --no-install-recommends postgresql >/dev/null; } || true
+	@$(HAVE_POSTGRES) || { \
+	  echo "The tests start a private Postgres: install its server (Debian: postgresql), then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@
 
 build/kafka/.stamp-libs: $(KAFKA_POM) | build/.stamp-java

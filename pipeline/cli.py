@@ -13,7 +13,9 @@ import typer
 from pyspark.errors import PySparkException
 
 from pipeline.errors import PipelineError
+from pipeline.jobs.archive import archive
 from pipeline.jobs.audit import audit
+from pipeline.jobs.minute_counts import minute_counts
 
 EXIT_FAILED, EXIT_INTERRUPTED = 2, 130
 SENTENCE_CHARACTERS_MAX = 600
@@ -33,7 +35,8 @@ def pipeline() -> None:
     """Take the options that stand before a job."""
 
 
-app.command()(audit)
+for job in (audit, archive, minute_counts):
+    app.command(job.__name__)(job)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -17,6 +17,9 @@ from pipeline.io import Offsets, Source, Span, parse_source
 
 T = TypeVar("T")
 
+INTERVAL = timedelta(seconds=10)
+BATCH_OFFSETS = 1_000_000  # a gigabyte of events: a batch of ten seconds on two cores
+
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 

@@ -89,6 +89,16 @@ def create_session(
     return spark
 
 
+def iceberg_catalog(name: str, table_path: str) -> dict[str, str]:
+    """Return the settings of a catalog whose tables lie in the folder that holds this one."""
+    prefix = f"spark.sql.catalog.{name}"
+    return {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.type": "hadoop",
+        f"{prefix}.warehouse": table_path.rstrip("/").rpartition("/")[0],
+    }
+
+
 def is_submitted() -> bool:
     """Whether spark-submit started this process: then master, jars and memory are its affair."""
     return "PYSPARK_GATEWAY_PORT" in os.environ

@@ -8,6 +8,8 @@ dedupe.record; tests/pipeline/test_transforms.py holds both against the golden v
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.schema import MINUTE_COUNTS
+
 SESSION_HEADER_BYTES = 90  # of `gw` with flag 1; without it 34
 BASE_HEADER_BYTES = 34
 
@@ -56,6 +58,19 @@ def archived(records: DataFrame) -> DataFrame:
         F.date_format("timestamp", "yyyy-MM-dd").alias("dt"),
         F.date_format("timestamp", "HH").alias("hr"),
     )
+
+
+def per_minute(records: DataFrame) -> DataFrame:
+    """Count schema.RECORD into schema.MINUTE_COUNTS; what has no source or type counts as ""."""
+    # Only the column that is asked for is parsed; what is no JSON has no type.
+    event = F.from_json(F.col("value").cast("string"), "type string")
+    typed = records.select(
+        F.date_trunc("minute", "timestamp").alias("minute"),
+        F.coalesce("source", F.lit("")).alias("source"),
+        F.coalesce(event["type"], F.lit("")).alias("type"),
+    )
+    counts = typed.groupBy("minute", "source", "type").agg(F.count("*").alias("events"))
+    return counts.select(*MINUTE_COUNTS.names)
 
 
 def _slice(binary: Column, start: int, length: int) -> Column:
