@@ -15,7 +15,11 @@ from pyspark.errors import PySparkException
 from pipeline.errors import PipelineError
 from pipeline.jobs.archive import archive
 from pipeline.jobs.audit import audit
+from pipeline.jobs.clean import clean
+from pipeline.jobs.compact import compact
 from pipeline.jobs.minute_counts import minute_counts
+from pipeline.jobs.replay import replay
+from pipeline.jobs.sessionize import sessionize
 
 EXIT_FAILED, EXIT_INTERRUPTED = 2, 130
 SENTENCE_CHARACTERS_MAX = 600
@@ -35,7 +39,7 @@ def pipeline() -> None:
     """Take the options that stand before a job."""
 
 
-for job in (audit, archive, minute_counts):
+for job in (archive, audit, minute_counts, sessionize, replay, clean, compact):
     app.command(job.__name__)(job)
 
 

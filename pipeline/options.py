@@ -150,6 +150,20 @@ MetricsPortOption = Annotated[
     ),
 ]
 
+WriteKeyOption = Annotated[
+    list[tuple] | None,  # type: ignore[type-arg]
+    typer.Option(
+        "--write-key",
+        parser=parsed(key_value),
+        metavar="SOURCE=KEY",
+        help="write key of a source; may be given often. A source without one is its own key",
+    ),
+]
+RateOption = Annotated[
+    float | None, typer.Option("--rate", min=0.1, help="most events a second, of all connections together")
+]
+ConnectionsOption = Annotated[int, typer.Option("--connections", min=1, help="how many post side by side")]
+
 
 def span_of(
     since: datetime | None, until: datetime | None, first: Offsets | None, end: Offsets | None

@@ -1,6 +1,7 @@
 """An audit as text on stdout, as audit.json, and as audit.html (pipeline/report_page.py)."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def as_document(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _findings(found: Any, meanings: dict[str, str]) -> dict[str, Any]:
+def _findings(found: Mapping[str, Finding], meanings: Mapping[str, str]) -> dict[str, Any]:
     return {
         kind: {
             "count": finding.count,
@@ -88,21 +89,18 @@ def _findings(found: Any, meanings: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _print_findings(title: str, found: Any, meanings: dict[str, str]) -> None:
+def finding_lines(title: str, finding: Finding) -> list[str]:
+    """Return how many there are, and the first of them by name."""
+    named = [f"  {_line(named)}" for named in finding.first[:NAMED_ON_TERMINAL_MAX]]
+    more = finding.count - len(named)
+    return [f"{finding.count:,} x {title}", *named, *([f"  ... and {more:,} more"] if more else [])]
+
+
+def _print_findings(title: str, found: Mapping[str, Finding], meanings: Mapping[str, str]) -> None:
     if not found:
         print(f"no {title}")
-        return
     for kind, finding in found.items():
-        print(f"{title}: {finding.count:,} x {kind}: {meanings[kind]}")
-        _print_named(finding)
-    print()
-
-
-def _print_named(finding: Finding) -> None:
-    for named in finding.first[:NAMED_ON_TERMINAL_MAX]:
-        print(f"  {_line(named)}")
-    if (more := finding.count - NAMED_ON_TERMINAL_MAX) > 0:
-        print(f"  ... and {more:,} more")
+        print("\n".join(finding_lines(f"{kind}: {meanings[kind]}", finding)))
 
 
 def _line(named: Named) -> str:

@@ -5,10 +5,12 @@ Each ends with a select that names its columns. The layout of the `gw` header is
 dedupe.record; tests/pipeline/test_transforms.py holds both against the golden vectors.
 """
 
+from datetime import timedelta
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.schema import MINUTE_COUNTS
+from pipeline.schema import MINUTE_COUNTS, SESSIONS
 
 SESSION_HEADER_BYTES = 90  # of `gw` with flag 1; without it 34
 BASE_HEADER_BYTES = 34
@@ -71,6 +73,31 @@ def per_minute(records: DataFrame) -> DataFrame:
     )
     counts = typed.groupBy("minute", "source", "type").agg(F.count("*").alias("events"))
     return counts.select(*MINUTE_COUNTS.names)
+
+
+def sessions(records: DataFrame, gap: timedelta, lateness: timedelta) -> DataFrame:
+    """
+    Gather schema.RECORD into schema.SESSIONS.
+
+    Args:
+        records: those without a user are left out.
+        gap: a pause that ends a session.
+        lateness: how far partitions may lie apart in log time, in a stream.
+    """
+    event = F.from_json(F.col("value").cast("string"), "userId string, anonymousId string")
+    told = records.select(
+        "timestamp",
+        F.coalesce("source", F.lit("")).alias("source"),
+        F.coalesce(event["userId"], event["anonymousId"]).alias("user"),
+    ).where(F.col("user").isNotNull())
+    watched = told.withWatermark("timestamp", f"{int(lateness.total_seconds())} seconds")
+    window = F.session_window("timestamp", f"{int(gap.total_seconds())} seconds")
+    return (
+        watched.groupBy(window.alias("window"), "source", "user")
+        .agg(F.max("timestamp").alias("ended"), F.count("*").alias("events"))
+        .withColumn("began", F.col("window.start"))
+        .select(*SESSIONS.names)
+    )
 
 
 def _slice(binary: Column, start: int, length: int) -> Column:

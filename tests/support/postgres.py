@@ -117,14 +117,13 @@ _ENV = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 
 
 def _binary(name: str) -> str:
-    found = sorted(BINARIES.glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3])) or [
-        shutil.which(name)
-    ]
-    if found[-1] is None:
+    packaged = sorted(BINARIES.glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
+    found = str(packaged[-1]) if packaged else shutil.which(name)
+    if found is None:
         raise PostgresError(
             "no Postgres server found: install it (Debian and Ubuntu: the postgresql package)"
         )
-    return str(found[-1])
+    return found
 
 
 def _server_user() -> str | int:
