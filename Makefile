@@ -12,7 +12,7 @@ SPARK_JARS := build/spark/jars
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check kafka pipeline clean
+.PHONY: help run test check kafka pipeline demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ kafka: $(VENV)/.stamp-run build/kafka/.stamp-libs ## start a throw-away Kafka on
 
 pipeline: $(VENV)/.stamp-pipeline build/spark/.stamp-jars ## install the Spark jobs; then .venv/bin/python -m pipeline
 	@echo "The Spark jobs are ready: $(BIN)/python -m pipeline --help"
+
+demo: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/.stamp-java ## send 100,000 events through losses and let Spark judge the log
+	@exec $(BIN)/python -m loadtests.demo
 
 clean: ## remove .venv, build and caches; never the gateway's data
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
