@@ -9,6 +9,7 @@ Sources: where records are read from, and which of them. Every source yields sch
 import json
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import parse_qs
 
@@ -110,7 +111,9 @@ def parse_source(text: str) -> Source:
                 return KafkaSource(brokers, topic)
         if scheme == "log":
             path, _, query = rest.partition("?")
-            return LogSource(path, parse_qs(query).get("topic", ["events"])[0])
+            # Spark's workers have another working directory.
+            folder = str(Path(path).absolute())
+            return LogSource(folder, parse_qs(query).get("topic", ["events"])[0])
         if scheme in ("parquet", "delta", "iceberg"):
             return LakeSource(scheme, rest)
     raise UsageError(
