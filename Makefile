@@ -10,22 +10,26 @@ KAFKA_LIBS := build/kafka/libs
 PYTHON_SDKS := $(patsubst tests/sdks/python/%.txt,build/sdks/python/%/.stamp,$(wildcard tests/sdks/python/*.txt))
 NODE_SDKS := tests/sdks/node/node_modules/.stamp tests/sdks/browser/node_modules/.stamp
 SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium
+SPARK_POM := pipeline/pom.xml
+SPARK_JARS := build/spark/jars
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check kafka clean
+.PHONY: help run test check kafka pipeline demo clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: export GATEWAY_MODE ?= development
 run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variables are passed on
 	@exec $(BIN)/gateway serve
 
-test: $(VENV)/.stamp-dev build/kafka/.stamp-libs build/.stamp-nginx $(SDKS) ## run all tests, e.g. make test ARGS="tests/unit -x"
+test: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars
+test: build/.stamp-postgres build/.stamp-nginx $(SDKS)
+test: ## run all tests, e.g. make test ARGS="tests/unit -x"
 	@exec $(BIN)/pytest $(ARGS)
 
-check: $(VENV)/.stamp-dev ## lint, formatting, types and import contracts
+check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types and import contracts
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
@@ -33,6 +37,12 @@ check: $(VENV)/.stamp-dev ## lint, formatting, types and import contracts
 
 kafka: $(VENV)/.stamp-run build/kafka/.stamp-libs ## start a throw-away Kafka on 127.0.0.1:9092 in the foreground
 	@exec $(BIN)/python -m tests.support.kafka --port 9092
+
+pipeline: $(VENV)/.stamp-pipeline build/spark/.stamp-jars ## install the Spark jobs; then .venv/bin/python -m pipeline
+	@echo "The Spark jobs are ready: $(BIN)/python -m pipeline --help"
+
+demo: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/.stamp-java ## send 100,000 events through losses and let Spark judge the log
+	@exec $(BIN)/python -m loadtests.demo
 
 clean: ## remove .venv, build and caches; never the gateway's data
 	@rm -rf $(VENV) build dist tests/sdks/*/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -61,29 +71,49 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-run
 	@$(INSTALL) --group dev
 	@touch $@
 
+$(VENV)/.stamp-pipeline: $(VENV)/.stamp-run
+	@echo "Installing Spark into $(VENV) ..."
+	@$(INSTALL) --editable ".[pipeline]"
+	@touch $@
+
 JAVA_IS_NEW_ENOUGH := java -version 2>&1 | awk -F '[".]' '/version/ { ok = $$2 >= 17 } END { exit !ok }'
 HAVE_JAVA_AND_MAVEN := command -v javac >/dev/null && command -v mvn >/dev/null && $(JAVA_IS_NEW_ENOUGH)
 
-# Installs Debian packages where that is allowed without a question; fails otherwise.
+# Installs Debian packages where that is allowed without a question, and starts none of their services;
+# fails otherwise.
 define APT_INSTALL
 if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; fi; \
   apt_install() { \
-    command -v apt-get >/dev/null && $$sudo true 2>/dev/null && echo "Installing $$* for the tests ..." && \
-    $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive \
+    command -v apt-get >/dev/null && $$sudo true 2>/dev/null && echo "Installing $$* ..." && \
+    $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
       apt-get install -qq -y --no-install-recommends "$$@" >/dev/null; }; \
   apt_install
 endef
 
-build/kafka/.stamp-java:
+build/.stamp-java:
 	@$(HAVE_JAVA_AND_MAVEN) || { $(APT_INSTALL) default-jdk-headless maven; } || true
 	@$(HAVE_JAVA_AND_MAVEN) || { \
-	  echo "The tests start a real Kafka and run a Java SDK: install a JDK 17 or newer and Maven, then try again." >&2; exit 1; }
+	  echo "Spark, Kafka and a Java SDK of the tests need Java: install a JDK 17 or newer and Maven, then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@
 
-build/kafka/.stamp-libs: $(KAFKA_POM) | build/kafka/.stamp-java
+HAVE_POSTGRES := ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null
+
+build/.stamp-postgres:
+	@$(HAVE_POSTGRES) || { $(APT_INSTALL) postgresql; } || true
+	@$(HAVE_POSTGRES) || { \
+	  echo "The tests start a private Postgres: install its server (Debian: postgresql), then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
+
+build/kafka/.stamp-libs: $(KAFKA_POM) | build/.stamp-java
 	@echo "Copying the Kafka broker's jars to $(KAFKA_LIBS) ..."
 	@rm -rf $(KAFKA_LIBS)
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $(KAFKA_POM) dependency:copy-dependencies
+	@touch $@
+
+build/spark/.stamp-jars: $(SPARK_POM) | build/.stamp-java
+	@echo "Copying Spark's connectors to $(SPARK_JARS) ..."
+	@rm -rf $(SPARK_JARS)
+	@mvn --batch-mode --quiet -Dstyle.color=never --file $(SPARK_POM) dependency:copy-dependencies
 	@touch $@
 
 # The SDKs that the tests run: Python's in an environment each, for their versions exclude one another.
@@ -106,7 +136,7 @@ tests/sdks/%/node_modules/.stamp: tests/sdks/%/package.json | build/sdks/.stamp-
 	@cd tests/sdks/$* && npm install --no-package-lock --no-audit --no-fund --loglevel error >/dev/null
 	@touch $@
 
-build/sdks/jvm/.stamp: tests/sdks/jvm/pom.xml | build/kafka/.stamp-java
+build/sdks/jvm/.stamp: tests/sdks/jvm/pom.xml | build/.stamp-java
 	@echo "Copying the jars of the Java SDK to $(@D) ..."
 	@rm -rf $(@D)
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $< dependency:copy-dependencies
@@ -119,14 +149,9 @@ build/sdks/.stamp-chromium:
 	@$(HAVE_CHROMIUM) || { echo "The tests run SDKs in a browser: install Chromium, then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@
 
+HAVE_NGINX := command -v nginx >/dev/null
+
 build/.stamp-nginx:
-	@command -v nginx >/dev/null || { \
-	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; fi; \
-	  echo "Installing nginx for the test of docs/nginx.conf ..."; \
-	  command -v apt-get >/dev/null && $$sudo true 2>/dev/null && $$sudo apt-get update -qq && \
-	  $$sudo env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
-	    apt-get install -qq -y --no-install-recommends nginx-light >/dev/null; \
-	  } || true
-	@command -v nginx >/dev/null || { \
-	  echo "The tests try the nginx example: install nginx, then try again." >&2; exit 1; }
+	@$(HAVE_NGINX) || { $(APT_INSTALL) nginx-light; } || true
+	@$(HAVE_NGINX) || { echo "The tests try the nginx example: install nginx, then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@

@@ -1,0 +1,125 @@
+"""
+`make demo`: the promise, seen once from end to end without Kafka.
+
+Starts a gateway on its embedded log, sends 100,000 events through a connection that loses answers,
+sends some of them again for no reason, and lets the Spark jobs judge what is in the log.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from tests.support.gateway import Gateway
+from tests.support.lossy_proxy import LossyProxy
+
+BATCH_EVENTS = 100
+RETRIES = 0.05  # of the batches, sent again although they were answered
+LOSS = 0.03  # of the answers, and of what else goes through the connection
+CONNECTIONS = 8
+SEED = 7
+REQUEST_TIMEOUT_S = 10.0
+RETRY_PAUSE_S = 0.05
+USERS = 500
+SOURCES = ("web", "app")
+TYPES = ("track", "page", "screen", "identify")
+SECRET = "the secret of the demonstration"
+
+
+async def send(gateway: Gateway, events: int) -> tuple[int, int]:
+    """Send every event until it is acknowledged; return how many requests it took and answers were lost."""
+    chance = random.Random(SEED)
+    batches = [
+        [_event(first + n, chance) for n in range(BATCH_EVENTS)] for first in range(0, events, BATCH_EVENTS)
+    ]
+    batches += chance.sample(batches, int(len(batches) * RETRIES))
+    waiting = iter(batches)
+    async with LossyProxy(gateway.port, seed=SEED, loss=LOSS) as proxy:
+        sent = await asyncio.gather(*(_send_all(proxy.url, waiting) for _ in range(CONNECTIONS)))
+        return sum(sent), proxy.lost
+
+
+def _event(number: int, chance: random.Random) -> dict[str, Any]:
+    return {
+        "messageId": f"demo-{number}",
+        "type": chance.choice(TYPES),
+        "userId": f"user-{chance.randrange(USERS)}",
+        "event": "Seen",
+        "properties": {"number": number},
+    }
+
+
+async def _send_all(url: str, batches: Iterator[list[dict[str, Any]]]) -> int:
+    """Post batches until none is left, each as often as it takes; return the number of requests."""
+    requests = 0
+    async with httpx.AsyncClient(base_url=url, timeout=REQUEST_TIMEOUT_S) as client:
+        for batch in batches:
+            body = orjson.dumps({"batch": batch})
+            source = SOURCES[len(batch[0]["messageId"]) % len(SOURCES)]
+            is_answered = False
+            while not is_answered:
+                requests += 1
+                is_answered = await _is_accepted(client, body, source)
+                await asyncio.sleep(0 if is_answered else RETRY_PAUSE_S)
+    return requests
+
+
+async def _is_accepted(client: httpx.AsyncClient, body: bytes, source: str) -> bool:
+    try:
+        answer = await client.post("/v1/batch", content=body, auth=(source, ""))
+    except httpx.TransportError:
+        return False
+    if answer.status_code in (429, 503):
+        return False
+    answer.raise_for_status()
+    return True
+
+
+def run_job(*arguments: object) -> int:
+    """Run one Spark job as a user would, and return its exit code."""
+    words = [str(argument) for argument in arguments]
+    print(f"\n$ python -m pipeline {' '.join(words)}", flush=True)
+    environment = os.environ | {"GATEWAY_IDENTITY_SECRET": SECRET}
+    return subprocess.run([sys.executable, "-m", "pipeline", *words], env=environment, check=False).returncode
+
+
+def main() -> None:
+    """Send, judge, count, and say what came out."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--folder", type=Path, default=Path("build/demo"), help="emptied first")
+    args = parser.parse_args()
+    folder: Path = args.folder
+    shutil.rmtree(folder, ignore_errors=True)
+    began = time.monotonic()
+    with Gateway(folder, {"GATEWAY_IDENTITY_SECRET": SECRET, "GATEWAY_LOGGING_LEVEL": "warning"}) as gateway:
+        print(f"A gateway with an embedded log takes {args.events:,} events at {gateway.url} ...", flush=True)
+        requests, lost = asyncio.run(send(gateway, args.events))
+        totals = gateway.stats()["totals"]
+        print(f"{requests:,} requests, {lost:,} of them without an answer and sent again.")
+        print(f"It says: {totals['accepted']:,} accepted, {totals['duplicates']:,} duplicates.", flush=True)
+        source, report, counts = f"log://{gateway.data}", folder / "report", folder / "minute_counts"
+        verdict = run_job(
+            *("audit", "--source", source, "--deep"),
+            *("--stats", gateway.admin_url, "--report", report),
+        )
+        counted = run_job("minute_counts", "--source", source, "--to", f"parquet://{counts}", "--once")
+    words = {0: "clean", 1: "VIOLATED", 2: "undecided"}
+    print(f"\nVerdict: {words.get(verdict, verdict)}, in {time.monotonic() - began:.0f} s.")
+    print(f"Report: {report / 'audit.html'}    Counts per minute: {counts}")
+    is_whole = totals["accepted"] == args.events
+    sys.exit(0 if verdict == counted == 0 and is_whole else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""
+Sorts a topic that other producers filled: which records are events, which of them came before.
+
+The gateway's own rules say what an event is and when two are the same one (dedupe.identity): its
+messageId and source make it one event, its content without what retries change tells copies from
+conflicts.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import orjson
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from dedupe.identity import MESSAGE_ID_BYTES_MAX, canonical_content, fingerprint_of
+
+ORIGINAL, DUPLICATE, CONFLICT, REJECTED = "original", "duplicate", "conflict", "rejected"
+
+_ARROW = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("source", pa.string()),
+        ("value", pa.binary()),
+        ("message_id", pa.string()),
+        ("fingerprint", pa.binary()),
+        ("problem", pa.string()),
+    ]
+)
+_IDENTIFIED = (
+    "partition int, offset bigint, timestamp timestamp, source string, value binary, "
+    "message_id string, fingerprint binary, problem string"
+)
+_TAKEN = ("partition", "offset", "timestamp", "source", "value")
+
+
+def sorted_out(records: DataFrame, default_source: str) -> DataFrame:
+    """
+    Give each record of a dirty topic its verdict.
+
+    Args:
+        records: schema.RECORD; `gw` is not looked at.
+        default_source: of records without a `source` header.
+
+    Returns:
+        partition, offset, timestamp, source, value, message_id, and `verdict`: original, duplicate
+        (an earlier record has its id and content), conflict (its id, not its content) or rejected;
+        `detail` says more.
+    """
+    named = records.select(
+        "partition",
+        "offset",
+        "timestamp",
+        F.coalesce("source", F.lit(default_source)).alias("source"),
+        "value",
+    )
+    identified = named.mapInArrow(_identify, _IDENTIFIED)
+    earlier_first = ("timestamp", "partition", "offset")
+    of_event = Window.partitionBy("source", "message_id").orderBy(*earlier_first)
+    of_content = Window.partitionBy("source", "message_id", "fingerprint").orderBy(*earlier_first)
+    judged = identified.select(
+        "*",
+        F.first("partition").over(of_event).alias("first_partition"),
+        F.first("offset").over(of_event).alias("first_offset"),
+        F.row_number().over(of_event).alias("of_event"),
+        F.row_number().over(of_content).alias("of_content"),
+    )
+    is_readable = F.col("problem").isNull()
+    verdict = (
+        F.when(~is_readable, REJECTED)
+        .when(F.col("of_event") == 1, ORIGINAL)
+        .when(F.col("of_content") == 1, CONFLICT)
+        .otherwise(DUPLICATE)
+    )
+    first = F.concat(
+        F.lit("the first is in partition "), "first_partition", F.lit(" at offset "), "first_offset"
+    )
+    return judged.select(
+        *_TAKEN,
+        "message_id",
+        verdict.alias("verdict"),
+        F.when(is_readable, first).otherwise(F.col("problem")).alias("detail"),
+    )
+
+
+def named(judged: DataFrame) -> DataFrame:
+    """Name every record that is no original: kind, partition, offset, message_id, source, detail."""
+    others = judged.where(F.col("verdict") != ORIGINAL)
+    return others.select(
+        F.col("verdict").alias("kind"), "partition", "offset", "message_id", "source", "detail"
+    )
+
+
+def _identify(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        found = [_identity(value) for value in batch.column("value").to_pylist()]
+        columns = [batch.column(name) for name in _TAKEN]
+        columns += [pa.array(column, pa.string()) for column in ([f[0] for f in found],)]
+        columns += [
+            pa.array([f[1] for f in found], pa.binary()),
+            pa.array([f[2] for f in found], pa.string()),
+        ]
+        yield pa.RecordBatch.from_arrays(
+            [column.cast(field.type) for column, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
+        )
+
+
+def _identity(value: bytes | None) -> tuple[str | None, bytes | None, str | None]:
+    """Return messageId and fingerprint, or what is wrong with the value."""
+    try:
+        event = orjson.loads(value or b"")
+    except orjson.JSONDecodeError:
+        return None, None, "it is no JSON"
+    message_id = event.get("messageId") if isinstance(event, dict) else None
+    if not isinstance(message_id, str) or not 1 <= len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
+        return None, None, "it has no messageId of 1 to 255 bytes"
+    return message_id, fingerprint_of(canonical_content(event)), None

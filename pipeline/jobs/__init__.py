@@ -1,0 +1,1 @@
+"""One module a job: what it is told, and read -> transform -> write."""

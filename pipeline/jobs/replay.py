@@ -1,0 +1,66 @@
+"""Replay: stored events once more through a gateway, which stores those it does not have."""
+
+from typing import Annotated
+
+import typer
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline import options
+from pipeline.io import stream_records
+from pipeline.publisher import Target, Verdicts, publish
+from pipeline.session import create_session
+from pipeline.streams import StreamPlan, run_stream
+from pipeline.transforms import decoded
+
+
+class Replay:
+    """Posts each batch of records and remembers what the gateway said; what `foreachBatch` calls."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.verdicts = Verdicts()
+        self.session_records = 0
+
+    def __call__(self, records: DataFrame, _batch_id: int) -> None:
+        """Post one batch."""
+        told = records.transform(decoded)
+        # Their identity is a place in a client session, and the record holds only hashes of it.
+        self.session_records += told.where(F.col("client_hash").isNotNull()).count()
+        self.verdicts += publish(told.where(F.col("client_hash").isNull()), self._target)
+
+
+def replay(
+    source: options.SourceOption,
+    gateway: Annotated[
+        str, typer.Option("--gateway", metavar="URL", envvar="PIPELINE_GATEWAY", help="its ingest port")
+    ],
+    checkpoint: Annotated[
+        str, typer.Option("--checkpoint", metavar="PATH", envvar="PIPELINE_CHECKPOINT", help="to resume from")
+    ],
+    write_key: options.WriteKeyOption = None,
+    rate: options.RateOption = None,
+    connections: options.ConnectionsOption = 4,
+    since: options.SinceOption = None,
+    until: options.UntilOption = None,
+    from_offsets: options.FromOffsetsOption = None,
+    to_offsets: options.ToOffsetsOption = None,
+    batch_offsets: options.BatchOption = 50_000,
+    metrics_port: options.MetricsPortOption = None,
+    remote: options.RemoteOption = None,
+    conf: options.ConfOption = None,
+) -> None:
+    """
+    Post stored events to a gateway: those it has are duplicates there, the others are stored.
+
+    May be killed and started again at any time. Events of client sessions are left out, and counted.
+    """
+    spark = create_session("replay", remote=remote, conf=dict(conf or []), formats=source.formats)
+    span = options.span_of(since, until, from_offsets, to_offsets)
+    records = stream_records(spark, source, job="replay", offsets_per_batch=batch_offsets, span=span)
+    sink = Replay(Target(gateway, dict(write_key or []), rate, connections))
+    plan = StreamPlan("replay", source, checkpoint, True, options.INTERVAL, metrics_port)
+    run_stream(records.writeStream.foreachBatch(sink), plan)
+    print(sink.verdicts)
+    if sink.session_records:
+        print(f"{sink.session_records:,} events of client sessions were left out")

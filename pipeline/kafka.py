@@ -1,0 +1,143 @@
+"""
+What jobs know of Kafka beside Spark's connector: how to connect, and where a topic stands.
+
+The connection is configured by the gateway's own variables, GATEWAY_KAFKA_*; the brokers and the
+topic stand in the job's `--source`.
+"""
+
+import asyncio
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+from pydantic import SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pipeline.errors import PipelineError
+
+METADATA_TIMEOUT_S = 20.0
+
+
+class KafkaSettings(BaseSettings):
+    """How to reach Kafka; the README's table of settings says what each one means."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="GATEWAY_KAFKA_", env_ignore_empty=True, frozen=True, extra="ignore"
+    )
+
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    sasl_username: str | None = None
+    sasl_password: SecretStr | None = None
+    ssl_ca_file: Path | None = None
+    ssl_cert_file: Path | None = None
+    ssl_key_file: Path | None = None
+
+    def spark_options(self) -> dict[str, str]:
+        """Return the connector's options."""
+        options: dict[str, str] = {"kafka.security.protocol": self.security_protocol}
+        if self.security_protocol.startswith("SASL"):
+            options["kafka.sasl.mechanism"] = self.sasl_mechanism
+            options["kafka.sasl.jaas.config"] = self._jaas_config()
+        if self.security_protocol.endswith("SSL"):
+            if self.ssl_ca_file:
+                options["kafka.ssl.truststore.type"] = "PEM"
+                options["kafka.ssl.truststore.certificates"] = self.ssl_ca_file.read_text()
+            if self.ssl_cert_file and self.ssl_key_file:
+                options["kafka.ssl.keystore.type"] = "PEM"
+                options["kafka.ssl.keystore.certificate.chain"] = self.ssl_cert_file.read_text()
+                options["kafka.ssl.keystore.key"] = self.ssl_key_file.read_text()
+        return options
+
+    def client_options(self) -> dict[str, Any]:
+        """Return aiokafka's options."""
+        options: dict[str, Any] = {"security_protocol": self.security_protocol}
+        if self.security_protocol.startswith("SASL"):
+            options["sasl_mechanism"] = self.sasl_mechanism
+            options["sasl_plain_username"] = self.sasl_username
+            options["sasl_plain_password"] = self._password
+        if self.security_protocol.endswith("SSL"):
+            context = ssl.create_default_context(cafile=self.ssl_ca_file)
+            if self.ssl_cert_file and self.ssl_key_file:
+                context.load_cert_chain(self.ssl_cert_file, self.ssl_key_file)
+            options["ssl_context"] = context
+        return options
+
+    @property
+    def _password(self) -> str:
+        return self.sasl_password.get_secret_value() if self.sasl_password else ""
+
+    def _jaas_config(self) -> str:
+        module = "plain.PlainLoginModule" if self.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
+        username, password = (
+            text.replace("\\", "\\\\").replace('"', '\\"')
+            for text in (self.sasl_username or "", self._password)
+        )
+        return (
+            f'org.apache.kafka.common.security.{module} required username="{username}" password="{password}";'
+        )
+
+
+class Standing(NamedTuple):
+    """Where one partition stands."""
+
+    start_offset: int
+    last_stable_offset: int  # readers of committed records get this far
+    high_watermark: int  # beyond it only by what belongs to open transactions
+
+    @property
+    def undecided(self) -> int:
+        """How many offsets wait behind an open transaction."""
+        return self.high_watermark - self.last_stable_offset
+
+
+def standings(brokers: str, topic: str) -> dict[int, Standing]:
+    """
+    Return where each partition of a topic stands now.
+
+    Raises:
+        PipelineError: Kafka does not answer, or has no such topic.
+    """
+    try:
+        # In a thread of its own: a notebook's has an event loop already.
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            return thread.submit(asyncio.run, _standings(brokers, topic)).result()
+    except (KafkaError, TimeoutError, OSError) as err:
+        raise PipelineError(f"Kafka at {brokers} did not say where topic {topic!r} stands: {err!r}") from err
+
+
+async def _standings(brokers: str, topic: str) -> dict[int, Standing]:
+    async with asyncio.timeout(METADATA_TIMEOUT_S):
+        partitions = await _partitions(brokers, topic)
+        starts, stable = await _offsets(brokers, partitions, "read_committed")
+        _, written = await _offsets(brokers, partitions, "read_uncommitted")
+    return {p.partition: Standing(starts[p], stable[p], written[p]) for p in partitions}
+
+
+async def _partitions(brokers: str, topic: str) -> list[TopicPartition]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers, **KafkaSettings().client_options())
+    try:
+        await admin.start()
+        description = (await admin.describe_topics([topic]))[0]
+    finally:
+        await admin.close()
+    if description["error_code"] != 0:
+        raise PipelineError(f"Kafka at {brokers} has no topic {topic!r}")
+    return [TopicPartition(topic, found["partition"]) for found in description["partitions"]]
+
+
+async def _offsets(
+    brokers: str, partitions: list[TopicPartition], isolation_level: str
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=brokers, isolation_level=isolation_level, **KafkaSettings().client_options()
+    )
+    try:
+        await consumer.start()
+        return await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+    finally:
+        await consumer.stop()

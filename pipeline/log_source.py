@@ -1,0 +1,211 @@
+"""
+The embedded SQLite log as a Spark source, batch and stream: format `gateway_log`.
+
+Reads the file by its published schema (docs/ARCHITECTURE.md), read-only, in transactions of
+milliseconds, beside a running gateway and on its machine. What it sees is committed.
+
+This module runs in Spark's Python workers and imports neither a session nor another job's code.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from pipeline.errors import PipelineError
+from pipeline.schema import RECORD
+
+FORMAT = "gateway_log"
+SCHEMA_VERSION_MAX = 1
+ROWS_PER_BATCH = 5_000  # of about a kilobyte: one Arrow batch stays under 10 MB
+ROWS_PER_TASK = 200_000  # a task of a second or two; more only makes the work coarser
+BUSY_TIMEOUT_S = 5.0
+
+_RANGE = """
+SELECT id - :first_id, timestamp_ms, key, value, source, gw FROM records
+WHERE id >= :first_id + :start AND id < :first_id + :end ORDER BY id LIMIT :limit
+"""
+
+_ARROW = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("source", pa.string()),
+        ("gw", pa.binary()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class LogRange(InputPartition):
+    """Offsets [start, end) of one partition."""
+
+    partition: int
+    first_id: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class LogPartition:
+    """One row of the log's table of partitions."""
+
+    partition: int
+    first_id: int
+    log_start_offset: int
+    next_offset: int
+
+
+class GatewayLogSource(DataSource):
+    """`spark.read.format("gateway_log").option("path", DATA_DIR).option("topic", ...)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return RECORD
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return LogReader(self.options["path"], self.options["topic"])
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return LogStreamReader(self.options["path"], self.options["topic"])
+
+
+class LogReader(DataSourceReader):
+    """Everything that is committed when the query is planned."""
+
+    def __init__(self, data_dir: str, topic: str) -> None:
+        self._data_dir, self._topic = data_dir, topic
+
+    def partitions(self) -> list[InputPartition]:
+        found = read_partitions(self._data_dir, self._topic)
+        return [part for p in found for part in _split(p, p.log_start_offset, p.next_offset)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, LogRange)
+        return read_range(self._data_dir, self._topic, partition)
+
+
+class LogStreamReader(DataSourceStreamReader):
+    """Offsets of a stream are a map of partition to next offset; a missing one is at the log's start."""
+
+    def __init__(self, data_dir: str, topic: str) -> None:
+        self._data_dir, self._topic = data_dir, topic
+
+    def initialOffset(self) -> dict[str, int]:
+        found = read_partitions(self._data_dir, self._topic)
+        return {str(p.partition): p.log_start_offset for p in found}
+
+    def latestOffset(self) -> dict[str, int]:
+        return {str(p.partition): p.next_offset for p in read_partitions(self._data_dir, self._topic)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        ranges: list[InputPartition] = []
+        for part in read_partitions(self._data_dir, self._topic):
+            name = str(part.partition)
+            first = start.get(name, part.log_start_offset)
+            if first < part.log_start_offset < end.get(name, first):
+                raise PipelineError(
+                    f"partition {name} of the log begins at {part.log_start_offset}, and this job has read "
+                    f"only up to {first}: retention deleted records it had not seen"
+                )
+            ranges += _split(part, first, end.get(name, first))
+        return ranges
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, LogRange)
+        return read_range(self._data_dir, self._topic, partition)
+
+
+def read_partitions(data_dir: str, topic: str) -> list[LogPartition]:
+    """
+    Return what the log says of a topic's partitions, in order.
+
+    Raises:
+        PipelineError: there is no log, it is of a newer version, or it has no such topic.
+    """
+    with closing(_open(data_dir)) as log:
+        version = int(log.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()[0])
+        if version > SCHEMA_VERSION_MAX:
+            raise PipelineError(f"the log in {data_dir} has version {version}: use newer jobs")
+        rows = log.execute(
+            "SELECT partition, first_id, log_start_offset, next_offset FROM partitions"
+            " WHERE topic = ? ORDER BY partition",
+            (topic,),
+        ).fetchall()
+    if not rows:
+        raise PipelineError(f"the log in {data_dir} has no topic {topic!r}")
+    return [LogPartition(*row) for row in rows]
+
+
+def read_range(data_dir: str, topic: str, part: LogRange) -> Iterator[pa.RecordBatch]:
+    """
+    Yield the range's records in offset order.
+
+    Raises:
+        PipelineError: some of them were deleted by retention meanwhile.
+    """
+    position = part.start
+    with closing(_open(data_dir)) as log:
+        while position < part.end:
+            rows = log.execute(
+                _RANGE,
+                {"first_id": part.first_id, "start": position, "end": part.end, "limit": ROWS_PER_BATCH},
+            ).fetchall()
+            if not rows or rows[0][0] != position:
+                raise PipelineError(
+                    f"partition {part.partition} no longer has offset {position}: "
+                    "retention deleted it while it was read"
+                )
+            position = rows[-1][0] + 1
+            yield _arrow_batch(topic, part.partition, rows)
+
+
+def _arrow_batch(
+    topic: str, partition: int, rows: list[tuple[int, int, bytes, bytes, str, bytes]]
+) -> pa.RecordBatch:
+    offsets, timestamps_ms, keys, values, sources, headers = zip(*rows, strict=True)
+    return pa.record_batch(
+        [
+            pa.array([topic] * len(rows), pa.string()),
+            pa.array([partition] * len(rows), pa.int32()),
+            pa.array(offsets, pa.int64()),
+            pa.array([ms * 1000 for ms in timestamps_ms], pa.timestamp("us", tz="UTC")),
+            pa.array(keys, pa.binary()),
+            pa.array(values, pa.binary()),
+            pa.array(sources, pa.string()),
+            pa.array(headers, pa.binary()),
+        ],
+        schema=_ARROW,
+    )
+
+
+def _split(part: LogPartition, start: int, end: int) -> list[InputPartition]:
+    return [
+        LogRange(part.partition, part.first_id, first, min(first + ROWS_PER_TASK, end))
+        for first in range(start, end, ROWS_PER_TASK)
+    ]
+
+
+def _open(data_dir: str) -> sqlite3.Connection:
+    path = Path(data_dir).absolute() / "log.sqlite"
+    try:
+        return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+    except sqlite3.OperationalError as err:
+        raise PipelineError(f"there is no embedded log at {path}: {err}") from err

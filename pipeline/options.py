@@ -1,0 +1,172 @@
+"""
+The options that jobs share: one spelling, one meaning, one place.
+
+Every option is also an environment variable, PIPELINE_ and its name, as containers want it.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, TypeVar
+
+import typer
+
+from pipeline.errors import UsageError
+from pipeline.io import Offsets, Source, Span, parse_source
+
+T = TypeVar("T")
+
+INTERVAL = timedelta(seconds=10)
+BATCH_OFFSETS = 1_000_000  # a gigabyte of events: a batch of ten seconds on two cores
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def parsed(parse: Callable[[str], T]) -> Callable[[str | T], T]:
+    """Let typer show what is wrong with a value as wrong usage."""
+
+    def parser(text: str | T) -> T:
+        if not isinstance(text, str):
+            return text  # a default
+        try:
+            return parse(text)
+        except (UsageError, ValueError) as err:
+            raise typer.BadParameter(str(err)) from err
+
+    parser.__name__ = parse.__name__
+    return parser
+
+
+def duration(text: str) -> timedelta:
+    """Return 90s, 15m, 36h or 7d as what it means."""
+    if match := re.fullmatch(r"(\d+)([smhd])", text):
+        return timedelta(seconds=int(match[1]) * _UNITS_S[match[2]])
+    raise UsageError(f"{text!r} is no duration: use 90s, 15m, 36h or 7d")
+
+
+def moment(text: str) -> datetime:
+    """Return an ISO 8601 time; without an offset it is UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is no time: use 2026-01-31T12:00Z") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def offsets(text: str) -> Offsets:
+    """Return 0:100,1:250 or {"0": 100, "1": 250} as offsets by partition."""
+    try:
+        if text.startswith("{"):
+            return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
+        return {int(p): int(o) for p, o in (pair.split(":") for pair in text.split(","))}
+    except ValueError:
+        raise UsageError(f"{text!r} names no offsets: use 0:100,1:250") from None
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """Return NAME=VALUE as a pair."""
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise UsageError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+SourceOption = Annotated[
+    Source,
+    typer.Option(
+        "--source",
+        parser=parsed(parse_source),
+        metavar="URL",
+        envvar="PIPELINE_SOURCE",
+        help="kafka://host:port/topic, log://DATA_DIR, parquet://PATH, delta://PATH or iceberg://PATH",
+    ),
+]
+SinceOption = Annotated[
+    datetime | None,
+    typer.Option(
+        "--since",
+        parser=parsed(moment),
+        metavar="TIME",
+        help="records from this log time on, e.g. 2026-01-31T12:00Z",
+    ),
+]
+UntilOption = Annotated[
+    datetime | None,
+    typer.Option("--until", parser=parsed(moment), metavar="TIME", help="records before this log time"),
+]
+FromOffsetsOption = Annotated[
+    dict | None,  # type: ignore[type-arg]  # typer takes no parameters of a type
+    typer.Option(
+        "--from-offsets",
+        parser=parsed(offsets),
+        metavar="P:O,...",
+        help="first offset of partitions, e.g. 0:100,1:250",
+    ),
+]
+ToOffsetsOption = Annotated[
+    dict | None,  # type: ignore[type-arg]
+    typer.Option(
+        "--to-offsets", parser=parsed(offsets), metavar="P:O,...", help="offset of partitions to stop before"
+    ),
+]
+RemoteOption = Annotated[
+    str | None,
+    typer.Option(
+        "--remote", metavar="URL", envvar="PIPELINE_REMOTE", help="Spark Connect server, sc://host:port"
+    ),
+]
+ConfOption = Annotated[
+    list[tuple] | None,  # type: ignore[type-arg]
+    typer.Option(
+        "--conf", parser=parsed(key_value), metavar="NAME=VALUE", help="Spark setting; may be given often"
+    ),
+]
+CheckpointOption = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="PATH",
+        envvar="PIPELINE_CHECKPOINT",
+        help="where the job remembers how far it is, a folder of its own. Default: beside the output",
+    ),
+]
+OnceOption = Annotated[
+    bool, typer.Option("--once", help="Process what is there now, then end; without it go on for ever.")
+]
+IntervalOption = Annotated[
+    timedelta,
+    typer.Option(
+        "--interval", parser=parsed(duration), metavar="DURATION", help="pause between batches without --once"
+    ),
+]
+BatchOption = Annotated[
+    int, typer.Option("--batch-offsets", min=1, help="most offsets in one batch from Kafka")
+]
+MetricsPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port", envvar="PIPELINE_METRICS_PORT", help="serve Prometheus metrics on this port"
+    ),
+]
+
+WriteKeyOption = Annotated[
+    list[tuple] | None,  # type: ignore[type-arg]
+    typer.Option(
+        "--write-key",
+        parser=parsed(key_value),
+        metavar="SOURCE=KEY",
+        help="write key of a source; may be given often. A source without one is its own key",
+    ),
+]
+RateOption = Annotated[
+    float | None, typer.Option("--rate", min=0.1, help="most events a second, of all connections together")
+]
+ConnectionsOption = Annotated[int, typer.Option("--connections", min=1, help="how many post side by side")]
+
+
+def span_of(
+    since: datetime | None, until: datetime | None, first: Offsets | None, end: Offsets | None
+) -> Span:
+    """Return the span that the options name."""
+    return Span(since, until, first, end)

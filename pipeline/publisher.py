@@ -1,0 +1,154 @@
+"""
+Posts stored events to a running gateway, which gives each of them its verdict.
+
+Runs in Spark's Python workers, one connection a task. It may post an event again, after a crash or a
+lost answer, as often as it likes: the gateway knows what it has stored.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import httpx
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.errors import PipelineError
+
+PATH = "/v1/events"
+REQUEST_EVENTS_MAX = 250
+REQUEST_BYTES_MAX = 1024 * 1024  # an eighth of what a gateway takes by default
+REQUEST_TIMEOUT_S = 30.0
+RETRY_FOR_S = 600.0  # longer than a rolling update; then the batch fails, and is repeated at the next start
+RETRY_AFTER_S = 1.0  # where the gateway does not say
+
+VERDICTS = "accepted bigint, duplicates bigint, conflicts bigint, rejected bigint"
+_ARROW = pa.schema([(name, pa.int64()) for name in ("accepted", "duplicates", "conflicts", "rejected")])
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to post, and as whom."""
+
+    url: str
+    write_keys: Mapping[str, str]  # by source; a source that is not there is its own key
+    rate: float | None  # events a second, of all tasks together; None: as fast as it goes
+    tasks: int
+
+
+@dataclass
+class Verdicts:
+    """What the gateway said, in events."""
+
+    accepted: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+    rejected: int = 0
+
+    def __add__(self, other: "Verdicts") -> "Verdicts":
+        return Verdicts(
+            self.accepted + other.accepted,
+            self.duplicates + other.duplicates,
+            self.conflicts + other.conflicts,
+            self.rejected + other.rejected,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.accepted:,} accepted, {self.duplicates:,} duplicates, "
+            f"{self.conflicts:,} conflicts, {self.rejected:,} rejected"
+        )
+
+
+def publish(events: DataFrame, target: Target) -> Verdicts:
+    """
+    Post events, those of one partition in the order of their offsets.
+
+    Args:
+        events: partition, offset, source and value of each.
+
+    Raises:
+        PipelineError: the gateway refused, or could not be reached for RETRY_FOR_S.
+    """
+    ordered = events.select("partition", "offset", F.coalesce("source", F.lit("")).alias("source"), "value")
+    ordered = ordered.repartition(target.tasks, "partition").sortWithinPartitions("partition", "offset")
+    answers = ordered.mapInArrow(_poster(target), VERDICTS)
+    sums = answers.agg(*(F.sum(name).alias(name) for name in _ARROW.names)).collect()[0]
+    return Verdicts(*(sums[name] or 0 for name in _ARROW.names))
+
+
+def _poster(target: Target) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    def post(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        pace = _Pace(None if target.rate is None else target.rate / target.tasks)
+        with httpx.Client(base_url=target.url, timeout=REQUEST_TIMEOUT_S) as client:
+            for batch in batches:
+                verdicts = Verdicts()
+                sources, values = (batch.column(name).to_pylist() for name in ("source", "value"))
+                for source, events in _requests(zip(sources, values, strict=True)):
+                    pace.wait(len(events))
+                    verdicts += _post(client, target.write_keys.get(source, source), events)
+                columns = [[getattr(verdicts, name)] for name in _ARROW.names]
+                yield pa.record_batch(columns, schema=_ARROW)
+
+    return post
+
+
+def _requests(events: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, list[bytes]]]:
+    """Cut a run of events into requests: of one source each, and not too large."""
+    source_before, taken, size = "", list[bytes](), 0
+    for source, value in events:
+        is_full = len(taken) == REQUEST_EVENTS_MAX or size + len(value) > REQUEST_BYTES_MAX
+        if taken and (is_full or source != source_before):
+            yield source_before, taken
+            taken, size = [], 0
+        source_before = source
+        taken.append(value)
+        size += len(value)
+    if taken:
+        yield source_before, taken
+
+
+def _post(client: httpx.Client, write_key: str, events: list[bytes]) -> Verdicts:
+    body = b'{"batch":[' + b",".join(events) + b"]}"
+    deadline = time.monotonic() + RETRY_FOR_S
+    while True:
+        pause, said = RETRY_AFTER_S, "no answer"
+        try:
+            answer = client.post(PATH, content=body, auth=(write_key, ""))
+        except httpx.TransportError as err:
+            said = repr(err)
+        else:
+            if answer.status_code == httpx.codes.OK:
+                return _verdicts(answer)
+            said = f"{answer.status_code} {answer.text[:200]}"
+            if answer.status_code not in (429, 503):
+                raise PipelineError(f"the gateway refused: {said}")
+            pause = float(answer.headers.get("Retry-After", pause))
+        if time.monotonic() + pause > deadline:
+            raise PipelineError(f"the gateway took nothing for {RETRY_FOR_S:.0f} s: {said}")
+        time.sleep(pause)
+
+
+def _verdicts(answer: httpx.Response) -> Verdicts:
+    codes = [rejection["code"] for rejection in answer.json().get("rejected", ())]
+    return Verdicts(
+        accepted=int(answer.headers.get("Gateway-Accepted", 0)),
+        duplicates=int(answer.headers.get("Gateway-Duplicates", 0)),
+        conflicts=codes.count("conflict"),
+        rejected=len(codes) - codes.count("conflict"),
+    )
+
+
+@dataclass
+class _Pace:
+    """Lets through so many events a second, on the average since the first."""
+
+    rate: float | None
+    _began: float = field(default_factory=time.monotonic)
+    _events: int = 0
+
+    def wait(self, events: int) -> None:
+        if self.rate is not None:
+            time.sleep(max(0.0, self._began + self._events / self.rate - time.monotonic()))
+        self._events += events

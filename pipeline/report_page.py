@@ -1,0 +1,118 @@
+"""audit.html: one page with its style and charts inside, for a browser without a network."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+BARS_MAX = 60
+WIDTH, HEIGHT = 900, 160
+
+_STYLE = """
+:root{color-scheme:light dark;--ink:#1c2430;--soft:#667085;--line:#d9dee7;--paper:#fff;--bar:#3b6fd4;
+--clean:#1a7f4b;--violated:#b42318;--undecided:#9a6700}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e9ef;--soft:#9aa4b5;--line:#333b49;--paper:#14181f;
+--bar:#7aa2f0;--clean:#4cc38a;--violated:#f97066;--undecided:#e2b03f}}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:960px;
+margin:2rem auto;padding:0 1rem}
+h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}
+.verdict{font-size:1.3rem;font-weight:600;padding:.6rem 1rem;border-left:6px solid currentColor}
+.clean{color:var(--clean)}.violated{color:var(--violated)}.undecided{color:var(--undecided)}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:left;overflow-wrap:anywhere}
+td.n,th.n{text-align:right}.soft{color:var(--soft)}svg{width:100%;height:auto}rect{fill:var(--bar)}
+text{fill:var(--soft);font-size:12px}
+"""
+
+
+def page(document: dict[str, Any]) -> str:
+    """Return the page for a document of pipeline.report."""
+    verdict = document["verdict"]
+    parts = [
+        f"<h1>Audit of {_text(document['source'])}</h1>",
+        f'<p class="verdict {verdict}">{verdict}</p>',
+        f'<p class="soft">{document["records"]:,} records, {document["seconds"]:.1f} s'
+        f"{', every key recomputed' if document['deep'] else ''}</p>",
+        *(f'<p class="undecided">{_text(doubt)}</p>' for doubt in document["no_verdict_because"]),
+        *_findings("Violation", document["violations"]),
+        *_findings("Notice", document["notices"]),
+        _reconciliation(document["reconciliation"]),
+        "<h2>Records over time</h2>",
+        _chart([(entry["minute"][:16].replace("T", " "), entry["records"]) for entry in document["minutes"]]),
+        "<h2>Partitions</h2>",
+        _chart([(str(p["partition"]), p["records"]) for p in document["partitions"]]),
+        _table(document["partitions"]),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><title>Audit: '
+        f"{verdict}</title><style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _findings(title: str, found: dict[str, Any]) -> list[str]:
+    if not found:
+        return [f"<h2>{title}s</h2><p>none</p>"]
+    return [
+        f"<h2>{title}: {finding['count']:,} &times; {_text(kind)}</h2><p>{_text(finding['meaning'])}</p>"
+        + _table(finding["first"])
+        for kind, finding in found.items()
+    ]
+
+
+def _reconciliation(found: dict[str, Any]) -> str:
+    reasons = "".join(f"<li>{_text(reason)}</li>" for reason in found["reasons"])
+    charts = ""
+    if found["totals"]:
+        charts = (
+            f"<p>{found['accepted']:,} accepted, {found['committed']:,} committed since then</p>"
+            + _chart([(name, number) for name, number in found["totals"].items()])
+        )
+    return f"<h2>Reconciliation: {_text(found['state'])}</h2><ul>{reasons}</ul>{charts}"
+
+
+def _chart(bars: Sequence[tuple[str, int]]) -> str:
+    """Return a bar chart; many bars are folded into BARS_MAX, each the sum of its neighbours."""
+    if not bars:
+        return ""
+    fold = -(-len(bars) // BARS_MAX)
+    folded = [(bars[i][0], sum(n for _, n in bars[i : i + fold])) for i in range(0, len(bars), fold)]
+    top = max(number for _, number in folded) or 1
+    step = WIDTH / len(folded)
+    shapes = []
+    for place, (label, number) in enumerate(folded):
+        height = max(1.0, number / top * HEIGHT) if number else 0.0
+        shapes.append(
+            f'<rect x="{place * step:.1f}" y="{HEIGHT - height + 14:.1f}" width="{max(1.0, step - 2):.1f}" '
+            f'height="{height:.1f}"><title>{_text(label)}: {number:,}</title></rect>'
+        )
+    shown = folded if len(folded) <= 12 else [folded[0], folded[-1]]
+    for label, number in shown:
+        x = folded.index((label, number)) * step
+        anchor = "end" if x > WIDTH * 0.8 and len(folded) > 12 else "start"
+        x += step if anchor == "end" else 0
+        shapes.append(f'<text x="{x:.1f}" y="{HEIGHT + 30}" text-anchor="{anchor}">{_text(label)}</text>')
+    shapes.append(f'<text x="0" y="10">{top:,}</text>')
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT + 36}" role="img">{"".join(shapes)}</svg>'
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    if not rows:
+        return ""
+    head = "".join(
+        f'<th class="{_kind(value)}">{_text(name.replace("_", " "))}</th>' for name, value in rows[0].items()
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(f'<td class="{_kind(value)}">{_text(value)}</td>' for value in row.values())
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _kind(value: object) -> str:
+    return "n" if isinstance(value, int) else ""
+
+
+def _text(value: object) -> str:
+    return escape("" if value is None else str(value))

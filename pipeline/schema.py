@@ -1,0 +1,54 @@
+"""
+The columns that jobs exchange. One home for each name and type.
+
+RECORD is what every source yields, whatever it is stored in; ARCHIVE is what the archive job stores.
+"""
+
+from pyspark.sql import types as T
+
+RECORD = T.StructType(
+    [
+        T.StructField("topic", T.StringType()),
+        T.StructField("partition", T.IntegerType()),
+        T.StructField("offset", T.LongType()),
+        T.StructField("timestamp", T.TimestampType()),  # log time: the gateway's arrival time
+        T.StructField("key", T.BinaryType()),  # messageId, UTF-8
+        T.StructField("value", T.BinaryType()),  # the event as JSON
+        T.StructField("source", T.StringType()),  # null if the record has no such header
+        T.StructField("gw", T.BinaryType()),  # header of record format v1, null likewise
+    ]
+)
+
+ARCHIVE = T.StructType(
+    [
+        T.StructField("topic", T.StringType()),
+        T.StructField("partition", T.IntegerType()),
+        T.StructField("offset", T.LongType()),
+        T.StructField("timestamp", T.TimestampType()),
+        T.StructField("message_id", T.StringType()),
+        T.StructField("source", T.StringType()),
+        T.StructField("value", T.StringType()),
+        T.StructField("gw", T.BinaryType()),
+        T.StructField("dt", T.StringType()),  # 2026-01-31, UTC; a folder
+        T.StructField("hr", T.StringType()),  # 00 to 23; a folder
+    ]
+)
+
+MINUTE_COUNTS = T.StructType(
+    [
+        T.StructField("minute", T.TimestampType()),
+        T.StructField("source", T.StringType()),
+        T.StructField("type", T.StringType()),
+        T.StructField("events", T.LongType()),
+    ]
+)
+
+SESSIONS = T.StructType(
+    [
+        T.StructField("user", T.StringType()),
+        T.StructField("source", T.StringType()),
+        T.StructField("began", T.TimestampType()),
+        T.StructField("ended", T.TimestampType()),  # of the last event, not of the gap after it
+        T.StructField("events", T.LongType()),
+    ]
+)

@@ -1,0 +1,131 @@
+"""
+The Spark session of a job: the one place where Spark is configured.
+
+A job may be started three ways and does not notice: plain Python (a local Spark in this process),
+spark-submit (the cluster's Spark, whose settings win), or Spark Connect (`--remote sc://host`).
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from pipeline.errors import UsageError
+from pipeline.log_source import GatewayLogSource
+
+JARS_VARIABLE = "PIPELINE_JARS_DIR"
+JARS_DIR = Path(__file__).resolve().parents[1] / "build" / "spark" / "jars"
+LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
+
+COMMON = {
+    # Days and hours of the archive, and minutes of the counts, are the same wherever a job runs.
+    "spark.sql.session.timeZone": "UTC",
+    # State beyond memory, and small checkpoints of it.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.metricsEnabled": "true",
+}
+
+LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # One machine: a task a core is enough, and each one costs milliseconds in every batch.
+    "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
+    "spark.driver.memory": "2g",
+}
+
+TABLE_FORMATS = {
+    "delta": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    },
+    "iceberg": {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    },
+}
+
+_LOCAL_JARS = {
+    "kafka": ("spark-sql-kafka", "kafka-clients", "spark-token-provider", "commons-pool2"),
+    "delta": ("delta-",),
+    "iceberg": ("iceberg-",),
+}
+
+
+def create_session(
+    job: str,
+    *,
+    remote: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    formats: frozenset[str] = frozenset(),
+) -> SparkSession:
+    """
+    Return the session a job runs in.
+
+    Args:
+        job: its name, as the cluster shows it.
+        remote: address of a Spark Connect server; None for a Spark of this process.
+        conf: Spark settings of the user's, which win over everything here.
+        formats: what the job reads or writes beside Parquet: kafka, delta, iceberg.
+    """
+    settings = dict(COMMON)
+    for name in sorted(formats & TABLE_FORMATS.keys()):
+        settings |= TABLE_FORMATS[name]
+    builder = SparkSession.builder.appName(f"gateway-{job}")
+    if remote is not None:
+        builder = builder.remote(remote)
+    elif not is_submitted():
+        settings |= LOCAL | _local_jvm(formats)
+        builder = builder.master("local[*]")
+    for name, value in (settings | dict(conf or {})).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.dataSource.register(GatewayLogSource)
+    return spark
+
+
+def iceberg_catalog(name: str, table_path: str) -> dict[str, str]:
+    """Return the settings of a catalog whose tables lie in the folder that holds this one."""
+    prefix = f"spark.sql.catalog.{name}"
+    return {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.type": "hadoop",
+        f"{prefix}.warehouse": table_path.rstrip("/").rpartition("/")[0],
+    }
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit started this process: then master, jars and memory are its affair."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def local_jars(formats: frozenset[str]) -> list[str]:
+    """
+    Return the jars of `make pipeline` that these formats need.
+
+    Raises:
+        UsageError: they are not there.
+    """
+    folder = Path(os.environ.get(JARS_VARIABLE, JARS_DIR))
+    prefixes = tuple(prefix for name in formats for prefix in _LOCAL_JARS.get(name, ()))
+    found = sorted(str(path) for path in folder.glob("*.jar") if path.name.startswith(prefixes))
+    if prefixes and not found:
+        raise UsageError(
+            f"no jars for {', '.join(sorted(formats))} in {folder}: "
+            f"run `make pipeline` or set {JARS_VARIABLE}"
+        )
+    return found
+
+
+def _local_jvm(formats: frozenset[str]) -> dict[str, str]:
+    # Spark starts "python3" otherwise, which need not have pyarrow or this package.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_CONFIG}"}
+    if jars := local_jars(formats):
+        settings["spark.jars"] = ",".join(jars)
+    return settings

@@ -1,0 +1,1 @@
+"""Where jobs write: each sink stores every batch exactly once, however often the job is killed."""

@@ -1,0 +1,115 @@
+"""
+Runs a streaming query to its end: once over what is there, or until a signal comes.
+
+What is done exactly once is the sink's affair (pipeline/sinks); this module starts, watches and
+stops. SIGTERM and Ctrl-C let the batch at work finish; a second one ends the process at once.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from types import FrameType
+
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from pipeline.errors import PipelineError
+from pipeline.io import Source
+from pipeline.progress import JobProgress
+from pipeline.stall import stalled_partitions
+
+POLL_INTERVAL_S = 0.5
+STALL_LOOK_INTERVAL_S = 60.0
+FINISH_TIMEOUT_S = 600.0
+"""How long a stop waits for the batch at work; whoever starts the process kills it sooner or later."""
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """How a job's query runs."""
+
+    job: str
+    source: Source
+    checkpoint: str
+    is_once: bool
+    interval: timedelta
+    metrics_port: int | None
+
+
+def default_checkpoint(output: str) -> str:
+    """Return the folder beside an output where its job remembers how far it is."""
+    return output.rstrip("/") + ".checkpoint"
+
+
+def run_stream(writer: DataStreamWriter, plan: StreamPlan) -> int:
+    """
+    Run the query and return how many rows it read.
+
+    Raises:
+        PipelineError: records are held back by an open transaction, so that "all" was not all.
+        StreamingQueryException: the query failed.
+    """
+    writer = writer.option("checkpointLocation", plan.checkpoint).queryName(f"gateway-{plan.job}")
+    if plan.is_once:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{int(plan.interval.total_seconds())} seconds")
+    with JobProgress(plan.job, plan.metrics_port) as progress, _stop_signals() as stop:
+        query = writer.start()
+        try:
+            _watch(query, plan, progress, stop)
+        finally:
+            query.stop()
+        if plan.is_once and not stop.is_set() and (stalled := stalled_partitions(plan.source)):
+            progress.show_stalled(stalled)
+            raise PipelineError(f"{plan.job} read all it could, and {len(stalled)} partitions are stalled")
+        return progress.rows
+
+
+def _watch(query: StreamingQuery, plan: StreamPlan, progress: JobProgress, stop: threading.Event) -> None:
+    looked = time.monotonic()
+    while not query.awaitTermination(POLL_INTERVAL_S):  # type: ignore[arg-type]  # fractions are fine
+        progress.show(query.recentProgress)
+        if stop.is_set():
+            _finish_batch(query)
+            break
+        if time.monotonic() - looked > STALL_LOOK_INTERVAL_S:
+            progress.show_stalled(stalled_partitions(plan.source))
+            looked = time.monotonic()
+    progress.show(query.recentProgress)
+
+
+def _finish_batch(query: StreamingQuery) -> None:
+    """Wait until no batch is at work, or until the one that was is followed by another."""
+    deadline = time.monotonic() + FINISH_TIMEOUT_S
+    batches_before = len(query.recentProgress)
+    while time.monotonic() < deadline and query.isActive:
+        if not query.status["isTriggerActive"] or len(query.recentProgress) > batches_before:
+            return
+        time.sleep(POLL_INTERVAL_S / 10)
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """An event that the first SIGTERM or Ctrl-C sets; the second one does what it usually does."""
+    stop = threading.Event()
+    previous = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
+
+    def restore() -> None:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+    def handle(_signum: int, _frame: FrameType | None) -> None:
+        stop.set()
+        restore()
+
+    for signum in previous:
+        signal.signal(signum, handle)
+    try:
+        yield stop
+    finally:
+        restore()

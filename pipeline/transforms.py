@@ -1,0 +1,109 @@
+"""
+What jobs compute, as pure functions from DataFrame to DataFrame: built-in SQL only, no Python a row.
+
+Each ends with a select that names its columns. The layout of the `gw` header is that of
+dedupe.record; tests/pipeline/test_transforms.py holds both against the golden vectors.
+"""
+
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.schema import MINUTE_COUNTS, SESSIONS
+
+SESSION_HEADER_BYTES = 90  # of `gw` with flag 1; without it 34
+BASE_HEADER_BYTES = 34
+
+
+def decoded(records: DataFrame) -> DataFrame:
+    """
+    Add what the `gw` header says; null where there is none or it is too short.
+
+    Adds version, flags, event_key (16 bytes), fingerprint (8 bytes), lane_seq, and of a client
+    session client_hash, session_hash (16 bytes each) and sequence.
+    """
+    gw = F.when(F.length("gw") >= BASE_HEADER_BYTES, F.col("gw"))
+    session = F.when(F.length("gw") >= SESSION_HEADER_BYTES, F.col("gw"))
+    return records.select(
+        "*",
+        _unsigned(gw, 0, 1).cast("int").alias("version"),
+        _unsigned(gw, 1, 1).cast("int").alias("flags"),
+        _slice(gw, 2, 16).alias("event_key"),
+        _slice(gw, 18, 8).alias("fingerprint"),
+        _unsigned(gw, 26, 8).alias("lane_seq"),
+        _slice(session, 34, 16).alias("client_hash"),
+        _slice(session, 50, 16).alias("session_hash"),
+        _unsigned(session, 66, 8).alias("sequence"),
+    )
+
+
+def routed_partition(event_key: Column, client_hash: Column, partitions: int) -> Column:
+    """Return the partition a record belongs to: the rule of dedupe.routing in SQL."""
+    routing_key = F.coalesce(client_hash, event_key)
+    high, low = _unsigned(routing_key, 0, 4), _unsigned(routing_key, 4, 4)
+    # u64 does not fit a bigint: (high * 2**32 + low) mod n, taken apart.
+    return ((high % partitions) * (2**32 % partitions) + low) % partitions
+
+
+def archived(records: DataFrame) -> DataFrame:
+    """Turn schema.RECORD into schema.ARCHIVE."""
+    return records.select(
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        F.col("key").cast("string").alias("message_id"),
+        "source",
+        F.col("value").cast("string").alias("value"),
+        "gw",
+        F.date_format("timestamp", "yyyy-MM-dd").alias("dt"),
+        F.date_format("timestamp", "HH").alias("hr"),
+    )
+
+
+def per_minute(records: DataFrame) -> DataFrame:
+    """Count schema.RECORD into schema.MINUTE_COUNTS; what has no source or type counts as ""."""
+    # Only the column that is asked for is parsed; what is no JSON has no type.
+    event = F.from_json(F.col("value").cast("string"), "type string")
+    typed = records.select(
+        F.date_trunc("minute", "timestamp").alias("minute"),
+        F.coalesce("source", F.lit("")).alias("source"),
+        F.coalesce(event["type"], F.lit("")).alias("type"),
+    )
+    counts = typed.groupBy("minute", "source", "type").agg(F.count("*").alias("events"))
+    return counts.select(*MINUTE_COUNTS.names)
+
+
+def sessions(records: DataFrame, gap: timedelta, lateness: timedelta) -> DataFrame:
+    """
+    Gather schema.RECORD into schema.SESSIONS.
+
+    Args:
+        records: those without a user are left out.
+        gap: a pause that ends a session.
+        lateness: how far partitions may lie apart in log time, in a stream.
+    """
+    event = F.from_json(F.col("value").cast("string"), "userId string, anonymousId string")
+    told = records.select(
+        "timestamp",
+        F.coalesce("source", F.lit("")).alias("source"),
+        F.coalesce(event["userId"], event["anonymousId"]).alias("user"),
+    ).where(F.col("user").isNotNull())
+    watched = told.withWatermark("timestamp", f"{int(lateness.total_seconds())} seconds")
+    window = F.session_window("timestamp", f"{int(gap.total_seconds())} seconds")
+    return (
+        watched.groupBy(window.alias("window"), "source", "user")
+        .agg(F.max("timestamp").alias("ended"), F.count("*").alias("events"))
+        .withColumn("began", F.col("window.start"))
+        .select(*SESSIONS.names)
+    )
+
+
+def _slice(binary: Column, start: int, length: int) -> Column:
+    return F.substring(binary, start + 1, length)
+
+
+def _unsigned(binary: Column, start: int, length: int) -> Column:
+    """Return big-endian bytes as a bigint; null if they need its sign bit."""
+    return F.conv(F.hex(_slice(binary, start, length)), 16, 10).try_cast("bigint")

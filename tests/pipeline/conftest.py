@@ -1,0 +1,99 @@
+"""Fixtures of the Spark tests: one session for the whole run, and jobs started in it."""
+
+import gc
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.cli import main
+from pipeline.session import LOG_CONFIG, create_session
+
+HERE = Path(__file__).parent
+
+# pandas on Spark, which assertDataFrameEqual loads, warns where this is not said before Spark starts.
+os.environ["PYARROW_IGNORE_TIMEZONE"] = "1"
+
+# Half of a short run is the JVM's start and its compiler; tests have no long loops to win it back.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+
+TEST_CONF = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.extensions": (
+        "io.delta.sql.DeltaSparkSessionExtension,"
+        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+    ),
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+# Spark leaves the sockets of its results to the garbage collector.
+LEFT_SOCKETS = (
+    "ignore:unclosed <socket:ResourceWarning",
+    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            for warning in LEFT_SOCKETS:
+                item.add_marker(pytest.mark.filterwarnings(warning))
+
+
+@pytest.fixture(autouse=True)
+def _sockets_closed() -> Iterator[None]:
+    """Collect what Spark left, so that it is not found in the middle of another test."""
+    yield
+    with warnings.catch_warnings(action="ignore"):
+        gc.collect()
+
+
+class Done(NamedTuple):
+    """What a job left behind."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class JobRunner(Protocol):
+    """Runs `python -m pipeline` with these arguments, in the session of the tests."""
+
+    def __call__(self, *arguments: object) -> Done: ...
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The run's session; it knows every source and format."""
+    folder = tmp_path_factory.mktemp("spark")
+    conf = TEST_CONF | {
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.extraJavaOptions": (
+            f"{QUICK_JVM} -Dlog4j2.configurationFile={LOG_CONFIG} -Dderby.system.home={folder}"
+        ),
+    }
+    session = create_session("tests", conf=conf, formats=frozenset({"kafka", "delta", "iceberg"}))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def job(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> JobRunner:
+    """A function that runs one job to its end."""
+
+    def run(*arguments: object) -> Done:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return Done(int(ended.value.code or 0), out, err)
+
+    monkeypatch.setenv("COLUMNS", "200")
+    return run

@@ -1,0 +1,109 @@
+"""Claim: an archive holds every committed record once, in every format, also when the job is killed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dedupe.types import Event
+from pipeline.io import LakeSource, read_lake
+from pipeline.schema import ARCHIVE
+from tests.conftest import TopicFactory
+from tests.pipeline.conftest import JobRunner
+from tests.support.jobs import JobProcess, run_through_kills
+from tests.support.records import RecordMaker, fill_topic
+
+PARTITIONS = 2
+KEPT = {"retention.ms": "-1"}
+KILLS = 3
+SEED = 5
+
+
+@pytest.mark.parametrize("lake_format", ["parquet", "delta", "iceberg"])
+async def test_archive_holds_what_is_committed_and_only_that(
+    lake_format: str,
+    job: JobRunner,
+    spark: SparkSession,
+    kafka_bootstrap: str,
+    topic: TopicFactory,
+    tmp_path: Path,
+) -> None:
+    name = await topic("archive", partitions=PARTITIONS, configs=KEPT)
+    maker = RecordMaker(PARTITIONS, step_ms=60_000)
+    out = tmp_path / "events"
+    command = ["archive", "--source", f"kafka://{kafka_bootstrap}/{name}", "--out", out, "--once"]
+    command += ["--format", lake_format, "--batch-offsets", "150"]
+    await fill_topic(kafka_bootstrap, name, maker.lanes(events(maker, 0, 200)))
+    first = job(*command)
+    await fill_topic(kafka_bootstrap, name, RecordMaker().lanes(events(maker, 900, 950)), commit=False)
+    await fill_topic(kafka_bootstrap, name, maker.lanes(events(maker, 200, 300)))
+    second = job(*command)
+
+    assert (first.exit_code, second.exit_code) == (0, 0), (first, second)
+    stored = read_lake(spark, LakeSource(lake_format, str(out)))
+    assert sorted(row["message_id"] for row in stored.select("message_id").collect()) == sorted(
+        f"id-{n}" for n in range(300)
+    )
+    assert stored.columns == ARCHIVE.names
+    assert {(row["dt"], row["hr"]) for row in stored.select("dt", "hr").distinct().collect()} == {
+        ("2026-01-01", f"{hour:02}") for hour in range(6)
+    }
+
+    audited = job("audit", "--source", f"{lake_format}://{out}", "--report", tmp_path)
+    assert audited.exit_code == 0, audited
+    assert json.loads((tmp_path / "audit.json").read_text())["records"] == 300
+
+
+@pytest.mark.slow
+async def test_archive_is_exact_after_kills(
+    spark: SparkSession, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = await topic("killed", partitions=PARTITIONS, configs=KEPT)
+    maker = RecordMaker(PARTITIONS)
+    lanes = maker.lanes(events(maker, 0, 20_000))
+    await fill_topic(kafka_bootstrap, name, lanes)
+    source, out = f"kafka://{kafka_bootstrap}/{name}", tmp_path / "events"
+
+    command: list[object] = ["archive", "--source", source, "--out", out, "--once", "--batch-offsets", 1000]
+    run_through_kills(tmp_path, command, kills=KILLS, seed=SEED)
+
+    stored = read_lake(spark, LakeSource("parquet", str(out)))
+    sequences = stored.select("partition", F.conv(F.hex(F.substring("gw", 27, 8)), 16, 10).alias("seq"))
+    assert totals(sequences) == {
+        lane: (len(records), len(records), sum(range(len(records)))) for lane, records in lanes.items()
+    }
+
+
+@pytest.mark.slow
+async def test_terminated_job_finishes_its_batch_and_goes_on_later(
+    kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path, job: JobRunner, spark: SparkSession
+) -> None:
+    name = await topic("terminated", partitions=PARTITIONS, configs=KEPT)
+    maker = RecordMaker(PARTITIONS)
+    await fill_topic(kafka_bootstrap, name, maker.lanes(events(maker, 0, 1000)))
+    source, out = f"kafka://{kafka_bootstrap}/{name}", tmp_path / "events"
+    command = ["archive", "--source", source, "--out", out]
+
+    running = JobProcess(tmp_path, *command, "--interval", "1s")
+    running.wait_for_batches(1)
+    exit_code = running.terminate()
+    await fill_topic(kafka_bootstrap, name, maker.lanes(events(maker, 1000, 1100)))
+    done = job(*command, "--once")
+
+    assert exit_code == 0, running.said
+    assert (done.exit_code, done.stdout.split()[0]) == (0, "100"), done
+    assert read_lake(spark, LakeSource("parquet", str(out))).count() == 1100
+
+
+def events(maker: RecordMaker, first: int, end: int) -> list[Event]:
+    """Return the events id-first to id-(end - 1)."""
+    return [maker.event(f"id-{n}") for n in range(first, end)]
+
+
+def totals(sequences: DataFrame) -> dict[int, tuple[int, int, int]]:
+    """Return per partition the rows, the distinct ones, and their sum."""
+    seq = F.col("seq").cast("bigint")
+    rows = sequences.groupBy("partition").agg(F.count(seq), F.count_distinct(seq), F.sum(seq)).collect()
+    return {row[0]: (row[1], row[2], row[3]) for row in rows}

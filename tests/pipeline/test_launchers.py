@@ -1,0 +1,91 @@
+"""Claim: the same jobs run under spark-submit and on a Spark Connect server."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.gateway import Gateway
+from tests.support.http import AUTH, new_event, post
+from tests.support.jobs import QUICK, START_TIMEOUT_S
+from tests.support.processes import HOST, free_port, is_free, kill_when_parent_dies
+
+SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
+MAIN = Path(__file__).resolve().parents[2] / "pipeline" / "__main__.py"
+CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+LOCAL = ("--master", "local[2]", "--conf", "spark.ui.enabled=false", *QUICK)
+ENVIRONMENT = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST}
+
+
+@pytest.fixture
+def log_source(tmp_path: Path) -> Iterator[str]:
+    """The log of a gateway that took forty events."""
+    with Gateway(tmp_path / "gateway") as gateway:
+        with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+            post(client, "/v1/events", {"batch": [new_event() for _ in range(40)]})
+        yield f"log://{gateway.data}"
+
+
+@pytest.fixture
+def connect_url(tmp_path: Path) -> Iterator[str]:
+    """The address of a Spark Connect server of the test's own."""
+    port = free_port()
+    binding = "spark.connect.grpc.binding"
+    command: list[str | Path] = [SPARK_SUBMIT, "--class", CONNECT_SERVER, *LOCAL]
+    command += ["--conf", f"{binding}.port={port}", "--conf", f"{binding}.address={HOST}", "spark-internal"]
+    with (tmp_path / "connect.log").open("wb") as log:
+        server = subprocess.Popen(
+            command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    watcher = kill_when_parent_dies(server.pid)
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while is_free(port):
+            assert server.poll() is None, (tmp_path / "connect.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield f"sc://{HOST}:{port}"
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+        watcher.kill()
+        watcher.communicate()
+
+
+@pytest.mark.slow
+def test_audit_runs_under_spark_submit(log_source: str) -> None:
+    done = run(SPARK_SUBMIT, *LOCAL, MAIN, "audit", "--source", log_source)
+
+    assert done.returncode == 0, done
+    assert b"40 records in 8 partitions" in done.stdout
+
+
+@pytest.mark.slow
+def test_jobs_run_on_spark_connect(log_source: str, connect_url: str, tmp_path: Path) -> None:
+    out = tmp_path / "events"
+    options = ("--remote", connect_url, "--source")
+
+    archived = run(sys.executable, "-m", "pipeline", "archive", *options, log_source, "--out", out, "--once")
+    audited = run(sys.executable, "-m", "pipeline", "audit", *options, f"parquet://{out}")
+
+    assert archived.returncode == 0, archived
+    assert audited.returncode == 0, audited
+    assert b"40 records in 8 partitions" in audited.stdout
+
+
+def run(*command: object) -> subprocess.CompletedProcess[bytes]:
+    words = [str(word) for word in command]
+    return subprocess.run(
+        words,
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
+    )

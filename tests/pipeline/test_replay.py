@@ -1,0 +1,94 @@
+"""Claim: a replay stores what the gateway lacks, once, however often it is run, and goes on after a kill."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dedupe.types import Session
+from tests.conftest import TopicFactory
+from tests.pipeline.conftest import JobRunner
+from tests.support.gateway import Gateway
+from tests.support.http import AUTH, new_event, post
+from tests.support.jobs import JobProcess
+from tests.support.records import RecordMaker, fill_topic
+from tests.support.verdict import assert_sequences_whole, read_sqlite
+
+KEPT = {"retention.ms": "-1"}
+
+
+def test_log_of_one_gateway_is_replayed_into_another(job: JobRunner, tmp_path: Path) -> None:
+    with Gateway(tmp_path / "old") as old, httpx.Client(base_url=old.url, auth=AUTH) as client:
+        for _ in range(5):
+            post(client, "/v1/events", {"batch": [new_event() for _ in range(30)]})
+        post(client, "/v1/events", new_event(), **{"Authorization": "Basic YXBwOg=="})
+    sent = read_sqlite(old.data)
+
+    with Gateway(tmp_path / "new", {"GATEWAY_PARTITIONS": "3"}) as new:
+        command = ["replay", "--source", f"log://{old.data}", "--gateway", new.url]
+        first = job(*command, "--checkpoint", tmp_path / "first", "--write-key", "web=web")
+        again = job(*command, "--checkpoint", tmp_path / "first")
+        anew = job(*command, "--checkpoint", tmp_path / "anew")
+        stored = read_sqlite(new.data)
+
+    assert (first.exit_code, again.exit_code, anew.exit_code) == (0, 0, 0), (first, again, anew)
+    assert first.stdout == "151 accepted, 0 duplicates, 0 conflicts, 0 rejected\n"
+    assert again.stdout == "0 accepted, 0 duplicates, 0 conflicts, 0 rejected\n"
+    assert anew.stdout == "0 accepted, 151 duplicates, 0 conflicts, 0 rejected\n"
+    assert {record.message_id for record in stored} == {record.message_id for record in sent}
+    assert len(stored) == len(sent) == 151
+    assert {record.partition for record in stored} == {0, 1, 2}
+    assert_sequences_whole(stored)
+
+
+@pytest.mark.slow
+async def test_killed_replay_goes_on_and_stores_nothing_twice(
+    kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = await topic("replayed", partitions=2, configs=KEPT)
+    maker = RecordMaker(2)
+    session = Session(b"c" * 16, b"s" * 16, sequence=1)
+    events = [maker.event(f"id-{n}") for n in range(2000)]
+    await fill_topic(
+        kafka_bootstrap, name, maker.lanes([*events, maker.event("in-session", session=session)])
+    )
+
+    with Gateway(tmp_path / "gateway") as gateway:
+        command: list[object] = [
+            "replay",
+            "--source",
+            f"kafka://{kafka_bootstrap}/{name}",
+            "--gateway",
+            gateway.url,
+        ]
+        command += ["--checkpoint", tmp_path / "checkpoint", "--batch-offsets", 200, "--connections", 2]
+        victim = JobProcess(tmp_path, *command, "--rate", 500)
+        try:
+            victim.wait_for_batches(2)
+        finally:
+            victim.kill()
+        after_kill = len(read_sqlite(gateway.data))
+        last = JobProcess(tmp_path, *command)
+        exit_code = last.wait()
+        stored = read_sqlite(gateway.data)
+
+    assert 0 < after_kill < 2000
+    assert exit_code == 0, last.said
+    assert sorted(record.message_id for record in stored) == sorted(event.message_id for event in events)
+
+
+def test_gateway_that_refuses_ends_the_replay(job: JobRunner, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {key: secret-key, source: web, name: Web}\n")
+    with Gateway(tmp_path / "old") as old, httpx.Client(base_url=old.url, auth=AUTH) as client:
+        post(client, "/v1/events", new_event())
+    with Gateway(tmp_path / "new", {"GATEWAY_WRITE_KEYS_FILE": str(keys)}) as new:
+        command = ["replay", "--source", f"log://{old.data}", "--gateway", new.url]
+        command += ["--checkpoint", str(tmp_path / "checkpoint")]
+
+        refused = job(*command)
+        let_in = job(*command, "--write-key", "web=secret-key")
+
+    assert refused.exit_code == 2
+    assert "the gateway refused: 401" in refused.stderr
+    assert let_in.stdout.startswith("1 accepted")

@@ -1,0 +1,76 @@
+"""Claim: sessions end with a pause, and a stream stores each of them once, over several starts."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+from dedupe.types import NewRecord
+from pipeline.schema import RECORD, SESSIONS
+from pipeline.transforms import sessions
+from tests.conftest import TopicFactory
+from tests.pipeline.conftest import JobRunner
+from tests.support.records import START_MS, RecordMaker, fill_topic
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+KEPT = {"retention.ms": "-1"}
+MINUTE_MS = 60_000
+
+
+def test_pause_ends_a_session(spark: SparkSession) -> None:
+    def row(minute: int, value: bytes) -> tuple[Any, ...]:
+        return ("events", 0, minute, NOON + timedelta(minutes=minute), b"id", value, "web", None)
+
+    records = [
+        row(0, b'{"userId":"u"}'),
+        row(29, b'{"userId":"u","anonymousId":"x"}'),
+        row(58, b'{"userId":"u"}'),
+        row(89, b'{"userId":"u"}'),
+        row(10, b'{"anonymousId":"x"}'),
+        row(11, b'{"type":"track"}'),
+    ]
+
+    found = spark.createDataFrame(records, RECORD).transform(
+        sessions, timedelta(minutes=30), timedelta(hours=2)
+    )
+
+    expected = [
+        ("u", "web", NOON, NOON + timedelta(minutes=58), 3),
+        ("u", "web", NOON + timedelta(minutes=89), NOON + timedelta(minutes=89), 1),
+        ("x", "web", NOON + timedelta(minutes=10), NOON + timedelta(minutes=10), 1),
+    ]
+    assertDataFrameEqual(found, spark.createDataFrame(expected, SESSIONS))
+
+
+async def test_stream_stores_a_session_once_it_is_over(
+    job: JobRunner, spark: SparkSession, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = await topic("sessions", configs=KEPT)
+    maker = RecordMaker(1)
+    command = ["sessionize", "--source", f"kafka://{kafka_bootstrap}/{name}", "--out", tmp_path / "sessions"]
+    command += ["--once", "--lateness", "1h"]
+
+    def stored() -> list[int]:
+        rows = spark.read.schema(SESSIONS).parquet(str(tmp_path / "sessions")).collect()
+        return sorted(row["events"] for row in rows)
+
+    await fill_topic(kafka_bootstrap, name, {0: [at(maker, minute) for minute in (0, 10, 20)]})
+    first = job(*command)
+    nothing_yet = stored()
+    await fill_topic(kafka_bootstrap, name, {0: [at(maker, minute) for minute in (25, 300)]})
+    second = job(*command)
+    await fill_topic(kafka_bootstrap, name, {0: [at(maker, minute) for minute in (600, 900)]})
+    third = job(*command)
+
+    assert (first.exit_code, second.exit_code, third.exit_code) == (0, 0, 0), (first, second, third)
+    assert nothing_yet == []
+    assert stored() == [1, 1, 4]
+
+
+def at(maker: RecordMaker, minute: int) -> NewRecord:
+    """Return a record of the one user, at a minute of the day."""
+    record = maker.record(maker.event(f"at-{minute}"))
+    value = b'{"userId":"u","type":"track"}'
+    return record._replace(timestamp_ms=START_MS + minute * MINUTE_MS, value=value)

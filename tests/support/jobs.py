@@ -1,0 +1,96 @@
+"""Spark jobs as processes of their own, killed and started again."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.support.processes import kill_when_parent_dies
+
+START_TIMEOUT_S = 240.0  # ten seconds on two free cores; a loaded machine gets twenty times that
+POLL_INTERVAL_S = 0.05
+
+# Half of a short run is the JVM's start and its compiler.
+QUICK = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+class JobProcess:
+    """`python -m pipeline` with these arguments; what it says on stderr is kept."""
+
+    def __init__(self, folder: Path, *arguments: object) -> None:
+        self._log = folder / "job.log"
+        with self._log.open("ab") as log:
+            self._said_before = log.tell()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "pipeline", *map(str, arguments), *QUICK],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._watcher = kill_when_parent_dies(self._process.pid)
+
+    @property
+    def said(self) -> str:
+        """What this process wrote on stderr so far."""
+        return self._log.read_bytes()[self._said_before :].decode(errors="replace")
+
+    def wait_for_batches(self, count: int) -> None:
+        """Wait until it told of so many batches, or until it ended by itself."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while self.said.count(": batch ") < count and self._process.poll() is None:
+            assert time.monotonic() < deadline, self.said
+            time.sleep(POLL_INTERVAL_S)
+
+    def kill(self) -> None:
+        """End the driver, its JVM and all they started, as a lost machine would."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._reap()
+
+    def terminate(self) -> int:
+        """Ask the driver to stop, and return its exit code."""
+        self._process.terminate()
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait until it ends by itself, and return its exit code."""
+        try:
+            self._process.wait(START_TIMEOUT_S)
+        finally:
+            self._kill_rest()
+        return self._reap()
+
+    def _kill_rest(self) -> None:
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def _reap(self) -> int:
+        code = self._process.wait()
+        self._watcher.kill()
+        self._watcher.communicate()
+        return code
+
+
+def run_through_kills(folder: Path, arguments: list[object], *, kills: int, seed: int) -> str:
+    """
+    Start a job, kill it at a random moment after a batch or two, and so on; let the last start finish.
+
+    `arguments` must make it run once over what is there. Returns what the last one said.
+    """
+    moments = random.Random(seed)
+    for _ in range(kills):
+        victim = JobProcess(folder, *arguments)
+        try:
+            victim.wait_for_batches(moments.randint(1, 2))
+            time.sleep(moments.random())
+        finally:
+            victim.kill()
+    last = JobProcess(folder, *arguments)
+    code = last.wait()
+    assert code == 0, f"exit code {code} (seed {seed}):\n{last.said}"
+    return last.said
