@@ -8,10 +8,8 @@ that it does not take its batch with it.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import orjson
-
 from app.errors import BatchMissingError, InvalidJSONError, TooManyEventsError
-from app.surrogates import mend_surrogates
+from dedupe.document import read_document
 
 
 class Payload(NamedTuple):
@@ -58,12 +56,7 @@ def parse_event(body: bytes) -> Payload:
 
 
 def _loads(body: bytes) -> object:
-    """Parse a body; only one that fails is looked at again, for halves of surrogate pairs."""
     try:
-        document: object = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        try:
-            document = orjson.loads(mend_surrogates(body))
-        except orjson.JSONDecodeError as err:
-            raise InvalidJSONError from err
-    return document
+        return read_document(body)
+    except ValueError as err:
+        raise InvalidJSONError from err

@@ -8,11 +8,11 @@ conflicts.
 
 from collections.abc import Iterable, Iterator
 
-import orjson
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from dedupe.document import read_document
 from dedupe.identity import MESSAGE_ID_BYTES_MAX, canonical_content, fingerprint_of
 
 ORIGINAL, DUPLICATE, CONFLICT, REJECTED = "original", "duplicate", "conflict", "rejected"
@@ -110,10 +110,17 @@ def _identify(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _identity(value: bytes | None) -> tuple[str | None, bytes | None, str | None]:
     """Return messageId and fingerprint, or what is wrong with the value."""
     try:
-        event = orjson.loads(value or b"")
-    except orjson.JSONDecodeError:
+        event = read_document(value or b"")
+    except ValueError:
         return None, None, "it is no JSON"
     message_id = event.get("messageId") if isinstance(event, dict) else None
-    if not isinstance(message_id, str) or not 1 <= len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
+    if not isinstance(event, dict) or not isinstance(message_id, str) or not _has_length(message_id):
         return None, None, "it has no messageId of 1 to 255 bytes"
-    return message_id, fingerprint_of(canonical_content(event)), None
+    try:
+        return message_id, fingerprint_of(canonical_content(event)), None
+    except TypeError:
+        return message_id, None, "it is nested too deep"
+
+
+def _has_length(message_id: str) -> bool:
+    return 1 <= len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX

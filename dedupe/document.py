@@ -1,13 +1,15 @@
 """
-Mends halves of surrogate pairs in a JSON document.
+Reads JSON documents, bodies and events alike: the one parser of gateway and jobs. Pure.
 
 JavaScript cuts strings between the halves of an emoji, and its JSON.stringify then writes one half
-as an escape, `\\ud83d`. That is JSON by the letter, but no Unicode text, and the parser refuses the
-whole body for it. One cut emoji must not cost a batch, so each half becomes U+FFFD, as it would in
-the browser's own TextEncoder.
+of a surrogate pair as an escape, `\\ud83d`. That is JSON by the letter, but no Unicode text, and the
+parser refuses the whole document for it. One cut emoji must not cost a batch, so each half becomes
+U+FFFD, as it would in the browser's own TextEncoder.
 """
 
 import re
+
+import orjson
 
 ESCAPES_MAX = 10_000
 """Surrogate escapes looked at, pairs included: some 20 ms of work that others have to wait for."""
@@ -17,6 +19,20 @@ REPLACEMENT = rb"\ufffd"
 _SURROGATE = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?P<low>\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})"
 )
+
+
+def read_document(document: bytes) -> object:
+    """
+    Parse a JSON document; only one that fails is looked at again, for halves of surrogate pairs.
+
+    Raises:
+        ValueError: it is not JSON (orjson's JSONDecodeError).
+    """
+    try:
+        found: object = orjson.loads(document)
+    except orjson.JSONDecodeError:
+        found = orjson.loads(mend_surrogates(document))
+    return found
 
 
 def mend_surrogates(document: bytes) -> bytes:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.surrogates import ESCAPES_MAX, mend_surrogates
+from dedupe.document import ESCAPES_MAX, mend_surrogates
 
 
 @pytest.mark.parametrize(
