@@ -12,6 +12,8 @@ NODE_SDKS := tests/sdks/node/node_modules/.stamp tests/sdks/browser/node_modules
 SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
+TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars \
+  build/.stamp-nginx build/.stamp-postgres $(SDKS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -24,9 +26,7 @@ run: export GATEWAY_MODE ?= development
 run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variables are passed on
 	@exec $(BIN)/gateway serve
 
-test: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars
-test: build/.stamp-postgres build/.stamp-nginx $(SDKS)
-test: ## run all tests, e.g. make test ARGS="tests/unit -x"
+test: $(TEST_NEEDS) ## run all tests, e.g. make test ARGS="tests/unit -x"
 	@exec $(BIN)/pytest $(ARGS)
 
 check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types and import contracts

@@ -20,7 +20,6 @@ from typing import Any
 import httpx
 import orjson
 
-from loadtests.lossy_proxy import LossyProxy
 from tests.support.gateway import Gateway
 
 BATCH_EVENTS = 100
