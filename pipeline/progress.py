@@ -113,20 +113,22 @@ class JobProgress:
 def lag_of(batch: StreamingQueryProgress) -> int | None:
     """Return how many offsets the sources had beyond this batch; None if they do not say."""
     lag = 0
-    for source in batch.sources:
-        end, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
+    # The progress object's own fields hold offsets as Python's text of them, which is no JSON.
+    for source in json.loads(batch.json)["sources"]:
+        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         if latest is None or end is None:
             return None
         lag += sum(latest.values()) - sum(end.get(partition, 0) for partition in latest)
     return lag
 
 
-def _offsets(text: str | None) -> dict[str, int] | None:
-    """Return the offsets of a topic, {"topic": {"0": 5}}, or of an embedded log, {"0": 5}."""
-    try:
-        found = json.loads(text or "null")
-    except ValueError:
-        return None
+def _offsets(found: object) -> dict[str, int] | None:
+    """Return the offsets of a topic, {"topic": {"0": 5}}, or of an embedded log, {"0": 5}, maybe as text."""
+    if isinstance(found, str):
+        try:
+            found = json.loads(found)
+        except ValueError:
+            return None
     if isinstance(found, dict) and len(found) == 1:
         (only,) = found.values()
         found = only if isinstance(only, dict) else found

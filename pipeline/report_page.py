@@ -6,6 +6,7 @@ from typing import Any
 
 BARS_MAX = 60
 WIDTH, HEIGHT = 900, 160
+BAR_WIDTH_MAX = 110
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1c2430;--soft:#667085;--line:#d9dee7;--paper:#fff;--bar:#3b6fd4;
@@ -77,7 +78,7 @@ def _chart(bars: Sequence[tuple[str, int]]) -> str:
     fold = -(-len(bars) // BARS_MAX)
     folded = [(bars[i][0], sum(n for _, n in bars[i : i + fold])) for i in range(0, len(bars), fold)]
     top = max(number for _, number in folded) or 1
-    step = WIDTH / len(folded)
+    step = min(WIDTH / len(folded), BAR_WIDTH_MAX)
     shapes = []
     for place, (label, number) in enumerate(folded):
         height = max(1.0, number / top * HEIGHT) if number else 0.0

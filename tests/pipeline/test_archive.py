@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -13,6 +14,7 @@ from pipeline.schema import ARCHIVE
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.jobs import JobProcess, run_through_kills
+from tests.support.processes import HOST, free_port
 from tests.support.records import RecordMaker, fill_topic
 
 PARTITIONS = 2
@@ -86,13 +88,18 @@ async def test_terminated_job_finishes_its_batch_and_goes_on_later(
     source, out = f"kafka://{kafka_bootstrap}/{name}", tmp_path / "events"
     command = ["archive", "--source", source, "--out", out]
 
-    running = JobProcess(tmp_path, *command, "--interval", "1s")
+    port = free_port()
+    running = JobProcess(tmp_path, *command, "--interval", "1s", "--metrics-port", port)
     running.wait_for_batches(1)
+    async with httpx.AsyncClient() as client:
+        metrics = (await client.get(f"http://{HOST}:{port}/metrics")).text
     exit_code = running.terminate()
     await fill_topic(kafka_bootstrap, name, maker.lanes(events(maker, 1000, 1100)))
     done = job(*command, "--once")
 
     assert exit_code == 0, running.said
+    assert 'pipeline_rows_total{job="archive"} 1000.0' in metrics
+    assert 'pipeline_lag_offsets{job="archive"} 0.0' in metrics
     assert (done.exit_code, done.stdout.split()[0]) == (0, "100"), done
     assert read_lake(spark, LakeSource("parquet", str(out))).count() == 1100
 

@@ -41,6 +41,27 @@ def test_log_of_one_gateway_is_replayed_into_another(job: JobRunner, tmp_path: P
     assert_sequences_whole(stored)
 
 
+@pytest.mark.parametrize("lake_format", ["parquet", "delta", "iceberg"])
+async def test_part_of_an_archive_is_replayed(
+    lake_format: str, job: JobRunner, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = await topic("archived", partitions=2, configs=KEPT)
+    maker = RecordMaker(2, step_ms=60_000)
+    await fill_topic(kafka_bootstrap, name, maker.lanes(maker.event(f"id-{n}") for n in range(100)))
+    source, out = f"kafka://{kafka_bootstrap}/{name}", tmp_path / "events"
+    assert job("archive", "--source", source, "--out", out, "--format", lake_format, "--once").exit_code == 0
+
+    with Gateway(tmp_path / "gateway") as gateway:
+        command = ["replay", "--source", f"{lake_format}://{out}", "--gateway", gateway.url]
+        command += ["--since", "2026-01-01T00:30Z", "--until", "2026-01-01T01:00Z"]
+        done = job(*command, "--checkpoint", tmp_path / "checkpoint")
+        stored = read_sqlite(gateway.data)
+
+    assert done.exit_code == 0, done
+    assert done.stdout == "30 accepted, 0 duplicates, 0 conflicts, 0 rejected\n"
+    assert len(stored) == 30
+
+
 @pytest.mark.slow
 async def test_killed_replay_goes_on_and_stores_nothing_twice(
     kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
