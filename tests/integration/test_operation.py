@@ -78,6 +78,7 @@ def test_events_are_printed_as_lines(client: httpx.Client, gateway: Gateway) -> 
     value = line["value"]
     assert value == {
         **{name: field for name, field in event.items() if name != "writeKey"},
+        "context": {"ip": "127.0.0.1"},
         "receivedAt": value["receivedAt"],
     }
     assert abs(line["timestamp"] / 1000 - time.time()) < 60
