@@ -13,7 +13,7 @@ SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chro
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
 TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars \
-  build/.stamp-nginx build/.stamp-postgres $(SDKS)
+  build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(SDKS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -147,6 +147,13 @@ HAVE_CHROMIUM := command -v chromium >/dev/null
 build/sdks/.stamp-chromium:
 	@$(HAVE_CHROMIUM) || { $(APT_INSTALL) chromium; } || true
 	@$(HAVE_CHROMIUM) || { echo "The tests run SDKs in a browser: install Chromium, then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
+
+HAVE_CURL := command -v curl >/dev/null
+
+build/.stamp-curl:
+	@$(HAVE_CURL) || { $(APT_INSTALL) curl; } || true
+	@$(HAVE_CURL) || { echo "The tests type what README prints: install curl, then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@
 
 HAVE_NGINX := command -v nginx >/dev/null
