@@ -15,9 +15,8 @@ from datetime import timedelta
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.transforms import decoded, routed_partition
-
-RECORD_VERSION = 1
+from dedupe.record import VERSION as VERSION_READ
+from pipeline.transforms import BASE_HEADER_BYTES, decoded, routed_partition
 
 FOREIGN = "foreign"
 VERSION = "version"
@@ -33,7 +32,7 @@ OUTSIDE_RETENTION = "outside_retention"
 
 VIOLATIONS = {
     FOREIGN: "no gateway wrote it: its gw header is missing or too short",
-    VERSION: "its record version is not 1",
+    VERSION: f"its record version is not {VERSION_READ}",
     WRONG_PARTITION: "its key belongs into another partition",
     GAP: "records before it are missing: lane_seq jumps",
     ORDER: "its lane_seq is not larger than those before it",
@@ -67,7 +66,7 @@ def examined(records: DataFrame, partitions: int) -> DataFrame:
         client_hash, session_hash, sequence, expected_partition, seq_before (largest lane_seq of the
         partition so far, null at first), and `faults`, the kinds of _FLAGS as bits.
     """
-    is_readable = (F.length("gw") >= 34) & (F.col("version") == RECORD_VERSION)
+    is_readable = (F.length("gw") >= BASE_HEADER_BYTES) & (F.col("version") == VERSION_READ)
     own = records.transform(decoded).select(
         "partition",
         "offset",
@@ -163,7 +162,7 @@ def _faults() -> Column:
     lane_seq, seq_before = F.col("lane_seq"), F.col("seq_before")
     conditions = {
         FOREIGN: F.col("is_headless") | F.col("version").isNull(),
-        VERSION: F.col("version") != RECORD_VERSION,
+        VERSION: F.col("version") != VERSION_READ,
         WRONG_PARTITION: F.col("expected_partition") != F.col("partition"),
         GAP: lane_seq > seq_before + 1,
         ORDER: lane_seq <= seq_before,

@@ -15,7 +15,7 @@ from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.jobs import JobProcess, run_through_kills
 from tests.support.processes import HOST, free_port
-from tests.support.records import RecordMaker, fill_topic
+from tests.support.records import RecordMaker, fill_topic, open_transaction
 
 PARTITIONS = 2
 KEPT = {"retention.ms": "-1"}
@@ -102,6 +102,23 @@ async def test_terminated_job_finishes_its_batch_and_goes_on_later(
     assert 'pipeline_lag_offsets{job="archive"} 0.0' in metrics
     assert (done.exit_code, done.stdout.split()[0]) == (0, "100"), done
     assert read_lake(spark, LakeSource("parquet", str(out))).count() == 1100
+
+
+async def test_archive_behind_an_open_transaction_says_so(
+    job: JobRunner, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = await topic("stalled", partitions=PARTITIONS, configs=KEPT)
+    maker = RecordMaker(PARTITIONS)
+    lanes = maker.lanes(events(maker, 0, 100))
+    hung = await open_transaction(kafka_bootstrap, name, 0, lanes[0])
+    source = f"kafka://{kafka_bootstrap}/{name}"
+
+    done = job("archive", "--source", source, "--out", tmp_path / "events", "--once")
+
+    await hung.abort_transaction()
+    await hung.stop()
+    assert done.exit_code == 2, done
+    assert "partition 0 is stalled: an open transaction at offset 0" in done.stderr
 
 
 def events(maker: RecordMaker, first: int, end: int) -> list[Event]:
