@@ -61,9 +61,10 @@ def serve() -> None:
         import uvloop
 
         from app.environment import refuse_unknown_variables
+        from app.log_settings import load
         from app.logging_setup import configure_logging
         from app.main import serve as serve_gateway
-        from app.settings import Settings, load
+        from app.settings import Settings
 
         refuse_unknown_variables()
         settings = load(Settings)
@@ -96,9 +97,9 @@ def events(
 
     def run() -> None:
         from app.event_reader import Span
+        from app.log_settings import LogSettings, load
         from app.logging_setup import configure_logging
         from app.main import print_events
-        from app.settings import LogSettings, load
 
         configure_logging(level="warning", is_json=False)
         span = Span(is_from_start=from_start or not follow, is_followed=follow)

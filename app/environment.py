@@ -5,7 +5,8 @@ import os
 import re
 from collections.abc import Mapping
 
-from app.settings import PREFIX, Settings, variable_of
+from app.log_settings import PREFIX, variable_of
+from app.settings import Settings
 from dedupe.errors import ConfigurationError
 
 CLIENT_VARIABLES = frozenset({"GATEWAY_ADMIN_URL", "GATEWAY_URL", "GATEWAY_WRITE_KEY"})

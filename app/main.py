@@ -24,11 +24,12 @@ from app.edge_metrics import EdgeCollector
 from app.event_reader import FOLLOW_POLL_S, Span, Write, read_events
 from app.guards import Guards
 from app.key_file import KeyFile
+from app.log_settings import LogSettings, variable_of
 from app.metrics import RequestMetrics
 from app.problems import Problems
 from app.process import Server, bind, stop_signals, supervise, url_of
 from app.protocol import EdgeProtocol
-from app.settings import LogSettings, Settings, variable_of
+from app.settings import Settings
 from dedupe.adapters.kafka_log import KafkaConfig, KafkaStore
 from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
 from dedupe.adapters.rocks_index import RocksStore

@@ -12,8 +12,8 @@ import typer
 from app.console import EXIT_ERROR, guarded, run_async, write_lines
 
 if TYPE_CHECKING:
+    from app.log_settings import LogSettings
     from app.quarantine_reader import Wanted
-    from app.settings import LogSettings
     from dedupe.log import LogStore
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -141,8 +141,8 @@ def _on_log(read: Read) -> None:
     """Run a command's work on the log of the settings; a log that does not exist yet is an empty one."""
 
     async def run() -> None:
+        from app.log_settings import LogSettings, load
         from app.main import open_for_reading
-        from app.settings import LogSettings, load
 
         settings = load(LogSettings)
         async with open_for_reading(settings) as store:

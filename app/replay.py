@@ -17,8 +17,8 @@ import httpx
 import orjson
 
 from app.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT
+from app.log_settings import LogSettings
 from app.quarantine_reader import Kept, Place, Wanted, read_quarantine
-from app.settings import LogSettings
 from dedupe.errors import ConfigurationError
 from dedupe.log import LogStore
 from dedupe.record import parse_identity

@@ -12,10 +12,11 @@ import typer.main
 
 from app.cli import app as command_line
 from app.environment import CLIENT_VARIABLES
+from app.log_settings import variable_of
 from app.problems import PROBLEMS
 from app.receipts import REASONS
 from app.routes.paths import PATHS
-from app.settings import Settings, variable_of
+from app.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(

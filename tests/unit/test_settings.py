@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.environment import refuse_unknown_variables
-from app.settings import LogSettings, Settings, load, settings_table, variable_of
+from app.log_settings import LogSettings, load, variable_of
+from app.settings import Settings, settings_table
 from app.units import format_duration, format_size, parse_duration, parse_size
 from dedupe.errors import ConfigurationError
 
