@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 import typer
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from pipeline.errors import PipelineError
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.simplefilter("ignore")
     try:
         app(arguments)
-    except (PipelineError, PySparkException) as err:
+    except (PipelineError, PySparkException, Py4JError) as err:
         print(f"pipeline: {_sentence(err)}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:

@@ -7,7 +7,9 @@ spark-submit (the cluster's Spark, whose settings win), or Spark Connect (`--rem
 
 import os
 import sys
+import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -89,14 +91,36 @@ def create_session(
     return spark
 
 
-def iceberg_catalog(name: str, table_path: str) -> dict[str, str]:
-    """Return the settings of a catalog whose tables lie in the folder that holds this one."""
-    prefix = f"spark.sql.catalog.{name}"
-    return {
-        prefix: "org.apache.iceberg.spark.SparkCatalog",
-        f"{prefix}.type": "hadoop",
-        f"{prefix}.warehouse": table_path.rstrip("/").rpartition("/")[0],
-    }
+@dataclass(frozen=True)
+class IcebergTable:
+    """A table by its name in a catalog of the folder that holds it, for what Iceberg does only by name."""
+
+    path: str
+
+    @property
+    def catalog(self) -> str:
+        # A session keeps what it first knew of a catalog, so each folder has a name of its own.
+        return f"archive_{zlib.crc32(self._folder.encode()):08x}"
+
+    @property
+    def name(self) -> str:
+        return self.path.rstrip("/").rpartition("/")[2]
+
+    @property
+    def conf(self) -> dict[str, str]:
+        """What the session must be told."""
+        prefix = f"spark.sql.catalog.{self.catalog}"
+        return {
+            prefix: "org.apache.iceberg.spark.SparkCatalog",
+            f"{prefix}.type": "hadoop",
+            # The archive job writes by path, behind this catalog's back.
+            f"{prefix}.cache-enabled": "false",
+            f"{prefix}.warehouse": self._folder,
+        }
+
+    @property
+    def _folder(self) -> str:
+        return self.path.rstrip("/").rpartition("/")[0]
 
 
 def is_submitted() -> bool:

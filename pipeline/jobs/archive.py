@@ -7,12 +7,10 @@ import typer
 
 from pipeline import options
 from pipeline.io import LakeSource, stream_records
-from pipeline.session import create_session, iceberg_catalog
+from pipeline.session import IcebergTable, create_session
 from pipeline.sinks.lake import create_table, lake_writer
 from pipeline.streams import StreamPlan, default_checkpoint, run_stream
 from pipeline.transforms import archived
-
-CATALOG = "archive"
 
 
 class LakeFormat(StrEnum):
@@ -43,14 +41,15 @@ def archive(
     May be killed and started again at any time: it goes on where its checkpoint says.
     """
     lake = LakeSource(lake_format.value, out)
-    settings = iceberg_catalog(CATALOG, out) if lake_format is LakeFormat.ICEBERG else {}
+    settings = IcebergTable(out).conf if lake_format is LakeFormat.ICEBERG else {}
     spark = create_session(
         "archive",
         remote=remote,
         conf=settings | dict(conf or []),
         formats=source.formats | lake.formats,
     )
-    create_table(spark, lake, CATALOG)
+    if lake_format is LakeFormat.ICEBERG:
+        create_table(spark, IcebergTable(out))
     records = stream_records(spark, source, job="archive", offsets_per_batch=batch_offsets)
     plan = StreamPlan("archive", source, checkpoint or default_checkpoint(out), once, interval, metrics_port)
     rows = run_stream(lake_writer(records.transform(archived), lake), plan)

@@ -10,10 +10,9 @@ from pyspark.sql import functions as F
 from pipeline import options
 from pipeline.errors import PipelineError, UsageError
 from pipeline.io import LakeSource, read_lake
-from pipeline.session import create_session, iceberg_catalog
+from pipeline.session import IcebergTable, create_session
 from pipeline.sinks.lake import FOLDERS
 
-CATALOG = "archive"
 ROWS_PER_FILE_MAX = 2_000_000  # about 250 MB of events
 
 
@@ -38,7 +37,8 @@ def compact(
     if not isinstance(source, LakeSource):
         raise UsageError(f"{source} is no archive")
     day = before or datetime.now(UTC).strftime("%Y-%m-%d")
-    settings = iceberg_catalog(CATALOG, source.path) if source.format == "iceberg" else {}
+    table = IcebergTable(source.path)
+    settings = table.conf if source.format == "iceberg" else {}
     spark = create_session("compact", remote=remote, conf=settings | dict(conf or []), formats=source.formats)
     if source.format == "parquet":
         if out is None:
@@ -47,10 +47,9 @@ def compact(
     elif source.format == "delta":
         spark.sql(f"OPTIMIZE delta.`{source.path}` WHERE dt < '{day}'")
     else:
-        name = source.path.rstrip("/").rpartition("/")[2]
         spark.sql(
-            f"CALL {CATALOG}.system.rewrite_data_files(table => '{name}', where => 'dt < \"{day}\"', "
-            "options => map('min-input-files', '2'))"
+            f"CALL {table.catalog}.system.rewrite_data_files(table => '{table.name}', "
+            f"where => 'dt < \"{day}\"', options => map('min-input-files', '2'))"
         )
     print(f"{source} is compacted up to {day}")
 

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipeline.io import LakeSource
 from pipeline.schema import ARCHIVE
+from pipeline.session import IcebergTable
 
 FOLDERS = ("dt", "hr")
 
@@ -24,13 +25,10 @@ def lake_writer(archive: DataFrame, out: LakeSource) -> DataStreamWriter:
     return writer.partitionBy(*FOLDERS)
 
 
-def create_table(spark: SparkSession, out: LakeSource, catalog: str) -> None:
+def create_table(spark: SparkSession, table: IcebergTable) -> None:
     """Create an Iceberg table that is not there yet; the other formats create themselves."""
-    if out.format != "iceberg":
-        return
     columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in ARCHIVE)
-    folders = ", ".join(FOLDERS)
-    name = out.path.rstrip("/").rpartition("/")[2]
     spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {catalog}.`{name}` ({columns}) USING iceberg PARTITIONED BY ({folders})"
+        f"CREATE TABLE IF NOT EXISTS {table.catalog}.`{table.name}` ({columns}) "
+        f"USING iceberg PARTITIONED BY ({', '.join(FOLDERS)})"
     )

@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.io import LakeSource, read_lake
+from pipeline.session import IcebergTable
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.records import RecordMaker, fill_topic
@@ -46,5 +47,6 @@ async def test_small_files_are_merged(
 
 def files_of(spark: SparkSession, archive: LakeSource) -> int:
     if archive.format == "iceberg":
-        return spark.read.format("iceberg").load(f"{archive.path}#files").count()
+        table = IcebergTable(archive.path)
+        return spark.table(f"{table.catalog}.{table.name}.files").count()
     return len(read_lake(spark, archive).inputFiles())
