@@ -11,6 +11,7 @@ What the edge refuses by itself, under the core's GatewayError.
       TooManyEventsError               more events than one request may carry
       RequestTooLargeError             its events with batch-level fields merged in exceed the limit
       IdempotencyKeyInvalidError       Idempotency-Key is empty or too long
+      FingerprintsInvalidError         Gateway-Fingerprints does not hold one for each event
       WriteKeyMissingError             no write key anywhere
       InvalidWriteKeyError             a write key that is unknown
         DisabledWriteKeyError          a write key whose source is switched off; same code
@@ -85,6 +86,12 @@ class IdempotencyKeyInvalidError(RequestError):
     """The Idempotency-Key header is empty or too long."""
 
     code = "idempotency_key_invalid"
+
+
+class FingerprintsInvalidError(RequestError):
+    """The Gateway-Fingerprints header does not hold one fingerprint for each event."""
+
+    code = "fingerprints_invalid"
 
 
 class WriteKeyMissingError(RequestError):

@@ -12,7 +12,7 @@ routes.post_events -> **Identifier.identify**, Router.submit -> Lane.submit -> a
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from dedupe.identity import MESSAGE_ID_BYTES_MAX, RETRY_FIELDS, Identity, canoni
 from dedupe.quarantine import Quarantine
 from dedupe.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.routing import partition_of
-from dedupe.types import Event
+from dedupe.types import Event, Fingerprint
 
 NOT_AN_OBJECT = "not_an_object"
 EVENT_TOO_LARGE = "event_too_large"
@@ -71,6 +71,8 @@ class Arrival(NamedTuple):
     received_ms: int
     default_type: str = "track"
     idempotency_key: bytes | None = None
+    fingerprints: Sequence[Fingerprint] = ()
+    """Of the items as their clients sent them, where stored records are sent again; else empty."""
     client_ip: str | None = None
     """Becomes `context.ip` of events without; no part of what they say, since retries come from elsewhere."""
 
@@ -196,7 +198,9 @@ class _Request:
         identifier, source = self._identifier, self._arrival.source
         key = identifier.identity.message_key(source, message_id)
         partition = partition_of(key, identifier.partitions)
-        return Event(key, partition, fingerprint_of(content), source, message_id, value, flags)
+        known = self._arrival.fingerprints
+        fingerprint = known[index] if known else fingerprint_of(content)
+        return Event(key, partition, fingerprint, source, message_id, value, flags)
 
     def refused(self, index: int, item: object, refusal: _RefusedError) -> tuple[Rejection, Event]:
         """Return what the client is told of a refused item, and the quarantine event that keeps it."""

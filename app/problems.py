@@ -43,6 +43,9 @@ PROBLEMS: dict[str, Problem] = {
         BAD_REQUEST, "the events with the batch-level fields merged in are larger than allowed"
     ),
     "idempotency_key_invalid": Problem(BAD_REQUEST, "Idempotency-Key must have 1 to 255 bytes"),
+    "fingerprints_invalid": Problem(
+        BAD_REQUEST, "Gateway-Fingerprints must have 16 hex digits for each event, separated by commas"
+    ),
     "write_key_missing": Problem(BAD_REQUEST, "the request has no write key"),
     "invalid_write_key": Problem(HTTPStatus.UNAUTHORIZED, "the write key is unknown or disabled"),
     "not_found": Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path"),

@@ -8,6 +8,7 @@ lost answer, as often as it likes: the gateway knows what it has stored.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import httpx
 import pyarrow as pa
@@ -66,12 +67,20 @@ def publish(events: DataFrame, target: Target) -> Verdicts:
     Post events, those of one partition in the order of their offsets.
 
     Args:
-        events: partition, offset, source and value of each.
+        events: partition, offset, source and value of each; and fingerprint (8 bytes), where the
+            gateway that stored them gave them one.
 
     Raises:
         PipelineError: the gateway refused, or could not be reached for RETRY_FOR_S.
     """
-    ordered = events.select("partition", "offset", F.coalesce("source", F.lit("")).alias("source"), "value")
+    has_fingerprints = "fingerprint" in events.columns
+    ordered = events.select(
+        "partition",
+        "offset",
+        F.coalesce("source", F.lit("")).alias("source"),
+        "value",
+        (F.lower(F.hex("fingerprint")) if has_fingerprints else F.lit(None).cast("string")).alias("known_by"),
+    )
     ordered = ordered.repartition(target.tasks, "partition").sortWithinPartitions("partition", "offset")
     answers = ordered.mapInArrow(_poster(target), VERDICTS)
     sums = answers.agg(*(F.sum(name).alias(name) for name in _ARROW.names)).collect()[0]
@@ -84,38 +93,47 @@ def _poster(target: Target) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.
         with httpx.Client(base_url=target.url, timeout=REQUEST_TIMEOUT_S) as client:
             for batch in batches:
                 verdicts = Verdicts()
-                sources, values = (batch.column(name).to_pylist() for name in ("source", "value"))
-                for source, events in _requests(zip(sources, values, strict=True)):
+                columns = (batch.column(name).to_pylist() for name in ("source", "value", "known_by"))
+                for source, events in _requests(map(_Posted, *columns)):
                     pace.wait(len(events))
                     verdicts += _post(client, target.write_keys.get(source, source), events)
-                columns = [[getattr(verdicts, name)] for name in _ARROW.names]
-                yield pa.record_batch(columns, schema=_ARROW)
+                yield pa.record_batch([[getattr(verdicts, name)] for name in _ARROW.names], schema=_ARROW)
 
     return post
 
 
-def _requests(events: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, list[bytes]]]:
+class _Posted(NamedTuple):
+    """One event on its way."""
+
+    source: str
+    value: bytes
+    known_by: str | None  # its fingerprint in hex
+
+
+def _requests(events: Iterable[_Posted]) -> Iterator[tuple[str, list[_Posted]]]:
     """Cut a run of events into requests: of one source each, and not too large."""
-    source_before, taken, size = "", list[bytes](), 0
-    for source, value in events:
-        is_full = len(taken) == REQUEST_EVENTS_MAX or size + len(value) > REQUEST_BYTES_MAX
-        if taken and (is_full or source != source_before):
+    source_before, taken, size = "", list[_Posted](), 0
+    for event in events:
+        is_full = len(taken) == REQUEST_EVENTS_MAX or size + len(event.value) > REQUEST_BYTES_MAX
+        if taken and (is_full or event.source != source_before):
             yield source_before, taken
             taken, size = [], 0
-        source_before = source
-        taken.append(value)
-        size += len(value)
+        source_before = event.source
+        taken.append(event)
+        size += len(event.value)
     if taken:
         yield source_before, taken
 
 
-def _post(client: httpx.Client, write_key: str, events: list[bytes]) -> Verdicts:
-    body = b'{"batch":[' + b",".join(events) + b"]}"
+def _post(client: httpx.Client, write_key: str, events: list[_Posted]) -> Verdicts:
+    body = b'{"batch":[' + b",".join(event.value for event in events) + b"]}"
+    known = [event.known_by for event in events if event.known_by is not None]
+    headers = {"Gateway-Fingerprints": ",".join(known)} if len(known) == len(events) else {}
     deadline = time.monotonic() + RETRY_FOR_S
     while True:
         pause, said = RETRY_AFTER_S, "no answer"
         try:
-            answer = client.post(PATH, content=body, auth=(write_key, ""))
+            answer = client.post(PATH, content=body, headers=headers, auth=(write_key, ""))
         except httpx.TransportError as err:
             said = repr(err)
         else:

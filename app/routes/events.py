@@ -13,7 +13,7 @@ from fastapi import Request, Response
 from app.auth import WriteKeys, find_write_key, key_in_head
 from app.body import BodyLimits, read_body
 from app.body_memory import LEASE, Lease
-from app.errors import IdempotencyKeyInvalidError
+from app.errors import FingerprintsInvalidError, IdempotencyKeyInvalidError
 from app.identify import Arrival, Identifier
 from app.payload import Payload, parse_batch, parse_event, parse_events
 from app.prefer import Return, return_preference
@@ -22,7 +22,9 @@ from app.routes.path_table import Handler
 from app.routes.paths import Kind, Path
 from dedupe.admission import Admission
 from dedupe.clock import Clock, Deadline
+from dedupe.identity import FINGERPRINT_BYTES
 from dedupe.router import Router
+from dedupe.types import Fingerprint
 
 IDEMPOTENCY_KEY_BYTES_MAX = 255
 
@@ -105,7 +107,14 @@ async def post_events(
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     received_ms = ingest.clock.now_ms()
     client_ip = request.scope["client"][0] if ingest.sets_context_ip and request.scope["client"] else None
-    arrival = Arrival(source.id, received_ms, event_type, _idempotency_key(headers), client_ip)
+    arrival = Arrival(
+        source.id,
+        received_ms,
+        event_type,
+        _idempotency_key(headers),
+        _fingerprints(headers, len(payload.items)),
+        client_ip,
+    )
     found = ingest.identifier.identify(payload, arrival)
     del body, payload, first  # the events are all that is needed of them, and of the memory
     lease.hold(found.size_bytes)
@@ -133,6 +142,20 @@ def _idempotency_key(headers: dict[bytes, bytes]) -> bytes | None:
     if key is not None and not 0 < len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
         raise IdempotencyKeyInvalidError
     return key
+
+
+def _fingerprints(headers: dict[bytes, bytes], count: int) -> list[Fingerprint]:
+    """Return the fingerprints that stored records had when they came first; empty without the header."""
+    header = headers.get(b"gateway-fingerprints")
+    if header is None:
+        return []
+    try:
+        fingerprints = [bytes.fromhex(part.decode("ascii")) for part in header.split(b",")]
+    except ValueError:
+        fingerprints = []
+    if len(fingerprints) != count or any(len(found) != FINGERPRINT_BYTES for found in fingerprints):
+        raise FingerprintsInvalidError
+    return fingerprints
 
 
 def _return_preference(request: Request) -> Return | None:

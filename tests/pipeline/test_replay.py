@@ -41,6 +41,24 @@ def test_log_of_one_gateway_is_replayed_into_another(job: JobRunner, tmp_path: P
     assert_sequences_whole(stored)
 
 
+def test_replayed_events_are_those_that_the_client_sent(job: JobRunner, tmp_path: Path) -> None:
+    """What a gateway adds to an event makes it no other, there and for the retry of its client."""
+    batch = {"batch": [new_event() for _ in range(30)], "context": {"app": {"name": "shop"}}}
+    with Gateway(tmp_path / "old") as old:
+        with httpx.Client(base_url=old.url, auth=AUTH) as client:
+            post(client, "/v1/batch", batch)
+            post(client, "/v1/page", {"messageId": "without-type"})
+        command = ["replay", "--source", f"log://{old.data}", "--write-key", "web=web"]
+        there = job(*command, "--gateway", old.url, "--checkpoint", tmp_path / "there")
+        with Gateway(tmp_path / "new") as new, httpx.Client(base_url=new.url, auth=AUTH) as client:
+            elsewhere = job(*command, "--gateway", new.url, "--checkpoint", tmp_path / "elsewhere")
+            late = post(client, "/v1/batch", batch)
+
+    assert there.stdout == "0 accepted, 31 duplicates, 0 conflicts, 0 rejected\n"
+    assert elsewhere.stdout == "31 accepted, 0 duplicates, 0 conflicts, 0 rejected\n"
+    assert (late.headers["Gateway-Duplicates"], late.content) == ("30", b'{"success":true}')
+
+
 @pytest.mark.parametrize("lake_format", ["parquet", "delta", "iceberg"])
 async def test_part_of_an_archive_is_replayed(
     lake_format: str, job: JobRunner, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path

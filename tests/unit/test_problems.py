@@ -29,6 +29,7 @@ STATUSES = {
     "too_many_events": 400,
     "request_too_large": 400,
     "idempotency_key_invalid": 400,
+    "fingerprints_invalid": 400,
     "write_key_missing": 400,
     "invalid_write_key": 401,
     "not_found": 404,
