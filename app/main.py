@@ -174,8 +174,11 @@ async def _run(
             drain_timeout_s=settings.drain_timeout,
             linger_s=settings.drain_linger,
         )
-    except* GatewayError as group:
-        raise group.exceptions[0] from None
+    except ExceptionGroup as group:  # not `except*`: until Python 3.11.4 it groups what is raised in it
+        known, unforeseen = group.split(GatewayError)
+        if known is None or unforeseen is not None:
+            raise
+        raise known.exceptions[0] from None
     log.info("stopped")
 
 
