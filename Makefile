@@ -142,11 +142,13 @@ build/sdks/jvm/.stamp: tests/sdks/jvm/pom.xml | build/.stamp-java
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $< dependency:copy-dependencies
 	@touch $@
 
-HAVE_CHROMIUM := command -v chromium >/dev/null
+# The driver that steers Chromium is a Node of its own, which loads libatomic.
+HAVE_CHROMIUM := command -v chromium >/dev/null && $(PYTHON) -c 'import ctypes; ctypes.CDLL("libatomic.so.1")' 2>/dev/null
 
 build/sdks/.stamp-chromium:
-	@$(HAVE_CHROMIUM) || { $(APT_INSTALL) chromium; } || true
-	@$(HAVE_CHROMIUM) || { echo "The tests run SDKs in a browser: install Chromium, then try again." >&2; exit 1; }
+	@$(HAVE_CHROMIUM) || { $(APT_INSTALL) chromium libatomic1; } || true
+	@$(HAVE_CHROMIUM) || { \
+	  echo "The tests run SDKs in a browser: install Chromium and libatomic1, then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@
 
 HAVE_CURL := command -v curl >/dev/null
