@@ -46,8 +46,8 @@ class ServerSDK(SDK):
         return set(orjson.loads(output))
 
 
-def _python(environment: str, driver: str) -> list[str | Path]:
-    return [BUILD / "python" / environment / "bin" / "python", HERE / "python" / driver]
+def _python(environment: str, package: str) -> list[str | Path]:
+    return [BUILD / "python" / environment / "bin" / "python", HERE / "python" / "driver.py", package]
 
 
 def _node(driver: str, *arguments: str) -> list[str | Path]:
@@ -58,7 +58,7 @@ def _java(driver: str) -> list[str | Path]:
     return ["java", "-cp", f"{BUILD / 'jvm'}/*", HERE / "jvm" / driver]
 
 
-SEGMENT_PYTHON = ServerSDK(name="segment-python-2.4.0", command=_python("segment-2.4.0", "segment_driver.py"))
+SEGMENT_PYTHON = ServerSDK(name="segment-python-2.4.0", command=_python("segment-2.4.0", "segment.analytics"))
 
 SERVER_SDKS = [
     ServerSDK(name="segment-java-3.5.4", command=_java("SegmentDriver.java")),
@@ -81,6 +81,6 @@ SERVER_SDKS = [
         gives_up=frozenset({Fault.ANSWER_LATE, Fault.ANSWER_TRUNCATED}),
     ),
     SEGMENT_PYTHON,
-    ServerSDK(name="segment-python-2.3.4", command=_python("segment-2.3.4", "segment_driver.py")),
-    ServerSDK(name="rudder-python-2.1.9", command=_python("rudder-2.1.9", "rudder_driver.py")),
+    ServerSDK(name="segment-python-2.3.4", command=_python("segment-2.3.4", "segment.analytics")),
+    ServerSDK(name="rudder-python-2.1.9", command=_python("rudder-2.1.9", "rudderstack.analytics")),
 ]

@@ -1,26 +1,25 @@
 """
-Send events with segment-analytics-python, one batch a name, and wait for each batch.
+Send events with segment-analytics-python or rudder-sdk-python, one batch a name, and wait for each batch.
 
-Usage: segment_driver.py HOST TIMEOUT_S EVENTS_PER_NAME NAME...
+Usage: driver.py PACKAGE HOST TIMEOUT_S EVENTS_PER_NAME NAME...
 Prints as JSON the names of which the SDK gave up an event.
 """
 
 import json
 import sys
+from importlib import import_module
 from typing import Any
-
-from segment.analytics.client import Client
 
 
 def main() -> None:
-    host, timeout_s, events_per_name, *names = sys.argv[1:]
+    package, host, timeout_s, events_per_name, *names = sys.argv[1:]
     given_up: set[str] = set()
 
     def on_error(_error: Exception, items: list[dict[str, Any]]) -> None:
         given_up.update(item["event"] for item in items)
 
-    client = Client(
-        "segment-python",
+    client = import_module(f"{package}.client").Client(
+        "python",
         host=host,
         timeout=float(timeout_s),
         upload_size=int(events_per_name),
