@@ -22,9 +22,7 @@ class IndexIdentity(NamedTuple):
     partition: int
     partitions: int
     key_check: bytes  # dedupe.identity.Identity.check_value
-    window_ms: int
-    keys_max: int
-    format_version: int = 1
+    format_version: int = 2
 
 
 class IndexState(NamedTuple):
@@ -93,7 +91,7 @@ class DedupeIndex(Protocol):
         """Forget everything and begin anew at log offset `start`. Raises IndexCorruptError."""
 
     def covers(self, offset: Offset) -> bool:
-        """Whether no entry at or above `offset` can have been dropped since the last `reset`."""
+        """Whether it began at or below `offset`, and can have dropped no entry at or above it since."""
 
     def close(self) -> None:
         """Release files and locks. Idempotent, never raises."""
@@ -101,6 +99,13 @@ class DedupeIndex(Protocol):
 
 class IndexStore(Protocol):
     """Opens the indexes of one process."""
+
+    async def prepare(self, identity: IndexIdentity) -> None:
+        """
+        Do what of opening may take long, elsewhere than in the event loop; then `open` is quick.
+
+        Raises IndexUnavailableError: `open` would hold the loop, and this has to be tried again.
+        """
 
     def open(self, identity: IndexIdentity) -> DedupeIndex:
         """

@@ -15,6 +15,9 @@ from dedupe.types import LogRecord, NewRecord, Offset
 Crashpoint: TypeAlias = Callable[[str], None]
 """Called with the name of a commit step just after it; tests end the process in it."""
 
+NOTE_BYTES_MAX = 4000
+"""Kafka's own bound of what a note is kept in is 4,096 (`offset.metadata.max.bytes`)."""
+
 
 def no_crashpoint(_name: str) -> None:
     """What production passes as its crash point."""
@@ -52,12 +55,28 @@ class PartitionLog(Protocol):
         RetriableError.
         """
 
-    def read(self, start: Offset, end: Offset) -> AsyncGenerator[Sequence[LogRecord], None]:
+    async def offset_at(self, timestamp_ms: int) -> Offset:
+        """
+        Return an offset at or below that of the first committed record which is as new as this.
+
+        Every record below it is older; of those from it on, some may be. If no record is as new, it
+        is the end of `bounds`. Raises RetriableError.
+        """
+
+    def read(
+        self, start: Offset, end: Offset, *, records_max: int | None = None
+    ) -> AsyncGenerator[Sequence[LogRecord], None]:
         """
         Yield the committed records of [start, end) in offset order, in batches.
 
         Begins at the log start, loudly, when `start` is below it. Ends by position: also when the
         last offsets before `end` hold no record.
+
+        Args:
+            start: first offset of interest.
+            end: where to stop, exclusive.
+            records_max: end after so many records, and fetch little more than they are. Recovery
+                often wants a few only, of all lanes at once.
 
         Raises:
             RetriableError: the log cannot be reached or stopped answering.
@@ -95,7 +114,34 @@ class LogStore(Protocol):
         """Return the topic's partition count, 0 if there is no such topic. Raises RetriableError."""
 
     def partition_log(self, topic: str, partition: int) -> PartitionLog:
-        """Return one partition; nothing is fenced or read yet. `bounds` and `read` need no fence."""
+        """Return one partition; nothing is fenced or read yet. Only `append` needs a fence."""
+
+    async def notes(self, name: str, topic: str) -> dict[int, str]:
+        """
+        Return the newest note of this name of each partition that has one.
+
+        Raises:
+            RetriableError: the log cannot be reached.
+            ConfigurationError: the log does not let this process read notes.
+        """
+
+    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
+        """
+        Keep a note with the log, durably, in the place of an earlier one of the same name.
+
+        It belongs to the log: it is lost with the topic, and found by every process that opens the
+        log. Kafka forgets it a week after it was written last, so a running gateway renews it.
+
+        Args:
+            name: what kind of note, lower-case letters.
+            topic: one that exists.
+            partition: whose note it is.
+            text: at most NOTE_BYTES_MAX bytes as UTF-8.
+
+        Raises:
+            RetriableError: it may or may not be kept; do it again.
+            ConfigurationError: the log does not let this process write notes.
+        """
 
     async def close(self) -> None:
         """Release everything; partition logs handed out must be closed before. Bounded in time."""
