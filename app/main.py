@@ -137,6 +137,7 @@ async def _run(
         index_path(settings.data_dir),
         lanes=settings.partitions + settings.quarantine_partitions,
         memory_bytes=settings.index_memory,
+        keys_max=settings.index_keys_max // settings.partitions,
     )
     router = build_router(settings, store, indexes, identity=identity, clock=clock, crashpoint=crashpoint)
     ingest = build_ingest(settings, router, identity=identity, guards=guards, clock=clock)

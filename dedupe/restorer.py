@@ -42,8 +42,6 @@ class Restorer:
             partition=partition,
             partitions=context.partitions,
             key_check=context.identity.check_value,
-            window_ms=context.policy.window_ms,
-            keys_max=context.policy.keys_max,
         )
         self._index: DedupeIndex | None = None
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)

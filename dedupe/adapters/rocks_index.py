@@ -44,7 +44,7 @@ _STEP_PREFIX = b"step"
 class RocksStore:
     """The indexes of one process, in root/<topic>/<partition>."""
 
-    def __init__(self, root: Path, *, lanes: int, memory_bytes: int) -> None:
+    def __init__(self, root: Path, *, lanes: int, memory_bytes: int, keys_max: int) -> None:
         """
         Take the folder and the memory that all lanes of this process share.
 
@@ -52,17 +52,22 @@ class RocksStore:
             root: made when the first index is opened.
             lanes: how many indexes will be open at once, >= 1.
             memory_bytes: for memtables and block caches; LANE_BYTES_MIN a lane at least.
+            keys_max: how many newest keys a lane must remember, see tuning_for.
 
         Raises:
             ConfigurationError: too little memory.
         """
         self._root = root
-        self._lane_bytes = memory_bytes // lanes
-        if self._lane_bytes < LANE_BYTES_MIN:
+        lane_bytes = memory_bytes // lanes
+        if lane_bytes < LANE_BYTES_MIN:
             raise ConfigurationError(
                 f"index memory of {memory_bytes} bytes is too little for {lanes} lanes: "
                 f"each needs at least {LANE_BYTES_MIN}"
             )
+        self._tuning = tuning_for(lane_bytes, keys_max)
+
+    async def prepare(self, identity: IndexIdentity) -> None:
+        """See IndexStore."""
 
     def open(self, identity: IndexIdentity) -> "RocksIndex":
         """
@@ -73,7 +78,7 @@ class RocksStore:
             IndexUnavailableError: another process, or an index still open in this one, holds the
                 lock, or the system is out of disk or files. The index must be kept.
         """
-        return RocksIndex(self._path(identity), identity, tuning_for(self._lane_bytes, identity.keys_max))
+        return RocksIndex(self._path(identity), identity, self._tuning)
 
     def discard(self, identity: IndexIdentity) -> None:
         """See IndexStore. Refuses while anybody has the index open."""

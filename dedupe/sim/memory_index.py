@@ -79,6 +79,9 @@ class MemoryStore:
         self._disks: dict[_Place, _Disk] = {}
         self._opened: dict[_Place, MemoryIndex] = {}
 
+    async def prepare(self, identity: IndexIdentity) -> None:
+        """See IndexStore. There is nothing to wait for."""
+
     def open(self, identity: IndexIdentity) -> "MemoryIndex":
         """
         See IndexStore.

@@ -17,16 +17,15 @@ IDENTITY = IndexIdentity(
     partition=3,
     partitions=8,
     key_check=b"\x01" * 16,
-    window_ms=604_800_000,
-    keys_max=1_000_000,
 )
+KEYS_MAX = 1_000_000
+"""How many keys a lane under the contract must remember."""
+
 OTHER_IDENTITIES = {
     "log_id": IDENTITY._replace(log_id="log-2"),
     "partitions": IDENTITY._replace(partitions=9),
     "key_check": IDENTITY._replace(key_check=b"\x02" * 16),
-    "window_ms": IDENTITY._replace(window_ms=604_800_001),
-    "keys_max": IDENTITY._replace(keys_max=1_000_001),
-    "format_version": IDENTITY._replace(format_version=2),
+    "format_version": IDENTITY._replace(format_version=1),
 }
 
 

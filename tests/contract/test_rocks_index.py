@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dedupe.adapters.rocks_index import LANE_BYTES_MIN, RocksStore
 from dedupe.index import IndexUpdate
-from tests.contract.index_contract import IDENTITY, IndexContract
+from tests.contract.index_contract import IDENTITY, KEYS_MAX, IndexContract
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -16,7 +16,7 @@ KILLED_PROCESS = """
 import os, pickle, signal, sys
 from dedupe.adapters.rocks_index import LANE_BYTES_MIN, RocksStore
 root, identity, updates = pickle.load(sys.stdin.buffer)
-index = RocksStore(root, lanes=1, memory_bytes=LANE_BYTES_MIN).open(identity)
+index = RocksStore(root, lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=1_000_000).open(identity)
 for update in updates:
     index.apply(update)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -28,7 +28,7 @@ class TestRocksIndex(IndexContract):
 
     def make_store(self, root: Path) -> RocksStore:
         """See IndexContract."""
-        return RocksStore(root / "index", lanes=1, memory_bytes=LANE_BYTES_MIN)
+        return RocksStore(root / "index", lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=KEYS_MAX)
 
     def apply_and_die(self, root: Path, updates: Sequence[IndexUpdate]) -> None:
         """See IndexContract."""

@@ -25,10 +25,10 @@ from dedupe.index import EMPTY_STATE, IndexState, IndexUpdate
 from dedupe.recovery import index_update
 from dedupe.types import Entry
 from dedupe.window import Step, Window, WindowPolicy
-from tests.contract.index_contract import IDENTITY, entry_of, key_of, update_of
+from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, update_of
 
 REPOSITORY = Path(__file__).parents[2]
-SMALL = tuning_for(LANE_BYTES_MIN, IDENTITY.keys_max)
+SMALL = tuning_for(LANE_BYTES_MIN, KEYS_MAX)
 TINY = Tuning(
     write_buffer_bytes=64 * 1024,  # RocksDB takes no less
     meta_buffer_bytes=64 * 1024,
@@ -249,7 +249,7 @@ def test_entry_of_another_length_is_not_believed(tmp_path: Path) -> None:
 
 
 def test_folder_that_is_not_an_index_is_refused_until_discarded(tmp_path: Path) -> None:
-    store = RocksStore(tmp_path, lanes=1, memory_bytes=LANE_BYTES_MIN)
+    store = RocksStore(tmp_path, lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=KEYS_MAX)
     path = tmp_path / IDENTITY.topic / str(IDENTITY.partition)
     path.mkdir(parents=True)
     (path / "LOCK").touch()
@@ -347,8 +347,8 @@ import sys
 from pathlib import Path
 from tests.integration.test_rocks_index import BATCH, build
 from dedupe.adapters.rocks_index import RocksStore, LANE_BYTES_MIN
-from tests.contract.index_contract import IDENTITY, update_of
-index = RocksStore(Path(sys.argv[1]), lanes=1, memory_bytes=LANE_BYTES_MIN).open(IDENTITY)
+from tests.contract.index_contract import IDENTITY, KEYS_MAX, update_of
+index = RocksStore(Path(sys.argv[1]), lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=KEYS_MAX).open(IDENTITY)
 index.apply(update_of(0, BATCH))
 print("open", flush=True)
 sys.stdin.readline()
@@ -358,7 +358,7 @@ index.close()
 
 
 def test_index_of_a_living_process_is_reported_and_kept(tmp_path: Path) -> None:
-    store = RocksStore(tmp_path, lanes=1, memory_bytes=LANE_BYTES_MIN)
+    store = RocksStore(tmp_path, lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=KEYS_MAX)
     with subprocess.Popen(
         [sys.executable, "-c", HOLDING_PROCESS, tmp_path],
         cwd=REPOSITORY,
@@ -382,7 +382,7 @@ def test_index_of_a_living_process_is_reported_and_kept(tmp_path: Path) -> None:
 
 
 def test_error_still_at_hand_does_not_hold_the_lock(tmp_path: Path) -> None:
-    store = RocksStore(tmp_path, lanes=1, memory_bytes=LANE_BYTES_MIN)
+    store = RocksStore(tmp_path, lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=KEYS_MAX)
     index = store.open(IDENTITY)
     index.apply(update_of(0, BATCH))
     index._opened().entries.put(key_of(3), b"")
@@ -533,7 +533,7 @@ def test_memory_is_divided_among_the_lanes() -> None:
 
 def test_too_little_memory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError):
-        RocksStore(tmp_path, lanes=9, memory_bytes=9 * LANE_BYTES_MIN - 1)
+        RocksStore(tmp_path, lanes=9, memory_bytes=9 * LANE_BYTES_MIN - 1, keys_max=KEYS_MAX)
 
 
 # ---- dropped files

@@ -152,8 +152,6 @@ class World:
             partition=partition,
             partitions=CLEAN.partitions,
             key_check=self.identity.check_value,
-            window_ms=self.policy.window_ms,
-            keys_max=self.policy.keys_max,
         )
 
     # ---- clients

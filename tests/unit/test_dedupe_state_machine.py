@@ -54,7 +54,7 @@ class DedupeMachine(RuleBasedStateMachine):
     @initialize(policy=st.sampled_from(POLICIES))
     def begin(self, policy: WindowPolicy) -> None:
         self.policy = policy
-        self.identity = IndexIdentity("log", "events", 0, 1, IDENTITY.check_value, *policy)
+        self.identity = IndexIdentity("log", "events", 0, 1, IDENTITY.check_value)
         self.store = MemoryStore()
         self.log: list[Committed] = []
         self.log_start: Offset = 0

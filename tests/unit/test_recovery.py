@@ -13,7 +13,7 @@ from dedupe.window import Step, Window, WindowPolicy
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 POLICY = WindowPolicy(window_ms=6_400, keys_max=640)
-INDEX_IDENTITY = IndexIdentity("log", "events", 0, 1, IDENTITY.check_value, *POLICY)
+INDEX_IDENTITY = IndexIdentity("log", "events", 0, 1, IDENTITY.check_value)
 CHECK = RecordCheck(IDENTITY, partition=0, partitions=1)
 
 
