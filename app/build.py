@@ -1,6 +1,7 @@
 """Builds the gateway's parts from its settings, whatever log and index it is given."""
 
 import asyncio
+from functools import partial
 
 from app.auth import OpenKeys
 from app.body import BodyLimits
@@ -25,10 +26,19 @@ from dedupe.lane import Lane
 from dedupe.lane_context import IdentityGate, LaneContext, LaneTimes
 from dedupe.lane_queue import QueueLimits
 from dedupe.log import Crashpoint, LogStore
+from dedupe.pinning import load_skips, pin
 from dedupe.quarantine import Quarantine
 from dedupe.router import Router
 from dedupe.types import Stream
 from dedupe.window import WindowPolicy
+
+
+def streams_of(settings: Settings) -> tuple[Stream, Stream]:
+    """Return the clean stream and its quarantine."""
+    return (
+        Stream(settings.topic, settings.partitions),
+        Stream(settings.quarantine_topic, settings.quarantine_partitions),
+    )
 
 
 def build_router(
@@ -38,12 +48,15 @@ def build_router(
     *,
     identity: Identity,
     clock: Clock,
+    is_pinned: bool,
     crashpoint: Crashpoint,
 ) -> Router:
     """Return the router over all lanes of both streams, none of them running yet."""
-    clean = Stream(settings.topic, settings.partitions)
-    quarantine = Stream(settings.quarantine_topic, settings.quarantine_partitions)
-    gate = IdentityGate(clean.partitions + quarantine.partitions)
+    clean, quarantine = streams = streams_of(settings)
+    gate = IdentityGate(
+        clean.partitions + quarantine.partitions,
+        None if is_pinned else partial(pin, store, streams, identity),
+    )
     restore_slots = asyncio.Semaphore(settings.restore_concurrency)
     policy = WindowPolicy(
         window_ms=round(settings.window * 1000), keys_max=settings.index_keys_max // settings.partitions
@@ -60,6 +73,7 @@ def build_router(
             policy=policy,
             gate=gate,
             restore_slots=restore_slots,
+            load_skips=partial(load_skips, store, stream.topic),
             limits=_queue_limits(settings),
             times=_lane_times(settings),
             crashpoint=crashpoint,

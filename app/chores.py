@@ -12,10 +12,12 @@ from app.settings import Settings
 from app.stats import newest_timestamp_ms
 from app.version import VERSION
 from dedupe.clock import Clock
-from dedupe.errors import RetriableError
+from dedupe.errors import GatewayError, RetriableError
 from dedupe.router import Router
 
 READY_POLL_S = 0.05
+NOTES_RENEWAL_S = 12 * 3600.0
+"""Kafka forgets them after a week by default (`offsets.retention.minutes`), at least after a day."""
 TRIM_PAUSE_S = 0.02
 """Between two steps of deletion, so that commits get their turn."""
 
@@ -57,6 +59,16 @@ async def watch_disk(router: Router, path: Path, *, free_min_bytes: int, interva
             report("disk room", has_room=has_room, free_bytes=free_bytes, free_min_bytes=free_min_bytes)
         router.has_disk_room = has_room
         await asyncio.sleep(interval_s)
+
+
+async def keep_notes(renew: Callable[[], Awaitable[None]]) -> None:
+    """Write what is noted with the log once more, long before Kafka forgets it."""
+    while True:
+        await asyncio.sleep(NOTES_RENEWAL_S)
+        try:
+            await renew()
+        except GatewayError as err:
+            log.warning("notes of the log not renewed, trying again later", error=str(err))
 
 
 async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim) -> None:

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from dedupe.errors import ConfigurationError
 from dedupe.lane_state import LaneState
 from dedupe.router import Router
+from dedupe.supervisor import keep_running
 
 SIGNAL_EXIT_CODE = 128
 """A second signal ends the process with this plus the signal's number, as shells report it."""
@@ -145,7 +146,7 @@ async def supervise(
     async with asyncio.TaskGroup() as running:
         housework = [running.create_task(chore) for chore in chores]
         serving = [running.create_task(server.serve([listener])) for server, listener in servers]
-        lanes = [running.create_task(lane.run()) for lane in router.all_lanes]
+        lanes = [running.create_task(keep_running(lane)) for lane in router.all_lanes]
         await stop.wait()
         router.drain()
         for lane, task in zip(router.all_lanes, lanes, strict=True):

@@ -50,7 +50,7 @@ class _Disk:
         self.unsynced.clear()
         self.state = EMPTY_STATE._replace(applied_offset=start)
         self.steps = ()
-        self.complete_from = 0
+        self.complete_from = start
 
     def apply(self, update: IndexUpdate) -> None:
         """Take one update, and remember what it replaced."""

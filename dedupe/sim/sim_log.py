@@ -19,7 +19,7 @@ from random import Random
 import structlog
 
 from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
-from dedupe.log import Crashpoint, no_crashpoint
+from dedupe.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
 from dedupe.types import LogRecord, NewRecord, Offset
 
 READ_RECORDS_MAX = 100
@@ -182,12 +182,13 @@ class SimStore:
         self.is_available = True
         self._log_id = log_id
         self._partitions: dict[str, list[SimPartition]] = {}
+        self._notes: dict[tuple[str, str], dict[int, str]] = {}
 
     def another(self, *, crashpoint: Crashpoint = no_crashpoint) -> "SimStore":
         """Return another process's connection to the same log."""
         other = SimStore(log_id=self._log_id, crashpoint=crashpoint)
         other.dice = self.dice
-        other._partitions = self._partitions
+        other._partitions, other._notes = self._partitions, self._notes
         return other
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -214,17 +215,34 @@ class SimStore:
 
     async def partitions_of(self, topic: str) -> int:
         """See LogStore."""
-        await self.dice.step()
-        if not self.is_available:
-            raise RetriableError("the simulated log is unavailable")
+        await self._reach()
         return len(self._partitions.get(topic, ()))
 
     def partition_log(self, topic: str, partition: int) -> "SimLog":
         """See LogStore."""
         return SimLog(self, topic, partition)
 
+    async def notes(self, name: str, topic: str) -> dict[int, str]:
+        """See LogStore."""
+        await self._reach()
+        return dict(self._notes.get((name, topic), {}))
+
+    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
+        """See LogStore."""
+        assert len(text.encode()) <= NOTE_BYTES_MAX
+        assert partition < len(self._partitions[topic])
+        await self._reach()
+        self._notes.setdefault((name, topic), {})[partition] = text
+        if self.dice.says(self.dice.faults.lose_reply):
+            raise RetriableError("simulated: the note was not answered")
+
     async def close(self) -> None:
         """See LogStore. The log itself stays."""
+
+    async def _reach(self) -> None:
+        await self.dice.step()
+        if not self.is_available or self.dice.says(self.dice.faults.unavailable):
+            raise RetriableError("the simulated log is unavailable")
 
 
 class SimLog:
@@ -257,20 +275,33 @@ class SimLog:
         await self._call(RetriableError)
         return self._partition.log_start, self._partition.last_stable_offset
 
-    async def read(self, start: Offset, end: Offset) -> AsyncGenerator[Sequence[LogRecord], None]:
+    async def offset_at(self, timestamp_ms: int) -> Offset:
+        """See PartitionLog."""
+        await self._call(RetriableError)
+        for record in self._partition.records:
+            if record.timestamp_ms >= timestamp_ms:
+                return record.offset
+        return self._partition.last_stable_offset
+
+    async def read(
+        self, start: Offset, end: Offset, *, records_max: int | None = None
+    ) -> AsyncGenerator[Sequence[LogRecord], None]:
         """See PartitionLog."""
         position = start
-        while position < end:
+        left = end - start if records_max is None else records_max
+        while position < end and left > 0:
             await self._call(RetriableError)
             partition = self._partition
             if position < partition.log_start:
                 self._report.warning(
                     "reading from the log start", asked=position, log_start=partition.log_start
                 )
-            batch = partition.between(position, min(end, partition.last_stable_offset))[:READ_RECORDS_MAX]
+            batch = partition.between(position, min(end, partition.last_stable_offset))
+            batch = batch[: min(left, READ_RECORDS_MAX)]
             if not batch:
                 return
             yield batch
+            left -= len(batch)
             position = batch[-1].offset + 1
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:

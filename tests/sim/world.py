@@ -7,6 +7,7 @@ told is remembered, and `judge` compares it with the log.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from dedupe.lane_context import IdentityGate, LaneContext, LaneTimes
 from dedupe.lane_queue import Outcome, QueueLimits
 from dedupe.lane_state import LaneState
 from dedupe.log import Crashpoint, no_crashpoint
+from dedupe.pinning import load_skips, pin
 from dedupe.quarantine import Quarantine
 from dedupe.record import parse_identity
 from dedupe.router import Router
@@ -84,10 +86,14 @@ class World:
         self._tasks = [asyncio.ensure_future(lane.run()) for lane in self.router.all_lanes]
         return self.router
 
-    def build(self, crashpoint: Crashpoint = no_crashpoint) -> Router:
+    def build(self, crashpoint: Crashpoint = no_crashpoint, *, is_pinned: bool = False) -> Router:
         """Return a process's router whose lanes do not run yet."""
         store = self.log.another(crashpoint=crashpoint)
-        gate = IdentityGate(CLEAN.partitions + QUARANTINE.partitions)
+        streams = (CLEAN, QUARANTINE)
+        gate = IdentityGate(
+            CLEAN.partitions + QUARANTINE.partitions,
+            None if is_pinned else partial(pin, store, streams, self.identity),
+        )
         slots = asyncio.Semaphore(2)
 
         def lanes_of(stream: Stream, first_number: int, crashpoint: Crashpoint) -> list[Lane]:
@@ -101,6 +107,7 @@ class World:
                 policy=self.policy,
                 gate=gate,
                 restore_slots=slots,
+                load_skips=partial(load_skips, store, stream.topic),
                 limits=QueueLimits(batch_events_max=7),
                 times=QUICK,
                 dice=Random(0),
