@@ -6,7 +6,8 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
-from dedupe.adapters.kafka_log import KafkaConfig, KafkaStore
+from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.log import Crashpoint
 from dedupe.types import LogRecord
 from tests.conftest import TopicFactory
@@ -29,7 +30,9 @@ class KafkaWorld(LogWorld):
     async def trim(self, partition: int, first_kept: LogRecord) -> None:
         """See LogWorld."""
         place = TopicPartition(self.topic, partition)
-        await self._store.admin.delete_records({place: RecordsToDelete(first_kept.offset)})
+        await self._store.cluster.ask(
+            lambda admin: admin.delete_records({place: RecordsToDelete(first_kept.offset)})
+        )
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dedupe.adapters.kafka_log import KafkaConfig, KafkaLog, KafkaStore
+from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
 from dedupe.errors import NotAppendedError, OutcomeUnknownError
 from dedupe.types import NewRecord
 from tests.support.kafka import KafkaBroker, create_topic

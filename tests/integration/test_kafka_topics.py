@@ -13,7 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from dedupe.adapters import kafka_topics
-from dedupe.adapters.kafka_log import KafkaConfig, KafkaStore
+from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
 from dedupe.errors import ConfigurationError, RetriableError
 from tests.conftest import TopicFactory
