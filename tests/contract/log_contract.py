@@ -255,7 +255,7 @@ class LogContract:
         for number in (0, 10, 20):
             records += at(await log.append(records_of(number, 3)), records_of(number, 3))
 
-        for number in (-START_MS, -START_MS - 2, -1, 0, 1, 5, 10, 12, 13, 20, 22, 23, 10**12):
+        for number in (-START_MS, -START_MS - 1, -START_MS - 2, -1, 0, 1, 5, 10, 12, 13, 20, 22, 23, 10**12):
             await assert_offset_at(log, START_MS + number, records)
 
     async def test_offset_at_with_no_record_as_new_leaves_nothing_to_read(self, world: LogWorld) -> None:
