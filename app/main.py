@@ -30,7 +30,8 @@ from app.problems import Problems
 from app.process import Server, bind, stop_signals, supervise, url_of
 from app.protocol import EdgeProtocol
 from app.settings import Settings
-from dedupe.adapters.kafka_log import KafkaConfig, KafkaStore
+from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
 from dedupe.adapters.rocks_index import RocksStore
 from dedupe.adapters.sqlite_log import SqliteStore

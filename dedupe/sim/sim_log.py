@@ -134,6 +134,15 @@ class SimPartition:
         low, high = (bisect_left(self.records, at, key=attrgetter("offset")) for at in (start, end))
         return self.records[low:high]
 
+    def offset_at(self, timestamp_ms: int) -> Offset:
+        """Return the end of the last record before the first that is as new, as markers make Kafka do."""
+        at = self.log_start
+        for record in self.between(at, self.last_stable_offset):
+            if record.timestamp_ms >= timestamp_ms:
+                return at
+            at = record.offset + 1
+        return self.last_stable_offset
+
     def trim(self, log_start: Offset) -> None:
         """Forget everything below an offset, as retention does; what is undecided stays."""
         self.log_start = max(self.log_start, min(log_start, self.last_stable_offset))
@@ -188,7 +197,8 @@ class SimStore:
         """Return another process's connection to the same log."""
         other = SimStore(log_id=self._log_id, crashpoint=crashpoint)
         other.dice = self.dice
-        other._partitions, other._notes = self._partitions, self._notes
+        other._partitions = self._partitions
+        other._notes = self._notes
         return other
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -225,24 +235,30 @@ class SimStore:
     async def notes(self, name: str, topic: str) -> dict[int, str]:
         """See LogStore."""
         await self._reach()
+        self._fail_at_random(self.dice.faults.unavailable)
         return dict(self._notes.get((name, topic), {}))
 
     async def note(self, name: str, topic: str, partition: int, text: str) -> None:
         """See LogStore."""
-        assert len(text.encode()) <= NOTE_BYTES_MAX
         assert partition < len(self._partitions[topic])
+        assert len(text.encode()) <= NOTE_BYTES_MAX
         await self._reach()
+        self._fail_at_random(self.dice.faults.unavailable)
         self._notes.setdefault((name, topic), {})[partition] = text
-        if self.dice.says(self.dice.faults.lose_reply):
-            raise RetriableError("simulated: the note was not answered")
+        await self.dice.step()
+        self._fail_at_random(self.dice.faults.lose_reply)
 
     async def close(self) -> None:
         """See LogStore. The log itself stays."""
 
     async def _reach(self) -> None:
         await self.dice.step()
-        if not self.is_available or self.dice.says(self.dice.faults.unavailable):
+        if not self.is_available:
             raise RetriableError("the simulated log is unavailable")
+
+    def _fail_at_random(self, probability: float) -> None:
+        if self.dice.says(probability):
+            raise RetriableError("simulated: no answer about notes")
 
 
 class SimLog:
@@ -278,17 +294,13 @@ class SimLog:
     async def offset_at(self, timestamp_ms: int) -> Offset:
         """See PartitionLog."""
         await self._call(RetriableError)
-        for record in self._partition.records:
-            if record.timestamp_ms >= timestamp_ms:
-                return record.offset
-        return self._partition.last_stable_offset
+        return self._partition.offset_at(timestamp_ms)
 
     async def read(
         self, start: Offset, end: Offset, *, records_max: int | None = None
     ) -> AsyncGenerator[Sequence[LogRecord], None]:
         """See PartitionLog."""
-        position = start
-        left = end - start if records_max is None else records_max
+        position, left = start, end - start if records_max is None else records_max
         while position < end and left > 0:
             await self._call(RetriableError)
             partition = self._partition
@@ -296,13 +308,12 @@ class SimLog:
                 self._report.warning(
                     "reading from the log start", asked=position, log_start=partition.log_start
                 )
-            batch = partition.between(position, min(end, partition.last_stable_offset))
-            batch = batch[: min(left, READ_RECORDS_MAX)]
+            found = partition.between(position, min(end, partition.last_stable_offset))
+            batch = found[: min(READ_RECORDS_MAX, left)]
             if not batch:
                 return
             yield batch
-            left -= len(batch)
-            position = batch[-1].offset + 1
+            position, left = batch[-1].offset + 1, left - len(batch)
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         """See PartitionLog."""
