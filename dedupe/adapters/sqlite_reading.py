@@ -57,7 +57,7 @@ class Readers:
             except BaseException:
                 connection.close()
                 raise
-        except sqlite3.Error as err:
+        except (sqlite3.Error, MemoryError) as err:
             raise translated(err) from err
         self._give_back(connection)
         return result
