@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from app import chores
 from app.admin import create_admin
 from app.build import build_guards, build_ingest, build_port, build_router
-from app.data_dir import check_format, index_path, locked, sqlite_path
+from app.data_dir import check_format, index_path, locked, refuse_lost_log, sqlite_path
 from app.edge import create_edge
 from app.edge_metrics import EdgeCollector
 from app.event_reader import FOLLOW_POLL_S, Span, Write, read_events
@@ -226,6 +226,7 @@ async def _open_log(settings: Settings, crashpoint: Crashpoint, stop: asyncio.Ev
 
 
 async def _open_sqlite(settings: Settings, crashpoint: Crashpoint) -> LogStore:
+    refuse_lost_log(settings.data_dir)
     store = await SqliteStore.open(sqlite_path(settings.data_dir), crashpoint=crashpoint)
     try:
         await store.create_topic(settings.topic, settings.partitions)
