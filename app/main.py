@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from app import chores
 from app.admin import create_admin
 from app.build import build_guards, build_ingest, build_port, build_router
+from app.clock_check import check_clock, keep_time
 from app.data_dir import check_format, index_path, locked, refuse_lost_log, sqlite_path
 from app.edge import create_edge
 from app.edge_metrics import EdgeCollector
@@ -73,7 +74,7 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
             stack.enter_context(bind(settings.host, settings.port)),
             stack.enter_context(bind(settings.admin_host, settings.admin_port)),
         ]
-        store = await _open_log(settings, crashpoint, stop)
+        store = await _open_log(settings, crashpoint, stop, clock)
         if store is None:
             return
         stack.push_async_callback(store.close)
@@ -203,19 +204,22 @@ def _chores(
     ]
     if isinstance(store, SqliteStore):
         running.append(chores.trim_log(router, settings, clock, store.trim))
+        running.append(keep_time(store, settings.topic, clock))
     if isinstance(guards.write_keys, KeyFile):
         running.append(guards.write_keys.watch(settings.write_keys_interval))
     return running
 
 
-async def _open_log(settings: Settings, crashpoint: Crashpoint, stop: asyncio.Event) -> LogStore | None:
+async def _open_log(
+    settings: Settings, crashpoint: Crashpoint, stop: asyncio.Event, clock: Clock
+) -> LogStore | None:
     """Open the log with its topics, trying again for a while; None if told to stop meanwhile."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + settings.start_timeout
     while not stop.is_set():
         try:
             if settings.log == "sqlite":
-                return await _open_sqlite(settings, crashpoint)
+                return await _open_sqlite(settings, crashpoint, clock)
             return await _open_kafka(settings, crashpoint)
         except RetriableError as err:
             if loop.time() > give_up_at:
@@ -225,12 +229,13 @@ async def _open_log(settings: Settings, crashpoint: Crashpoint, stop: asyncio.Ev
     return None
 
 
-async def _open_sqlite(settings: Settings, crashpoint: Crashpoint) -> LogStore:
+async def _open_sqlite(settings: Settings, crashpoint: Crashpoint, clock: Clock) -> LogStore:
     refuse_lost_log(settings.data_dir)
     store = await SqliteStore.open(sqlite_path(settings.data_dir), crashpoint=crashpoint)
     try:
         await store.create_topic(settings.topic, settings.partitions)
         await store.create_topic(settings.quarantine_topic, settings.quarantine_partitions)
+        await check_clock(store, settings, clock, newest_ms=await store.newest_timestamp_ms())
     except BaseException:
         await store.close()
         raise
