@@ -75,19 +75,15 @@ async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim)
     """
     Delete events older than the retention, a few at a time.
 
-    Age is measured against the newest record of the log, and that one counts as no newer than the
-    log was when the process began, plus the time since: a wall clock that is wrong at start must
-    not empty the log. After a downtime events stay longer by as much, until the next start.
+    Age is measured against the newest record of the log or the clock, whichever is earlier: an idle log
+    keeps what its window needs, and records of a clock that was ahead delete none of the others. A
+    clock that is ahead now has been refused at start (app.clock_check).
     """
-    began_ms = clock.now_ms()
     while True:
         await asyncio.sleep(settings.trim_interval)
         if not all(lane.has_been_active for lane in router.all_lanes):
             continue
-        now_ms = clock.now_ms()
-        newest_ms = min(now_ms, newest_timestamp_ms(router.all_lanes))
-        if found_ms := max(lane.restorer.found_ms or 0 for lane in router.all_lanes):
-            newest_ms = min(newest_ms, found_ms + now_ms - began_ms)
+        newest_ms = min(clock.now_ms(), newest_timestamp_ms(router.all_lanes))
         before_ms = newest_ms - int(settings.retention * 1000)
         if before_ms <= 0:
             continue

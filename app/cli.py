@@ -65,7 +65,9 @@ def serve() -> None:
         from app.logging_setup import configure_logging
         from app.main import serve as serve_gateway
         from app.settings import Settings
+        from app.stderr import protect_stderr
 
+        protect_stderr()
         refuse_unknown_variables()
         settings = load(Settings)
         configure_logging(level=settings.logging_level, is_json=settings.logging_format == "json")

@@ -6,6 +6,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from app.stats import bytes_of, index_of
+from app.stderr import lines_lost
 from app.version import VERSION
 from dedupe.lane import Lane
 from dedupe.lane_state import LaneState
@@ -30,6 +31,9 @@ class LaneCollector(Collector):
         build = GaugeMetricFamily("gateway_build_info", "1 for the running version", labels=["version"])
         build.add_metric([VERSION], 1)
         yield build
+        yield CounterMetricFamily(
+            "gateway_log_lines_lost", "Lines that could not be written to stderr", lines_lost()
+        )
         yield from self._events()
         lanes = self._router.all_lanes
         yield from _states(lanes)

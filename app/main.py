@@ -18,7 +18,8 @@ from prometheus_client import CollectorRegistry
 from app import chores
 from app.admin import create_admin
 from app.build import build_guards, build_ingest, build_port, build_router, streams_of
-from app.data_dir import check_format, index_path, locked, sqlite_path
+from app.clock_check import check_clock, keep_time
+from app.data_dir import check_format, index_path, locked, refuse_lost_log, sqlite_path
 from app.edge import create_edge
 from app.edge_metrics import EdgeCollector
 from app.event_reader import FOLLOW_POLL_S, Span, Write, read_events
@@ -83,7 +84,7 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
             stack.enter_context(bind(settings.host, settings.port)),
             stack.enter_context(bind(settings.admin_host, settings.admin_port)),
         ]
-        opened = await _open_log(settings, crashpoint, stop)
+        opened = await _open_log(settings, crashpoint, stop, clock)
         if opened is None:
             return
         stack.push_async_callback(opened.store.close)
@@ -222,18 +223,21 @@ def _chores(
     ]
     if isinstance(store, SqliteStore):
         running.append(chores.trim_log(router, settings, clock, store.trim))
+        running.append(keep_time(store, settings.topic, clock))
     if isinstance(guards.write_keys, KeyFile):
         running.append(guards.write_keys.watch(settings.write_keys_interval))
     return running
 
 
-async def _open_log(settings: Settings, crashpoint: Crashpoint, stop: asyncio.Event) -> OpenLog | None:
+async def _open_log(
+    settings: Settings, crashpoint: Crashpoint, stop: asyncio.Event, clock: Clock
+) -> OpenLog | None:
     """Open the log with its topics, trying again for a while; None if told to stop meanwhile."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + settings.start_timeout
     while not stop.is_set():
         try:
-            return await _try_to_open_log(settings, crashpoint)
+            return await _try_to_open_log(settings, crashpoint, clock)
         except RetriableError as err:
             if loop.time() > give_up_at:
                 raise
@@ -242,10 +246,11 @@ async def _open_log(settings: Settings, crashpoint: Crashpoint, stop: asyncio.Ev
     return None
 
 
-async def _try_to_open_log(settings: Settings, crashpoint: Crashpoint) -> OpenLog:
+async def _try_to_open_log(settings: Settings, crashpoint: Crashpoint, clock: Clock) -> OpenLog:
     """Connect to the log, compare its pins before anything is concluded from its topics, prepare these."""
     store: SqliteStore | KafkaStore
     if settings.log == "sqlite":
+        refuse_lost_log(settings.data_dir)
         store = await SqliteStore.open(sqlite_path(settings.data_dir), crashpoint=crashpoint)
     else:
         store = await KafkaStore.open(_writing_config(settings), crashpoint=crashpoint)
@@ -254,6 +259,7 @@ async def _try_to_open_log(settings: Settings, crashpoint: Crashpoint) -> OpenLo
         if isinstance(store, SqliteStore):
             for stream in streams_of(settings):
                 await store.create_topic(*stream)
+            await check_clock(store, settings, clock, newest_ms=await store.newest_timestamp_ms())
         else:
             await _prepare_topics(store, settings)
     except BaseException:

@@ -8,6 +8,7 @@ README shows; the descriptions here are its only source.
 """
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -119,6 +120,18 @@ class Settings(LogSettings):
         description="how long the log keeps events: older ones are deleted from `sqlite`, and a Kafka "
         "topic must keep at least these; at least the window and one day",
         json_schema_extra={"default_text": "window + 1d"},
+    )
+    clock_jump_max: Seconds = Field(
+        default_factory=lambda fields: fields.get("window", 0) / 2,
+        gt=0,
+        description="how far this machine's clock may be ahead of the time a `sqlite` log was last in use; "
+        "a start with one further ahead is refused. A wrong clock within it shortens the window by as much",
+        json_schema_extra={"default_text": "window / 2"},
+    )
+    clock_accept: date | None = Field(
+        None,
+        description="today's date in UTC (`YYYY-MM-DD`), to say that a clock further ahead is right; it "
+        "vouches for that date, the day before and the day after",
     )
     disk_free_min: Bytes = Field(
         1 * GIB, description="with less free disk space than this under the data folder, requests get 503"
