@@ -6,6 +6,8 @@ are dropped, oldest first, and nothing is ever rewritten. `meta` is small and le
 must outlive any file. What is in them is rocks_index's business.
 """
 
+import errno
+import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,9 +38,26 @@ INFO_LOGS_KEPT = 2
 _META = "meta"
 _NEVER = 2**31 - 1
 
-# In RocksDB's words: conditions that pass by themselves and say nothing about the index.
+# In RocksDB's words, which end with those of the C library.
 _LOCKED = ("lock hold by current process", "While lock file")
-_EXHAUSTED = ("No space left on device", "Too many open files")
+_READING = ("While pread", "While reading file")
+_IO_ERROR = os.strerror(errno.EIO)
+_OF_THE_MACHINE = [
+    os.strerror(number)
+    for number in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,  # a limit of this process, or of the file system
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EAGAIN,
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EIO,
+    )
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +164,13 @@ def translate(err: Exception, what: str) -> NoReturn:
     """
     Raise what a foreign error means; rocksdict knows only one class, so its words decide.
 
+    What the machine lacks or forbids says nothing about the index: it is kept. That holds for a
+    disk that fails to write, too: whatever did not get there, the next opening misses or detects.
+    A block that cannot be *read* is corruption: the kernel has tried more than once, and every later
+    lookup of its keys would fail again, for ever. The rebuilt files lie elsewhere.
+
     Raises:
-        IndexUnavailableError: the lock is taken, or the system is out of disk or files.
+        IndexUnavailableError: the lock is taken, or a condition of the machine.
         IndexCorruptError: anything else.
     """
     text = str(err)
@@ -154,7 +178,8 @@ def translate(err: Exception, what: str) -> NoReturn:
         raise IndexUnavailableError(
             f"{what}: it is locked by another process, or still open in this one"
         ) from err
-    if any(words in text for words in _EXHAUSTED):
+    is_unreadable = _IO_ERROR in text and any(words in text for words in _READING)
+    if not is_unreadable and any(words in text for words in _OF_THE_MACHINE):
         raise IndexUnavailableError(f"{what}: {text}") from err
     raise IndexCorruptError(f"{what}: {text}") from err
 

@@ -17,7 +17,7 @@ import structlog
 from rocksdict import WriteBatch
 
 from dedupe.adapters.rocks_database import MIB, Database, Tuning, destroy, translate, tuning_for
-from dedupe.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError
+from dedupe.errors import ConfigurationError, GatewayError, IndexCorruptError
 from dedupe.identity import KEY_BYTES
 from dedupe.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
 from dedupe.types import Entry, EventKey, Offset
@@ -99,7 +99,7 @@ class RocksIndex:
         self._identity = identity
         self._tuning = tuning
         self._database: Database | None = None
-        self._failure: str | None = None
+        self._failure: GatewayError | None = None
         self._state = EMPTY_STATE
         self._steps: list[Step] = []
         try:
@@ -144,10 +144,10 @@ class RocksIndex:
             batch.put(key, _ENTRY.pack(offset, fingerprint))
         _put_meta(batch, update, database)
         try:
-            database.entries.write(batch)
-        except Exception as err:
-            self._failure = str(err)
-            translate(err, f"cannot write {self._path}")
+            _write(database, batch)
+        except GatewayError as err:
+            self._failure = err
+            raise
         self._state = update.state
         if update.new_steps or update.dropped_steps:
             dropped = set(update.dropped_steps)
@@ -158,10 +158,7 @@ class RocksIndex:
         self.close()
         destroy(self._path)
         self._failure = None
-        try:
-            self._begin(start)
-        except IndexUnavailableError as err:
-            raise IndexCorruptError(f"cannot begin {self._path} anew: {err}") from err
+        self._begin(start)
 
     def covers(self, offset: Offset) -> bool:
         """
@@ -173,8 +170,9 @@ class RocksIndex:
         """
         database = self._opened()
         try:
-            if self._state.last_offset < 0 or database.entries.get(_SENTINEL_KEY) is not None:
-                return True
+            if (sentinel := database.entries.get(_SENTINEL_KEY)) is not None:
+                (start,) = _OFFSET.unpack(sentinel)
+                return bool(start <= offset)
             files = sorted(database.entries.live_files(), key=lambda file: str(file["name"]))
         except Exception as err:
             translate(err, f"cannot tell what {self._path} covers")
@@ -195,7 +193,7 @@ class RocksIndex:
     def _opened(self) -> Database:
         """Return the open database, or refuse: after a failed write nothing here may be trusted."""
         if self._failure is not None:
-            raise IndexCorruptError(f"{self._path} failed before: {self._failure}")
+            raise type(self._failure)(f"failed before: {self._failure}")
         assert self._database is not None, "index is closed"
         return self._database
 
@@ -222,10 +220,7 @@ class RocksIndex:
         batch.put(_SENTINEL_KEY, _OFFSET.pack(start))
         batch.put(_IDENTITY_KEY, _encode_identity(self._identity), database.meta_handle)
         _put_meta(batch, IndexUpdate((), self._state), database)
-        try:
-            database.entries.write(batch)
-        except Exception as err:
-            translate(err, f"cannot write {self._path}")
+        _write(database, batch)
 
     def _load(self, database: Database) -> None:
         """Read what `meta` holds and prove that `default` is not behind it."""
@@ -244,6 +239,13 @@ class RocksIndex:
 
 def _is_empty(path: Path) -> bool:
     return not path.exists() or next(path.iterdir(), None) is None
+
+
+def _write(database: Database, batch: WriteBatch) -> None:
+    try:
+        database.entries.write(batch)
+    except Exception as err:
+        translate(err, f"cannot write {database.path}")
 
 
 def _put_meta(batch: WriteBatch, update: IndexUpdate, database: Database) -> None:

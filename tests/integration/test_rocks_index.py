@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from dedupe.adapters.rocks_database import FILE_BYTES_PER_KEY, Tuning, tuning_for
+from dedupe.adapters.rocks_database import FILE_BYTES_PER_KEY, Tuning, translate, tuning_for
 from dedupe.adapters.rocks_index import LANE_BYTES_MIN, RocksIndex, RocksStore
-from dedupe.errors import ConfigurationError, IndexCorruptError, RetriableError
+from dedupe.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError, RetriableError
 from dedupe.index import EMPTY_STATE, IndexState, IndexUpdate
 from dedupe.recovery import index_update
 from dedupe.types import Entry
@@ -130,6 +130,29 @@ def test_cut_and_missing_tables_are_refused(tmp_path: Path) -> None:
     only_tables = sorted(path.glob("*.sst"))
     only_tables[0].unlink()
     assert outcome_of(path, written=40 * BATCH) == "refused"
+
+
+def test_step_list_that_cannot_be_read_to_its_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    steps = [Step(offset, offset, offset) for offset in range(4_000)]
+    index = RocksIndex(path, IDENTITY, SMALL)
+    index.apply(update_of(0, len(steps), new_steps=steps))
+    index.close()
+    table = min(path.glob("*.sst"), key=lambda file: file.stat().st_size)
+    content = table.read_bytes()
+    refused = 0
+
+    for position in range(0, len(content), len(content) // 40):
+        table.write_bytes(with_flipped_bit(content, position))
+        try:
+            index = RocksIndex(path, IDENTITY, SMALL)
+        except IndexCorruptError:
+            refused += 1
+            continue
+        assert list(index.steps) == steps
+        index.close()
+
+    assert refused > 20
 
 
 def test_damaged_file_list_is_refused_or_older(tmp_path: Path) -> None:
@@ -266,10 +289,47 @@ def test_folder_that_is_not_an_index_is_refused_until_discarded(tmp_path: Path) 
 
 # ---- failing and locking
 
+# What RocksDB says, with the reasons of the C library.
+OF_THE_MACHINE = [
+    "IO error: No space left on device: While appending to file: i/000012.sst: No space left on device",
+    "IO error: While appending to file: i/000012.sst: Disk quota exceeded",
+    "IO error: While appending to file: i/000012.log: File too large",
+    "IO error: While open a file for random read: i/000012.sst: Too many open files",
+    "IO error: While open a file for random read: i/000012.sst: Too many open files in system",
+    "IO error: While open a file for appending: i/000012.log: Read-only file system",
+    "IO error: While open a file for random read: i/000012.sst: Permission denied",
+    "IO error: While mkdir if missing: i: Operation not permitted",
+    "IO error: While pread offset 0 len 53: i/000012.sst: Cannot allocate memory",
+    "IO error: While creating thread: i: Resource temporarily unavailable",
+    "IO error: While fdatasync: i/000012.log: Input/output error",
+    "IO error: While appending to file: i/000012.sst: Input/output error",
+    "IO error: While open a file for random read: i/000012.sst: Input/output error",
+]
+OF_THE_INDEX = [
+    "IO error: While pread offset 4096 len 4101: i/000012.sst: Input/output error",
+    "IO error: While reading file sequentially: i/MANIFEST-000005: Input/output error",
+    "IO error: No such file or directory: While open a file for random read: i/000012.sst: "
+    "No such file or directory",
+    "Corruption: block checksum mismatch: stored(context removed) = 1, computed = 2, type = 4",
+]
+
+
+@pytest.mark.parametrize("sentence", OF_THE_MACHINE)
+def test_condition_of_the_machine_keeps_the_index(sentence: str) -> None:
+    with pytest.raises(IndexUnavailableError):
+        translate(Exception(sentence), "cannot use i")
+
+
+@pytest.mark.parametrize("sentence", OF_THE_INDEX)
+def test_damage_of_the_index_ends_it(sentence: str) -> None:
+    with pytest.raises(IndexCorruptError):
+        translate(Exception(sentence), "cannot use i")
+
+
 FULL_DISK_PROCESS = """
 import resource, signal, sys
 from pathlib import Path
-from dedupe.errors import IndexCorruptError
+from dedupe.errors import IndexUnavailableError
 from tests.integration.test_rocks_index import build, key_of, update_of
 index = build(Path(sys.argv[1]), batches=4)
 state = index.state
@@ -285,7 +345,7 @@ uses = [
 for use in uses:
     try:
         use()
-    except IndexCorruptError:
+    except IndexUnavailableError:
         continue
     sys.exit("believed after a failed write")
 assert index.state == state
@@ -294,7 +354,7 @@ print("refused")
 """
 
 
-def test_failed_write_ends_the_use_of_the_index(tmp_path: Path) -> None:
+def test_failed_write_ends_the_use_of_the_index_and_keeps_it(tmp_path: Path) -> None:
     path = tmp_path / "index"
     written = subprocess.run(
         [sys.executable, "-c", FULL_DISK_PROCESS, path],
@@ -306,7 +366,7 @@ def test_failed_write_ends_the_use_of_the_index(tmp_path: Path) -> None:
     )
 
     assert written.stdout.splitlines()[-1:] == ["refused"], written.stderr
-    assert outcome_of(path, written=4 * BATCH) in {"refused", "whole"}
+    assert outcome_of(path, written=4 * BATCH) == "whole"
 
 
 NO_FILES_PROCESS = """
@@ -401,8 +461,8 @@ def test_error_still_at_hand_does_not_hold_the_lock(tmp_path: Path) -> None:
 
 def test_reset_of_a_failed_index_begins_anew(tmp_path: Path) -> None:
     index = build(tmp_path / "index", batches=1)
-    index._failure = "disk full"
-    with pytest.raises(IndexCorruptError):
+    index._failure = IndexUnavailableError("disk full")
+    with pytest.raises(IndexUnavailableError):
         index.lookup([key_of(0)])
 
     index.reset(7)
@@ -563,7 +623,7 @@ def test_dropped_files_are_told_from_the_window(tmp_path: Path) -> None:
     assert index.lookup([key_of(i) for i in kept]) == [entry_of(i) for i in kept]
     assert index.lookup([key_of(i) for i in range(1_000)]) == [None] * 1_000
     index.reset(end)
-    assert index.covers(0)
+    assert index.covers(end)
     index.close()
 
 
