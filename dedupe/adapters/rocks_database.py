@@ -135,17 +135,29 @@ class Database:
         """
         Flush, and release files and lock; never raises.
 
-        The flush (at most a lane's memtables, under a second) leaves nothing in the WAL that the
-        next opening would have to replay into a handful of small files.
+        The flush (at most a lane's memtables, a second or two) leaves nothing in the WAL that the
+        next opening would have to replay into a handful of small files. Other threads run meanwhile.
         """
+        for error in self._close():
+            structlog.get_logger(__name__).warning(
+                "index was not flushed when closed", path=str(self.path), error=error
+            )
+
+    def abandon(self) -> None:
+        """Release files and lock of what is about to be deleted, without a flush; never raises."""
+        with suppress(Exception):
+            self.entries.cancel_all_background(False)
+        self._close()
+
+    def _close(self) -> list[str]:
         self.meta_handle = None
+        errors = []
         for opened in (self.meta, self.entries):
             try:
                 opened.close()
             except Exception as err:
-                structlog.get_logger(__name__).warning(
-                    "index was not flushed when closed", path=str(self.path), error=str(err)
-                )
+                errors.append(str(err))
+        return errors
 
 
 def destroy(path: Path) -> None:

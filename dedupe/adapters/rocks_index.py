@@ -7,8 +7,11 @@ together, is an IndexCorruptError, and the caller rebuilds from the log.
 Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
 
+import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +20,8 @@ import structlog
 from rocksdict import WriteBatch
 
 from dedupe.adapters.rocks_database import MIB, Database, Tuning, destroy, translate, tuning_for
-from dedupe.errors import ConfigurationError, GatewayError, IndexCorruptError
+from dedupe.adapters.rocks_replay import WAL_BYTES_MAX, load, replay, wal_bytes
+from dedupe.errors import ConfigurationError, GatewayError, IndexCorruptError, IndexUnavailableError
 from dedupe.identity import KEY_BYTES
 from dedupe.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
 from dedupe.types import Entry, EventKey, Offset
@@ -25,6 +29,10 @@ from dedupe.window import Step
 
 LANE_BYTES_MIN = 4 * MIB
 """With less, a lane's files would hold a few thousand keys each, and its lookups ask hundreds."""
+
+REPLAYS_MAX = 4
+"""At once; one more lane waits. Each takes a processor and two memtables."""
+CLOSERS = 4
 
 _ENTRY = struct.Struct(">Q8s")
 _STATE = struct.Struct(">QQqq")  # last_key follows, 0 or 16 bytes
@@ -65,26 +73,63 @@ class RocksStore:
                 f"each needs at least {LANE_BYTES_MIN}"
             )
         self._tuning = tuning_for(lane_bytes, keys_max)
+        self._replays = asyncio.Semaphore(REPLAYS_MAX)
+        self._closers = ThreadPoolExecutor(CLOSERS, thread_name_prefix="index-close")
+        self._closing: dict[Path, Future[None]] = {}
+        self._damage: dict[Path, IndexCorruptError] = {}  # found by a replay, and `open` says it
 
     async def prepare(self, identity: IndexIdentity) -> None:
-        """See IndexStore."""
+        """See IndexStore. Waits for an index of this store that is still closing."""
+        path = self._path(identity)
+        if (closing := self._closing.get(path)) is not None:
+            await asyncio.shield(asyncio.wrap_future(closing))
+        self._damage.pop(path, None)
+        async with self._replays:
+            try:
+                if wal_bytes(path) > WAL_BYTES_MAX:
+                    await replay(path, self._tuning)
+                with suppress(OSError):  # the opening will say what cannot be read
+                    await asyncio.to_thread(load, path)
+            except IndexCorruptError as err:
+                self._damage[path] = err
+            except OSError as err:
+                raise IndexUnavailableError(f"cannot prepare {path}: {err}") from err
 
     def open(self, identity: IndexIdentity) -> "RocksIndex":
         """
-        See IndexStore.
+        See IndexStore. About 20 ms after `prepare`, and 1.2 ms for each million keys.
 
         Raises:
             IndexCorruptError: see IndexStore.
             IndexUnavailableError: another process, or an index still open in this one, holds the
-                lock, or the system is out of disk or files. The index must be kept.
+                lock, or the machine forbids it (see translate). The index must be kept.
         """
-        return RocksIndex(self._path(identity), identity, self._tuning)
+        path = self._path(identity)
+        self._wait_until_closed(path)
+        if (damage := self._damage.pop(path, None)) is not None:
+            raise damage
+        return RocksIndex(path, identity, self._tuning, close=self._close)
 
     def discard(self, identity: IndexIdentity) -> None:
-        """See IndexStore. Refuses while anybody has the index open."""
+        """See IndexStore. Refuses while anybody has the index open. 70 ms a GB of files."""
         path = self._path(identity)
+        self._wait_until_closed(path)
+        self._damage.pop(path, None)
         structlog.get_logger(__name__).warning("index is deleted", path=str(path))
         destroy(path)
+
+    def close(self) -> None:
+        """Wait until all indexes that were closed have released their files; the store is done then."""
+        self._closers.shutdown()
+
+    def _close(self, database: Database) -> None:
+        """Close in a thread: a flush may take a second, in which the event loop has others to serve."""
+        self._closing[database.path] = self._closers.submit(database.close)
+
+    def _wait_until_closed(self, path: Path) -> None:
+        """Block for what `prepare` should have waited for."""
+        if (closing := self._closing.pop(path, None)) is not None:
+            closing.result()
 
     def _path(self, identity: IndexIdentity) -> Path:
         return self._root / identity.topic / str(identity.partition)
@@ -93,9 +138,17 @@ class RocksStore:
 class RocksIndex:
     """See DedupeIndex. Not thread-safe."""
 
-    def __init__(self, path: Path, identity: IndexIdentity, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        path: Path,
+        identity: IndexIdentity,
+        tuning: Tuning,
+        *,
+        close: Callable[[Database], None] = Database.close,
+    ) -> None:
         """Open the index at `path`, or begin an empty one there; raises like RocksStore.open."""
         self._path = path
+        self._close = close
         self._identity = identity
         self._tuning = tuning
         self._database: Database | None = None
@@ -154,8 +207,10 @@ class RocksIndex:
             self._steps = [step for step in (*self._steps, *update.new_steps) if step not in dropped]
 
     def reset(self, start: Offset) -> None:
-        """See DedupeIndex."""
-        self.close()
+        """See DedupeIndex. About 0.1 s, and a second while a flush is running, which cannot be stopped."""
+        if self._database is not None:
+            self._database.abandon()
+            self._database = None
         destroy(self._path)
         self._failure = None
         self._begin(start)
@@ -187,7 +242,7 @@ class RocksIndex:
     def close(self) -> None:
         """See DedupeIndex; what Database.close says of the flush."""
         if self._database is not None:
-            self._database.close()
+            self._close(self._database)
             self._database = None
 
     def _opened(self) -> Database:
