@@ -32,6 +32,9 @@ FILE_BYTES_PER_KEY = 48
 """45 bytes measured without compression (16 key, 8 RocksDB's own, 16 value, 5 lengths, hash index,
 filter and block index), 38 with LZ4. Too small a figure would drop files inside the window."""
 BACKGROUND_JOBS = 2
+FILES_BESIDE = 64
+"""Open files of a lane that its disk bound does not count: some 20 small files that wait for their
+merge, as many logs, those of `meta`, and a few of RocksDB's own."""
 INFO_LOG_BYTES = MIB
 INFO_LOGS_KEPT = 2
 
@@ -70,6 +73,16 @@ class Tuning:
     files_bytes_max: int
     wal_bytes_max: int
     has_statistics: bool = False  # costs a few percent; for tests
+
+    @property
+    def open_files_max(self) -> int:
+        """
+        How many files one lane has open at most. All are kept open: every lookup asks each of them.
+
+        A flush merges BUFFERS_MERGED memtables into about half their size. Restarts leave smaller
+        files, but what is smaller than a memtable is merged, see _fifo_options.
+        """
+        return self.files_bytes_max // self.write_buffer_bytes + FILES_BESIDE
 
 
 def tuning_for(lane_bytes: int, keys_max: int) -> Tuning:

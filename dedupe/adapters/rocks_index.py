@@ -73,6 +73,7 @@ class RocksStore:
                 f"each needs at least {LANE_BYTES_MIN}"
             )
         self._tuning = tuning_for(lane_bytes, keys_max)
+        self.open_files_max = lanes * self._tuning.open_files_max
         self._replays = asyncio.Semaphore(REPLAYS_MAX)
         self._closers = ThreadPoolExecutor(CLOSERS, thread_name_prefix="index-close")
         self._closing: dict[Path, Future[None]] = {}

@@ -27,6 +27,8 @@ REPLAY_S_PER_MIB = 1.0
 """A replay may take this, and REPLAY_S: 40 times what was measured. Stopped, it has achieved nothing."""
 LOADED_PART = 16
 """Filters and indexes of blocks are the last 5 % of a file; opening reads them of every file."""
+NICENESS = 10
+"""Several replays at once must not keep a processor from a gateway whose other lanes already serve."""
 
 _CORRUPT = 3  # exit status, unlike those of a Python that could not even begin
 
@@ -84,6 +86,7 @@ async def replay(path: Path, tuning: Tuning) -> None:
 def main() -> None:
     """Replay, and say in one line of stderr what went wrong."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.nice(NICENESS)
     path, tuning = sys.argv[1:]
     try:
         Database(Path(path), Tuning(**json.loads(tuning)), is_new=False).close()

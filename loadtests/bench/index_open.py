@@ -29,6 +29,7 @@ from dedupe.types import Entry
 MIB = 1024 * 1024
 BATCH = 1_000
 TICK_S = 0.001
+IDLE_S = 5.0
 
 
 def identity_of(lane: int, lanes: int) -> IndexIdentity:
@@ -102,6 +103,8 @@ async def measure(root: Path, args: argparse.Namespace, *, is_prepared: bool) ->
         for lane in range(args.lanes):
             await store.prepare(identity_of(lane, args.lanes))
 
+    stall, _ = await longest_stall(lambda: asyncio.sleep(IDLE_S))
+    print(f"idle: longest stall {stall:.0f} ms", flush=True)
     how = "prepare, then open" if is_prepared else "open"
     stall, took = await longest_stall(open_all)
     print(f"{how}: longest stall {stall:.0f} ms, {took:.0f} ms in all", flush=True)

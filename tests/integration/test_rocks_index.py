@@ -12,13 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rocksdict import Options, Rdict
 
-from dedupe.adapters.rocks_database import FILE_BYTES_PER_KEY, Tuning, translate, tuning_for
+from dedupe.adapters.rocks_database import FILE_BYTES_PER_KEY, FILES_BESIDE, Tuning, translate, tuning_for
 from dedupe.adapters.rocks_index import LANE_BYTES_MIN, RocksIndex, RocksStore
 from dedupe.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError, RetriableError
 from dedupe.index import EMPTY_STATE, IndexState, IndexUpdate
@@ -285,6 +286,34 @@ def test_folder_that_is_not_an_index_is_refused_until_discarded(tmp_path: Path) 
 
     assert index.state == EMPTY_STATE
     index.close()
+
+
+def test_folder_of_another_lane_is_refused(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path, lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=KEYS_MAX)
+    neighbour = IDENTITY._replace(partition=4)
+    index = store.open(neighbour)
+    index.apply(update_of(0, BATCH))
+    index.close()
+    store.close()
+    shutil.copytree(tmp_path / IDENTITY.topic / "4", tmp_path / IDENTITY.topic / "3")
+
+    with pytest.raises(IndexCorruptError, match="partition"):
+        RocksIndex(tmp_path / IDENTITY.topic / "3", IDENTITY, SMALL)
+
+
+def test_half_deleted_folder_is_never_believed(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    image = image_of(build(path, batches=120, tuning=TINY), path)
+    names = sorted(file.name for file in image.iterdir())
+    copy = tmp_path / "copy"
+    for deleted in range(1, len(names) + 1):
+        for kept in (names[deleted:], names[:-deleted]):
+            shutil.copytree(image, copy)
+            for name in set(names) - set(kept):
+                (copy / name).unlink()
+            outcome = outcome_of(copy, written=120 * BATCH) if kept else "refused"
+            assert outcome in {"refused", "older", "whole"}, kept
+            shutil.rmtree(copy)
 
 
 # ---- failing and locking
@@ -578,6 +607,29 @@ def test_little_restarts_leave_few_files(tmp_path: Path) -> None:
     assert index.covers(0)
     assert index.lookup([key_of(i) for i in range(300)]) == [entry_of(i) for i in range(300)]
     index.close()
+
+
+def test_open_files_are_bounded_however_often_it_is_restarted(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    tuning = replace(TINY, files_bytes_max=1024 * 1024)
+    for restart in range(40):
+        index = RocksIndex(path, IDENTITY, tuning)
+        index.apply(update_of(restart * 2_400, 2_400))  # a file a little larger than a memtable
+        assert open_files_in(path) <= tuning.open_files_max
+        index.close()
+
+    index = RocksIndex(path, IDENTITY, tuning)
+    assert tuning.open_files_max == 16 + FILES_BESIDE
+    assert not index.covers(0)  # so it has as many files as it may
+    index.close()
+
+
+def open_files_in(path: Path) -> int:
+    count = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # RocksDB's threads close some meanwhile
+            count += str(link.readlink()).startswith(str(path))
+    return count
 
 
 def test_memory_is_divided_among_the_lanes() -> None:
