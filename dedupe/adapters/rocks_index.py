@@ -83,7 +83,9 @@ class RocksStore:
         """See IndexStore. Waits for an index of this store that is still closing."""
         path = self._path(identity)
         if (closing := self._closing.get(path)) is not None:
-            await asyncio.shield(asyncio.wrap_future(closing))
+            closed = asyncio.wrap_future(closing)
+            await asyncio.wait([closed])  # unlike `await closed`, this can be cancelled without harm
+            closed.exception()  # is raised by `open`
         self._damage.pop(path, None)
         async with self._replays:
             try:
@@ -112,12 +114,19 @@ class RocksStore:
         return RocksIndex(path, identity, self._tuning, close=self._close)
 
     def discard(self, identity: IndexIdentity) -> None:
-        """See IndexStore. Refuses while anybody has the index open. 70 ms a GB of files."""
+        """
+        See IndexStore. Refuses while anybody has the index open. 70 ms a GB of files.
+
+        An index that is still closing is deleted after that, and `open` says if it could not be.
+        """
         path = self._path(identity)
-        self._wait_until_closed(path)
         self._damage.pop(path, None)
         structlog.get_logger(__name__).warning("index is deleted", path=str(path))
-        destroy(path)
+        closing = self._closing.pop(path, None)
+        if closing is None or closing.done():
+            destroy(path)
+        else:
+            self._closing[path] = self._closers.submit(_destroy_after, closing, path)
 
     def close(self) -> None:
         """Wait until all indexes that were closed have released their files; the store is done then."""
@@ -128,7 +137,7 @@ class RocksStore:
         self._closing[database.path] = self._closers.submit(database.close)
 
     def _wait_until_closed(self, path: Path) -> None:
-        """Block for what `prepare` should have waited for."""
+        """Block for what `prepare` should have waited for. Raises IndexCorruptError, see `discard`."""
         if (closing := self._closing.pop(path, None)) is not None:
             closing.result()
 
@@ -293,8 +302,16 @@ class RocksIndex:
                 raise IndexCorruptError(f"{self._path} lacks the entry that its own state calls the last")
 
 
+def _destroy_after(closing: Future[None], path: Path) -> None:
+    closing.result()
+    destroy(path)
+
+
 def _is_empty(path: Path) -> bool:
-    return not path.exists() or next(path.iterdir(), None) is None
+    try:
+        return not path.exists() or next(path.iterdir(), None) is None
+    except OSError as err:
+        translate(err, f"cannot open {path}")
 
 
 def _write(database: Database, batch: WriteBatch) -> None:

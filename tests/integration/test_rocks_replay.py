@@ -241,6 +241,25 @@ async def test_closing_waits_for_nobody_and_preparing_for_the_closing(tmp_path: 
     index.close()
 
 
+async def test_index_that_is_still_closing_is_deleted_after_that(tmp_path: Path) -> None:
+    store, may_close = store_in(tmp_path), threading.Event()
+    index = store.open(IDENTITY)
+    fill(index, BATCH)
+    for _ in range(CLOSERS):
+        store._closers.submit(may_close.wait)
+    index.close()
+
+    store.discard(IDENTITY)
+    assert path_in(tmp_path).exists()
+    may_close.set()
+    await store.prepare(IDENTITY)
+
+    assert not path_in(tmp_path).exists()
+    index = store.open(IDENTITY)
+    assert index.state == EMPTY_STATE
+    index.close()
+
+
 async def test_cancelled_preparing_does_not_cancel_the_closing(tmp_path: Path) -> None:
     store, may_close = store_in(tmp_path), threading.Event()
     for _ in range(CLOSERS):
