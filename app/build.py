@@ -119,8 +119,18 @@ def build_ingest(
     )
 
 
-def build_guards(settings: Settings, clock: Clock) -> Guards:
-    """Return the guards of the ingest port. Raises ConfigurationError if the key file cannot be used."""
+def build_guards(settings: Settings, clock: Clock, *, index_files: int) -> Guards:
+    """
+    Return the guards of the ingest port.
+
+    Args:
+        settings: of the gateway.
+        clock: for the quotas.
+        index_files: see allow_connections.
+
+    Raises:
+        ConfigurationError: the key file cannot be used.
+    """
     quotas = QuotaPolicy(
         Quota(
             requests=settings.quota_requests,
@@ -139,7 +149,7 @@ def build_guards(settings: Settings, clock: Clock) -> Guards:
         quotas=quotas,
         memory=BodyMemory(settings.body_memory),
         connections=Connections(
-            connections_max=allow_connections(settings.connections_max),
+            connections_max=allow_connections(settings.connections_max, index_files=index_files),
             per_address_max=settings.connections_per_address_max,
         ),
     )

@@ -39,6 +39,7 @@ from dedupe.adapters.sqlite_log import SqliteStore
 from dedupe.clock import Clock, SystemClock
 from dedupe.errors import ConfigurationError, GatewayError, RetriableError
 from dedupe.identity import Identity
+from dedupe.index import IndexStore
 from dedupe.log import Crashpoint, LogStore, no_crashpoint
 from dedupe.pinning import check_pins, renew_notes
 from dedupe.router import Router
@@ -79,7 +80,14 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         for warning in settings.warnings():
             log.warning(warning)
         clock = SystemClock()
-        guards = build_guards(settings, clock)
+        indexes = RocksStore(
+            index_path(settings.data_dir),
+            lanes=settings.partitions + settings.quarantine_partitions,
+            memory_bytes=settings.index_memory,
+            keys_max=settings.index_keys_max // settings.partitions,
+        )
+        stack.callback(indexes.close)
+        guards = build_guards(settings, clock, index_files=indexes.open_files_max)
         listeners = [
             stack.enter_context(bind(settings.host, settings.port)),
             stack.enter_context(bind(settings.admin_host, settings.admin_port)),
@@ -88,7 +96,9 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         if opened is None:
             return
         stack.push_async_callback(opened.store.close)
-        await _run(settings, opened, guards, listeners, clock=clock, stop=stop, crashpoint=crashpoint)
+        await _run(
+            settings, opened, indexes, guards, listeners, clock=clock, stop=stop, crashpoint=crashpoint
+        )
 
 
 async def print_events(settings: LogSettings, span: Span, write: Write) -> None:
@@ -135,6 +145,7 @@ async def open_for_reading(settings: LogSettings) -> AsyncIterator[LogStore | No
 async def _run(
     settings: Settings,
     opened: OpenLog,
+    indexes: IndexStore,
     guards: Guards,
     listeners: Sequence[socket],
     *,
@@ -144,12 +155,6 @@ async def _run(
 ) -> None:
     """Build everything on the open log, and run it until stopped."""
     identity = Identity(settings.identity_key)
-    indexes = RocksStore(
-        index_path(settings.data_dir),
-        lanes=settings.partitions + settings.quarantine_partitions,
-        memory_bytes=settings.index_memory,
-        keys_max=settings.index_keys_max // settings.partitions,
-    )
     router = build_router(
         settings,
         opened.store,
