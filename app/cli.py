@@ -6,6 +6,7 @@ import typer
 
 from app.console import guarded, run_async, write_lines
 from app.keys_cli import keys
+from app.partitions_cli import partitions
 from app.quarantine_cli import quarantine
 from app.version import VERSION
 
@@ -19,6 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(keys)
+app.add_typer(partitions)
 app.add_typer(quarantine)
 
 

@@ -126,14 +126,34 @@ async def open_for_reading(settings: LogSettings) -> AsyncIterator[LogStore | No
         ConfigurationError: it is of a newer format, or not a log.
         RetriableError: no broker answers.
     """
+    if settings.log == "sqlite" and not sqlite_path(settings.data_dir).exists():
+        yield None
+        return
+    async with _open_beside(settings, read_only=True) as store:
+        yield store
+
+
+@asynccontextmanager
+async def open_for_notes(settings: LogSettings) -> AsyncIterator[LogStore]:
+    """
+    Open the log beside whoever writes to it, to note something with it.
+
+    Raises:
+        ConfigurationError: there is none yet, it is of a newer format, or not a log.
+        RetriableError: no broker answers.
+    """
+    if settings.log == "sqlite" and not sqlite_path(settings.data_dir).exists():
+        raise ConfigurationError(f"there is no log in {settings.data_dir}")
+    async with _open_beside(settings, read_only=False) as store:
+        yield store
+
+
+@asynccontextmanager
+async def _open_beside(settings: LogSettings, *, read_only: bool) -> AsyncIterator[LogStore]:
     store: LogStore
     if settings.log == "sqlite":
-        path = sqlite_path(settings.data_dir)
-        if not path.exists():
-            yield None
-            return
         check_format(settings.data_dir)
-        store = await SqliteStore.open(path, read_only=True)
+        store = await SqliteStore.open(sqlite_path(settings.data_dir), read_only=read_only)
     else:
         store = await KafkaStore.open(_kafka_config(settings))
     try:

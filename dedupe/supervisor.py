@@ -8,6 +8,7 @@ import structlog
 
 from dedupe.errors import IdentityMismatchError
 from dedupe.lane import Lane
+from dedupe.lane_health import is_own_cancellation
 
 RESTART_PAUSE_S = 1.0
 """A lane catches what it can foresee, so its end is a bug: often enough to serve, too seldom to spin."""
@@ -19,22 +20,19 @@ async def keep_running(lane: Lane, *, pause_s: float = RESTART_PAUSE_S) -> None:
     """
     Run the lane until it is drained or another gateway's; start it again whenever it ends otherwise.
 
-    Cancelling it cancels the lane, and waits for its end.
-
     Raises:
         IdentityMismatchError: final; this process must not serve this log.
     """
     while True:
-        running = asyncio.ensure_future(lane.run())
+        end: BaseException | None = None
         try:
-            await asyncio.wait({running})
-        except asyncio.CancelledError:
-            running.cancel()
-            await asyncio.wait({running})
+            await lane.run()
+        except IdentityMismatchError:
             raise
-        err = asyncio.CancelledError() if running.cancelled() else running.exception()
-        if isinstance(err, IdentityMismatchError):
-            raise err
+        except (Exception, asyncio.CancelledError) as err:
+            if is_own_cancellation(err):
+                raise
+            end = err
         if not lane.should_run:
             return
         lane.metrics.restarts += 1
@@ -42,6 +40,6 @@ async def keep_running(lane: Lane, *, pause_s: float = RESTART_PAUSE_S) -> None:
             "a lane ended by itself, starting it again",
             topic=lane.topic,
             partition=lane.partition,
-            exc_info=err,
+            exc_info=end,
         )
         await asyncio.sleep(pause_s)

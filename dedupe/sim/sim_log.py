@@ -39,6 +39,8 @@ class SimFaults:
     lose_reply: float = 0.0  # append or fence: done, but its caller is not told
     delay_commit: float = 0.0  # append: its commit is under way; a later call or a fence decides it
     delay_marker: float = 0.0  # append: committed, but readers see it only from a later call or fence on
+    leak_cancel: float = 0.0  # any call: a CancelledError of the client's own comes out of it
+    rival: float = 0.0  # append: another gateway has just fenced the partition
     slow: float = 0.0  # any step: others go first for a while
 
 
@@ -129,6 +131,13 @@ class SimPartition:
         self._check(epoch)
         self._decide()
 
+    def intrude(self, record: NewRecord) -> Offset:
+        """Commit a record of somebody who is no gateway, without a marker; return its offset."""
+        assert self.open is None
+        self.records.append(LogRecord(self.end, *record))
+        self.end += 1
+        return self.end - 1
+
     def between(self, start: Offset, end: Offset) -> list[LogRecord]:
         """Return the committed records of [start, end)."""
         low, high = (bisect_left(self.records, at, key=attrgetter("offset")) for at in (start, end))
@@ -209,6 +218,14 @@ class SimStore:
     def partition(self, topic: str, partition: int) -> SimPartition:
         """Return the broker's side of a partition."""
         return self._partitions[topic][partition]
+
+    def noted(self, name: str, topic: str) -> dict[int, str]:
+        """Return the log's own notes of this name, to look at and to change."""
+        return self._notes.setdefault((name, topic), {})
+
+    def forget_notes(self) -> None:
+        """Lose all notes, as Kafka does when they are not renewed for a week."""
+        self._notes.clear()
 
     def lose_tail(self, topic: str, partition: int, records: int) -> None:
         """Lose the last n >= 1 committed records, as a broker that had not synced them."""
@@ -322,6 +339,8 @@ class SimLog:
         if epoch is None:
             raise NotAppendedError("this writer has not fenced the partition since its last error")
         await self._call(NotAppendedError)
+        if self._dice.says(self._dice.faults.rival):
+            self._partition.fence()
         base = self._begin(epoch, records)
         self._store.crashpoint("append")
         await self._dice.step()
@@ -366,6 +385,8 @@ class SimLog:
         if partition.outage_calls > 0:
             partition.outage_calls -= 1
             raise refusal("simulated: the log is unavailable")
+        if dice.says(dice.faults.leak_cancel):
+            raise asyncio.CancelledError
         if not self._store.is_available:
             raise refusal("the simulated log is unavailable")
         if partition.marker_due is not None and dice.says(0.5):

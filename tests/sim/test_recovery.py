@@ -29,17 +29,19 @@ async def test_commit_whose_marker_is_late_costs_no_rebuild() -> None:
     world.judge()
 
 
-async def test_start_with_a_wrong_secret_leaves_the_indexes_alone() -> None:
+@pytest.mark.parametrize("is_pinned", [True, False])
+async def test_start_with_a_wrong_secret_leaves_the_indexes_alone(is_pinned: bool) -> None:
     world = World()
     world.boot()
     await world.wait_until_active()
     for number in range(20):
         await world.deliver([world.event(str(number))])
     await world.crash()
+    if not is_pinned:
+        world.log.forget_notes()
     right, world.identity = world.identity, Identity(b"a secret of somebody else")
-    world.boot()
     with pytest.raises(IdentityMismatchError):
-        await world.wait_until_active()
+        await world.start()
     await world.crash()
     world.identity = right
 
