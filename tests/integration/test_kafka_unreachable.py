@@ -10,6 +10,7 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import aclosing, suppress
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -20,6 +21,7 @@ from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
 from dedupe.errors import RetriableError
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.kafka import KafkaBroker, create_topic
+from tests.support.processes import free_port
 
 pytestmark = pytest.mark.kafka
 
@@ -168,3 +170,21 @@ async def test_cancelled_caller_is_cancelled(broker: KafkaBroker, log: KafkaLog)
     finally:
         broker.thaw()
     await assert_works_again(log)
+
+
+async def test_broker_that_comes_back_elsewhere_is_found(tmp_path: Path) -> None:
+    port = free_port()
+    old, new = (
+        KafkaBroker(tmp_path / "kafka", port=at_port) for at_port in (port, free_port(other_than=port))
+    )
+    servers = f"{old.bootstrap_servers},{new.bootstrap_servers}"
+    with old:
+        store = await KafkaStore.open(KafkaConfig(servers, request_timeout_s=TIMEOUT_S))
+        await create_topic(old.bootstrap_servers, "events")
+        log = store.partition_log("events", 0)
+        await log.fence()
+        await log.append(records_of(0, 3))
+    with new:
+        await assert_works_again(log)
+        await log.close()
+        await store.close()
