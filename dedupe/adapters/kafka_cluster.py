@@ -89,9 +89,7 @@ class KafkaCluster:
         except (KafkaError, OSError) as err:
             connection.is_broken = True
             self._leaders.clear()
-            raise RetriableError(
-                f"no answer from Kafka at {self._config.bootstrap_servers}: {err!r}"
-            ) from err
+            raise RetriableError(f"Kafka does not answer: {err!r}") from err
         finally:
             connection.questions -= 1
             self._release_if_broken(connection)

@@ -56,8 +56,10 @@ class KafkaStore:
         store = cls(config, crashpoint)
         try:
             described = await store.cluster.ask(lambda admin: admin.describe_cluster())
-        except BaseException:
+        except BaseException as err:
             await store.close()
+            if isinstance(err, RetriableError):
+                raise RetriableError(f"no Kafka broker answers at {config.bootstrap_servers}: {err}") from err
             raise
         store._log_id = described["cluster_id"] or config.bootstrap_servers
         return store

@@ -242,7 +242,7 @@ class LogContract:
 
     async def test_short_read_returns_a_record_of_any_size(self, world: LogWorld) -> None:
         log = await fenced(world)
-        records = [NewRecord(START_MS, b"large", bytes(700_000), []), *records_of(0, 1)]
+        records = [NewRecord(START_MS, b"large", bytes(700_000), headers_of(0)), *records_of(0, 1)]
         base = await log.append(records)
 
         found = await read_all(log, base, await visible_end(log, base + 2), records_max=1)
@@ -268,15 +268,6 @@ class LogContract:
 
         assert base + 3 <= first <= end
         assert await read_all(log, first, end) == []
-
-    async def test_offset_at_counts_timestamps_that_run_back(self, world: LogWorld) -> None:
-        log = await fenced(world)
-        records: list[LogRecord] = []
-        for number in (20, 0, 10):
-            records += at(await log.append(records_of(number, 2)), records_of(number, 2))
-
-        for number in (0, 11, 20, 21, 22):
-            await assert_offset_at(log, START_MS + number, records)
 
     async def test_offset_at_sees_no_record_before_its_commit(self, world: LogWorld) -> None:
         await interrupted(world, records_of(0, 3), "append")

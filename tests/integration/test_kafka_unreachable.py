@@ -10,6 +10,7 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import aclosing, suppress
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -20,6 +21,7 @@ from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
 from dedupe.errors import RetriableError
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.kafka import KafkaBroker, create_topic
+from tests.support.processes import free_port
 
 pytestmark = pytest.mark.kafka
 
@@ -80,18 +82,19 @@ async def assert_fails_in_time(*calls: Awaitable[object]) -> None:
 
 
 async def assert_works_again(log: KafkaLog) -> None:
-    """A gateway that tries again gets through."""
+    """A gateway that tries again gets through, and finds what it had stored before."""
     async with asyncio.timeout(30):
         while True:
             try:
                 await log.fence()
-                base = await log.append(records_of(7, 2))
+                new = at(await log.append(records_of(7, 2)), records_of(7, 2))
                 found = await read_all(log, 0, await log.fence())
-                break
             except RetriableError:
                 await asyncio.sleep(0.05)
-    assert found[:3] == at(0, records_of(0, 3))
-    assert found[-2:] == at(base, records_of(7, 2))
+            else:
+                assert found[:3] == at(0, records_of(0, 3))
+                assert found[-2:] == new
+                return
 
 
 async def test_frozen_broker_fails_every_call_in_time(
@@ -167,3 +170,21 @@ async def test_cancelled_caller_is_cancelled(broker: KafkaBroker, log: KafkaLog)
     finally:
         broker.thaw()
     await assert_works_again(log)
+
+
+async def test_broker_that_comes_back_elsewhere_is_found(tmp_path: Path) -> None:
+    port = free_port()
+    old, new = (
+        KafkaBroker(tmp_path / "kafka", port=at_port) for at_port in (port, free_port(other_than=port))
+    )
+    servers = f"{old.bootstrap_servers},{new.bootstrap_servers}"
+    with old:
+        store = await KafkaStore.open(KafkaConfig(servers, request_timeout_s=TIMEOUT_S))
+        await create_topic(old.bootstrap_servers, "events")
+        log = store.partition_log("events", 0)
+        await log.fence()
+        await log.append(records_of(0, 3))
+    with new:
+        await assert_works_again(log)
+        await log.close()
+        await store.close()
