@@ -8,19 +8,22 @@ needs no refusal: timestamps never run back, and less is deleted.
 """
 
 import asyncio
-from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
+
+import structlog
 
 from app.settings import Settings
 from app.units import format_duration
 from dedupe.clock import Clock
-from dedupe.errors import ConfigurationError, RetriableError
+from dedupe.errors import ConfigurationError, GatewayError
 from dedupe.log import LogStore
 
 NOTE = "clock"
 RENEW_S = 60.0
 ACCEPTED_FOR = timedelta(days=1)
 """So that GATEWAY_CLOCK_ACCEPT, once said and forgotten, cannot vouch for another clock."""
+
+log = structlog.get_logger(__name__)
 
 
 async def check_clock(store: LogStore, settings: Settings, clock: Clock, *, newest_ms: int | None) -> None:
@@ -45,6 +48,7 @@ async def check_clock(store: LogStore, settings: Settings, clock: Clock, *, newe
     known_ms = newest_ms if noted_ms is None else noted_ms
     if now_ms - known_ms > settings.clock_jump_max * 1000:
         raise ConfigurationError(_refusal(now_ms, known_ms, settings.clock_jump_max))
+    log.info("the log was last in use", at=_utc(known_ms).isoformat(timespec="seconds"))
     if noted_ms is None or now_ms > noted_ms:
         await _note(store, settings.topic, max(now_ms, known_ms))
 
@@ -53,10 +57,12 @@ async def keep_time(store: LogStore, topic: str, clock: Clock, *, renew_s: float
     """Renew the note for as long as the gateway runs, so that a log may rest for weeks."""
     while True:
         await asyncio.sleep(renew_s)
-        with suppress(RetriableError):
+        try:
             noted_ms, now_ms = await _noted_ms(store, topic), clock.now_ms()
             if noted_ms is None or now_ms > noted_ms:
                 await _note(store, topic, now_ms)
+        except GatewayError as err:
+            log.warning("the time cannot be noted in the log, trying again later", error=str(err))
 
 
 async def _noted_ms(store: LogStore, topic: str) -> int | None:
