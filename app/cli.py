@@ -55,8 +55,8 @@ def serve() -> None:
 
     The first signal lets open commits finish, a second one stops at once; neither loses anything.
 
-    Exit codes: 0 stopped in order, 1 the log stayed out of reach, 2 refused settings, topics or
-    brokers, 3 the log was written under another identity secret or partition count.
+    Exit codes: 0 stopped in order, 1 the log stayed out of reach, 2 refused settings, topics,
+    brokers, clock or data folder, 3 the log was written under another identity secret or partition count.
     """
 
     def run() -> None:

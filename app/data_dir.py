@@ -39,7 +39,8 @@ def refuse_lost_log(data_dir: Path) -> None:
         return
     raise ConfigurationError(
         f"{log} is {'empty' if log.exists() else 'missing'}, but {index} remembers its events: restore it "
-        f"from a backup; or, to give its events up and begin a new log, delete {index}, too"
+        f"from a backup, and delete the {log.name}-wal and {log.name}-shm that are left here, which would "
+        f"damage it; or, to give its events up and begin a new log, delete {index}, too"
     )
 
 

@@ -10,7 +10,7 @@ import time
 from typing import Protocol
 
 SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Goes on while the machine sleeps. Linux's CLOCK_MONOTONIC does not, and macOS has no other that does."""
+"""Goes on while the machine sleeps, as macOS's CLOCK_MONOTONIC does and Linux's does not."""
 
 
 class Clock(Protocol):

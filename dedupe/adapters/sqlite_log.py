@@ -226,7 +226,7 @@ class SqliteLog:
         return await self._readers.run(lambda connection: select_bounds(connection, first_id))
 
     async def offset_at(self, timestamp_ms: int) -> Offset:
-        """See PartitionLog. Raises LogCorruptError, too; its answer is exact."""
+        """See PartitionLog. Exact, since timestamps do not decrease. Raises LogCorruptError, too."""
         first_id = self._place.first_id
         return await self._readers.run(
             lambda connection: select_offset_at(connection, first_id, timestamp_ms)

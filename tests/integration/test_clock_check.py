@@ -14,10 +14,11 @@ from pathlib import Path
 import httpx
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from app.clock_check import check_clock, keep_time
 from app.settings import Settings
-from dedupe.adapters.sqlite_log import SqliteStore
+from dedupe.adapters.sqlite_log import SqliteLimits, SqliteStore
 from dedupe.errors import ConfigurationError
 from dedupe.types import NewRecord
 from tests.sim.world import ManualClock
@@ -163,6 +164,24 @@ async def test_any_clock_will_do_for_an_empty_log(deployment: Deployment) -> Non
     deployment.clock.ms += 4 * DAY_MS
     with pytest.raises(ConfigurationError):
         await deployment.start()
+
+
+async def test_time_is_noted_again_once_the_log_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite"
+    store = await SqliteStore.open(path, limits=SqliteLimits(busy_timeout_s=0.001))
+    await store.create_topic(TOPIC, 1)
+    deployment = Deployment(store)
+    await deployment.start()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other_process:
+        other_process.execute("BEGIN IMMEDIATE")
+        with capture_logs() as reports:
+            running = asyncio.ensure_future(deployment.run(days=1))
+            while not any("cannot be noted" in report["event"] for report in reports):
+                await asyncio.sleep(0.001)
+        other_process.execute("ROLLBACK")
+
+    await running
+    await store.close()
 
 
 # ---- a real process

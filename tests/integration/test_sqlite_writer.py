@@ -16,6 +16,7 @@ import structlog
 
 from dedupe.adapters.sqlite_log import SqliteLimits, SqliteLog, SqliteStore
 from dedupe.adapters.sqlite_operations import Change
+from dedupe.adapters.sqlite_schema import translated
 from dedupe.adapters.sqlite_writer import Transaction
 from dedupe.errors import NotAppendedError, OutcomeUnknownError, RetriableError
 from tests.integration.test_sqlite_log import (
@@ -168,6 +169,25 @@ async def test_failed_checkpoint_is_final_for_the_connection_and_loses_nothing(p
     assert failed is not writer._connection
     await assert_serves(log, 360)
     await store.close()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR_READ,  # EIO
+        sqlite3.SQLITE_IOERR_WRITE,  # EDQUOT, EROFS
+        sqlite3.SQLITE_IOERR_NOMEM,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_BUSY,
+    ],
+)
+def test_disk_that_fails_a_read_says_nothing_about_the_log(code: int) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = code
+
+    assert isinstance(translated(error), RetriableError)
 
 
 async def test_reader_without_memory_may_be_tried_again(world: World) -> None:
