@@ -31,7 +31,7 @@ LANE_BYTES_MIN = 4 * MIB
 """With less, a lane's files would hold a few thousand keys each, and its lookups ask hundreds."""
 
 REPLAYS_MAX = 4
-"""At once; one more lane waits. Each takes a processor and two memtables."""
+"""At once; one more lane waits. Each takes a processor, and the memory that `replay` says."""
 CLOSERS = 4
 
 _ENTRY = struct.Struct(">Q8s")
