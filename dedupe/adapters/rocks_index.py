@@ -8,6 +8,7 @@ Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
 
 import asyncio
+import os
 import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,8 +31,9 @@ from dedupe.window import Step
 LANE_BYTES_MIN = 4 * MIB
 """With less, a lane's files would hold a few thousand keys each, and its lookups ask hundreds."""
 
-REPLAYS_MAX = 4
-"""At once; one more lane waits. Each takes a processor, and the memory that `replay` says."""
+REPLAYS_MAX = max(1, min(4, (os.cpu_count() or 1) - 1))
+"""At once; one more lane waits. Each takes a processor, and one stays with the lanes that serve already;
+of memory each takes what `replay` says."""
 CLOSERS = 4
 
 _ENTRY = struct.Struct(">Q8s")
