@@ -102,7 +102,10 @@ class RocksStore:
 
     def open(self, identity: IndexIdentity) -> "RocksIndex":
         """
-        See IndexStore. About 20 ms after `prepare`, and 1.2 ms for each million keys.
+        See IndexStore.
+
+        After `prepare` it takes about 20 ms, and 1.2 ms for each million keys, and eight syncs of small
+        files: on a busy disk they are most of it (loadtests/results/index_open.md).
 
         Raises:
             IndexCorruptError: see IndexStore.
