@@ -10,7 +10,7 @@ Everything the core raises, as one tree.
         NotAppendedError         the append left no trace and never will
         OutcomeUnknownError      the append may or may not be committed
         FencedError              another producer epoch owns the partition
-        IndexUnavailableError    no disk, files or lock for the index now: open it again later
+        IndexUnavailableError    the machine or a lock is in the index's way: open it again later
       IndexCorruptError          the local index is wrong or in doubt: rebuild it from the log
       LogCorruptError            the log holds something no gateway of this version wrote
       IdentityMismatchError      the log was written under another secret or partition count

@@ -8,6 +8,7 @@ Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
 
 import asyncio
+import os
 import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,8 +31,9 @@ from dedupe.window import Step
 LANE_BYTES_MIN = 4 * MIB
 """With less, a lane's files would hold a few thousand keys each, and its lookups ask hundreds."""
 
-REPLAYS_MAX = 4
-"""At once; one more lane waits. Each takes a processor and two memtables."""
+REPLAYS_MAX = max(1, min(4, (os.cpu_count() or 1) - 1))
+"""At once; one more lane waits. Each takes a processor, and one stays with the lanes that serve already;
+of memory each takes what `replay` says."""
 CLOSERS = 4
 
 _ENTRY = struct.Struct(">Q8s")
@@ -100,7 +102,10 @@ class RocksStore:
 
     def open(self, identity: IndexIdentity) -> "RocksIndex":
         """
-        See IndexStore. About 20 ms after `prepare`, and 1.2 ms for each million keys.
+        See IndexStore.
+
+        After `prepare` it takes about 20 ms, and 1.2 ms for each million keys, and eight syncs of small
+        files: on a busy disk they are most of it (loadtests/results/index_open.md).
 
         Raises:
             IndexCorruptError: see IndexStore.

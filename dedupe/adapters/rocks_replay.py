@@ -51,7 +51,7 @@ async def replay(path: Path, tuning: Tuning) -> None:
     """
     Open and close the database in another process, which leaves its write-ahead log empty.
 
-    It takes two memtables of memory, and 25 MiB for Python. Cancelled, it is killed, which harms
+    It takes 62 MiB of memory with the largest memtables. Cancelled, it is killed, which harms
     nothing: the log is kept until all of it is in data files.
 
     Raises:

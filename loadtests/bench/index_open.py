@@ -134,6 +134,7 @@ def main() -> None:
         for is_prepared in (False, True):
             copy = Path(folder) / "copy"
             shutil.copytree(root, copy)
+            os.sync()  # or opening would wait for the copy to reach the disk
             uvloop.run(measure(copy, args, is_prepared=is_prepared))
             shutil.rmtree(copy)
 

@@ -136,6 +136,7 @@ async def test_cancelled_replay_leaves_no_process_and_a_whole_index(killed: Path
         await preparing
 
     assert set(children()) <= before
+    assert wal_bytes(path_in(killed)) > WAL_BYTES_MAX  # killed, not waited for
     await store.prepare(IDENTITY)
     index = store.open(IDENTITY)
     assert_is_whole(index, LONG)
