@@ -15,6 +15,7 @@ from app.identify import (
     EVENT_TOO_LARGE,
     MESSAGE_ID_INVALID,
     NOT_AN_OBJECT,
+    TYPE_INVALID,
     Identified,
     Rejection,
 )
@@ -32,6 +33,7 @@ REASONS = {
     EVENT_TOO_LARGE: "the event is larger than allowed",
     EVENT_TOO_DEEP: "the event is nested deeper than allowed",
     MESSAGE_ID_INVALID: "messageId must be a string of 1 to 255 bytes",
+    TYPE_INVALID: "type must be a string of at most 100 characters, none of them a control character",
     CONFLICT: "another event with this messageId was accepted before",
 }
 """What a receipt says of an event that was kept apart. Frozen like the codes: answers repeat."""

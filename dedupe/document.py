@@ -11,6 +11,8 @@ import re
 
 import orjson
 
+TYPE_CHARS_MAX = 100
+
 ESCAPES_MAX = 10_000
 """Surrogate escapes looked at, pairs included: some 20 ms of work that others have to wait for."""
 
@@ -19,6 +21,16 @@ REPLACEMENT = rb"\ufffd"
 _SURROGATE = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?P<low>\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})"
 )
+_CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f]")
+
+
+def is_event_type(event_type: object) -> bool:
+    """Whether an event may have this `type`: text that a table can have for a key."""
+    return (
+        type(event_type) is str
+        and len(event_type) <= TYPE_CHARS_MAX
+        and (event_type.isalnum() or _CONTROL.search(event_type) is None)
+    )
 
 
 def read_document(document: bytes) -> object:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from dedupe.document import read_document
+from dedupe.document import is_event_type, read_document
 from dedupe.identity import MESSAGE_ID_BYTES_MAX, canonical_content, fingerprint_of
 
 ORIGINAL, DUPLICATE, CONFLICT, REJECTED = "original", "duplicate", "conflict", "rejected"
@@ -116,6 +116,9 @@ def _identity(value: bytes | None) -> tuple[str | None, bytes | None, str | None
     message_id = event.get("messageId") if isinstance(event, dict) else None
     if not isinstance(event, dict) or not isinstance(message_id, str) or not _has_length(message_id):
         return None, None, "it has no messageId of 1 to 255 bytes"
+    event_type = event.get("type")
+    if event_type is not None and not is_event_type(event_type):
+        return message_id, None, "its type is no text of at most 100 characters without control characters"
     try:
         return message_id, fingerprint_of(canonical_content(event)), None
     except TypeError:

@@ -22,14 +22,12 @@ from app.routes.path_table import Handler
 from app.routes.paths import Kind, Path
 from dedupe.admission import Admission
 from dedupe.clock import Clock, Deadline
+from dedupe.document import TYPE_CHARS_MAX
 from dedupe.identity import FINGERPRINT_BYTES
 from dedupe.router import Router
 from dedupe.types import Fingerprint
 
 IDEMPOTENCY_KEY_BYTES_MAX = 255
-
-EVENT_TYPE_CHARS_MAX = 100
-"""Of a type in a path, which is added to an event after its size was judged; a longer one is cut."""
 
 Parse: TypeAlias = Callable[[bytes], Payload]
 
@@ -70,9 +68,9 @@ def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
 
 
 def event_type_of(request: Request, path: Path) -> str:
-    """Return the type that the path gives to an event without one; it has its bound."""
+    """Return the type that the path gives to an event without one; one that is too long is cut."""
     event_type: str = request.path_params.get("type", path.event_type)
-    return event_type[:EVENT_TYPE_CHARS_MAX]
+    return event_type[:TYPE_CHARS_MAX]
 
 
 async def post_events(
