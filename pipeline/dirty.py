@@ -58,7 +58,8 @@ def sorted_out(records: DataFrame, default_source: str) -> DataFrame:
     )
     identified = named.mapInArrow(_identify, _IDENTIFIED)
     earlier_first = ("timestamp", "partition", "offset")
-    of_event = Window.partitionBy("source", "message_id").orderBy(*earlier_first)
+    is_readable = F.col("problem").isNull()
+    of_event = Window.partitionBy("source", "message_id", is_readable).orderBy(*earlier_first)
     of_content = Window.partitionBy("source", "message_id", "fingerprint").orderBy(*earlier_first)
     judged = identified.select(
         "*",
@@ -67,7 +68,6 @@ def sorted_out(records: DataFrame, default_source: str) -> DataFrame:
         F.row_number().over(of_event).alias("of_event"),
         F.row_number().over(of_content).alias("of_content"),
     )
-    is_readable = F.col("problem").isNull()
     verdict = (
         F.when(~is_readable, REJECTED)
         .when(F.col("of_event") == 1, ORIGINAL)
