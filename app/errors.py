@@ -15,6 +15,7 @@ What the edge refuses by itself, under the core's GatewayError.
       WriteKeyMissingError             no write key anywhere
       InvalidWriteKeyError             a write key that is unknown
         DisabledWriteKeyError          a write key whose source is switched off; same code
+      ScopeMissingError                a write key that may not do what the request asks for
     RetriableError (of the core)       nothing was taken; the same request may succeed later
       BodyTimeoutError                 the body did not arrive in time
       BodyIncompleteError              the client ended its side in the middle of the body
@@ -108,6 +109,12 @@ class InvalidWriteKeyError(RequestError):
 
 class DisabledWriteKeyError(InvalidWriteKeyError):
     """There is a known write key, but it is switched off."""
+
+
+class ScopeMissingError(RequestError):
+    """The write key counts, but has not the scope that the request needs."""
+
+    code = "scope_missing"
 
 
 class BodyTimeoutError(RetriableError):

@@ -17,7 +17,7 @@ from app.version import VERSION
 
 Schema: TypeAlias = dict[str, Any]
 
-INGEST_STATUSES = (400, 401, 429, 503)
+INGEST_STATUSES = (400, 401, 403, 429, 503)
 
 _SUMMARIES = {
     Kind.EVENTS: "Send one event, an array of events or a batch, and get a receipt for each",

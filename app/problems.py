@@ -48,6 +48,11 @@ PROBLEMS: dict[str, Problem] = {
     ),
     "write_key_missing": Problem(BAD_REQUEST, "the request has no write key"),
     "invalid_write_key": Problem(HTTPStatus.UNAUTHORIZED, "the write key is unknown or disabled"),
+    "scope_missing": Problem(
+        HTTPStatus.FORBIDDEN,
+        "the write key may not do this: Gateway-Fingerprints needs a key whose scopes include replay, "
+        "all else one whose scopes include ingest",
+    ),
     "not_found": Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path"),
     "method_not_allowed": Problem(HTTPStatus.METHOD_NOT_ALLOWED, "this path does not know this method"),
     "quota_exceeded": Problem(HTTPStatus.TOO_MANY_REQUESTS, "the write key has used up its quota"),

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from fastapi import Request, Response
 
-from app.auth import WriteKeys, find_write_key, key_in_head
+from app.auth import INGEST, REPLAY, WriteKeys, find_write_key, key_in_head
 from app.body import BodyLimits, read_body
 from app.body_memory import LEASE, Lease
 from app.errors import FingerprintsInvalidError, IdempotencyKeyInvalidError
@@ -28,6 +28,9 @@ from dedupe.router import Router
 from dedupe.types import Fingerprint
 
 IDEMPOTENCY_KEY_BYTES_MAX = 255
+
+FINGERPRINTS = b"gateway-fingerprints"
+"""Trusted: junk under the id and fingerprint of an event to come would make that one a duplicate."""
 
 Parse: TypeAlias = Callable[[bytes], Payload]
 
@@ -99,6 +102,7 @@ async def post_events(
     payload.check_count(ingest.request_events_max)
     first = payload.items[0] if payload.items else None
     source = ingest.write_keys.source_of(find_write_key(headers, query, payload.top, first))
+    source.check(REPLAY if FINGERPRINTS in headers else INGEST)
     allowance = source.allowance
     if allowance is not None:
         allowance.take(events=len(payload.items), size_bytes=len(body))
@@ -144,7 +148,7 @@ def _idempotency_key(headers: dict[bytes, bytes]) -> bytes | None:
 
 def _fingerprints(headers: dict[bytes, bytes], count: int) -> list[Fingerprint]:
     """Return the fingerprints that stored records had when they came first; empty without the header."""
-    header = headers.get(b"gateway-fingerprints")
+    header = headers.get(FINGERPRINTS)
     if header is None:
         return []
     try:

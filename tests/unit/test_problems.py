@@ -32,6 +32,7 @@ STATUSES = {
     "fingerprints_invalid": 400,
     "write_key_missing": 400,
     "invalid_write_key": 401,
+    "scope_missing": 403,
     "not_found": 404,
     "method_not_allowed": 405,
     "quota_exceeded": 429,
