@@ -141,6 +141,14 @@ class TooManyConnectionsError(RetriableError):
     code = "too_many_connections"
 
 
+_QUOTAS = {
+    "requests": "requests a second",
+    "events": "events a second",
+    "bytes": "bytes a second",
+    "index": "new events within the window",
+}
+
+
 class QuotaExceededError(RetriableError):
     """The write key has used up one of its limits. Nothing was taken."""
 
@@ -148,6 +156,6 @@ class QuotaExceededError(RetriableError):
 
     def __init__(self, limit: str, wait_s: float = 0.0) -> None:
         """Take which limit it is, and how long the same request would have to wait."""
-        super().__init__(limit)
+        super().__init__(limit, told=_QUOTAS.get(limit, ""))
         self.limit = limit
         self.wait_s = wait_s

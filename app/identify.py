@@ -151,7 +151,7 @@ class Identifier:
                 found.events.append(event)
                 found.places.append(index)
             if request.size_bytes > self.limits.request_bytes_max:
-                raise RequestTooLargeError
+                raise RequestTooLargeError(told=f"more than {self.limits.request_bytes_max:,} bytes")
         return found
 
 

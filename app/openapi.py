@@ -197,6 +197,7 @@ def _schemas(request_events_max: int) -> Schema:
                 "success": {"const": True},
                 "receipts": {"type": "array", "items": _ref("schemas", "Receipt")},
                 "rejected": {"type": "array", "minItems": 1, "items": _ref("schemas", "Rejected")},
+                "warnings": {"type": "array", "minItems": 1, "items": _ref("schemas", "Warning")},
             },
             "additionalProperties": False,
         },
@@ -209,6 +210,13 @@ def _schemas(request_events_max: int) -> Schema:
                 "offset": {"type": "integer", "minimum": 0},
                 "idempotent": {"const": False, "description": "a retry would be stored again"},
             },
+            "additionalProperties": False,
+        },
+        "Warning": {
+            "type": "object",
+            "description": "in development only: an event that is stored, but surely meant otherwise",
+            "required": ["index", "message"],
+            "properties": {"index": {"type": "integer", "minimum": 0}, "message": {"type": "string"}},
             "additionalProperties": False,
         },
         "Rejected": {

@@ -40,7 +40,12 @@ REASONS = {
 
 
 def answer(
-    found: Identified, outcomes: Sequence[Outcome], *, preference: Return | None, wants_receipts: bool
+    found: Identified,
+    outcomes: Sequence[Outcome],
+    *,
+    preference: Return | None,
+    wants_receipts: bool,
+    advice: Sequence[dict[str, object]] = (),
 ) -> Response:
     """
     Build the answer to a request all of whose events have their verdict.
@@ -50,6 +55,7 @@ def answer(
         outcomes: one for each of found.events, same order.
         preference: what the client prefers; the answer says that it was heeded.
         wants_receipts: whether the body lists where each event is, without a preference.
+        advice: what is said besides, in development.
     """
     if preference is not None:
         wants_receipts = preference == "representation"
@@ -72,12 +78,19 @@ def answer(
     if rejections:
         rejections.sort(key=lambda rejection: rejection.place)
         body["rejected"] = [_rejected(rejection) for rejection in rejections]
+    if advice:
+        body["warnings"] = advice
+    headers = _headers(accepted, duplicates, preference)
+    return Response(orjson.dumps(body), headers=headers, media_type="application/json")
+
+
+def _headers(accepted: int, duplicates: int, preference: Return | None) -> dict[str, str]:
     headers = {"Gateway-Accepted": str(accepted), "Gateway-Duplicates": str(duplicates)}
     if duplicates and not accepted:
         headers["Idempotent-Replayed"] = "true"
     if preference is not None:
         headers["Preference-Applied"] = f"return={preference}"
-    return Response(orjson.dumps(body), headers=headers, media_type="application/json")
+    return headers
 
 
 def _receipt(event: Event, outcome: Outcome) -> dict[str, object]:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from fastapi import Request, Response
 
+from app.advice import advice_on
 from app.auth import INGEST, REPLAY, WriteKeys, find_write_key, key_in_head
 from app.body import BodyLimits, read_body
 from app.body_memory import LEASE, Lease
@@ -47,6 +48,7 @@ class Ingest:
     request_events_max: int
     answer_timeout_s: float
     sets_context_ip: bool = False
+    gives_advice: bool = False
 
 
 def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
@@ -102,6 +104,7 @@ async def post_events(
     payload.check_count(ingest.request_events_max)
     first = payload.items[0] if payload.items else None
     source = ingest.write_keys.source_of(find_write_key(headers, query, payload.top, first))
+    request.scope["gateway.source"] = source.id
     source.check(REPLAY if FINGERPRINTS in headers else INGEST)
     allowance = source.allowance
     if allowance is not None:
@@ -118,6 +121,7 @@ async def post_events(
         client_ip,
     )
     found = ingest.identifier.identify(payload, arrival)
+    advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
     del body, payload, first  # the events are all that is needed of them, and of the memory
     lease.hold(found.size_bytes)
     outcomes = await ingest.router.submit(
@@ -126,7 +130,7 @@ async def post_events(
     if allowance is not None:
         allowance.grow(sum(outcome.admission is Admission.NEW for outcome in outcomes))
     preference = _return_preference(request) if b"prefer" in headers else None
-    return answer(found, outcomes, preference=preference, wants_receipts=wants_receipts)
+    return answer(found, outcomes, preference=preference, wants_receipts=wants_receipts, advice=advice)
 
 
 def _refuse_unread(write_keys: WriteKeys, headers: dict[bytes, bytes], query: bytes) -> None:
@@ -142,7 +146,7 @@ def _refuse_unread(write_keys: WriteKeys, headers: dict[bytes, bytes], query: by
 def _idempotency_key(headers: dict[bytes, bytes]) -> bytes | None:
     key = headers.get(b"idempotency-key")
     if key is not None and not 0 < len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
-        raise IdempotencyKeyInvalidError
+        raise IdempotencyKeyInvalidError(told=f"it has {len(key)}")
     return key
 
 
@@ -156,7 +160,7 @@ def _fingerprints(headers: dict[bytes, bytes], count: int) -> list[Fingerprint]:
     except ValueError:
         fingerprints = []
     if len(fingerprints) != count or any(len(found) != FINGERPRINT_BYTES for found in fingerprints):
-        raise FingerprintsInvalidError
+        raise FingerprintsInvalidError(told=f"the request has {count} events")
     return fingerprints
 
 

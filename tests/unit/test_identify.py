@@ -3,6 +3,7 @@ Claim: an event's identity follows from what was sent alone, its record says all
 whatever cannot be an event is kept with a reason, without harm to its batch.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from app.deep_json import dumps_any, is_deeper
 from app.errors import BatchMissingError, InvalidJSONError, RequestTooLargeError, TooManyEventsError
 from app.identify import Arrival, EventLimits, Identified, Identifier
 from app.message_ids import derived_id, fresh_id
-from app.payload import Payload, parse_batch, parse_events
+from app.payload import Payload, parse_batch, parse_event, parse_events
 from app.settings import RECORD_MARGIN_BYTES
 from dedupe.identity import MESSAGE_ID_BYTES_MAX, Identity, canonical_content, fingerprint_of
 from dedupe.quarantine import Quarantine
@@ -459,6 +460,44 @@ def test_body_that_is_not_json_is_refused(body: bytes) -> None:
             parse(body)
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"", "it is empty"),
+        (b" \n ", "it is empty"),
+        (b'{"batch":[\n{"event":"secret",}]}', "line 2, column 18: trailing comma is not allowed"),
+        (b'{"batch":[{"event":"secret"}', "line 1, column 29: unexpected end of data"),
+        (b'["\\ud83d",\nx]', "line 2, column 1: unexpected character, expected a JSON value"),
+        (b'["secret","\xff"]', "byte 12 is no UTF-8"),
+        ("{}".encode("utf-16-le"), "line 1, column 2: "),
+        (b"\xef\xbb\xbf{}", "line 1, column 1: UTF-8 byte order mark (BOM) is not supported"),
+    ],
+)
+def test_body_that_is_not_json_is_told_where_and_why_without_a_word_of_it(body: bytes, told: str) -> None:
+    with pytest.raises(InvalidJSONError) as caught:
+        parse_events(body)
+    assert caught.value.told.startswith(told)
+    assert "secret" not in caught.value.told
+
+
+@pytest.mark.parametrize(
+    ("parse", "body", "told"),
+    [
+        (parse_batch, b'{"messageId":"1"}', "an object without batch"),
+        (parse_batch, b'{"batch":{}}', "whose batch is no array"),
+        (parse_batch, b"[]", "an array; these go to /v1/events"),
+        (parse_event, b"[]", "an array; these go to /v1/events"),
+        (parse_events, b"5", "neither an object nor an array"),
+    ],
+)
+def test_body_without_events_is_told_what_it_is(
+    parse: Callable[[bytes], Payload], body: bytes, told: str
+) -> None:
+    with pytest.raises(BatchMissingError) as caught:
+        parse(body)
+    assert told in caught.value.told
+
+
 def test_half_of_a_surrogate_pair_costs_no_batch() -> None:
     payload = parse_batch(b'{"batch":[{"messageId":"1","text":"a\\ud83d"},{"messageId":"2"}]}')
     assert payload.items == [{"messageId": "1", "text": "a\ufffd"}, {"messageId": "2"}]
@@ -490,8 +529,9 @@ def test_forms_of_the_native_path() -> None:
 def test_too_many_events_are_refused() -> None:
     payload = Payload([1] * 3, None, {})
     payload.check_count(3)
-    with pytest.raises(TooManyEventsError):
+    with pytest.raises(TooManyEventsError) as caught:
         payload.check_count(2)
+    assert caught.value.told == "3, and at most 2 are allowed"
 
 
 # ---- the client's address
