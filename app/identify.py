@@ -319,7 +319,7 @@ class _Request:
         """Add an item to the request's size, before anything is merged. Raises _RefusedError."""
         size = len(content) + self._shared_bytes
         if not ignored.isdisjoint(item):
-            own = {name: item[name] for name in ignored - REPLACED if name in item}
+            own = {name: item[name] for name in ignored if name in item and name not in REPLACED}
             size += max(0, len(orjson.dumps(own)) - RETRY_BYTES_FREE)
         if size > self._limits.event_bytes_max:
             raise _RefusedError(EVENT_TOO_LARGE)

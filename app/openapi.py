@@ -172,7 +172,7 @@ def _schemas(request_events_max: int) -> Schema:
             "type": "object",
             "properties": {
                 "messageId": {"description": "text of 1 to 255 bytes; assigned if absent or null"},
-                "type": {"description": "text; by the path if absent or null"},
+                "type": {"description": "text of at most 100 characters; by the path if absent or null"},
                 "event": {"description": "the event's name"},
                 "userId": {"description": "who did it"},
                 "anonymousId": {"description": "who did it, before anybody knows"},

@@ -114,15 +114,19 @@ class Problems:
     def answer(self, err: GatewayError, scope: Scope | None = None) -> Response:
         """Answer an error that was raised on purpose; `scope` is that of its request."""
         if err.code not in PROBLEMS:
-            return self.unforeseen(err, None)
+            return self.unforeseen(err, (scope or {}).get("gateway.request_id"))
         headers = {}
         if isinstance(err, BodyTimeoutError | TooManyConnectionsError):
             headers["Connection"] = "close"
         if isinstance(err, QuotaExceededError):
             headers["Retry-After"] = str(max(1, min(math.ceil(err.wait_s), self._retry_after_max)))
-        told = err.told or self._figures.get(err.code, "")
-        self._refusals.note(err.code, PROBLEMS[err.code].status, told=told, scope=scope)
-        return self._response(err.code, headers, told)
+        self.note(err, scope)
+        return self._response(err.code, headers, self._told(err))
+
+    def note(self, err: GatewayError, scope: Scope | None) -> None:
+        """Log an error that was raised on purpose, now and then; `scope` is that of its request."""
+        status = PROBLEMS[err.code].status if err.code in PROBLEMS else UNAVAILABLE
+        self._refusals.note(err.code, status, told=self._told(err), scope=scope)
 
     def http(self, err: HTTPException, scope: Scope | None = None) -> Response:
         """Answer what the framework refuses by itself, such as an unknown path."""
@@ -134,6 +138,9 @@ class Problems:
         """Answer what nobody foresaw, and log it with the request's id."""
         log.error("unforeseen error", request_id=request_id, exc_info=err)
         return self._response("internal", {})
+
+    def _told(self, err: GatewayError) -> str:
+        return err.told or self._figures.get(err.code, "")
 
     def _response(self, code: str, headers: Mapping[str, str], told: str = "") -> Response:
         problem = PROBLEMS[code]

@@ -42,7 +42,7 @@ async def get_pixel(
         headers = {name: value for name, value in answer.headers.items() if name.startswith("gateway-")}
     except GatewayError as err:
         metrics.discard(path.template, err.code)
-        problems.answer(err, request.scope)  # not given, but logged
+        problems.note(err, request.scope)
     return Response(GIF, 200, {"Cache-Control": "no-store", **headers}, media_type="image/gif")
 
 

@@ -226,7 +226,9 @@ async def test_pixel_answers_with_its_image_whatever_the_core_says(err: GatewayE
     registry = CollectorRegistry()
     transport = httpx.ASGITransport(edge_over(ScriptedRouter(failing(err)), registry))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-        answer = await client.get("/pixel/v1/track?writeKey=k&event=Opened")
+        with capture_logs() as lines:
+            answer = await client.get("/pixel/v1/track?writeKey=k&event=Opened")
+    assert [(line["code"], line["path"]) for line in lines] == [(err.code, "/pixel/v1/track")]
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "image/gif")
     labels = {"route": "/pixel/v1/{type}", "reason": err.code}
     assert registry.get_sample_value("gateway_http_discarded_total", labels) == 1.0
