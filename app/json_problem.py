@@ -10,7 +10,8 @@ def json_problem(err: ValueError, body: bytes) -> str:
     """
     Return what the parser stumbled over.
 
-    The parser's own messages quote nothing. A NaN earlier in the same line shifts the column by one.
+    The parser's own messages quote nothing. Where the body has a NaN or Infinity that could be mended,
+    columns behind it in the same line are those of the mended body.
     """
     if not body.strip():
         return "it is empty"

@@ -80,7 +80,7 @@ def mend_numbers(document: bytes) -> bytes:
     """
     Return the JSON document with null in the place of each NaN, Infinity and -Infinity, but in strings.
 
-    One in which a word stands more often than NO_NUMBERS_MAX is returned as it is.
+    A word that stands there more often than NO_NUMBERS_MAX is left as it is.
     """
     words = sorted((place, word) for word in NO_NUMBERS for place in _places(document, word))
     pieces: list[bytes] = []

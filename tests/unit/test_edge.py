@@ -178,10 +178,9 @@ async def test_request_id_of_the_client_leads_from_its_answer_to_the_log(request
 
 @pytest.mark.parametrize("request_id", ["", "short", "x" * 65, "a b c d e f", "a/b/c/d/e", "a;b;c;d;e"])
 async def test_odd_request_id_is_replaced_by_one_that_leads_to_the_log(request_id: str) -> None:
+    edge = edge_over(ScriptedRouter(failing(DiskFullError("x"))))
     with capture_logs() as lines:
-        answer = await post(
-            edge_over(ScriptedRouter(failing(DiskFullError("x")))), **{"X-Request-Id": request_id}
-        )
+        answer = await post(edge, b'{"messageId":"1","writeKey":"k"}', **{"X-Request-Id": request_id})
     assert answer.headers["Gateway-Request-Id"] not in ("", request_id)
     assert (lines[0]["request_id"], lines[0]["source"]) == (answer.headers["Gateway-Request-Id"], "k")
 
