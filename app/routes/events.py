@@ -105,10 +105,10 @@ async def post_events(
     first = payload.items[0] if payload.items else None
     source = ingest.write_keys.source_of(find_write_key(headers, query, payload.top, first))
     request.scope["gateway.source"] = source.id
-    source.check(REPLAY if FINGERPRINTS in headers else INGEST)
     allowance = source.allowance
     if allowance is not None:
         allowance.take(events=len(payload.items), size_bytes=len(body))
+    source.check(REPLAY if FINGERPRINTS in headers else INGEST)
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     received_ms = ingest.clock.now_ms()
     client_ip = request.scope["client"][0] if ingest.sets_context_ip and request.scope["client"] else None
