@@ -13,7 +13,7 @@ def json_problem(err: ValueError, body: bytes) -> str:
     The parser's own messages quote nothing. Where the body has a NaN or Infinity that could be mended,
     columns behind it in the same line are those of the mended body.
     """
-    if not body.strip():
+    if not body or body.isspace():
         return "it is empty"
     if not isinstance(err, JSONDecodeError):
         return ""
