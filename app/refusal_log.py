@@ -50,7 +50,7 @@ class RefusalLog:
         report(
             "request refused",
             code=code,
-            status=status,
+            status=int(status),
             told=told,
             request_id=scope.get("gateway.request_id"),
             path=known_words(scope.get("path", "")),

@@ -1,5 +1,7 @@
 """Claim: a flood of refusals costs one line a code and interval, and a line leads to its request."""
 
+from http import HTTPStatus
+
 from starlette.types import Scope
 from structlog.testing import capture_logs
 
@@ -13,7 +15,7 @@ def test_flood_of_one_code_is_one_line_and_its_number() -> None:
     refusals = RefusalLog(clock=lambda: now)
     with capture_logs() as lines:
         for _ in range(1_000):
-            refusals.note("invalid_json", 400, told="it is empty", scope=SCOPE)
+            refusals.note("invalid_json", HTTPStatus.BAD_REQUEST, told="it is empty", scope=SCOPE)
         refusals.note("disk_full", 503, told="", scope=SCOPE)
         now += INTERVAL_S
         refusals.note("invalid_json", 400, told="", scope=SCOPE)
@@ -29,6 +31,7 @@ def test_flood_of_one_code_is_one_line_and_its_number() -> None:
         "told": "it is empty",
         "status": 400,
     }
+    assert type(lines[0]["status"]) is int
 
 
 def test_refusal_before_there_is_a_request_is_logged_too() -> None:
