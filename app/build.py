@@ -1,6 +1,7 @@
 """Builds the gateway's parts from its settings, whatever log and index it is given."""
 
 import asyncio
+import random
 from functools import partial
 
 from app.auth import OpenKeys
@@ -19,6 +20,7 @@ from app.protocol import ConnectionLimits, Port
 from app.quotas import Quota, QuotaPolicy
 from app.routes.events import Ingest
 from app.settings import Settings
+from app.units import format_size
 from dedupe.clock import Clock
 from dedupe.identity import Identity
 from dedupe.index import IndexStore
@@ -116,6 +118,7 @@ def build_ingest(
         request_events_max=settings.request_events_max,
         answer_timeout_s=settings.answer_timeout,
         sets_context_ip=settings.context_ip,
+        gives_advice=settings.is_development,
     )
 
 
@@ -153,6 +156,16 @@ def build_guards(settings: Settings, clock: Clock, *, index_files: int) -> Guard
             per_address_max=settings.connections_per_address_max,
         ),
     )
+
+
+def build_problems(settings: Settings) -> Problems:
+    """Return what makes answers of errors."""
+    body, compressed = map(format_size, (settings.body_bytes_max, settings.body_compressed_bytes_max))
+    figures = {
+        "head_too_large": f"at most {format_size(settings.head_bytes_max)}",
+        "body_too_large": f"at most {body}, and {compressed} if compressed",
+    }
+    return Problems(retry_after_max=settings.retry_after_max, dice=random.Random(), figures=figures)
 
 
 def build_port(settings: Settings, guards: Guards, *, problems: Problems, metrics: RequestMetrics) -> Port:

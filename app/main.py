@@ -5,7 +5,6 @@ between implementations of the core's seams.
 
 import asyncio
 import gc
-import random
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -17,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from app import chores
 from app.admin import create_admin
-from app.build import build_guards, build_ingest, build_port, build_router, streams_of
+from app.build import build_guards, build_ingest, build_port, build_problems, build_router, streams_of
 from app.clock_check import check_clock, keep_time
 from app.data_dir import check_format, index_path, locked, refuse_lost_log, sqlite_path
 from app.edge import create_edge
@@ -27,7 +26,6 @@ from app.guards import Guards
 from app.key_file import KeyFile
 from app.log_settings import LogSettings, variable_of
 from app.metrics import RequestMetrics
-from app.problems import Problems
 from app.process import Server, bind, stop_signals, supervise, url_of
 from app.protocol import EdgeProtocol
 from app.settings import Settings
@@ -186,7 +184,7 @@ async def _run(
     )
     ingest = build_ingest(settings, router, identity=identity, guards=guards, clock=clock)
     registry = CollectorRegistry()
-    problems = Problems(retry_after_max=settings.retry_after_max, dice=random.Random())
+    problems = build_problems(settings)
     metrics = RequestMetrics()
     registry.register(metrics)
     edge = create_edge(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from app.errors import BatchMissingError, InvalidJSONError, TooManyEventsError
+from app.json_problem import json_problem
 from dedupe.document import read_document
 
 
@@ -24,7 +25,7 @@ class Payload(NamedTuple):
     def check_count(self, events_max: int) -> None:
         """Raise TooManyEventsError if there are more items than allowed."""
         if len(self.items) > events_max:
-            raise TooManyEventsError
+            raise TooManyEventsError(told=f"{len(self.items):,}, and at most {events_max:,} are allowed")
 
 
 def parse_batch(body: bytes) -> Payload:
@@ -32,7 +33,7 @@ def parse_batch(body: bytes) -> Payload:
     document = _loads(body)
     if isinstance(document, dict) and isinstance(batch := document.get("batch"), list):
         return Payload(batch, document, document)
-    raise BatchMissingError
+    raise BatchMissingError(told=_found_in(document))
 
 
 def parse_events(body: bytes) -> Payload:
@@ -41,7 +42,7 @@ def parse_events(body: bytes) -> Payload:
     if isinstance(document, list):
         return Payload(document, None, {})
     if not isinstance(document, dict):
-        raise BatchMissingError
+        raise BatchMissingError(told=_found_in(document))
     if isinstance(batch := document.get("batch"), list):
         return Payload(batch, document, document)
     return Payload([document], document, {})
@@ -52,11 +53,24 @@ def parse_event(body: bytes) -> Payload:
     document = _loads(body)
     if isinstance(document, dict):
         return Payload([document], document, {})
-    raise BatchMissingError
+    raise BatchMissingError(told=_found_in(document))
 
 
 def _loads(body: bytes) -> object:
     try:
         return read_document(body)
     except ValueError as err:
-        raise InvalidJSONError from err
+        raise InvalidJSONError(told=json_problem(err, body)) from err
+
+
+def _found_in(document: object) -> str:
+    """Say what a body is that was to hold events, and where it belongs."""
+    match document:
+        case dict() if "batch" in document:
+            return "it is an object whose batch is no array"
+        case dict():
+            return "it is an object without batch; single events go to /v1/events or a path of their type"
+        case list():
+            return "it is an array; these go to /v1/events"
+        case _:
+            return "it is neither an object nor an array"

@@ -36,7 +36,10 @@ DEVELOPMENT_SECRET = "public development secret"
 """Fixed, so that an emptied data folder does not lock a developer out of a log that still exists."""
 
 RECORD_MARGIN_BYTES = 4 * KIB
-"""What a record adds to its event at most: id, source, headers, receivedAt (dedupe.types)."""
+"""
+What a record adds to its event at most: id, source, headers (dedupe.types), receivedAt, type, context.ip,
+and what of sentAt and the like counts for no limit (app.identify.RETRY_BYTES_FREE).
+"""
 
 QUARANTINE_RECORD_BYTES_MAX = 256 * KIB
 """64 KiB of a refused event, every byte of it escaped, and its envelope."""
@@ -350,7 +353,7 @@ class Settings(LogSettings):
                 f"GATEWAY_EVENT_BYTES_MAX ({format_size(self.event_bytes_max)}) by "
                 f"{format_size(RECORD_MARGIN_BYTES)}: the largest event must fit into a commit"
             )
-        records_bytes_max = self.request_bytes_max + self.request_events_max * RECORD_MARGIN_BYTES // 2
+        records_bytes_max = self.request_bytes_max + self.request_events_max * RECORD_MARGIN_BYTES
         if self.queue_bytes_max < records_bytes_max:
             yield (
                 f"GATEWAY_QUEUE_BYTES_MAX ({format_size(self.queue_bytes_max)}) must be at least "

@@ -43,6 +43,7 @@ def progress_of(lane: Lane) -> dict[str, Any]:
         "restore_end_offset": end,
         "progress": round(restored, 4) if index else 0.0,
         "last_error": lane.health.last_error,
+        "failing_since_ms": lane.health.failing_since_ms,
     }
 
 
@@ -73,6 +74,7 @@ def partition_of(lane: Lane) -> dict[str, Any]:
         "sequence_gaps": metrics.sequence_gaps,
         "skipped_records": metrics.skipped_records,
         "last_error": lane.health.last_error,
+        "failing_since_ms": lane.health.failing_since_ms,
     }
 
 

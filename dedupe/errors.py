@@ -16,7 +16,8 @@ Everything the core raises, as one tree.
       IdentityMismatchError      the log was written under another secret or partition count
       ConfigurationError         the process must not start like this
 
-`code` is stable and documented in docs/http-api.md where a client can see it.
+`code` is stable and documented in docs/http-api.md where a client can see it. An error's text is for
+operators; `told` is what clients may know besides.
 """
 
 from typing import ClassVar
@@ -27,6 +28,18 @@ class GatewayError(Exception):
 
     code: ClassVar[str] = "internal"
     retriable: ClassVar[bool] = False
+
+    def __init__(self, *args: object, told: str = "") -> None:
+        """
+        Take the text for operators, and what clients may know.
+
+        Args:
+            args: as of any exception; never shown to a client.
+            told: why, in a few words: of the client's request, or since when something does not answer;
+                no name, address or content of the inside.
+        """
+        super().__init__(*args)
+        self.told = told
 
 
 class RetriableError(GatewayError):

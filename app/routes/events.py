@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from fastapi import Request, Response
 
-from app.auth import WriteKeys, find_write_key, key_in_head
+from app.advice import advice_on
+from app.auth import INGEST, REPLAY, WriteKeys, find_write_key, key_in_head
 from app.body import BodyLimits, read_body
 from app.body_memory import LEASE, Lease
 from app.errors import FingerprintsInvalidError, IdempotencyKeyInvalidError
@@ -22,14 +23,15 @@ from app.routes.path_table import Handler
 from app.routes.paths import Kind, Path
 from dedupe.admission import Admission
 from dedupe.clock import Clock, Deadline
+from dedupe.document import TYPE_CHARS_MAX
 from dedupe.identity import FINGERPRINT_BYTES
 from dedupe.router import Router
 from dedupe.types import Fingerprint
 
 IDEMPOTENCY_KEY_BYTES_MAX = 255
 
-EVENT_TYPE_CHARS_MAX = 100
-"""Of a type in a path, which is added to an event after its size was judged; a longer one is cut."""
+FINGERPRINTS = b"gateway-fingerprints"
+"""Trusted: junk under the id and fingerprint of an event to come would make that one a duplicate."""
 
 Parse: TypeAlias = Callable[[bytes], Payload]
 
@@ -46,6 +48,7 @@ class Ingest:
     request_events_max: int
     answer_timeout_s: float
     sets_context_ip: bool = False
+    gives_advice: bool = False
 
 
 def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
@@ -70,9 +73,9 @@ def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
 
 
 def event_type_of(request: Request, path: Path) -> str:
-    """Return the type that the path gives to an event without one; it has its bound."""
+    """Return the type that the path gives to an event without one; one that is too long is cut."""
     event_type: str = request.path_params.get("type", path.event_type)
-    return event_type[:EVENT_TYPE_CHARS_MAX]
+    return event_type[:TYPE_CHARS_MAX]
 
 
 async def post_events(
@@ -101,9 +104,11 @@ async def post_events(
     payload.check_count(ingest.request_events_max)
     first = payload.items[0] if payload.items else None
     source = ingest.write_keys.source_of(find_write_key(headers, query, payload.top, first))
+    request.scope["gateway.source"] = source.id
     allowance = source.allowance
     if allowance is not None:
         allowance.take(events=len(payload.items), size_bytes=len(body))
+    source.check(REPLAY if FINGERPRINTS in headers else INGEST)
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     received_ms = ingest.clock.now_ms()
     client_ip = request.scope["client"][0] if ingest.sets_context_ip and request.scope["client"] else None
@@ -116,6 +121,7 @@ async def post_events(
         client_ip,
     )
     found = ingest.identifier.identify(payload, arrival)
+    advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
     del body, payload, first  # the events are all that is needed of them, and of the memory
     lease.hold(found.size_bytes)
     outcomes = await ingest.router.submit(
@@ -124,7 +130,7 @@ async def post_events(
     if allowance is not None:
         allowance.grow(sum(outcome.admission is Admission.NEW for outcome in outcomes))
     preference = _return_preference(request) if b"prefer" in headers else None
-    return answer(found, outcomes, preference=preference, wants_receipts=wants_receipts)
+    return answer(found, outcomes, preference=preference, wants_receipts=wants_receipts, advice=advice)
 
 
 def _refuse_unread(write_keys: WriteKeys, headers: dict[bytes, bytes], query: bytes) -> None:
@@ -140,13 +146,13 @@ def _refuse_unread(write_keys: WriteKeys, headers: dict[bytes, bytes], query: by
 def _idempotency_key(headers: dict[bytes, bytes]) -> bytes | None:
     key = headers.get(b"idempotency-key")
     if key is not None and not 0 < len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
-        raise IdempotencyKeyInvalidError
+        raise IdempotencyKeyInvalidError(told=f"it has {len(key)}")
     return key
 
 
 def _fingerprints(headers: dict[bytes, bytes], count: int) -> list[Fingerprint]:
     """Return the fingerprints that stored records had when they came first; empty without the header."""
-    header = headers.get(b"gateway-fingerprints")
+    header = headers.get(FINGERPRINTS)
     if header is None:
         return []
     try:
@@ -154,7 +160,7 @@ def _fingerprints(headers: dict[bytes, bytes], count: int) -> list[Fingerprint]:
     except ValueError:
         fingerprints = []
     if len(fingerprints) != count or any(len(found) != FINGERPRINT_BYTES for found in fingerprints):
-        raise FingerprintsInvalidError
+        raise FingerprintsInvalidError(told=f"the request has {count} events")
     return fingerprints
 
 
