@@ -59,7 +59,7 @@ def build_router(
         clean.partitions + quarantine.partitions,
         None if is_pinned else partial(pin, store, streams, identity),
     )
-    restore_slots = asyncio.Semaphore(settings.restore_concurrency)
+    restore_slots, open_turn = asyncio.Semaphore(settings.restore_concurrency), asyncio.Lock()
     policy = WindowPolicy(
         window_ms=round(settings.window * 1000), keys_max=settings.index_keys_max // settings.partitions
     )
@@ -75,6 +75,7 @@ def build_router(
             policy=policy,
             gate=gate,
             restore_slots=restore_slots,
+            open_turn=open_turn,
             load_skips=partial(load_skips, store, stream.topic),
             limits=_queue_limits(settings),
             times=_lane_times(settings),

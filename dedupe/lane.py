@@ -75,7 +75,9 @@ class Lane:
         """Raise LaneNotActiveError or LaneSaturatedError, both retriable, if `submit` would not take it."""
         if self.state is not LaneState.ACTIVE:
             why = "is being stopped" if self._is_draining else self.health.why_not_active()
-            raise LaneNotActiveError(f"partition {self.partition} of {self.topic} {why}")
+            raise LaneNotActiveError(
+                f"partition {self.partition} of {self.topic} {why}", told=f"a partition {why}"
+            )
         self.queue.check_room(events, size_bytes)
 
     def submit(
@@ -350,7 +352,9 @@ class Lane:
         """Answer a submission of which at least the remaining events were never judged."""
         self.metrics.tally.refused += len(submission.events) - submission.taken
         kind = OutcomeUnknownError if submission.taken else LaneNotActiveError
-        submission.fail(kind(f"partition {self.partition} of {self.topic} stopped serving"))
+        submission.fail(
+            kind(f"partition {self.partition} of {self.topic} stopped serving", told="it stopped serving")
+        )
 
     async def _release(self) -> None:
         if self._housekeeping is not None:

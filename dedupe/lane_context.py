@@ -89,6 +89,7 @@ class LaneContext:
     policy: WindowPolicy
     gate: IdentityGate
     restore_slots: asyncio.Semaphore
+    open_turn: asyncio.Lock  # of all lanes: opening an index holds the loop, and two must not follow at once
     load_skips: LoadSkips = no_skips
     limits: QueueLimits = field(default_factory=QueueLimits)
     times: LaneTimes = field(default_factory=LaneTimes)

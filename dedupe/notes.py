@@ -2,10 +2,11 @@
 What is noted with the log itself, so that every process that opens it knows. Pure.
 
 The *pin* says under which rules a stream was begun; they cannot change any more. The *skips* are the
-places where an operator lets recovery pass over records that no gateway wrote.
+places where an operator lets recovery pass over records that no gateway wrote. The *fingerprint
+rules* say how contents were compared, and until when, so that a retry is compared as its original was.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import orjson
@@ -20,6 +21,9 @@ PIN = "pin"
 
 SKIPS = "skips"
 """Name of the note, kept for each partition that has any."""
+
+FINGERPRINTS = "fingerprints"
+"""Name of the note, kept for partition 0 of the clean stream."""
 
 
 class Pin(NamedTuple):
@@ -91,3 +95,45 @@ class Skips:
     def decode(cls, text: str) -> "Skips":
         """Read a note's text."""
         return cls((first, last) for first, last in orjson.loads(text))
+
+
+class FingerprintRule(NamedTuple):
+    """Which fields, besides those of every retry, are no part of what an event says."""
+
+    ignored: tuple[str, ...]  # sorted
+    until_ms: int | None = None  # log time of the start that changed it; None for the one in force
+
+    @staticmethod
+    def decode(text: str) -> "list[FingerprintRule]":
+        """Read a note's text, oldest rule first."""
+        return [FingerprintRule(tuple(ignored), until_ms) for ignored, until_ms in orjson.loads(text)]
+
+
+def adopt_rule(
+    rules: Sequence[FingerprintRule], ignored: Iterable[str], *, now_ms: int, remembered_ms: int
+) -> list[FingerprintRule]:
+    """
+    Put a rule in force, and drop those under which nothing was stored that is still remembered.
+
+    Args:
+        rules: so far, oldest first, the last one in force; none in a new log.
+        ignored: fields of the rule from now on.
+        now_ms: log time.
+        remembered_ms: how long an id is remembered at most.
+    """
+    rule = FingerprintRule(tuple(sorted(ignored)))
+    if not rules:
+        return [rule]
+    *past, last = rules
+    if last.ignored != rule.ignored:
+        past.append(last._replace(until_ms=now_ms))
+    kept = [old for old in past if old.until_ms is not None and now_ms - old.until_ms <= remembered_ms]
+    return [*(old for old in kept if old.ignored != rule.ignored), rule]
+
+
+def encode_rules(rules: Sequence[FingerprintRule]) -> str:
+    """Return the note's text. Raises ConfigurationError: it is too long for a note."""
+    text = orjson.dumps(rules).decode()
+    if len(text) > NOTE_BYTES_MAX:
+        raise ConfigurationError("GATEWAY_FINGERPRINT_IGNORE was changed too often within a window: wait")
+    return text

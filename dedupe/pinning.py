@@ -5,11 +5,11 @@ Without a pin, which is the case in a log that was never served, or not for long
 the rules by their records (IdentityGate), and the first of them to serve finds them pinned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dedupe.identity import Identity
 from dedupe.log import LogStore
-from dedupe.notes import PIN, SKIPS, Pin, Skips
+from dedupe.notes import FINGERPRINTS, PIN, SKIPS, FingerprintRule, Pin, Skips, adopt_rule, encode_rules
 from dedupe.types import Stream
 
 
@@ -47,9 +47,29 @@ async def load_skips(store: LogStore, topic: str, partition: int) -> Skips:
     return Skips() if text is None else Skips.decode(text)
 
 
+async def adopt_fingerprint_rule(
+    store: LogStore, topic: str, ignored: Iterable[str], *, now_ms: int, remembered_ms: int
+) -> list[frozenset[str]]:
+    """
+    Note by which rule contents are compared from now on, unless it is noted already.
+
+    Returns:
+        The other rules, as ignored fields, under which events may be stored that are still remembered.
+
+    Raises:
+        RetriableError, ConfigurationError: see LogStore.note.
+    """
+    text = (await store.notes(FINGERPRINTS, topic)).get(0)
+    noted = [] if text is None else FingerprintRule.decode(text)
+    rules = adopt_rule(noted, ignored, now_ms=now_ms, remembered_ms=remembered_ms)
+    if rules != noted:
+        await store.note(FINGERPRINTS, topic, 0, encode_rules(rules))
+    return [frozenset(rule.ignored) for rule in rules[:-1]]
+
+
 async def renew_notes(store: LogStore, streams: Sequence[Stream]) -> None:
     """Write every note once more, before the log forgets it. Raises as LogStore.notes and note do."""
     for stream in streams:
-        for name in (PIN, SKIPS):
+        for name in (PIN, SKIPS, FINGERPRINTS):
             for partition, text in (await store.notes(name, stream.topic)).items():
                 await store.note(name, stream.topic, partition, text)

@@ -54,7 +54,6 @@ class Restorer:
         self._reported_start: Offset = 0
         self.window = Window(context.policy)
         self.log_start: Offset = 0
-        self.found_ms: int | None = None  # log time of the newest record when this process came
 
     @property
     def index(self) -> DedupeIndex:
@@ -86,7 +85,9 @@ class Restorer:
         if not self._context.gate.is_open:
             await self._reader.first(self.log_start, end, records_max=PROBE_RECORDS)
         await self._context.store.prepare(self._identity)
-        self._index = self._open()
+        async with self._context.open_turn:
+            self._index = self._open()
+            await asyncio.sleep(0)
 
     async def replay(
         self, end: Offset, on_entries: Callable[[Sequence[tuple[EventKey, Entry]]], None]
@@ -191,8 +192,6 @@ class Restorer:
 
     def _finish_report(self, replay: Replay) -> None:
         state = self.index.state
-        if self.found_ms is None:
-            self.found_ms = state.newest_timestamp_ms
         self._report_short_window()
         self._metrics.sequence_gaps += replay.sequence_gaps
         if replay.sequence_gaps:

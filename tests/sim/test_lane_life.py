@@ -8,10 +8,12 @@ from structlog.testing import capture_logs
 
 from dedupe.clock import Deadline
 from dedupe.errors import LaneNotActiveError, LogCorruptError
+from dedupe.index import IndexIdentity
 from dedupe.lane import Lane
 from dedupe.lane_context import LaneTimes
 from dedupe.lane_queue import QueueLimits
 from dedupe.lane_state import LaneState
+from dedupe.sim.memory_index import MemoryIndex
 from dedupe.sim.sim_log import SimFaults
 from tests.sim.world import CLEAN, QUICK, World
 
@@ -62,7 +64,8 @@ async def test_lane_says_that_it_fails_and_since_when_until_it_serves() -> None:
 
     world.log.dice.faults = SimFaults()
     await world.wait_until_active()
-    assert (lane.health.failing_since_ms, lane.health.last_error) == (None, None)
+    assert lane.health.failing_since_ms is None
+    assert lane.health.last_error is None
 
 
 async def test_lane_that_ends_by_itself_is_started_again_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +97,25 @@ async def test_cancelled_lane_ends() -> None:
     await world.crash()
 
     assert not any(lane.is_running for lane in router.all_lanes)
+
+
+async def test_indexes_are_opened_in_different_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    turn = 0
+    opened_in: list[int] = []
+    open_index = world.disk.open
+
+    def noted(identity: IndexIdentity) -> MemoryIndex:
+        opened_in.append(turn)
+        return open_index(identity)
+
+    monkeypatch.setattr(world.disk, "open", noted)
+    router = world.boot()
+    while not all(lane.has_been_active for lane in router.all_lanes):
+        turn += 1
+        await asyncio.sleep(0)
+
+    assert len(set(opened_in)) == len(opened_in) == 3
 
 
 # ---- fencing

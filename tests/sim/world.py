@@ -113,7 +113,7 @@ class World:
             CLEAN.partitions + QUARANTINE.partitions,
             None if self.is_pinned else partial(pin, store, streams, self.identity),
         )
-        slots = asyncio.Semaphore(2)
+        slots, open_turn = asyncio.Semaphore(2), asyncio.Lock()
 
         def lanes_of(stream: Stream, first_number: int, crashpoint: Crashpoint) -> list[Lane]:
             context = LaneContext(
@@ -126,6 +126,7 @@ class World:
                 policy=self.policy,
                 gate=gate,
                 restore_slots=slots,
+                open_turn=open_turn,
                 load_skips=partial(load_skips, store, stream.topic),
                 limits=QueueLimits(batch_events_max=7),
                 times=self.times,

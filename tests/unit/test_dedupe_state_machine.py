@@ -164,6 +164,7 @@ class DedupeMachine(RuleBasedStateMachine):
             policy=self.policy,
             gate=IdentityGate(1),
             restore_slots=asyncio.Semaphore(1),
+            open_turn=asyncio.Lock(),
             dice=Random(0),
         )
         metrics = LaneMetrics()
