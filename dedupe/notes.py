@@ -133,7 +133,7 @@ def adopt_rule(
 
 def encode_rules(rules: Sequence[FingerprintRule]) -> str:
     """Return the note's text. Raises ConfigurationError: it is too long for a note."""
-    text = orjson.dumps(rules).decode()
+    text = orjson.dumps([list(rule) for rule in rules]).decode()
     if len(text) > NOTE_BYTES_MAX:
         raise ConfigurationError("GATEWAY_FINGERPRINT_IGNORE was changed too often within a window: wait")
     return text
