@@ -14,9 +14,9 @@ from app.guards import Guards
 from app.identify import EventLimits, Identifier
 from app.key_file import KeyFile
 from app.metrics import RequestMetrics
+from app.port import ConnectionLimits, Port
 from app.problems import Problems
 from app.process import allow_connections
-from app.protocol import ConnectionLimits, Port
 from app.quotas import Quota, QuotaPolicy
 from app.routes.events import Ingest
 from app.settings import Settings

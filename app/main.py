@@ -87,8 +87,11 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         stack.callback(indexes.close)
         guards = build_guards(settings, clock, index_files=indexes.open_files_max)
         listeners = [
-            stack.enter_context(bind(settings.host, settings.port)),
-            stack.enter_context(bind(settings.admin_host, settings.admin_port)),
+            stack.enter_context(bind(host, port, send_timeout_s=settings.send_timeout))
+            for host, port in (
+                (settings.host, settings.port),
+                (settings.admin_host, settings.admin_port),
+            )
         ]
         opened = await _open_log(settings, crashpoint, stop, clock)
         if opened is None:

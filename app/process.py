@@ -98,11 +98,23 @@ def allow_connections(wanted: int, *, index_files: int) -> int:
     return possible
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Take an address, not listening yet. Raises ConfigurationError if it cannot be had."""
+def bind(host: str, port: int, *, send_timeout_s: float) -> socket.socket:
+    """
+    Take an address, not listening yet.
+
+    Its connections inherit the deadline for what their client leaves unread. Only the kernel knows
+    of that as long as it fits into its buffers, and where the system has no such option (it is
+    Linux's), unread bytes end with the connection's keep-alive.
+
+    Raises:
+        ConfigurationError: the address cannot be had.
+    """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            timeout_ms = round(send_timeout_s * 1000)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
         listener.bind((host, port))
     except OSError as err:
         listener.close()

@@ -173,7 +173,11 @@ class Settings(LogSettings):
         4.5, gt=0, description="how long a request may wait for its verdict before it gets 503"
     )
     retry_after_max: int = Field(
-        30, ge=1, le=30, description="largest `Retry-After` of a 429 or 503, in seconds; the smallest is 1"
+        30,
+        ge=1,
+        le=30,
+        description="largest `Retry-After` of a 429 or 503, in seconds; the smallest is 1. That of a used-up "
+        "quota says when the request would pass, up to 300",
     )
     keep_alive: Seconds = Field(
         75,
@@ -196,8 +200,9 @@ class Settings(LogSettings):
     connections_max: int = Field(
         16_384,
         ge=1,
-        description="most connections; beyond, those idle longest are closed, and if none is idle, requests "
-        "of new ones get 503. Lowered where the system allows fewer open files",
+        description="most connections; beyond, an address with more than a sixteenth of them loses those "
+        "idle longest and those it is slowest to send on, then anybody those idle longest; if none can go, "
+        "requests of new ones get 503. Lowered where the system allows fewer open files",
     )
     connections_per_address_max: int | None = Field(
         None,

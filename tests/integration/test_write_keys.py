@@ -124,7 +124,7 @@ def test_key_over_its_quota_is_refused_before_its_body_is_read(tmp_path: Path) -
         for content in (big, b"not JSON"):
             answer = client.post("/v1/batch?writeKey=limited", content=content)
             assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
-            assert answer.headers["Retry-After"] == "30"  # the true wait is longer, and capped
+            assert 90 <= int(answer.headers["Retry-After"]) <= 125  # the true wait, jittered
         # the connection outlives the bodies that nobody read
         assert client.post("/v1/batch?writeKey=unknown", content=b"{}").status_code == 400
 
