@@ -16,6 +16,7 @@ from app.edge import add_error_handlers
 from app.edge_metrics import EdgeCollector
 from app.lane_metrics import LaneCollector
 from app.problems import Problems
+from app.readiness import readiness_of
 from app.settings import Settings
 from app.stats import partition_of, progress_of, totals_of
 from app.version import VERSION
@@ -44,10 +45,10 @@ def create_admin(
 
     @app.get("/readyz")
     async def get_readyz(request: Request) -> Response:
-        ready: dict[str, Any] = {"ready": router.is_ready, "draining": router.is_draining}
+        ready = readiness_of(router)
         if "verbose" in request.query_params:
-            ready["lanes"] = [progress_of(lane) for lane in router.all_lanes]
-        return _json(ready, status=200 if router.is_ready else 503)
+            ready["progress"] = [progress_of(lane) for lane in router.all_lanes]
+        return _json(ready, status=200 if ready["ready"] else 503)
 
     @app.get("/metrics")
     async def get_metrics() -> Response:

@@ -9,6 +9,7 @@ from app.body import BodyLimits
 from app.body_memory import BodyMemory
 from app.client_address import TrustedProxies
 from app.connections import Connections
+from app.disk import Disk
 from app.edge import create_refusal
 from app.guards import Guards
 from app.identify import EventLimits, Identifier
@@ -156,6 +157,7 @@ def build_guards(settings: Settings, clock: Clock, *, index_files: int) -> Guard
             connections_max=allow_connections(settings.connections_max, index_files=index_files),
             per_address_max=settings.connections_per_address_max,
         ),
+        disk=Disk(settings.data_dir, free_min_bytes=settings.disk_free_min),
     )
 
 

@@ -239,13 +239,8 @@ def _chores(
     url, admin_url = map(url_of, listeners)
     running = [
         chores.announce(router, settings, url=url, admin_url=admin_url),
-        chores.watch_disk(
-            router,
-            settings.data_dir,
-            free_min_bytes=settings.disk_free_min,
-            interval_s=settings.disk_check_interval,
-        ),
         chores.keep_notes(partial(renew_notes, store, streams_of(settings))),
+        guards.disk.watch(router, interval_s=settings.disk_check_interval),
     ]
     if isinstance(store, SqliteStore):
         running.append(chores.trim_log(router, settings, clock, store.trim))

@@ -137,7 +137,8 @@ class Settings(LogSettings):
         "vouches for that date, the day before and the day after",
     )
     disk_free_min: Bytes = Field(
-        1 * GIB, description="with less free disk space than this under the data folder, requests get 503"
+        1 * GIB,
+        description="with less free disk space than this under the data folder, requests get 503",
     )
     disk_check_interval: Seconds = Field(1, gt=0, description="how often free disk space is looked at")
     trim_interval: Seconds = Field(10, gt=0, description="how often expired events are deleted from `sqlite`")

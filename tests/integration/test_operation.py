@@ -38,8 +38,9 @@ def test_health_and_metrics_are_served(client: httpx.Client, gateway: Gateway) -
         assert admin.get("/livez").status_code == 200
         ready = admin.get("/readyz?verbose")
         assert ready.status_code == 200
-        assert {lane["state"] for lane in ready.json()["lanes"]} == {"active"}
-        assert len(ready.json()["lanes"]) == 5
+        assert {lane["state"] for lane in ready.json()["progress"]} == {"active"}
+        assert len(ready.json()["progress"]) == 5
+        assert (ready.json()["active_lanes"], ready.json()["lanes"], ready.json()["share"]) == (4, 4, 1.0)
         assert admin.get("/nothing").json()["code"] == "not_found"
         metrics = admin.get("/metrics").text
         stats = gateway.stats()
@@ -52,6 +53,17 @@ def test_health_and_metrics_are_served(client: httpx.Client, gateway: Gateway) -
         "process_resident_memory_bytes",
     ):
         assert line in metrics
+
+
+def test_load_balancers_are_answered_and_not_counted(client: httpx.Client, gateway: Gateway) -> None:
+    before = gateway.stats()["totals"]
+    healthy = client.get("/health", auth=None)
+    assert (healthy.status_code, healthy.content) == (200, b'{"ready":true}')
+    assert client.head("/health").status_code == 200
+    assert client.post("/health").status_code == 404
+    assert gateway.stats()["totals"] == before
+    metrics = httpx.get(f"{gateway.admin_url}/metrics").text
+    assert not [line for line in metrics.splitlines() if "http_requests" in line and "health" in line]
 
 
 def test_ready_made_curl_works_as_printed(gateway: Gateway) -> None:
