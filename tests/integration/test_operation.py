@@ -12,6 +12,7 @@ import orjson
 
 from tests.support.gateway import Gateway
 from tests.support.http import COMMAND, cli, new_event, post, stored
+from tests.support.raw_http import RawConnection
 
 
 def test_every_event_has_one_verdict_in_the_stats(client: httpx.Client, gateway: Gateway) -> None:
@@ -53,6 +54,27 @@ def test_health_and_metrics_are_served(client: httpx.Client, gateway: Gateway) -
         "process_resident_memory_bytes",
     ):
         assert line in metrics
+
+
+def test_admin_port_has_limits_of_its_own(tmp_path: Path) -> None:
+    settings = {"GATEWAY_PARTITIONS": "1", "GATEWAY_HEAD_TIMEOUT": "300ms", "GATEWAY_DRAIN_LINGER": "0"}
+    with Gateway(tmp_path, settings) as gateway:
+        with RawConnection(gateway.admin_port) as slow:
+            slow.send(b"GET /livez HTTP/1.1\r\nHost: x")
+            assert slow.is_closed()
+        with RawConnection(gateway.admin_port) as large:
+            large.send(b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Large: " + b"x" * 20_000 + b"\r\n\r\n")
+            assert large.answer().code == "head_too_large"
+        crowd = [RawConnection(gateway.admin_port) for _ in range(300)]
+        try:
+            assert httpx.get(f"{gateway.admin_url}/livez").status_code == 200
+            sockets = len(list(Path(f"/proc/{gateway.process.pid}/fd").iterdir()))
+            assert sockets < 300
+        finally:
+            for connection in crowd:
+                connection.socket.close()
+        rebound = httpx.get(f"{gateway.admin_url}/admin/v1/stats", headers={"Host": "attacker.example"})
+        assert (rebound.status_code, rebound.json()["code"]) == (403, "host_not_allowed")
 
 
 def test_load_balancers_are_answered_and_not_counted(client: httpx.Client, gateway: Gateway) -> None:
