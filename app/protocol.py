@@ -98,12 +98,10 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def evict(self) -> None:
         """Make room for others."""
-        if self._is_deaf or self.flow.write_paused:
+        if self._is_deaf or self._is_refused or self.flow.write_paused:
             self.transport.abort()
         elif self._is_answering and self._is_reading_body:
             self._refuse(TooManyConnectionsError())
-        elif self._is_refused and self._newest is None:
-            self.transport.abort()
         else:
             self._end(LAST_LOOK_S)
 

@@ -95,7 +95,7 @@ def test_full_disk_refuses_before_any_effect(tmp_path: Path) -> None:
     gateway = Gateway(tmp_path, {"GATEWAY_DISK_FREE_MIN": "100000TiB", "GATEWAY_DRAIN_LINGER": "0"})
     gateway.start(wait=False)
     try:
-        wait_for_lanes(gateway)
+        gateway.wait_until_lanes_serve()
         ready = httpx.get(f"{gateway.admin_url}/readyz")
         assert (ready.status_code, ready.json()["ready"], ready.json()["share"]) == (503, False, 0.0)
         assert (ready.json()["disk_has_room"], ready.json()["active_lanes"]) == (False, 8)
@@ -115,19 +115,6 @@ def test_full_disk_refuses_before_any_effect(tmp_path: Path) -> None:
         assert stored(gateway) == []
     finally:
         gateway.stop()
-
-
-def wait_for_lanes(gateway: Gateway) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            ready = httpx.get(f"{gateway.admin_url}/readyz").json()
-            if ready["active_lanes"] == ready["lanes"]:
-                return
-        except httpx.TransportError:
-            pass
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_quota_refuses_whole_requests_before_any_effect(tmp_path: Path) -> None:
         assert refused.json()["code"] == "quota_exceeded"
         assert list(refused.json()) == ["code", "message"]
         # two of ten tokens are left, so a batch of four waits for two of them
-        assert 15 <= int(refused.headers["Retry-After"]) <= 20
+        assert 15 <= int(refused.headers["Retry-After"]) <= 25  # and jitter
         assert refused.headers["Access-Control-Allow-Origin"] == "*"
         assert {line["messageId"] for line in stored(gateway)} == {
             event["messageId"] for batch in batches[:2] for event in batch
