@@ -103,7 +103,8 @@ class Connections:
         if crowd is not None:
             self._idle.pop(connection, None)
             crowd.idle.pop(connection, None)
-            crowd.waiting.pop(connection, None)
+            if crowd.waiting:
+                crowd.waiting.pop(connection, None)
 
     def wait(self, connection: Evictable) -> None:
         """A busy connection waits for its client: for the rest of a body, or for it to read."""
@@ -115,7 +116,8 @@ class Connections:
         """Everything asked on the connection has been answered."""
         crowd = self._slots.get(connection)
         if crowd is not None:
-            crowd.waiting.pop(connection, None)
+            if crowd.waiting:
+                crowd.waiting.pop(connection, None)
             crowd.idle[connection] = None
             self._idle[connection] = None
 

@@ -24,33 +24,34 @@ Headers = Sequence[tuple[bytes, bytes]]
 """Names in lower case, and values."""
 
 
-def check_head(method: bytes, version: str, url: bytes, headers: Headers, *, bytes_max: int) -> None:
+def check_head(method: bytes, version: str, headers: Headers) -> None:
     """
     Judge a complete head.
 
     Transfer codings other than `chunked` would be 501, but SDKs give up on 400 alone.
 
     Raises:
-        HeadTooLargeError: it has more bytes than allowed.
+        HeadTooLargeError: it has more fields than allowed.
         RequestError: it must not be served. Both final.
     """
-    if size_of(url, headers) > bytes_max:
+    if len(headers) > HEADERS_MAX:
         raise HeadTooLargeError
-    hosts: list[bytes] = []
-    codings: list[bytes] = []
-    for name, value in headers:
-        if name == b"host":
-            hosts.append(value)
-        elif name == b"transfer-encoding":
-            codings.append(value)
-        elif name == b"content-length" and len(value) > CONTENT_LENGTH_DIGITS_MAX:
-            raise RequestError("implausible Content-Length")
     if method == b"CONNECT" or version not in ("1.0", "1.1"):
         raise RequestError("no request that an origin server serves")
-    if (len(hosts) != 1 and (hosts or version == "1.1")) or not all(map(_HOST.fullmatch, hosts)):
+    names = [name for name, _ in headers]
+    hosts = names.count(b"host")
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
         raise RequestError("HTTP/1.1 demands one Host")
-    if codings and (version == "1.0" or [coding.lower() for coding in codings] != [b"chunked"]):
-        raise RequestError("a transfer coding other than chunked")
+    if hosts and not _HOST.fullmatch(headers[names.index(b"host")][1]):
+        raise RequestError("no host has this name")
+    if b"content-length" in names:
+        digits = headers[names.index(b"content-length")][1]
+        if len(digits) > CONTENT_LENGTH_DIGITS_MAX:
+            raise RequestError("implausible Content-Length")
+    if b"transfer-encoding" in names:
+        codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+        if version == "1.0" or codings != [b"chunked"]:
+            raise RequestError("a transfer coding other than chunked")
 
 
 def size_of(url: bytes, headers: Headers) -> int:

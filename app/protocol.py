@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from app.body_memory import LEASE, Lease
 from app.errors import BodyIncompleteError, HeadTooLargeError, RequestError, TooManyConnectionsError
-from app.head import HEADERS_MAX, check_head, size_of, without_offer
+from app.head import check_head, size_of, without_offer
 from app.port import Port
 from app.request_cycle import RequestTransport, closing_unless_continued, drop, lease_of
 from dedupe.errors import GatewayError, LaneSaturatedError
@@ -62,8 +62,10 @@ class EdgeProtocol(HttpToolsProtocol):
         self._is_answering = False
         self._running: RequestResponseCycle | None = None  # the request that is answered
         self._lease = Lease(port.memory)  # of the newest request
-        self._fresh_bytes = 0  # of a read that begins with a head
-        self._head_bytes = 0  # of the head so far: at least, and exactly if it began a read
+        self._is_fresh = False  # what is read now begins with a head
+        self._read_bytes = 0
+        self._head_bytes = 0  # of the reads that a head stands in, at most its own
+        self._shared_bytes = 0  # of those, of the first one if something else stands in it too
         self._trailer_bytes = 0  # since the last byte of the body
         self._wire_bytes = self._body_bytes = 0
 
@@ -150,7 +152,8 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._is_deaf:
             return
         is_in_body = self._is_reading_body
-        self._fresh_bytes = 0 if self._is_in_head or is_in_body else len(data)
+        self._is_fresh = not (self._is_in_head or is_in_body)
+        self._read_bytes = len(data)
         if self._is_in_head:
             self._head_bytes += len(data)
         else:
@@ -166,10 +169,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _check_progress(self) -> None:
         """Refuse what takes too many bytes; give the rest of a request its time."""
-        head_bytes = self._trailer_bytes
-        if self._is_in_head:
-            head_bytes = max(self._head_bytes, size_of(self.url, self.headers))
-        if head_bytes > self._limits.head_bytes_max:
+        if max(self._trailer_bytes, self._head_bytes_seen()) > self._limits.head_bytes_max:
             self._refuse(HeadTooLargeError())
         elif self._wire_bytes > 2 * self._body_bytes + FRAMING_BYTES_MAX:
             self._refuse(RequestError())
@@ -180,6 +180,13 @@ class EdgeProtocol(HttpToolsProtocol):
         elif self._deadline is None and self.timeout_keep_alive_task is None:
             self._await_rest()
 
+    def _head_bytes_seen(self) -> int:
+        """Return how large an unfinished head is at least."""
+        if not self._is_in_head:
+            return 0
+        own_bytes = self._head_bytes - self._shared_bytes  # the first read may hold more of it
+        return max(own_bytes, size_of(self.url, self.headers)) if self._shared_bytes else own_bytes
+
     def _await_rest(self) -> None:
         """Close the connection if the head, or the rest of a body that nobody reads, is not here in time."""
         self._arm(self._limits.body_timeout_s if self._is_reading_body else self._limits.head_timeout_s)
@@ -188,8 +195,8 @@ class EdgeProtocol(HttpToolsProtocol):
         """
         Parse; a request that offers another protocol is an ordinary one, and so is what follows it.
 
-        The parser would take the body of such a request for the other protocol's first bytes. Some
-        clients offer HTTP/2 with each first request, so it is parsed again without the offer.
+        The parser would take its body for the other protocol's first bytes, so it is parsed again.
+        Some clients offer HTTP/2 with each first request.
         """
         while data:
             try:
@@ -198,31 +205,28 @@ class EdgeProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as offer:
                 data = data[offer.args[0] :]
                 if self._is_offer:
-                    data = without_offer(*self._head) + data
+                    method, version = self.parser.get_method(), self.parser.get_http_version()
+                    data = without_offer(method, version, self.url, self.headers) + data
                     self._is_offer = False
                     self.parser = httptools.HttpRequestParser(self)
                     self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-
-    @property
-    def _head(self) -> tuple[bytes, str, bytes, list[tuple[bytes, bytes]]]:
-        """The parsed head: method, version, target, fields."""
-        return self.parser.get_method(), self.parser.get_http_version(), self.url, self.headers
 
     def on_message_begin(self) -> None:
         """Begin a head."""
         super().on_message_begin()
         self._is_in_head = True
-        self._head_bytes, self._fresh_bytes = self._fresh_bytes, 0
+        self._head_bytes = self._read_bytes
+        self._shared_bytes = 0 if self._is_fresh else self._read_bytes
+        self._is_fresh = False
         self._wire_bytes = self._body_bytes = self._trailer_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header; trailers are no headers, and thrown away."""
-        if not self._is_in_head:
-            return
-        if len(self.headers) >= HEADERS_MAX:
-            self._fault = HeadTooLargeError()
-            raise self._fault
-        super().on_header(name, value)
+        """Override uvicorn's: trailers are no headers, and thrown away."""
+        if self._is_in_head:
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Check a complete head, and hand it to the application."""
@@ -282,7 +286,10 @@ class EdgeProtocol(HttpToolsProtocol):
     def _check_head(self) -> None:
         """Raise what stops the parser if a head is not as it must be, or one too many."""
         try:
-            check_head(*self._head, bytes_max=self._limits.head_bytes_max)
+            size_max = self._limits.head_bytes_max
+            if self._head_bytes > size_max and size_of(self.url, self.headers) > size_max:
+                raise HeadTooLargeError
+            check_head(self.parser.get_method(), self.parser.get_http_version(), self.headers)
             if len(self.pipeline) >= PIPELINE_MAX:
                 raise LaneSaturatedError("too many requests wait on one connection")
         except GatewayError as err:
@@ -295,9 +302,8 @@ class EdgeProtocol(HttpToolsProtocol):
         address = self._port.proxies.client_of(self.client[0], self.headers)
         self.scope["client"] = (address, 0)
         connections = self._port.connections
-        has_room = connections.enter_crowd(address)
+        is_served = connections.enter_crowd(address) and not self._is_refused
         lease.on_release = lambda: connections.leave_crowd(address)
-        is_served = has_room and not self._is_refused
         self.app = self._client_app if is_served else cast(Any, self._port.refuse)
 
     @property
@@ -307,7 +313,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     @property
     def _is_reading_body(self) -> bool:
-        newest = self._newest
+        newest: RequestResponseCycle | None = self.cycle
         return newest is not None and newest.more_body
 
     # ---- answering
@@ -355,8 +361,8 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _say_last_words(self) -> None:
         if self._last_words is not None:
-            words = self._port.last_words(self._last_words, self.headers or (), self.server_state)
-            self.transport.write(words)
+            err, headers = self._last_words, self.headers or ()
+            self.transport.write(self._port.last_words(err, headers, self.server_state))
             self._last_words = None
         self.linger()
 
@@ -377,11 +383,8 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _drop_pipeline(self) -> None:
         """Forget the requests that were never started, and give back what they hold."""
-        for cycle, _ in self.pipeline:
-            drop(cycle)
-        self.pipeline.clear()
-
-    # ---- waiting
+        while self.pipeline:
+            drop(self.pipeline.pop()[0])
 
     def _arm(self, timeout_s: float) -> None:
         """Close the connection if nothing disarms it in time."""
