@@ -10,18 +10,19 @@ from app.body import BodyLimits
 from app.body_memory import BodyMemory
 from app.client_address import TrustedProxies
 from app.connections import Connections
+from app.disk import Disk
 from app.edge import create_refusal
 from app.guards import Guards
 from app.identify import EventLimits, Identifier
 from app.key_file import KeyFile
 from app.metrics import RequestMetrics
+from app.port import ConnectionLimits, Port
 from app.problems import Problems
 from app.process import allow_connections
-from app.protocol import ConnectionLimits, Port
 from app.quotas import Quota, QuotaPolicy
 from app.routes.events import Ingest
 from app.settings import Settings
-from app.units import format_size
+from app.units import KIB, format_size
 from dedupe.clock import Clock
 from dedupe.identity import Identity
 from dedupe.index import IndexStore
@@ -34,6 +35,11 @@ from dedupe.quarantine import Quarantine
 from dedupe.router import Router
 from dedupe.types import Stream
 from dedupe.window import WindowPolicy
+
+ADMIN_CONNECTIONS_MAX = 64
+"""Orchestrator, collectors and some operators, each with a few."""
+
+ADMIN_HEAD_BYTES_MAX, ADMIN_BODY_BYTES = 16 * KIB, 64 * KIB
 
 
 def streams_of(settings: Settings) -> tuple[Stream, Stream]:
@@ -164,6 +170,7 @@ def build_guards(settings: Settings, clock: Clock, *, index_files: int) -> Guard
             connections_max=allow_connections(settings.connections_max, index_files=index_files),
             per_address_max=settings.connections_per_address_max,
         ),
+        disk=Disk(settings.data_dir, free_min_bytes=settings.disk_free_min),
     )
 
 
@@ -192,6 +199,29 @@ def build_port(settings: Settings, guards: Guards, *, problems: Problems, metric
         problems=problems,
         metrics=metrics,
         refuse=create_refusal(memory=guards.memory, problems=problems, metrics=metrics),
+    )
+
+
+def build_admin_port(settings: Settings, *, problems: Problems) -> Port:
+    """Return what the connections of the admin port share: limits of its own, and small ones."""
+    memory, metrics = BodyMemory(ADMIN_BODY_BYTES), RequestMetrics()
+    return Port(
+        limits=ConnectionLimits(
+            head_bytes_max=ADMIN_HEAD_BYTES_MAX,
+            head_timeout_s=settings.head_timeout,
+            body_timeout_s=settings.head_timeout,
+            send_timeout_s=settings.send_timeout,
+        ),
+        connections=Connections(
+            connections_max=ADMIN_CONNECTIONS_MAX,
+            per_address_max=None,
+            refused_max=ADMIN_CONNECTIONS_MAX,
+        ),
+        memory=memory,
+        proxies=TrustedProxies(()),
+        problems=problems,
+        metrics=metrics,
+        refuse=create_refusal(memory=memory, problems=problems, metrics=metrics),
     )
 
 

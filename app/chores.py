@@ -1,10 +1,8 @@
-"""What the process does beside serving: announce itself, watch the disk, delete expired events."""
+"""What the process does beside serving: announce itself, delete expired events."""
 
 import asyncio
-import shutil
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import structlog
 
@@ -43,22 +41,6 @@ async def announce(router: Router, settings: Settings, *, url: str, admin_url: s
         file=sys.stderr,
         flush=True,
     )
-
-
-async def watch_disk(router: Router, path: Path, *, free_min_bytes: int, interval_s: float) -> None:
-    """Keep `router.has_disk_room` true to what the disk says."""
-    while True:
-        try:
-            free_bytes = shutil.disk_usage(path).free
-        except OSError as err:
-            log.error("free disk space cannot be read", path=str(path), error=str(err))
-            free_bytes = 0
-        has_room = free_bytes >= free_min_bytes
-        if has_room != router.has_disk_room:
-            report = log.info if has_room else log.error
-            report("disk room", has_room=has_room, free_bytes=free_bytes, free_min_bytes=free_min_bytes)
-        router.has_disk_room = has_room
-        await asyncio.sleep(interval_s)
 
 
 async def keep_notes(renew: Callable[[], Awaitable[None]]) -> None:

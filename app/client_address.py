@@ -14,6 +14,10 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 HEADERS_CACHED = 4096
+
+FORWARDED_BYTES_MAX = 512
+"""What is read, and kept, of an X-Forwarded-For, from its end: a dozen proxies with IPv6 addresses."""
+
 IPV6_PREFIX = 64
 """One client of the Internet has at least so large a network of its own to choose addresses from."""
 
@@ -40,6 +44,8 @@ class TrustedProxies:
             headers: of the request, names in lower case.
         """
         forwarded = b",".join(value for name, value in headers if name == b"x-forwarded-for")
+        if len(forwarded) > FORWARDED_BYTES_MAX:
+            forwarded = forwarded[-FORWARDED_BYTES_MAX:].partition(b",")[2]
         return self._client(peer, forwarded) if forwarded else peer
 
     def _last_untrusted(self, peer: str, forwarded: bytes) -> str:

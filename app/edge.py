@@ -14,6 +14,7 @@ from app.errors import QuotaExceededError, TooManyConnectionsError
 from app.metrics import RequestMetrics
 from app.openapi import openapi_document
 from app.problems import Problems
+from app.readiness import Health
 from app.receipts import SUCCESS
 from app.request_hook import CLIENT_LEFT, RequestHook
 from app.routes.events import Ingest, ingest_handlers
@@ -47,7 +48,7 @@ def create_edge(
     hooked = RequestHook(
         app, problems=problems, metrics=metrics, is_draining=lambda: ingest.router.is_draining
     )
-    return Leased(CORS(hooked), memory)
+    return Leased(Health(CORS(hooked), ingest.router), memory)
 
 
 def create_refusal(*, memory: BodyMemory, problems: Problems, metrics: RequestMetrics) -> ASGIApp:

@@ -42,7 +42,13 @@ class EdgeCollector(Collector):
             )
 
     def _resources(self) -> Iterator[Metric]:
-        memory, connections = self._guards.memory, self._guards.connections
+        memory, connections, disk = self._guards.memory, self._guards.connections, self._guards.disk
+        yield GaugeMetricFamily(
+            "gateway_disk_has_room", "1 if requests are taken as far as the disk goes", int(disk.has_room)
+        )
+        yield GaugeMetricFamily(
+            "gateway_disk_free_bytes", "Free space under the data folder", disk.free_bytes
+        )
         yield GaugeMetricFamily("gateway_body_memory_bytes", "Memory that bodies take now", memory.used)
         yield GaugeMetricFamily("gateway_body_memory_limit_bytes", "What they may take", memory.capacity)
         yield CounterMetricFamily(
@@ -61,8 +67,13 @@ class EdgeCollector(Collector):
 
     def document(self) -> dict[str, Any]:
         """Return the same as fields of the stats document."""
-        memory, connections = self._guards.memory, self._guards.connections
+        memory, connections, disk = self._guards.memory, self._guards.connections, self._guards.disk
         fields: dict[str, Any] = {
+            "disk": {
+                "has_room": disk.has_room,
+                "free_bytes": disk.free_bytes,
+                "free_min_bytes": disk.free_min_bytes,
+            },
             "connections": {
                 "open": connections.open,
                 "idle": connections.idle,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from app.auth import OpenKeys
 from app.body_memory import BodyMemory
 from app.connections import Connections
+from app.disk import Disk
 from app.key_file import KeyFile
 from app.quotas import QuotaPolicy
 
@@ -17,3 +18,4 @@ class Guards:
     quotas: QuotaPolicy
     memory: BodyMemory
     connections: Connections
+    disk: Disk

@@ -16,17 +16,27 @@ from prometheus_client import CollectorRegistry
 
 from app import chores
 from app.admin import create_admin
-from app.build import build_guards, build_ingest, build_port, build_problems, build_router, streams_of
+from app.body_memory import Leased
+from app.build import (
+    build_admin_port,
+    build_guards,
+    build_ingest,
+    build_port,
+    build_problems,
+    build_router,
+    streams_of,
+)
 from app.clock_check import check_clock, keep_time
 from app.data_dir import check_format, index_path, locked, refuse_lost_log, sqlite_path
 from app.edge import create_edge
 from app.edge_metrics import EdgeCollector
 from app.event_reader import FOLLOW_POLL_S, Span, Write, read_events
 from app.guards import Guards
+from app.ingest_loop import IngestLoop
 from app.key_file import KeyFile
 from app.log_settings import LogSettings, variable_of
 from app.metrics import RequestMetrics
-from app.process import Server, bind, stop_signals, supervise, url_of
+from app.process import Server, ThreadServer, bind, stop_signals, supervise, url_of
 from app.protocol import EdgeProtocol
 from app.settings import Settings
 from app.units import DAY
@@ -89,8 +99,11 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         stack.callback(indexes.close)
         guards = build_guards(settings, clock, index_files=indexes.open_files_max)
         listeners = [
-            stack.enter_context(bind(settings.host, settings.port)),
-            stack.enter_context(bind(settings.admin_host, settings.admin_port)),
+            stack.enter_context(bind(host, port, send_timeout_s=settings.send_timeout))
+            for host, port in (
+                (settings.host, settings.port),
+                (settings.admin_host, settings.admin_port),
+            )
         ]
         opened = await _open_log(settings, crashpoint, stop, clock)
         if opened is None:
@@ -200,14 +213,31 @@ async def _run(
         public_host=settings.public_host,
     )
     port = build_port(settings, guards, problems=problems, metrics=metrics)
+    ingest_loop = IngestLoop()
     admin = create_admin(
-        router, EdgeCollector(guards), settings=settings, problems=problems, registry=registry
+        router,
+        EdgeCollector(guards),
+        settings=settings,
+        problems=problems,
+        registry=registry,
+        ingest_loop=ingest_loop,
     )
+    admin_port = build_admin_port(settings, problems=problems)
     keep_alive_s, stop_timeout_s = settings.keep_alive, settings.answer_timeout + 1
-    http = partial(EdgeProtocol, port=port)
     servers = [
-        (Server(edge, http=http, keep_alive_s=keep_alive_s, stop_timeout_s=stop_timeout_s), listeners[0]),
-        (Server(admin, keep_alive_s=keep_alive_s, stop_timeout_s=stop_timeout_s), listeners[1]),
+        (
+            kind(
+                app,
+                http=partial(EdgeProtocol, port=shared),
+                keep_alive_s=keep_alive_s,
+                stop_timeout_s=stop_timeout_s,
+            ),
+            listener,
+        )
+        for kind, app, shared, listener in (
+            (Server, edge, port, listeners[0]),
+            (ThreadServer, Leased(admin, admin_port.memory), admin_port, listeners[1]),
+        )
     ]
     gc.collect()
     gc.freeze()
@@ -216,7 +246,7 @@ async def _run(
         await supervise(
             router,
             servers,
-            _chores(settings, router, opened.store, guards, clock, listeners),
+            [ingest_loop.beat(), *_chores(settings, router, opened.store, guards, clock, listeners)],
             stop=stop,
             drain_timeout_s=settings.drain_timeout,
             linger_s=settings.drain_linger,
@@ -240,13 +270,8 @@ def _chores(
     url, admin_url = map(url_of, listeners)
     running = [
         chores.announce(router, settings, url=url, admin_url=admin_url),
-        chores.watch_disk(
-            router,
-            settings.data_dir,
-            free_min_bytes=settings.disk_free_min,
-            interval_s=settings.disk_check_interval,
-        ),
         chores.keep_notes(partial(renew_notes, store, streams_of(settings))),
+        guards.disk.watch(router, interval_s=settings.disk_check_interval),
     ]
     if isinstance(store, SqliteStore):
         running.append(chores.trim_log(router, settings, clock, store.trim))

@@ -271,7 +271,7 @@ def _headers() -> Schema:
         "Gateway-Duplicates": {"schema": count, "description": "events that were known", "required": True},
         "Idempotent-Replayed": {"schema": {"const": "true"}, "description": "nothing was new"},
         "Preference-Applied": {"schema": {"enum": ["return=representation", "return=minimal"]}},
-        "Retry-After": {"schema": {"type": "integer", "minimum": 1, "maximum": 30}, "required": True},
+        "Retry-After": {"schema": {"type": "integer", "minimum": 1, "maximum": 300}, "required": True},
     }
 
 

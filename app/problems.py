@@ -30,6 +30,9 @@ class Problem(NamedTuple):
     message: str
 
 
+QUOTA_WAIT_MAX_S = 240
+"""A quarter of jitter on top makes 300 s, the longest `Retry-After` that SDKs keep to."""
+
 BAD_REQUEST, UNAVAILABLE = HTTPStatus.BAD_REQUEST.value, HTTPStatus.SERVICE_UNAVAILABLE.value
 
 PROBLEMS: dict[str, Problem] = {
@@ -119,7 +122,7 @@ class Problems:
         if isinstance(err, BodyTimeoutError | TooManyConnectionsError):
             headers["Connection"] = "close"
         if isinstance(err, QuotaExceededError):
-            headers["Retry-After"] = str(max(1, min(math.ceil(err.wait_s), self._retry_after_max)))
+            headers["Retry-After"] = str(self._after_quota(err.wait_s))
         self.note(err, scope)
         return self._response(err.code, headers, self._told(err))
 
@@ -141,6 +144,11 @@ class Problems:
 
     def _told(self, err: GatewayError) -> str:
         return err.told or self._figures.get(err.code, "")
+
+    def _after_quota(self, wait_s: float) -> int:
+        """Return when the request would pass, and up to a quarter later: not all at once."""
+        seconds = max(1, math.ceil(min(wait_s, QUOTA_WAIT_MAX_S)))
+        return seconds + self._dice.randint(0, max(1, seconds // 4))
 
     def _response(self, code: str, headers: Mapping[str, str], told: str = "") -> Response:
         problem = PROBLEMS[code]

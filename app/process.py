@@ -1,5 +1,6 @@
 """
-The life of the process: two servers, the lanes and some chores in one event loop, until a signal.
+The life of the process: a server, the lanes and some chores in one event loop, and the admin port's
+server in another, until a signal.
 
 First SIGTERM or SIGINT: not ready any more, new requests get 503, lanes finish what they took,
 servers close. A second one ends the process at once, as safely as a crash: nothing is acknowledged
@@ -12,6 +13,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeAlias, cast
 
@@ -30,7 +32,10 @@ SIGNAL_EXIT_CODE = 128
 BACKLOG = 2048
 
 FILES_RESERVED = 1024
-"""Open files of neither connections nor indexes: of the log, its brokers, and what is refused."""
+"""
+Open files of neither the ingest port's connections nor indexes: of the log, its brokers, the admin port,
+and what is refused.
+"""
 
 HTTPProtocol: TypeAlias = Callable[..., asyncio.Protocol] | str
 """Makes the protocol of one connection, or uvicorn's name of one of its own."""
@@ -67,6 +72,24 @@ class Server(uvicorn.Server):
         yield
 
 
+class ThreadServer(Server):
+    """A server in a thread with an event loop of its own: it answers whatever the caller's loop does."""
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until `should_exit` or cancelled, and end the thread; the caller's loop turns meanwhile."""
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, thread_name_prefix="admin") as thread:
+            running = loop.run_in_executor(thread, self._run, sockets)
+            try:
+                await asyncio.shield(running)
+            finally:
+                self.should_exit = True
+                await asyncio.wait([running])
+
+    def _run(self, sockets: list[socket.socket] | None) -> None:
+        asyncio.run(super().serve(sockets))
+
+
 def allow_connections(wanted: int, *, index_files: int) -> int:
     """
     Raise this process's limit of open files as far as connections and indexes need, and it may.
@@ -98,11 +121,23 @@ def allow_connections(wanted: int, *, index_files: int) -> int:
     return possible
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Take an address, not listening yet. Raises ConfigurationError if it cannot be had."""
+def bind(host: str, port: int, *, send_timeout_s: float) -> socket.socket:
+    """
+    Take an address, not listening yet.
+
+    Its connections inherit the deadline for what their client leaves unread. Only the kernel knows
+    of that as long as it fits into its buffers, and where the system has no such option (it is
+    Linux's), unread bytes end with the connection's keep-alive.
+
+    Raises:
+        ConfigurationError: the address cannot be had.
+    """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            timeout_ms = round(send_timeout_s * 1000)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
         listener.bind((host, port))
     except OSError as err:
         listener.close()

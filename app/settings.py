@@ -16,6 +16,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import NoDecode
 
+from app.admin_guard import is_loopback
 from app.client_address import Network, parse_networks
 from app.log_settings import LogSettings, variable_of
 from app.units import (
@@ -57,6 +58,17 @@ class Settings(LogSettings):
     port: int = Field(8080, ge=0, le=65_535, description="ingest port; 0 takes a free one")
     admin_host: str = Field("127.0.0.1", description="address the admin port listens on; never a public one")
     admin_port: int = Field(9090, ge=0, le=65_535, description="admin port; 0 takes a free one")
+    admin_token: SecretStr | None = Field(
+        None,
+        min_length=16,
+        description="what `Authorization: Bearer` must have on the admin port, but for `/livez`, `/readyz` "
+        "and `/metrics`; at least 16 characters, and required in production unless it listens on loopback",
+    )
+    admin_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="names, separated by commas, under which the admin port is asked, besides addresses, "
+        "loopback names and `GATEWAY_ADMIN_HOST`; any other `Host` is refused",
+    )
     public_host: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?$",
@@ -138,7 +150,8 @@ class Settings(LogSettings):
         "vouches for that date, the day before and the day after",
     )
     disk_free_min: Bytes = Field(
-        1 * GIB, description="with less free disk space than this under the data folder, requests get 503"
+        1 * GIB,
+        description="with less free disk space than this under the data folder, requests get 503",
     )
     disk_check_interval: Seconds = Field(1, gt=0, description="how often free disk space is looked at")
     trim_interval: Seconds = Field(10, gt=0, description="how often expired events are deleted from `sqlite`")
@@ -174,7 +187,11 @@ class Settings(LogSettings):
         4.5, gt=0, description="how long a request may wait for its verdict before it gets 503"
     )
     retry_after_max: int = Field(
-        30, ge=1, le=30, description="largest `Retry-After` of a 429 or 503, in seconds; the smallest is 1"
+        30,
+        ge=1,
+        le=30,
+        description="largest `Retry-After` of a 429 or 503, in seconds; the smallest is 1. That of a used-up "
+        "quota says when the request would pass, up to 300",
     )
     keep_alive: Seconds = Field(
         75,
@@ -197,8 +214,9 @@ class Settings(LogSettings):
     connections_max: int = Field(
         16_384,
         ge=1,
-        description="most connections; beyond, those idle longest are closed, and if none is idle, requests "
-        "of new ones get 503. Lowered where the system allows fewer open files",
+        description="most connections; beyond, an address with more than a sixteenth of them loses those "
+        "idle longest and those it is slowest to send on, then anybody those idle longest; if none can go, "
+        "requests of new ones get 503. Lowered where the system allows fewer open files",
     )
     connections_per_address_max: int | None = Field(
         None,
@@ -274,7 +292,7 @@ class Settings(LogSettings):
             return DEVELOPMENT_SECRET.encode()
         return self.identity_secret.get_secret_value().encode()
 
-    @field_validator("fingerprint_ignore", mode="before")
+    @field_validator("fingerprint_ignore", "admin_hosts", mode="before")
     @classmethod
     def _split_names(cls, value: object) -> object:
         if isinstance(value, str):
@@ -299,6 +317,8 @@ class Settings(LogSettings):
             yield "GATEWAY_IDENTITY_SECRET is not set: using the public development secret"
         if self.is_development and self.write_keys_file is None:
             yield "GATEWAY_WRITE_KEYS_FILE is not set: every write key is accepted and is its own source"
+        if self.is_development and self.admin_token is None and not is_loopback(self.admin_host):
+            yield "GATEWAY_ADMIN_TOKEN is not set: whoever reaches the admin port may ask it anything"
 
     def _production_rules(self) -> Iterator[str]:
         if self.identity_secret is not None:
@@ -315,6 +335,11 @@ class Settings(LogSettings):
                 "GATEWAY_IDENTITY_SECRET must be set in production: "
                 f"{SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} random bytes of text, kept for as long as the log "
                 "(or set GATEWAY_MODE=development to try the gateway out)"
+            )
+        if self.admin_token is None and not is_loopback(self.admin_host):
+            yield (
+                f"GATEWAY_ADMIN_TOKEN must be set in production with GATEWAY_ADMIN_HOST={self.admin_host}: "
+                "whoever reaches the admin port could ask it anything"
             )
         if self.write_keys_file is None:
             yield "GATEWAY_WRITE_KEYS_FILE must be set in production: without it anybody could send events"

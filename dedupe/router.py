@@ -69,9 +69,10 @@ class Router:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every lane has served once, at least one clean lane does now, and none is drained."""
+        """Whether every lane has served once, and a request may be taken now: the one rule for it."""
         return (
             not self.is_draining
+            and self.has_disk_room
             and all(lane.has_been_active for lane in self.all_lanes)
             and any(lane.state is LaneState.ACTIVE for lane in self.lanes)
         )

@@ -59,6 +59,12 @@ def until(is_true: Callable[[], bool]) -> None:
         b"POST /v1/batch HTTP/9.9\r\n\r\n",
         b"POST /v1/b\xfftch HTTP/1.1\r\nHost: x\r\n\r\n",
         b"CONNECT x:443 HTTP/1.1\r\nHost: x\r\n\r\n",
+        POST.replace(b"POST", b"CONNECT") + b"Content-Length: 2\r\n\r\n{}",
+        POST.replace(b"Host: x\r\n", b"") + b"Origin: https://shop.example\r\n\r\n",
+        POST + b"Host: x\r\n\r\n",
+        POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        POST.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
         POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
         POST + b"Content-Length: +2\r\n\r\n{}",
@@ -119,8 +125,28 @@ def test_head_in_single_bytes_is_as_good_as_any(connection: RawConnection) -> No
 )
 def test_framing_that_outweighs_the_body_is_refused(connection: RawConnection, framing: bytes) -> None:
     connection.send(CHUNKED + framing)
-    assert connection.answer().code == "bad_request"
+    assert connection.answer().code in ("bad_request", "head_too_large")
     assert connection.is_closed()
+
+
+@pytest.mark.parametrize("trailer", [b"X: y\r\n" * 100_000, b"X-Large: " + b"y" * 600_000])
+def test_trailers_have_the_limit_of_a_head(connection: RawConnection, trailer: bytes) -> None:
+    body = b" " * 400_000 + b'{"batch":[]}'  # as much framing as this were allowed
+    connection.send(CHUNKED + b"%x\r\n%b\r\n0\r\n" % (len(body), body) + trailer)
+    assert connection.answer().code == "head_too_large"
+    assert connection.is_closed()
+
+
+def test_head_beside_the_end_of_a_body_is_not_measured_with_it(connection: RawConnection) -> None:
+    event = new_event(padding="x" * 6_000)
+    body = orjson.dumps({"batch": [event]})
+    first, second = request(body), request()
+    connection.send(first[:200])
+    time.sleep(0.1)  # so that the rest arrives in a read of its own
+    connection.send(first[200:] + second[:40])
+    assert connection.answer().body == SUCCESS
+    connection.send(second[40:])
+    assert connection.answer().body == SUCCESS
 
 
 def test_trailers_are_not_headers(connection: RawConnection, gateway: Gateway) -> None:
@@ -240,6 +266,42 @@ def test_client_that_ends_its_side_still_gets_its_answers(connection: RawConnect
     assert connection.is_closed()
 
 
+def test_half_closed_connection_gets_the_answer_before_the_garbage_and_one_for_it(
+    connection: RawConnection,
+) -> None:
+    event = new_event()
+    connection.send(request(orjson.dumps({"batch": [event]})) + b"nonsense\r\n\r\n")
+    connection.socket.shutdown(socket.SHUT_WR)
+    assert connection.answer().body == SUCCESS
+    assert connection.answer().code == "bad_request"
+    assert connection.is_closed()
+
+
+def test_head_begun_behind_a_request_has_its_time_too(connection: RawConnection) -> None:
+    connection.send(request() + b"POST /v1")
+    assert connection.answer().body == SUCCESS
+    assert connection.is_closed()
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_final_answer_instead_of_100_continue_ends_the_connection(
+    connection: RawConnection, is_served: bool
+) -> None:
+    size = len(b'{"batch":[]}') if is_served else 9_000_000
+    connection.send(POST + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % size)
+    if is_served:
+        assert connection.socket.recv(len(b"HTTP/1.1 100 Continue\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        connection.send(b'{"batch":[]}')
+    answer = connection.answer()
+    assert answer.code == (None if is_served else "body_too_large")
+    assert answer.headers.get("connection") == (None if is_served else "close")
+    if is_served:
+        connection.send(request())
+        assert connection.answer().body == SUCCESS
+    else:
+        assert connection.is_closed()
+
+
 def test_rest_of_a_refused_body_is_thrown_away(connection: RawConnection) -> None:
     connection.send(POST + b"Content-Length: 9000000\r\n\r\n")
     assert connection.answer().code == "body_too_large"
@@ -271,6 +333,15 @@ def test_client_that_reads_no_answers_loses_the_connection(gateway: Gateway) -> 
                 continue
             except ConnectionError:
                 return
+
+
+def test_answer_that_fits_into_buffers_is_not_left_unread_for_ever(gateway: Gateway) -> None:
+    batch = request(orjson.dumps([new_event() for _ in range(300)]), path="/v1/events?writeKey=web")
+    before = gateway.stats()["connections"]["open"]
+    with RawConnection(gateway.port, receive_buffer=2_048) as connection:
+        connection.send(batch)
+        until(lambda: gateway.stats()["connections"]["open"] > before)
+        until(lambda: gateway.stats()["connections"]["open"] <= before)
 
 
 # ---- many connections
@@ -340,6 +411,29 @@ def test_connection_without_room_is_answered(tmp_path: Path) -> None:
             assert httpx.post(f"{gateway.url}/v1/batch", content=b'{"batch":[]}', auth=AUTH).is_success
         finally:
             for connection in busy:
+                connection.socket.close()
+
+
+def test_crowd_of_one_address_leaves_room_for_the_others(tmp_path: Path) -> None:
+    settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_CONNECTIONS_MAX": "64", "GATEWAY_DRAIN_LINGER": "0"}
+    with Gateway(tmp_path, settings) as gateway:
+        crowd = [RawConnection(gateway.port, source="127.0.0.2") for _ in range(64)]
+        try:
+            for connection in crowd:
+                connection.send(POST + b"Content-Length: 12\r\n\r\n{")
+            until(lambda: gateway.stats()["connections"]["idle"] == 0)
+            others = [RawConnection(gateway.port) for _ in range(8)]
+            for other in others:
+                other.send(request())
+                assert other.answer().body == SUCCESS
+            assert crowd[0].answer().code == "too_many_connections"  # it has waited longest
+            with RawConnection(gateway.port, source="127.0.0.2") as one_more:
+                one_more.send(request())
+                assert one_more.answer().code == "too_many_connections"
+            crowd[-1].send(b'"batch":[]}')
+            assert crowd[-1].answer().body == SUCCESS
+        finally:
+            for connection in (*crowd, *others):
                 connection.socket.close()
 
 

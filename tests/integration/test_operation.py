@@ -12,6 +12,7 @@ import orjson
 
 from tests.support.gateway import Gateway
 from tests.support.http import COMMAND, cli, new_event, post, stored
+from tests.support.raw_http import RawConnection
 
 
 def test_every_event_has_one_verdict_in_the_stats(client: httpx.Client, gateway: Gateway) -> None:
@@ -38,8 +39,9 @@ def test_health_and_metrics_are_served(client: httpx.Client, gateway: Gateway) -
         assert admin.get("/livez").status_code == 200
         ready = admin.get("/readyz?verbose")
         assert ready.status_code == 200
-        assert {lane["state"] for lane in ready.json()["lanes"]} == {"active"}
-        assert len(ready.json()["lanes"]) == 5
+        assert {lane["state"] for lane in ready.json()["progress"]} == {"active"}
+        assert len(ready.json()["progress"]) == 5
+        assert (ready.json()["active_lanes"], ready.json()["lanes"], ready.json()["share"]) == (4, 4, 1.0)
         assert admin.get("/nothing").json()["code"] == "not_found"
         metrics = admin.get("/metrics").text
         stats = gateway.stats()
@@ -52,6 +54,38 @@ def test_health_and_metrics_are_served(client: httpx.Client, gateway: Gateway) -
         "process_resident_memory_bytes",
     ):
         assert line in metrics
+
+
+def test_admin_port_has_limits_of_its_own(tmp_path: Path) -> None:
+    settings = {"GATEWAY_PARTITIONS": "1", "GATEWAY_HEAD_TIMEOUT": "300ms", "GATEWAY_DRAIN_LINGER": "0"}
+    with Gateway(tmp_path, settings) as gateway:
+        with RawConnection(gateway.admin_port) as slow:
+            slow.send(b"GET /livez HTTP/1.1\r\nHost: x")
+            assert slow.is_closed()
+        with RawConnection(gateway.admin_port) as large:
+            large.send(b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Large: " + b"x" * 20_000 + b"\r\n\r\n")
+            assert large.answer().code == "head_too_large"
+        crowd = [RawConnection(gateway.admin_port) for _ in range(300)]
+        try:
+            assert httpx.get(f"{gateway.admin_url}/livez").status_code == 200
+            sockets = len(list(Path(f"/proc/{gateway.process.pid}/fd").iterdir()))
+            assert sockets < 300
+        finally:
+            for connection in crowd:
+                connection.socket.close()
+        rebound = httpx.get(f"{gateway.admin_url}/admin/v1/stats", headers={"Host": "attacker.example"})
+        assert (rebound.status_code, rebound.json()["code"]) == (403, "host_not_allowed")
+
+
+def test_load_balancers_are_answered_and_not_counted(client: httpx.Client, gateway: Gateway) -> None:
+    before = gateway.stats()["totals"]
+    healthy = client.get("/health", auth=None)
+    assert (healthy.status_code, healthy.content) == (200, b'{"ready":true}')
+    assert client.head("/health").status_code == 200
+    assert client.post("/health").status_code == 404
+    assert gateway.stats()["totals"] == before
+    metrics = httpx.get(f"{gateway.admin_url}/metrics").text
+    assert not [line for line in metrics.splitlines() if "http_requests" in line and "health" in line]
 
 
 def test_ready_made_curl_works_as_printed(gateway: Gateway) -> None:

@@ -62,7 +62,7 @@ def test_graceful_stop_refuses_new_requests_and_loses_none(tmp_path: Path) -> No
         client.join()
     ready = httpx.get(f"{gateway.admin_url}/readyz?verbose")
     assert (ready.status_code, ready.json()["draining"]) == (503, True)
-    assert {lane["state"] for lane in ready.json()["lanes"]} == {"unassigned"}
+    assert {lane["state"] for lane in ready.json()["progress"]} == {"unassigned"}
     assert gateway.wait() == 0
     for refusal in refusals:
         assert (refusal.status_code, refusal.json()["code"]) == (503, "lane_not_active")
@@ -92,13 +92,29 @@ def test_second_signal_stops_at_once_and_safely(tmp_path: Path) -> None:
 
 
 def test_full_disk_refuses_before_any_effect(tmp_path: Path) -> None:
-    with Gateway(tmp_path, {"GATEWAY_DISK_FREE_MIN": "100000TiB"}) as gateway:
+    gateway = Gateway(tmp_path, {"GATEWAY_DISK_FREE_MIN": "100000TiB", "GATEWAY_DRAIN_LINGER": "0"})
+    gateway.start(wait=False)
+    try:
+        gateway.wait_until_lanes_serve()
+        ready = httpx.get(f"{gateway.admin_url}/readyz")
+        assert (ready.status_code, ready.json()["ready"], ready.json()["share"]) == (503, False, 0.0)
+        assert (ready.json()["disk_has_room"], ready.json()["active_lanes"]) == (False, 8)
+        assert httpx.get(f"{gateway.url}/health").status_code == 503
+        disk = gateway.stats()["disk"]
+        assert not disk["has_room"]
+        assert 0 < disk["free_bytes"] < disk["free_min_bytes"]
+        metrics = httpx.get(f"{gateway.admin_url}/metrics").text
+        assert "\ngateway_disk_has_room 0.0\n" in metrics
+        assert "\ngateway_ready 0.0\n" in metrics
+        assert " is ready (" not in gateway.log_path.read_text()
         answer = httpx.post(f"{gateway.url}/v1/events", content=orjson.dumps(new_event()), auth=AUTH)
         assert (answer.status_code, answer.json()["code"]) == (503, "disk_full")
         assert "Retry-After" in answer.headers
         totals = gateway.stats()["totals"]
         assert (totals["refused"], totals["received"]) == (1, 1)
         assert stored(gateway) == []
+    finally:
+        gateway.stop()
 
 
 @pytest.mark.parametrize(

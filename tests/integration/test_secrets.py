@@ -159,11 +159,16 @@ def test_nothing_planted_shows_up_while_requests_are_refused(
     tmp_path: Path, settings: dict[str, str]
 ) -> None:
     env = {**settings, "GATEWAY_DISK_FREE_MIN": "100000TiB", "GATEWAY_LOGGING_FORMAT": "json"}
-    with Gateway(tmp_path / "gateway", env) as gateway:
+    gateway = Gateway(tmp_path / "gateway", env)
+    gateway.start(wait=False)
+    try:
+        gateway.wait_until_lanes_serve()
         answers = list(everything(gateway.url))
         assert 503 in {answer.status_code for answer in answers}
         assert_silent(map(whole, answers))
         assert_silent(observed(gateway))
+    finally:
+        gateway.stop()
 
 
 def test_nothing_planted_shows_up_while_the_log_fails(

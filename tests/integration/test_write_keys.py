@@ -99,7 +99,7 @@ def test_quota_refuses_whole_requests_before_any_effect(tmp_path: Path) -> None:
         assert refused.json()["code"] == "quota_exceeded"
         assert list(refused.json()) == ["code", "message"]
         # two of ten tokens are left, so a batch of four waits for two of them
-        assert 15 <= int(refused.headers["Retry-After"]) <= 20
+        assert 15 <= int(refused.headers["Retry-After"]) <= 25  # and jitter
         assert refused.headers["Access-Control-Allow-Origin"] == "*"
         assert {line["messageId"] for line in stored(gateway)} == {
             event["messageId"] for batch in batches[:2] for event in batch
@@ -124,7 +124,7 @@ def test_key_over_its_quota_is_refused_before_its_body_is_read(tmp_path: Path) -
         for content in (big, b"not JSON"):
             answer = client.post("/v1/batch?writeKey=limited", content=content)
             assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
-            assert answer.headers["Retry-After"] == "30"  # the true wait is longer, and capped
+            assert 90 <= int(answer.headers["Retry-After"]) <= 125  # the true wait, jittered
         # the connection outlives the bodies that nobody read
         assert client.post("/v1/batch?writeKey=unknown", content=b"{}").status_code == 400
 

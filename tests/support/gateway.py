@@ -120,6 +120,20 @@ class Gateway:
             time.sleep(POLL_INTERVAL_S)
         raise GatewayError(f"the gateway is not ready after {timeout_s} s:\n{self.log_tail()}")
 
+    def wait_until_lanes_serve(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait as long as the lanes alone need: whether requests are taken may depend on more."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            try:
+                ready = httpx.get(f"{self.admin_url}/readyz", timeout=2).json()
+            except httpx.TransportError:
+                pass
+            else:
+                if ready["active_lanes"] == ready["lanes"]:
+                    return
+            time.sleep(POLL_INTERVAL_S)
+        raise GatewayError(f"the lanes do not serve after {timeout_s} s:\n{self.log_tail()}")
+
     def is_ready(self) -> bool:
         try:
             return httpx.get(f"{self.admin_url}/readyz", timeout=2).status_code == httpx.codes.OK

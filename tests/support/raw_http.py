@@ -28,8 +28,9 @@ class Answer(NamedTuple):
 class RawConnection:
     """One connection to a gateway."""
 
-    def __init__(self, port: int, *, receive_buffer: int | None = None) -> None:
+    def __init__(self, port: int, *, receive_buffer: int | None = None, source: str = HOST) -> None:
         self.socket = socket.socket()
+        self.socket.bind((source, 0))
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(TIMEOUT_S)

@@ -1,5 +1,7 @@
 """Claim: only a trusted proxy can say who the client is, and a client cannot make itself another one."""
 
+import tracemalloc
+
 import pytest
 
 from app.client_address import TrustedProxies, crowd_of, parse_networks
@@ -46,6 +48,19 @@ def test_trust_is_by_network(peer: str, is_trusted: bool) -> None:
 def test_client_is_the_last_address_that_is_no_proxy(forwarded: list[str], client: str) -> None:
     headers = [(b"x-forwarded-for", value.encode("latin-1")) for value in forwarded]
     assert PROXIES.client_of("10.0.0.1", [(b"host", b"x"), *headers]) == client
+
+
+def test_long_header_is_read_and_kept_from_its_end_only() -> None:
+    proxies = TrustedProxies(parse_networks("10.0.0.0/8"))
+    tracemalloc.start()
+    for number in range(2_000):
+        claimed = b"%d, " % number + b"x" * 60_000
+        header = (b"x-forwarded-for", claimed + b", 203.0.113.%d, 10.0.0.2" % (number % 250))
+        assert proxies.client_of("10.0.0.1", [header]) == f"203.0.113.{number % 250}"
+        assert proxies.client_of("10.0.0.1", [(b"x-forwarded-for", b"1" * 60_000)]) == "10.0.0.1"
+    kept_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept_bytes < 2_000_000
 
 
 @pytest.mark.parametrize("text", ["10.0.0.0/33", "proxy.example", "10.0.0.0/8;192.0.2.1"])

@@ -150,6 +150,24 @@ def test_production_with_secret_and_keys_starts_without_warning(monkeypatch: pyt
     assert list(settings.warnings()) == []
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "gateway.internal"])
+def test_admin_port_that_others_reach_needs_a_token(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.setenv("GATEWAY_IDENTITY_SECRET", SECRET)
+    monkeypatch.setenv("GATEWAY_WRITE_KEYS_FILE", "keys.yaml")
+    monkeypatch.setenv("GATEWAY_ADMIN_HOST", host)
+    with pytest.raises(ConfigurationError, match="GATEWAY_ADMIN_TOKEN must be set in production"):
+        load(Settings)
+    monkeypatch.setenv("GATEWAY_MODE", "development")
+    assert any("GATEWAY_ADMIN_TOKEN" in warning for warning in load(Settings).warnings())
+    monkeypatch.setenv("GATEWAY_MODE", "production")
+    monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", "short")
+    with pytest.raises(ConfigurationError) as caught:
+        load(Settings)
+    assert "short" not in str(caught.value).replace("too_short", "")
+    monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", "0123456789abcdef")
+    assert "0123456789abcdef" not in repr(load(Settings))
+
+
 def test_development_warns_of_everything_it_lets_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_MODE", "development")
     settings = load(Settings)

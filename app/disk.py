@@ -1,0 +1,50 @@
+"""Free space under the data folder: below a minimum nothing more is taken, before any effect."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import structlog
+
+from dedupe.router import Router
+
+log = structlog.get_logger(__name__)
+
+
+class Disk:
+    """What was seen last."""
+
+    def __init__(self, path: Path, *, free_min_bytes: int) -> None:
+        """Assume room until somebody looks."""
+        self._path = path
+        self.free_min_bytes = free_min_bytes
+        self.free_bytes = free_min_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether requests may be taken."""
+        return self.free_bytes >= self.free_min_bytes
+
+    def look(self) -> None:
+        """See how much is free; what cannot be read counts as full."""
+        had_room = self.has_room
+        try:
+            self.free_bytes = shutil.disk_usage(self._path).free
+        except OSError as err:
+            log.error("free disk space cannot be read", path=str(self._path), error=str(err))
+            self.free_bytes = 0
+        if self.has_room != had_room:
+            report = log.info if self.has_room else log.error
+            report(
+                "disk room",
+                has_room=self.has_room,
+                free_bytes=self.free_bytes,
+                free_min_bytes=self.free_min_bytes,
+            )
+
+    async def watch(self, router: Router, *, interval_s: float) -> None:
+        """Keep the router's `has_disk_room` true to what the disk says."""
+        while True:
+            self.look()
+            router.has_disk_room = self.has_room
+            await asyncio.sleep(interval_s)

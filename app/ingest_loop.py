@@ -1,0 +1,59 @@
+"""The ingest's event loop as the admin port's thread sees it: its heartbeat, and reads that run in it."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from dedupe.errors import RetriableError
+
+BEAT_S = 0.25
+
+ALIVE_S = 15.0
+"""
+An event loop without a turn for so long hangs. Shorter ones happen to healthy processes: a machine
+that was suspended, a disk that stalls a write of the index.
+"""
+
+READ_TIMEOUT_S = 5.0
+
+T = TypeVar("T")
+
+
+class IngestLoop:
+    """Made in the ingest's event loop, and used from another thread."""
+
+    def __init__(self) -> None:
+        """Take the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._beaten_at = time.monotonic()
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the loop had its last turn."""
+        return time.monotonic() - self._beaten_at
+
+    async def beat(self) -> None:
+        """Say for ever that the loop turns; runs in it."""
+        while True:
+            self._beaten_at = time.monotonic()
+            await asyncio.sleep(BEAT_S)
+
+    async def read(self, function: Callable[[], T]) -> T:
+        """
+        Return what a short function returns that runs between two turns of the loop.
+
+        Lanes, indexes and registers belong to that loop's thread and know no locks.
+
+        Raises:
+            RetriableError: the loop is too busy to run it.
+        """
+
+        async def run() -> T:
+            return function()
+
+        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), READ_TIMEOUT_S)
+        except TimeoutError as err:
+            raise RetriableError("the ingest's event loop is busy") from err
