@@ -201,9 +201,16 @@ class Settings(LogSettings):
         "balancer, `GATEWAY_TRUSTED_PROXIES` decides",
     )
 
-    queue_events_max: int = Field(20_000, ge=1, description="most events waiting in front of one partition")
+    queue_events_max: int = Field(
+        20_000,
+        ge=1,
+        description="most events waiting in front of one partition; one source may have no more waiting than "
+        "there is room left, so half of it alone",
+    )
     queue_bytes_max: Bytes = Field(
-        32 * MIB, ge=1 * MIB, description="most bytes of events waiting in front of one partition"
+        32 * MIB,
+        ge=1 * MIB,
+        description="most bytes of events waiting in front of one partition, shared alike",
     )
     batch_events_max: int = Field(1_000, ge=1, le=10_000, description="most events in one commit")
     batch_bytes_max: Bytes = Field(

@@ -70,11 +70,11 @@ class Lane:
 
     # ---- for callers
 
-    def check_room(self, events: int, size_bytes: int) -> None:
+    def check_room(self, events: int, size_bytes: int, source: str) -> None:
         """Raise LaneNotActiveError or LaneSaturatedError, both retriable, if `submit` would not take it."""
         if self.state is not LaneState.ACTIVE:
             raise LaneNotActiveError(f"partition {self.partition} of {self.topic} is {self.state.value}")
-        self.queue.check_room(events, size_bytes)
+        self.queue.check_room(events, size_bytes, source)
 
     def submit(
         self, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
