@@ -98,6 +98,8 @@ def build_ingest(
             bytes_max=settings.body_bytes_max,
             compressed_bytes_max=settings.body_compressed_bytes_max,
             timeout_s=settings.body_timeout,
+            grace_s=settings.body_grace,
+            rate_min=settings.body_rate_min,
         ),
         request_events_max=settings.request_events_max,
         answer_timeout_s=settings.answer_timeout,

@@ -136,9 +136,16 @@ class Settings(LogSettings):
     body_memory: Bytes = Field(
         256 * MIB,
         description="memory for the bodies of all requests together, from arrival to answer; "
-        "a request for which there is none left gets 503",
+        "a request for which there is none left gets 503. An eighth is kept for bodies up to 256 KiB; once "
+        "half is in use, one client address may not have more than a quarter",
     )
     body_timeout: Seconds = Field(30, gt=0, description="how long a request body may take to arrive")
+    body_grace: Seconds = Field(
+        10, gt=0, description="how long it may take at any pace; then on average `GATEWAY_BODY_RATE_MIN`"
+    )
+    body_rate_min: Bytes = Field(
+        512, gt=0, description="bytes a second that must come of it on average; phones on 2G reach 2 KiB"
+    )
     request_events_max: int = Field(2_500, ge=1, description="most events in one request")
     request_bytes_max: Bytes = Field(
         16 * MIB,
@@ -357,13 +364,14 @@ class Settings(LogSettings):
             )
         if self.request_bytes_max < self.body_bytes_max:
             yield "GATEWAY_REQUEST_BYTES_MAX must not be less than GATEWAY_BODY_BYTES_MAX"
-        if self.body_memory < self.body_bytes_max + self.body_compressed_bytes_max:
+        if self.body_memory < 2 * (self.body_bytes_max + self.body_compressed_bytes_max):
             yield (
-                "GATEWAY_BODY_MEMORY must not be less than GATEWAY_BODY_BYTES_MAX and "
-                "GATEWAY_BODY_COMPRESSED_BYTES_MAX together: the largest body must fit into it"
+                "GATEWAY_BODY_MEMORY must not be less than twice GATEWAY_BODY_BYTES_MAX and "
+                "GATEWAY_BODY_COMPRESSED_BYTES_MAX together: the largest body must fit into the half that "
+                "one address may have"
             )
-        if self.body_memory < self.request_bytes_max:
-            yield "GATEWAY_BODY_MEMORY must not be less than GATEWAY_REQUEST_BYTES_MAX"
+        if self.body_memory < 2 * self.request_bytes_max:
+            yield "GATEWAY_BODY_MEMORY must not be less than twice GATEWAY_REQUEST_BYTES_MAX"
         if "messageId" in self.fingerprint_ignore:
             yield "GATEWAY_FINGERPRINT_IGNORE must not name messageId: it is the event's identity"
 
