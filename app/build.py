@@ -82,6 +82,7 @@ def build_ingest(
         event_bytes_max=settings.event_bytes_max,
         event_depth_max=settings.event_depth_max,
         request_bytes_max=settings.request_bytes_max,
+        growth_bytes_max=settings.request_growth_max,
     )
     return Ingest(
         router=router,
@@ -103,6 +104,7 @@ def build_ingest(
         ),
         request_events_max=settings.request_events_max,
         answer_timeout_s=settings.answer_timeout,
+        keyless_bytes_max=settings.body_keyless_bytes_max,
         sets_context_ip=settings.context_ip,
     )
 

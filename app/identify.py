@@ -12,7 +12,7 @@ routes.post_events -> **Identifier.identify**, Router.submit -> Lane.submit -> a
 """
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ import orjson
 
 from app.deep_json import dumps_any, is_deeper
 from app.errors import RequestTooLargeError
+from app.large_json import Oversize
 from app.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.payload import Payload
 from dedupe.identity import MESSAGE_ID_BYTES_MAX, RETRY_FIELDS, Identity, canonical_content, fingerprint_of
@@ -38,6 +39,11 @@ SHARED_FIELDS = ("context", "integrations")
 """Batch-level objects that belong to every event; the event's own fields win."""
 
 WRITE_KEY = "writeKey"
+
+STEP_BYTES = 256 * 1024
+"""Of values built before others have a turn, each event counted as EVENT_COST_BYTES more: about 3 ms."""
+
+EVENT_COST_BYTES = 1024
 
 
 class Rejection(NamedTuple):
@@ -84,6 +90,7 @@ class EventLimits:
     event_bytes_max: int
     event_depth_max: int
     request_bytes_max: int
+    growth_bytes_max: int = 5 * 1024 * 1024
 
 
 class Identifier:
@@ -108,20 +115,28 @@ class Identifier:
         self.random_bytes = random_bytes
 
     def identify(self, payload: Payload, arrival: Arrival) -> Identified:
-        """
-        Identify every item.
+        """Identify every item at once; see `steps`."""
+        found = Identified([], [], [], [])
+        for _ in self.steps(payload, arrival, found):
+            pass
+        return found
 
-        Returns:
-            Events and quarantined items, each in request order.
+    def steps(self, payload: Payload, arrival: Arrival, found: Identified) -> Iterator[None]:
+        """
+        Identify every item in short steps: each becomes an event or a rejection in `found`, in order.
 
         Raises:
             RequestTooLargeError: the events would exceed the limit once the batch-level fields
-                are merged into each; nothing is built beyond it.
+                are merged into each, or these would add too much; nothing is built beyond it.
         """
         request = _Request(self, payload.shared, arrival)
-        found = Identified([], [], [], [])
+        request.check_growth(len(payload.items))
         bytes_left = self.limits.request_bytes_max
+        step_bytes_left = STEP_BYTES
         for index, item in enumerate(payload.items):
+            if step_bytes_left < 0:
+                step_bytes_left = STEP_BYTES
+                yield
             try:
                 event = request.event_of(index, item)
             except _RefusedError as refusal:
@@ -132,9 +147,9 @@ class Identifier:
                 found.events.append(event)
                 found.places.append(index)
             bytes_left -= len(event.value)
+            step_bytes_left -= len(event.value) + EVENT_COST_BYTES
             if bytes_left < 0:
                 raise RequestTooLargeError
-        return found
 
 
 class _RefusedError(Exception):
@@ -170,9 +185,16 @@ class _Request:
             self._added["sentAt"] = sent_at
         self._tail = b"," + orjson.dumps(self._added | self._merged)[1:]
 
+    def check_growth(self, count: int) -> None:
+        """Raise RequestTooLargeError if what is added to so many events is more than allowed."""
+        if count * len(self._tail) > self._limits.growth_bytes_max:
+            raise RequestTooLargeError
+
     def event_of(self, index: int, item: object) -> Event:
         """Return one item as an event of the clean stream. Raises _RefusedError."""
         if type(item) is not dict:
+            if isinstance(item, Oversize):
+                raise _RefusedError(EVENT_TOO_LARGE, item.content)
             raise _RefusedError(NOT_AN_OBJECT)
         flags = 0
         message_id = item.get("messageId")
@@ -205,7 +227,9 @@ class _Request:
     def refused(self, index: int, item: object, refusal: _RefusedError) -> tuple[Rejection, Event]:
         """Return what the client is told of a refused item, and the quarantine event that keeps it."""
         message_id = said = None
-        if isinstance(item, dict):
+        if isinstance(item, Oversize):
+            message_id = item.message_id
+        elif isinstance(item, dict):
             message_id = item.get("messageId")
             said = dumps_any({name: value for name, value in item.items() if name not in self._ignore})
             item = {name: value for name, value in item.items() if name != WRITE_KEY}

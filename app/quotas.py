@@ -102,6 +102,12 @@ class Allowance:
             self._policy.refusals[limit] += 1
             raise QuotaExceededError(limit, wait_s)
 
+    def owe(self, size_bytes: int) -> None:
+        """Charge bytes that a request which has passed turned out to take more; below zero nothing."""
+        for name, bucket in self._buckets:
+            if name == "bytes" and size_bytes > 0:
+                bucket.take(size_bytes)
+
     def grow(self, accepted: int) -> None:
         """Charge the events that the index now remembers."""
         if self._growth is not None:

@@ -133,6 +133,12 @@ class Settings(LogSettings):
     body_compressed_bytes_max: Bytes = Field(
         4 * MIB, ge=1 * KIB, description="largest request body as sent, if compressed"
     )
+    body_keyless_bytes_max: Bytes = Field(
+        1 * MIB,
+        ge=1 * KIB,
+        description="largest request body, decompressed, whose write key does not stand in the head: it has "
+        "to be parsed before it is known who sends it. SDKs send 500 KB at most",
+    )
     body_memory: Bytes = Field(
         256 * MIB,
         description="memory for the bodies of all requests together, from arrival to answer; "
@@ -151,6 +157,12 @@ class Settings(LogSettings):
         16 * MIB,
         ge=1 * KIB,
         description="most bytes of one request's events after batch-level fields were merged into each",
+    )
+    request_growth_max: Bytes = Field(
+        5 * MIB,
+        ge=1 * KIB,
+        description="most bytes that batch-level fields may add to one request's events in all; 500 events "
+        "with a `context` of 10 KB beside them pass",
     )
     event_bytes_max: Bytes = Field(
         800 * KIB,
