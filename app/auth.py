@@ -55,7 +55,7 @@ class OpenKeys:
     def _new_source(self, write_key: str) -> Source:
         if len(write_key.encode()) > WRITE_KEY_BYTES_MAX:
             raise InvalidWriteKeyError
-        return Source(write_key, write_key, allowance=self._policy.allowance(self._policy.default))
+        return Source(write_key, write_key, allowance=self._policy.allowance(self._policy.default, write_key))
 
 
 def key_in_head(headers: Mapping[bytes, bytes], query: bytes) -> str:

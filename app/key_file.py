@@ -183,7 +183,7 @@ class _Entry(BaseModel):
         quota = self.quotas.over(policy.default)
         allowance: Allowance | None = previous.allowance if previous else None
         if allowance is None or allowance.quota != quota:
-            allowance = policy.allowance(quota)
+            allowance = policy.allowance(quota, self.source)
         return Source(self.source, self.name or self.source, self.enabled, allowance)
 
 
