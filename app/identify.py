@@ -155,10 +155,11 @@ class Identifier:
 class _RefusedError(Exception):
     """An item cannot become a clean event."""
 
-    def __init__(self, code: str, value: bytes | None = None) -> None:
-        """Take the reason, and the record's value if it could be built."""
+    def __init__(self, code: str, value: bytes | None = None, said: bytes | None = None) -> None:
+        """Take the reason, the record's value if it could be built, and its content if it is known."""
         self.code = code
         self.value = value
+        self.said = said
 
 
 class _Request:
@@ -226,12 +227,12 @@ class _Request:
 
     def refused(self, index: int, item: object, refusal: _RefusedError) -> tuple[Rejection, Event]:
         """Return what the client is told of a refused item, and the quarantine event that keeps it."""
-        message_id = said = None
+        message_id, said = None, refusal.said
         if isinstance(item, Oversize):
             message_id = item.message_id
         elif isinstance(item, dict):
             message_id = item.get("messageId")
-            said = dumps_any({name: value for name, value in item.items() if name not in self._ignore})
+            said = said or dumps_any({name: item[name] for name in item if name not in self._ignore})
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
@@ -248,7 +249,7 @@ class _Request:
     def _spliced_value(self, content: bytes) -> bytes:
         """Return the value of an event that has all its fields and none of those that are added."""
         if len(content) + len(self._tail) > self._limits.event_bytes_max:
-            raise _RefusedError(EVENT_TOO_LARGE)
+            raise _RefusedError(EVENT_TOO_LARGE, said=content)
         return content[:-1] + self._tail
 
     def _joined_value(self, item: dict[str, Any], content: bytes, assigned: dict[str, object]) -> bytes:
@@ -256,7 +257,7 @@ class _Request:
         own = {name: item[name] for name in self._ignore if name in item and name != WRITE_KEY}
         size = len(content) + len(self._tail) + len(self._ip_field) + (len(orjson.dumps(own)) if own else 0)
         if size > self._limits.event_bytes_max:
-            raise _RefusedError(EVENT_TOO_LARGE)
+            raise _RefusedError(EVENT_TOO_LARGE, said=content)
         joined = self._added | item | assigned
         joined["receivedAt"] = self._added["receivedAt"]
         if joined.get("sentAt") is None and "sentAt" in self._added:

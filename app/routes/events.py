@@ -16,7 +16,7 @@ from app.body import BodyLimits, read_body
 from app.body_memory import LEASE, Lease
 from app.errors import FingerprintsInvalidError, IdempotencyKeyInvalidError
 from app.identify import STEP_BYTES, Arrival, Identified, Identifier
-from app.large_json import JSONLimits, Turn
+from app.large_json import SMALL_BYTES, JSONLimits, Turn
 from app.payload import Payload, parse_batch, parse_event, parse_events
 from app.prefer import Return, return_preference
 from app.receipts import answer
@@ -134,6 +134,8 @@ async def post_events(
         client_ip if ingest.sets_context_ip else None,
     )
     found = Identified([], [], [], [])
+    if len(body) > SMALL_BYTES:
+        await ingest.turns.take(source.id, len(body))
     for _ in ingest.identifier.steps(payload, arrival, found):
         await ingest.turns.take(source.id, STEP_BYTES)
     if allowance is not None:
