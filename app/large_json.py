@@ -201,8 +201,11 @@ class _Cutter:
                     item_from = place
             else:
                 depth -= 1
-                if level and depth == level and self._end_item(item_from, place + 1):
-                    yield
+                if level and depth == level:
+                    if place - item_from > AT_ONCE_BYTES:
+                        yield
+                    if self._end_item(item_from, place + 1):
+                        yield
                 elif level and depth < level:
                     level = 0
                     self._end_batch(place)
