@@ -11,10 +11,10 @@ import base64
 import binascii
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
-from app.errors import InvalidWriteKeyError, WriteKeyMissingError
+from app.errors import InvalidWriteKeyError, ScopeMissingError, WriteKeyMissingError
 from app.quotas import Allowance, QuotaPolicy
 
 WRITE_KEY_BYTES_MAX = 255
@@ -24,6 +24,11 @@ OPEN_KEYS_MAX = 10_000
 """How many open keys' allowances are remembered; one that is forgotten begins anew."""
 
 
+INGEST: Final = "ingest"
+REPLAY: Final = "replay"
+"""What a write key may do: send events; send stored ones again, saying what they were known by."""
+
+
 class Source(NamedTuple):
     """Who sends; ids of two sources never meet."""
 
@@ -31,6 +36,12 @@ class Source(NamedTuple):
     name: str
     enabled: bool = True
     allowance: Allowance | None = None  # what is left of the key's quota; None if nothing is limited
+    scopes: frozenset[str] = frozenset({INGEST})
+
+    def check(self, scope: str) -> None:
+        """Raise ScopeMissingError if the key may not do this."""
+        if scope not in self.scopes:
+            raise ScopeMissingError
 
 
 class WriteKeys(Protocol):
@@ -41,7 +52,7 @@ class WriteKeys(Protocol):
 
 
 class OpenKeys:
-    """Development without a key file: every key is its own source."""
+    """Development without a key file: every key is its own source, and none may replay."""
 
     def __init__(self, policy: QuotaPolicy) -> None:
         """Take the quota that every key has."""

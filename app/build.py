@@ -1,6 +1,8 @@
 """Builds the gateway's parts from its settings, whatever log and index it is given."""
 
 import asyncio
+import random
+from functools import partial
 
 from app.auth import OpenKeys
 from app.body import BodyLimits
@@ -18,6 +20,7 @@ from app.protocol import ConnectionLimits, Port
 from app.quotas import Quota, QuotaPolicy
 from app.routes.events import Ingest
 from app.settings import Settings
+from app.units import format_size
 from dedupe.clock import Clock
 from dedupe.identity import Identity
 from dedupe.index import IndexStore
@@ -25,10 +28,19 @@ from dedupe.lane import Lane
 from dedupe.lane_context import IdentityGate, LaneContext, LaneTimes
 from dedupe.lane_queue import QueueLimits
 from dedupe.log import Crashpoint, LogStore
+from dedupe.pinning import load_skips, pin
 from dedupe.quarantine import Quarantine
 from dedupe.router import Router
 from dedupe.types import Stream
 from dedupe.window import WindowPolicy
+
+
+def streams_of(settings: Settings) -> tuple[Stream, Stream]:
+    """Return the clean stream and its quarantine."""
+    return (
+        Stream(settings.topic, settings.partitions),
+        Stream(settings.quarantine_topic, settings.quarantine_partitions),
+    )
 
 
 def build_router(
@@ -38,13 +50,16 @@ def build_router(
     *,
     identity: Identity,
     clock: Clock,
+    is_pinned: bool,
     crashpoint: Crashpoint,
 ) -> Router:
     """Return the router over all lanes of both streams, none of them running yet."""
-    clean = Stream(settings.topic, settings.partitions)
-    quarantine = Stream(settings.quarantine_topic, settings.quarantine_partitions)
-    gate = IdentityGate(clean.partitions + quarantine.partitions)
-    restore_slots = asyncio.Semaphore(settings.restore_concurrency)
+    clean, quarantine = streams = streams_of(settings)
+    gate = IdentityGate(
+        clean.partitions + quarantine.partitions,
+        None if is_pinned else partial(pin, store, streams, identity),
+    )
+    restore_slots, open_turn = asyncio.Semaphore(settings.restore_concurrency), asyncio.Lock()
     policy = WindowPolicy(
         window_ms=round(settings.window * 1000), keys_max=settings.index_keys_max // settings.partitions
     )
@@ -60,6 +75,8 @@ def build_router(
             policy=policy,
             gate=gate,
             restore_slots=restore_slots,
+            open_turn=open_turn,
+            load_skips=partial(load_skips, store, stream.topic),
             limits=_queue_limits(settings),
             times=_lane_times(settings),
             crashpoint=crashpoint,
@@ -106,11 +123,22 @@ def build_ingest(
         answer_timeout_s=settings.answer_timeout,
         keyless_bytes_max=settings.body_keyless_bytes_max,
         sets_context_ip=settings.context_ip,
+        gives_advice=settings.is_development,
     )
 
 
-def build_guards(settings: Settings, clock: Clock) -> Guards:
-    """Return the guards of the ingest port. Raises ConfigurationError if the key file cannot be used."""
+def build_guards(settings: Settings, clock: Clock, *, index_files: int) -> Guards:
+    """
+    Return the guards of the ingest port.
+
+    Args:
+        settings: of the gateway.
+        clock: for the quotas.
+        index_files: see allow_connections.
+
+    Raises:
+        ConfigurationError: the key file cannot be used.
+    """
     quotas = QuotaPolicy(
         Quota(
             requests=settings.quota_requests,
@@ -129,10 +157,20 @@ def build_guards(settings: Settings, clock: Clock) -> Guards:
         quotas=quotas,
         memory=BodyMemory(settings.body_memory),
         connections=Connections(
-            connections_max=allow_connections(settings.connections_max),
+            connections_max=allow_connections(settings.connections_max, index_files=index_files),
             per_address_max=settings.connections_per_address_max,
         ),
     )
+
+
+def build_problems(settings: Settings) -> Problems:
+    """Return what makes answers of errors."""
+    body, compressed = map(format_size, (settings.body_bytes_max, settings.body_compressed_bytes_max))
+    figures = {
+        "head_too_large": f"at most {format_size(settings.head_bytes_max)}",
+        "body_too_large": f"at most {body}, and {compressed} if compressed",
+    }
+    return Problems(retry_after_max=settings.retry_after_max, dice=random.Random(), figures=figures)
 
 
 def build_port(settings: Settings, guards: Guards, *, problems: Problems, metrics: RequestMetrics) -> Port:

@@ -12,10 +12,12 @@ from app.settings import Settings
 from app.stats import newest_timestamp_ms
 from app.version import VERSION
 from dedupe.clock import Clock
-from dedupe.errors import RetriableError
+from dedupe.errors import GatewayError, RetriableError
 from dedupe.router import Router
 
 READY_POLL_S = 0.05
+NOTES_RENEWAL_S = 12 * 3600.0
+"""Kafka forgets them after a week by default (`offsets.retention.minutes`), at least after a day."""
 TRIM_PAUSE_S = 0.02
 """Between two steps of deletion, so that commits get their turn."""
 
@@ -59,23 +61,29 @@ async def watch_disk(router: Router, path: Path, *, free_min_bytes: int, interva
         await asyncio.sleep(interval_s)
 
 
+async def keep_notes(renew: Callable[[], Awaitable[None]]) -> None:
+    """Write what is noted with the log once more, long before Kafka forgets it."""
+    while True:
+        await asyncio.sleep(NOTES_RENEWAL_S)
+        try:
+            await renew()
+        except GatewayError as err:
+            log.warning("notes of the log not renewed, trying again later", error=str(err))
+
+
 async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim) -> None:
     """
     Delete events older than the retention, a few at a time.
 
-    Age is measured against the newest record of the log, and that one counts as no newer than the
-    log was when the process began, plus the time since: a wall clock that is wrong at start must
-    not empty the log. After a downtime events stay longer by as much, until the next start.
+    Age is measured against the newest record of the log or the clock, whichever is earlier: an idle log
+    keeps what its window needs, and records of a clock that was ahead delete none of the others. A
+    clock that is ahead now has been refused at start (app.clock_check).
     """
-    began_ms = clock.now_ms()
     while True:
         await asyncio.sleep(settings.trim_interval)
         if not all(lane.has_been_active for lane in router.all_lanes):
             continue
-        now_ms = clock.now_ms()
-        newest_ms = min(now_ms, newest_timestamp_ms(router.all_lanes))
-        if found_ms := max(lane.restorer.found_ms or 0 for lane in router.all_lanes):
-            newest_ms = min(newest_ms, found_ms + now_ms - began_ms)
+        newest_ms = min(clock.now_ms(), newest_timestamp_ms(router.all_lanes))
         before_ms = newest_ms - int(settings.retention * 1000)
         if before_ms <= 0:
             continue

@@ -6,6 +6,7 @@ import typer
 
 from app.console import guarded, run_async, write_lines
 from app.keys_cli import keys
+from app.partitions_cli import partitions
 from app.quarantine_cli import quarantine
 from app.version import VERSION
 
@@ -19,6 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(keys)
+app.add_typer(partitions)
 app.add_typer(quarantine)
 
 
@@ -53,8 +55,8 @@ def serve() -> None:
 
     The first signal lets open commits finish, a second one stops at once; neither loses anything.
 
-    Exit codes: 0 stopped in order, 1 the log stayed out of reach, 2 refused settings, topics or
-    brokers, 3 the log was written under another identity secret or partition count.
+    Exit codes: 0 stopped in order, 1 the log stayed out of reach, 2 refused settings, topics,
+    brokers, clock or data folder, 3 the log was written under another identity secret or partition count.
     """
 
     def run() -> None:
@@ -65,7 +67,9 @@ def serve() -> None:
         from app.logging_setup import configure_logging
         from app.main import serve as serve_gateway
         from app.settings import Settings
+        from app.stderr import protect_stderr
 
+        protect_stderr()
         refuse_unknown_variables()
         settings = load(Settings)
         configure_logging(level=settings.logging_level, is_json=settings.logging_format == "json")

@@ -28,6 +28,22 @@ def index_path(data_dir: Path) -> Path:
     return data_dir / "index"
 
 
+def refuse_lost_log(data_dir: Path) -> None:
+    """
+    Raise ConfigurationError if the embedded log is gone, or empty, and an index of it is still there.
+
+    Started like this, the gateway would begin a new log and accept everything known once more.
+    """
+    log, index = sqlite_path(data_dir), index_path(data_dir)
+    if (log.exists() and log.stat().st_size) or not any(index.glob("*/*")):
+        return
+    raise ConfigurationError(
+        f"{log} is {'empty' if log.exists() else 'missing'}, but {index} remembers its events: restore it "
+        f"from a backup, and delete the {log.name}-wal and {log.name}-shm that are left here, which would "
+        f"damage it; or, to give its events up and begin a new log, delete {index}, too"
+    )
+
+
 @contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
     """

@@ -35,14 +35,14 @@ def create_edge(
 ) -> ASGIApp:
     """Return the ingest application; `public_host` is what settings documents name, if anything."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.router.routes.append(PathTable(PATHS, _handlers(ingest, metrics, public_host)))
+    app.router.routes.append(PathTable(PATHS, _handlers(ingest, metrics, problems, public_host)))
     add_error_handlers(app, problems)
 
     @app.exception_handler(QuotaExceededError)
     async def answer_late(request: Request, err: QuotaExceededError) -> Response:
         request.scope[LEASE].fail(err)
         await asyncio.sleep(quota_penalty_s)
-        return problems.answer(err)
+        return problems.answer(err, request.scope)
 
     hooked = RequestHook(
         app, problems=problems, metrics=metrics, is_draining=lambda: ingest.router.is_draining
@@ -55,16 +55,18 @@ def create_refusal(*, memory: BodyMemory, problems: Problems, metrics: RequestMe
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
         scope["gateway.route"] = "too_many_connections"
-        await problems.answer(TooManyConnectionsError())(scope, receive, send)
+        await problems.answer(TooManyConnectionsError(), scope)(scope, receive, send)
 
     return Leased(CORS(RequestHook(refuse, problems=problems, metrics=metrics, is_draining=bool)), memory)
 
 
-def _handlers(ingest: Ingest, metrics: RequestMetrics, public_host: str | None) -> dict[Kind, Handler]:
+def _handlers(
+    ingest: Ingest, metrics: RequestMetrics, problems: Problems, public_host: str | None
+) -> dict[Kind, Handler]:
     document = orjson.dumps(openapi_document(PATHS, request_events_max=ingest.request_events_max))
 
     async def pixel(request: Request, path: Path) -> Response:
-        return await get_pixel(ingest, metrics, request, path)
+        return await get_pixel(ingest, metrics, problems, request, path)
 
     async def post_telemetry(_request: Request, _path: Path) -> Response:
         return Response(SUCCESS, media_type="application/json")
@@ -85,12 +87,12 @@ def add_error_handlers(app: FastAPI, problems: Problems) -> None:
     """Answer every error with a problem, the framework's own included."""
 
     @app.exception_handler(GatewayError)
-    async def answer_error(_request: Request, err: GatewayError) -> Response:
-        return problems.answer(err)
+    async def answer_error(request: Request, err: GatewayError) -> Response:
+        return problems.answer(err, request.scope)
 
     @app.exception_handler(HTTPException)
-    async def answer_http_error(_request: Request, err: HTTPException) -> Response:
-        return problems.http(err)
+    async def answer_http_error(request: Request, err: HTTPException) -> Response:
+        return problems.http(err, request.scope)
 
     @app.exception_handler(ClientDisconnect)
     async def answer_nobody(_request: Request, _err: ClientDisconnect) -> Response:

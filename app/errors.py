@@ -16,6 +16,7 @@ What the edge refuses by itself, under the core's GatewayError.
       WriteKeyMissingError             no write key anywhere
       InvalidWriteKeyError             a write key that is unknown
         DisabledWriteKeyError          a write key whose source is switched off; same code
+      ScopeMissingError                a write key that may not do what the request asks for
     RetriableError (of the core)       nothing was taken; the same request may succeed later
       BodyTimeoutError                 the body did not arrive in time
       BodyIncompleteError              the client ended its side in the middle of the body
@@ -117,6 +118,12 @@ class DisabledWriteKeyError(InvalidWriteKeyError):
     """There is a known write key, but it is switched off."""
 
 
+class ScopeMissingError(RequestError):
+    """The write key counts, but has not the scope that the request needs."""
+
+    code = "scope_missing"
+
+
 class BodyTimeoutError(RetriableError):
     """The body did not arrive within its deadline. Nothing was taken."""
 
@@ -141,6 +148,14 @@ class TooManyConnectionsError(RetriableError):
     code = "too_many_connections"
 
 
+_QUOTAS = {
+    "requests": "requests a second",
+    "events": "events a second",
+    "bytes": "bytes a second",
+    "index": "new events within the window",
+}
+
+
 class QuotaExceededError(RetriableError):
     """The write key has used up one of its limits. Nothing was taken."""
 
@@ -148,6 +163,6 @@ class QuotaExceededError(RetriableError):
 
     def __init__(self, limit: str, wait_s: float = 0.0) -> None:
         """Take which limit it is, and how long the same request would have to wait."""
-        super().__init__(limit)
+        super().__init__(limit, told=_QUOTAS.get(limit, ""))
         self.limit = limit
         self.wait_s = wait_s

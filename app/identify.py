@@ -24,8 +24,9 @@ from app.errors import RequestTooLargeError
 from app.large_json import Oversize
 from app.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.payload import Payload
+from dedupe.document import is_event_type
 from dedupe.identity import MESSAGE_ID_BYTES_MAX, RETRY_FIELDS, Identity, canonical_content, fingerprint_of
-from dedupe.quarantine import Quarantine
+from dedupe.quarantine import KEPT_BYTES_MAX, Quarantine
 from dedupe.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.routing import partition_of
 from dedupe.types import Event, Fingerprint
@@ -34,11 +35,30 @@ NOT_AN_OBJECT = "not_an_object"
 EVENT_TOO_LARGE = "event_too_large"
 EVENT_TOO_DEEP = "event_too_deep"
 MESSAGE_ID_INVALID = "message_id_invalid"
+TYPE_INVALID = "type_invalid"
 
 SHARED_FIELDS = ("context", "integrations")
 """Batch-level objects that belong to every event; the event's own fields win."""
 
 WRITE_KEY = "writeKey"
+RECEIVED_AT = "receivedAt"
+
+REPLACED = frozenset({WRITE_KEY, RECEIVED_AT})
+"""What no record keeps of its event."""
+
+TIMESTAMP = "timestamp"
+"""Told anew at each try by clients that name no event; only there it is no part of what they say."""
+
+
+RETRY_BYTES_FREE = 1024
+"""
+Of what retries change (`sentAt`, `_metadata`), this much counts for no limit, as what the gateway adds
+does not: the same event is taken or refused alike at each try, and wherever it comes from.
+app.settings.RECORD_MARGIN_BYTES has room for it.
+"""
+
+SENT_AT_CHARS_MAX = 100
+"""Of a batch-level `sentAt`; a longer one is no time, and goes into no event."""
 
 STEP_BYTES = 192 * 1024
 """Of values built before others have a turn, each event counted as EVENT_COST_BYTES more: about 2 ms."""
@@ -131,7 +151,6 @@ class Identifier:
         """
         request = _Request(self, payload.shared, arrival)
         request.check_growth(len(payload.items))
-        bytes_left = self.limits.request_bytes_max
         step_bytes_left = STEP_BYTES
         for index, item in enumerate(payload.items):
             if step_bytes_left < 0:
@@ -146,10 +165,9 @@ class Identifier:
             else:
                 found.events.append(event)
                 found.places.append(index)
-            bytes_left -= len(event.value)
             step_bytes_left -= len(event.value) + EVENT_COST_BYTES
-            if bytes_left < 0:
-                raise RequestTooLargeError
+            if request.size_bytes > self.limits.request_bytes_max:
+                raise RequestTooLargeError(told=f"more than {self.limits.request_bytes_max:,} bytes")
 
 
 class _RefusedError(Exception):
@@ -168,6 +186,9 @@ class _Request:
     def __init__(self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival) -> None:
         self._identifier = identifier
         self._ignore = identifier.ignore
+        self._ignore_unnamed = identifier.ignore
+        if arrival.idempotency_key is not None:
+            self._ignore_unnamed = identifier.ignore | {TIMESTAMP}
         self._limits = identifier.limits
         self._arrival = arrival
         self._merged: dict[str, dict[str, Any]] = {
@@ -176,13 +197,18 @@ class _Request:
         self._is_too_deep = bool(self._merged) and is_deeper(self._merged, self._limits.event_depth_max)
         if self._is_too_deep:
             self._merged = {}
+        self.size_bytes = 0
+        """Of the items so far, as the limits count them: what was sent, and not what is added here."""
+        self._shared_bytes = len(orjson.dumps(self._merged)) if self._merged else 0
+        self._has_valid_type = is_event_type(arrival.default_type)
         self._ip_field = b'"ip":%b' % orjson.dumps(arrival.client_ip) if arrival.client_ip else b""
         shared_context = self._merged.get("context")
         if arrival.client_ip and shared_context and shared_context.get("ip") is None:
             self._merged["context"] = {**shared_context, "ip": arrival.client_ip}
         self._merged_names = frozenset(self._merged)
-        self._added: dict[str, object] = {"receivedAt": _iso(arrival.received_ms)}
-        if isinstance(sent_at := shared.get("sentAt"), str):
+        self._added: dict[str, object] = {RECEIVED_AT: _iso(arrival.received_ms)}
+        sent_at = shared.get("sentAt")
+        if isinstance(sent_at, str) and len(sent_at) <= SENT_AT_CHARS_MAX:
             self._added["sentAt"] = sent_at
         self._tail = b"," + orjson.dumps(self._added | self._merged)[1:]
 
@@ -199,25 +225,23 @@ class _Request:
             raise _RefusedError(NOT_AN_OBJECT)
         flags = 0
         message_id = item.get("messageId")
+        ignored = self._ignored_of(item)
         try:
-            content = canonical_content(item, self._ignore)
+            content = canonical_content(item, ignored)
+            self._count(item, content, ignored)
             if message_id is None:
-                message_id, flags = self._assigned_id(index, item)
-                value = self._joined_value(item, content, {"messageId": message_id})
-            elif (
-                self._ignore.isdisjoint(item)
-                and item.get("type") is not None
-                and self._merged_names.isdisjoint(item)
-            ):
-                said = self._with_ip(item, content) if self._ip_field else content
-                value = self._spliced_value(said) if said else self._joined_value(item, content, {})
+                message_id, flags = self._assigned_id(index)
+                value = self._joined_value(item, {"messageId": message_id})
             else:
-                value = self._joined_value(item, content, {})
+                value = self._value_of(item, content)
         except TypeError as err:
             raise _RefusedError(EVENT_TOO_DEEP) from err
         self._check_depth(item, value)
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             raise _RefusedError(MESSAGE_ID_INVALID, value)
+        event_type = item.get("type")
+        if not (self._has_valid_type if event_type is None else is_event_type(event_type)):
+            raise _RefusedError(TYPE_INVALID, value)
         identifier, source = self._identifier, self._arrival.source
         key = identifier.identity.message_key(source, message_id)
         partition = partition_of(key, identifier.partitions)
@@ -232,11 +256,14 @@ class _Request:
             message_id = item.message_id
         elif isinstance(item, dict):
             message_id = item.get("messageId")
-            said = said or dumps_any({name: item[name] for name in item if name not in self._ignore})
+            ignored = self._ignored_of(item)
+            said = said or dumps_any({name: item[name] for name in item if name not in ignored})
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
         content = refusal.value or dumps_any(item)
+        if refusal.value is None:  # else it is counted already
+            self.size_bytes += min(len(said or content), KEPT_BYTES_MAX)
         event = self._identifier.quarantine.event(
             source=self._arrival.source,
             message_id=message_id or "",
@@ -246,20 +273,22 @@ class _Request:
         )
         return Rejection(index, message_id, refusal.code), event
 
-    def _spliced_value(self, content: bytes) -> bytes:
-        """Return the value of an event that has all its fields and none of those that are added."""
-        if len(content) + len(self._tail) > self._limits.event_bytes_max:
-            raise _RefusedError(EVENT_TOO_LARGE, said=content)
-        return content[:-1] + self._tail
+    def _value_of(self, item: dict[str, Any], content: bytes) -> bytes:
+        """Return the value of an event that has an id of its own, by the cheapest way that is right."""
+        if (
+            self._ignore.isdisjoint(item)
+            and item.get("type") is not None
+            and self._merged_names.isdisjoint(item)
+        ):
+            said = self._with_ip(item, content) if self._ip_field else content
+            if said:
+                return said[:-1] + self._tail
+        return self._joined_value(item, {})
 
-    def _joined_value(self, item: dict[str, Any], content: bytes, assigned: dict[str, object]) -> bytes:
-        """Return the value of any other event; the size is judged before anything is merged."""
-        own = {name: item[name] for name in self._ignore if name in item and name != WRITE_KEY}
-        size = len(content) + len(self._tail) + len(self._ip_field) + (len(orjson.dumps(own)) if own else 0)
-        if size > self._limits.event_bytes_max:
-            raise _RefusedError(EVENT_TOO_LARGE, said=content)
+    def _joined_value(self, item: dict[str, Any], assigned: dict[str, object]) -> bytes:
+        """Return the value of any other event, serialised once more with what is merged."""
         joined = self._added | item | assigned
-        joined["receivedAt"] = self._added["receivedAt"]
+        joined[RECEIVED_AT] = self._added[RECEIVED_AT]
         if joined.get("sentAt") is None and "sentAt" in self._added:
             joined["sentAt"] = self._added["sentAt"]
         if joined.get("type") is None:
@@ -307,14 +336,27 @@ class _Request:
         ):
             raise _RefusedError(EVENT_TOO_DEEP)
 
-    def _assigned_id(self, index: int, item: Mapping[str, Any]) -> tuple[str, int]:
+    def _ignored_of(self, item: Mapping[str, Any]) -> frozenset[str]:
+        """Return the fields that are no part of what an item says."""
+        return self._ignore if item.get("messageId") is not None else self._ignore_unnamed
+
+    def _count(self, item: dict[str, Any], content: bytes, ignored: frozenset[str]) -> None:
+        """Add an item to the request's size, before anything is merged. Raises _RefusedError."""
+        size = len(content) + self._shared_bytes
+        if not ignored.isdisjoint(item):
+            own = {name: item[name] for name in ignored if name in item and name not in REPLACED}
+            size += max(0, len(orjson.dumps(own)) - RETRY_BYTES_FREE)
+        if size > self._limits.event_bytes_max:
+            raise _RefusedError(EVENT_TOO_LARGE, said=content)
+        self.size_bytes += size
+
+    def _assigned_id(self, index: int) -> tuple[str, int]:
         """Return an id for an event that has none, and the flags that say so."""
         arrival = self._arrival
         if arrival.idempotency_key is None:
             payload = self._identifier.random_bytes(PAYLOAD_BYTES)
             return fresh_id(arrival.received_ms, payload), FLAG_ID_ASSIGNED | FLAG_NOT_IDEMPOTENT
-        message_id = derived_id(arrival.source, arrival.idempotency_key, index, item.get("timestamp"))
-        return message_id, FLAG_ID_ASSIGNED
+        return derived_id(arrival.source, arrival.idempotency_key, index), FLAG_ID_ASSIGNED
 
 
 def _iso(ms: int) -> str:

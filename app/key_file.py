@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import structlog
 import yaml
@@ -28,7 +28,7 @@ from pydantic import (
     model_validator,
 )
 
-from app.auth import Source
+from app.auth import INGEST, Source
 from app.errors import DisabledWriteKeyError, InvalidWriteKeyError
 from app.quotas import Allowance, Quota, QuotaPolicy
 from app.units import Bytes, Seconds
@@ -162,12 +162,15 @@ class _Entry(BaseModel):
     source: Annotated[str, StringConstraints(min_length=1, max_length=100)]
     name: str | None = None
     enabled: bool = True
+    scopes: Annotated[list[Literal["ingest", "replay"]], Field(min_length=1)] = [INGEST]
     quotas: _Quotas = _Quotas()
 
     @model_validator(mode="after")
     def _check_key(self) -> Self:
         if (self.key is None) == (self.key_sha256 is None):
             raise ValueError("needs either key or key_sha256")
+        if self.key is not None and ":" in self.key:
+            raise ValueError("its key has a colon, where Basic authorization would cut it: choose another")
         return self
 
     @property
@@ -184,7 +187,7 @@ class _Entry(BaseModel):
         allowance: Allowance | None = previous.allowance if previous else None
         if allowance is None or allowance.quota != quota:
             allowance = policy.allowance(quota, self.source)
-        return Source(self.source, self.name or self.source, self.enabled, allowance)
+        return Source(self.source, self.name or self.source, self.enabled, allowance, frozenset(self.scopes))
 
 
 class _Contents(NamedTuple):
@@ -212,7 +215,7 @@ def _read(path: Path) -> _Contents:
     Read a YAML or JSON file: a list of entries, or an object with the list as `keys`.
 
     An entry has `key` or `key_sha256` (64 hex digits), `source` (the id that identities are made
-    of: never change it), and may have `name`, `enabled` and `quotas`.
+    of: never change it), and may have `name`, `enabled`, `scopes` and `quotas`.
 
     Raises:
         ConfigurationError: one sentence that says what is wrong and where, never a key.

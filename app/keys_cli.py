@@ -3,6 +3,7 @@
 import hashlib
 import secrets
 import sys
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -10,6 +11,14 @@ import yaml
 
 KEY_BYTES = 16
 """As random as a UUID; hex, so that it needs no quoting in URLs, headers and files."""
+
+
+class Scope(StrEnum):
+    """What a key may do; app.auth says what each means."""
+
+    INGEST = "ingest"
+    REPLAY = "replay"
+
 
 keys = typer.Typer(name="keys", help="Make write keys for the key file.", no_args_is_help=True)
 
@@ -20,6 +29,14 @@ def new(
         str, typer.Option(help="Id of the source that sends with it; never change it.")
     ] = "web",
     name: Annotated[str, typer.Option(help="What people call that source.")] = "",
+    scopes: Annotated[
+        list[Scope] | None,
+        typer.Option(
+            "--scope",
+            help="What it may do: `ingest`, the default, is for apps; `replay`, to send stored events again, "
+            "never stands in an app. May be given twice.",
+        ),
+    ] = None,
 ) -> None:
     """
     Print a new write key and its entry for the key file.
@@ -27,7 +44,11 @@ def new(
     The entry holds the key's SHA-256 only: the key itself is shown this once.
     """
     write_key = secrets.token_hex(KEY_BYTES)
-    entry = {"key_sha256": digest_of(write_key), "source": source} | ({"name": name} if name else {})
+    entry: dict[str, object] = {"key_sha256": digest_of(write_key), "source": source}
+    if name:
+        entry["name"] = name
+    if scopes:
+        entry["scopes"] = [scope.value for scope in scopes]
     print(f"# write key, for the app that sends: {write_key}")
     print("# entry, for the file that GATEWAY_WRITE_KEYS_FILE names:")
     print(yaml.safe_dump([entry], sort_keys=False, allow_unicode=True), end="")
@@ -42,6 +63,8 @@ def hash_key(
         write_key = sys.stdin.readline().rstrip("\r\n")
     if not write_key:
         raise typer.BadParameter("the key is empty")
+    if ":" in write_key:
+        raise typer.BadParameter("the key has a colon, where Basic authorization would cut it")
     print(digest_of(write_key))
 
 

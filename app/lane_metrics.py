@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from app.stats import bytes_of, index_of, keys_of
+from app.stats import bytes_of, index_of
+from app.stderr import lines_lost
 from app.version import VERSION
 from dedupe.lane import Lane
 from dedupe.lane_state import LaneState
@@ -30,6 +31,9 @@ class LaneCollector(Collector):
         build = GaugeMetricFamily("gateway_build_info", "1 for the running version", labels=["version"])
         build.add_metric([VERSION], 1)
         yield build
+        yield CounterMetricFamily(
+            "gateway_log_lines_lost", "Lines that could not be written to stderr", lines_lost()
+        )
         yield from self._events()
         lanes = self._router.all_lanes
         yield from _states(lanes)
@@ -70,6 +74,12 @@ def _states(lanes: Sequence[Lane]) -> Iterator[Metric]:
             states.add_metric([lane.topic, str(lane.partition), state.value], int(lane.state is state))
     yield states
     yield _gauge(
+        lanes,
+        "lane_without_task",
+        "1 for a lane that should run and does not: only its supervisor may see that, and not for long",
+        lambda lane: int(lane.should_run and not lane.is_running),
+    )
+    yield _gauge(
         lanes, "gateway_queue_events", "Events waiting for their lane", lambda lane: lane.queue.events
     )
     yield _gauge(
@@ -87,9 +97,15 @@ def _counters(lanes: Sequence[Lane]) -> Iterator[Metric]:
     yield commits
     counted: list[tuple[str, str, Callable[[Lane], float]]] = [
         ("lane_failures", "Failures that sent a lane back to its log", lambda lane: lane.metrics.failures),
+        ("lane_restarts", "Lanes that ended by themselves", lambda lane: lane.metrics.restarts),
         ("lane_fenced", "How often another writer took a lane over", lambda lane: lane.metrics.fenced),
         ("dedupe_index_rebuilds", "Indexes rebuilt from the log", lambda lane: lane.metrics.rebuilds),
         ("dedupe_sequence_gaps", "Gaps in lane_seq found", lambda lane: lane.metrics.sequence_gaps),
+        (
+            "dedupe_skipped_records",
+            "Records passed over while restoring, as an operator decided",
+            lambda lane: lane.metrics.skipped_records,
+        ),
         ("dedupe_restored_records", "Records replayed", lambda lane: lane.metrics.restored_records),
     ]
     for name, text, value in counted:
@@ -114,9 +130,9 @@ def _indexes(lanes: Sequence[Lane]) -> Iterator[Metric]:
         if index is None:
             continue
         labels = _labels(lane)
-        window.add_metric(labels, lane.restorer.window.seconds(index.state.newest_timestamp_ms))
+        window.add_metric(labels, lane.restorer.window_seconds)
         applied.add_metric(labels, index.state.applied_offset)
-        keys.add_metric(labels, keys_of(lane, index))
+        keys.add_metric(labels, lane.restorer.window.keys)
         if (size_bytes := bytes_of(index)) is not None:
             sizes.add_metric(labels, size_bytes)
     yield from (window, keys, sizes, applied)

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 import orjson
 
 from app.errors import BodyTooComplexError, InvalidJSONError, TooManyEventsError
+from app.json_problem import json_problem
 from dedupe.document import read_document
 
 SMALL_BYTES = 128 * 1024
@@ -201,11 +202,8 @@ class _Cutter:
                     item_from = place
             else:
                 depth -= 1
-                if level and depth == level:
-                    if place - item_from > AT_ONCE_BYTES:
-                        yield
-                    if self._end_item(item_from, place + 1):
-                        yield
+                if level and depth == level and self._end_item(item_from, place + 1):
+                    yield
                 elif level and depth < level:
                     level = 0
                     self._end_batch(place)
@@ -273,4 +271,4 @@ def _loads(document: bytes) -> object:
     try:
         return read_document(document)
     except ValueError as err:
-        raise InvalidJSONError from err
+        raise InvalidJSONError(told=json_problem(err, document)) from err

@@ -94,7 +94,7 @@ def load(kind: type[AnySettings]) -> AnySettings:
 def _sentences(err: ValidationError) -> Iterator[str]:
     for problem in err.errors(include_input=False, include_url=False):
         if problem["type"] == "default_factory_not_called":
-            continue  # GATEWAY_RETENTION, whatever else is wrong
+            continue  # it follows GATEWAY_WINDOW, whatever else is wrong
         message = problem["msg"].removeprefix("Value error, ")
         yield f"{variable_of(str(problem['loc'][0]))}: {message}" if problem["loc"] else message
 

@@ -1,7 +1,8 @@
 """
 Logging: everything on stderr, in one shape, whoever logs it.
 
-Tracebacks are plain: a renderer that shows local variables would show events and keys.
+A service protects stderr first (app.stderr), so that logging never fails and never waits. Tracebacks
+are plain: a renderer that shows local variables would show events and keys.
 """
 
 import logging

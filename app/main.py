@@ -5,21 +5,21 @@ between implementations of the core's seams.
 
 import asyncio
 import gc
-import random
 import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from socket import socket
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from app import chores
 from app.admin import create_admin
-from app.build import build_guards, build_ingest, build_port, build_router
-from app.data_dir import check_format, index_path, locked, sqlite_path
+from app.build import build_guards, build_ingest, build_port, build_problems, build_router, streams_of
+from app.clock_check import check_clock, keep_time
+from app.data_dir import check_format, index_path, locked, refuse_lost_log, sqlite_path
 from app.edge import create_edge
 from app.edge_metrics import EdgeCollector
 from app.event_reader import FOLLOW_POLL_S, Span, Write, read_events
@@ -27,21 +27,24 @@ from app.guards import Guards
 from app.key_file import KeyFile
 from app.log_settings import LogSettings, variable_of
 from app.metrics import RequestMetrics
-from app.problems import Problems
 from app.process import Server, bind, stop_signals, supervise, url_of
 from app.protocol import EdgeProtocol
 from app.settings import Settings
-from dedupe.adapters.kafka_log import KafkaConfig, KafkaStore
+from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
 from dedupe.adapters.rocks_index import RocksStore
 from dedupe.adapters.sqlite_log import SqliteStore
 from dedupe.clock import Clock, SystemClock
 from dedupe.errors import ConfigurationError, GatewayError, RetriableError
 from dedupe.identity import Identity
+from dedupe.index import IndexStore
 from dedupe.log import Crashpoint, LogStore, no_crashpoint
+from dedupe.pinning import check_pins, renew_notes
 from dedupe.router import Router
 
 START_RETRY_S = 1.0
+
 GC_THRESHOLDS = (100_000, 20, 20)
 """With Python's own (700, 10, 10) a fifth of the CPU goes into looking for cycles that are not there."""
 
@@ -52,6 +55,13 @@ such waits a commit: with Python's own 5 ms a busy loop made a commit of 2 ms ta
 """
 
 log = structlog.get_logger(__name__)
+
+
+class OpenLog(NamedTuple):
+    """The log, ready to be written, and whether it is known to be of our secret and partition count."""
+
+    store: LogStore
+    is_pinned: bool
 
 
 async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -> None:
@@ -75,16 +85,25 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         for warning in settings.warnings():
             log.warning(warning)
         clock = SystemClock()
-        guards = build_guards(settings, clock)
+        indexes = RocksStore(
+            index_path(settings.data_dir),
+            lanes=settings.partitions + settings.quarantine_partitions,
+            memory_bytes=settings.index_memory,
+            keys_max=settings.index_keys_max // settings.partitions,
+        )
+        stack.callback(indexes.close)
+        guards = build_guards(settings, clock, index_files=indexes.open_files_max)
         listeners = [
             stack.enter_context(bind(settings.host, settings.port)),
             stack.enter_context(bind(settings.admin_host, settings.admin_port)),
         ]
-        store = await _open_log(settings, crashpoint, stop)
-        if store is None:
+        opened = await _open_log(settings, crashpoint, stop, clock)
+        if opened is None:
             return
-        stack.push_async_callback(store.close)
-        await _run(settings, store, guards, listeners, clock=clock, stop=stop, crashpoint=crashpoint)
+        stack.push_async_callback(opened.store.close)
+        await _run(
+            settings, opened, indexes, guards, listeners, clock=clock, stop=stop, crashpoint=crashpoint
+        )
 
 
 async def print_events(settings: LogSettings, span: Span, write: Write) -> None:
@@ -112,14 +131,34 @@ async def open_for_reading(settings: LogSettings) -> AsyncIterator[LogStore | No
         ConfigurationError: it is of a newer format, or not a log.
         RetriableError: no broker answers.
     """
+    if settings.log == "sqlite" and not sqlite_path(settings.data_dir).exists():
+        yield None
+        return
+    async with _open_beside(settings, read_only=True) as store:
+        yield store
+
+
+@asynccontextmanager
+async def open_for_notes(settings: LogSettings) -> AsyncIterator[LogStore]:
+    """
+    Open the log beside whoever writes to it, to note something with it.
+
+    Raises:
+        ConfigurationError: there is none yet, it is of a newer format, or not a log.
+        RetriableError: no broker answers.
+    """
+    if settings.log == "sqlite" and not sqlite_path(settings.data_dir).exists():
+        raise ConfigurationError(f"there is no log in {settings.data_dir}")
+    async with _open_beside(settings, read_only=False) as store:
+        yield store
+
+
+@asynccontextmanager
+async def _open_beside(settings: LogSettings, *, read_only: bool) -> AsyncIterator[LogStore]:
     store: LogStore
     if settings.log == "sqlite":
-        path = sqlite_path(settings.data_dir)
-        if not path.exists():
-            yield None
-            return
         check_format(settings.data_dir)
-        store = await SqliteStore.open(path, read_only=True)
+        store = await SqliteStore.open(sqlite_path(settings.data_dir), read_only=read_only)
     else:
         store = await KafkaStore.open(_kafka_config(settings))
     try:
@@ -130,7 +169,8 @@ async def open_for_reading(settings: LogSettings) -> AsyncIterator[LogStore | No
 
 async def _run(
     settings: Settings,
-    store: LogStore,
+    opened: OpenLog,
+    indexes: IndexStore,
     guards: Guards,
     listeners: Sequence[socket],
     *,
@@ -140,16 +180,18 @@ async def _run(
 ) -> None:
     """Build everything on the open log, and run it until stopped."""
     identity = Identity(settings.identity_key)
-    indexes = RocksStore(
-        index_path(settings.data_dir),
-        lanes=settings.partitions + settings.quarantine_partitions,
-        memory_bytes=settings.index_memory,
-        keys_max=settings.index_keys_max // settings.partitions,
+    router = build_router(
+        settings,
+        opened.store,
+        indexes,
+        identity=identity,
+        clock=clock,
+        is_pinned=opened.is_pinned,
+        crashpoint=crashpoint,
     )
-    router = build_router(settings, store, indexes, identity=identity, clock=clock, crashpoint=crashpoint)
     ingest = build_ingest(settings, router, identity=identity, guards=guards, clock=clock)
     registry = CollectorRegistry()
-    problems = Problems(retry_after_max=settings.retry_after_max, dice=random.Random())
+    problems = build_problems(settings)
     metrics = RequestMetrics()
     registry.register(metrics)
     edge = create_edge(
@@ -178,7 +220,7 @@ async def _run(
         await supervise(
             router,
             servers,
-            _chores(settings, router, store, guards, clock, listeners),
+            _chores(settings, router, opened.store, guards, clock, listeners),
             stop=stop,
             drain_timeout_s=settings.drain_timeout,
             linger_s=settings.drain_linger,
@@ -208,23 +250,25 @@ def _chores(
             free_min_bytes=settings.disk_free_min,
             interval_s=settings.disk_check_interval,
         ),
+        chores.keep_notes(partial(renew_notes, store, streams_of(settings))),
     ]
     if isinstance(store, SqliteStore):
         running.append(chores.trim_log(router, settings, clock, store.trim))
+        running.append(keep_time(store, settings.topic, clock))
     if isinstance(guards.write_keys, KeyFile):
         running.append(guards.write_keys.watch(settings.write_keys_interval))
     return running
 
 
-async def _open_log(settings: Settings, crashpoint: Crashpoint, stop: asyncio.Event) -> LogStore | None:
+async def _open_log(
+    settings: Settings, crashpoint: Crashpoint, stop: asyncio.Event, clock: Clock
+) -> OpenLog | None:
     """Open the log with its topics, trying again for a while; None if told to stop meanwhile."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + settings.start_timeout
     while not stop.is_set():
         try:
-            if settings.log == "sqlite":
-                return await _open_sqlite(settings, crashpoint)
-            return await _open_kafka(settings, crashpoint)
+            return await _try_to_open_log(settings, crashpoint, clock)
         except RetriableError as err:
             if loop.time() > give_up_at:
                 raise
@@ -233,41 +277,48 @@ async def _open_log(settings: Settings, crashpoint: Crashpoint, stop: asyncio.Ev
     return None
 
 
-async def _open_sqlite(settings: Settings, crashpoint: Crashpoint) -> LogStore:
-    store = await SqliteStore.open(sqlite_path(settings.data_dir), crashpoint=crashpoint)
+async def _try_to_open_log(settings: Settings, crashpoint: Crashpoint, clock: Clock) -> OpenLog:
+    """Connect to the log, compare its pins before anything is concluded from its topics, prepare these."""
+    store: SqliteStore | KafkaStore
+    if settings.log == "sqlite":
+        refuse_lost_log(settings.data_dir)
+        store = await SqliteStore.open(sqlite_path(settings.data_dir), crashpoint=crashpoint)
+    else:
+        store = await KafkaStore.open(_writing_config(settings), crashpoint=crashpoint)
     try:
-        await store.create_topic(settings.topic, settings.partitions)
-        await store.create_topic(settings.quarantine_topic, settings.quarantine_partitions)
+        is_pinned = await check_pins(store, streams_of(settings), Identity(settings.identity_key))
+        if isinstance(store, SqliteStore):
+            for stream in streams_of(settings):
+                await store.create_topic(*stream)
+            await check_clock(store, settings, clock, newest_ms=await store.newest_timestamp_ms())
+        else:
+            await _prepare_topics(store, settings)
     except BaseException:
         await store.close()
         raise
-    return store
+    return OpenLog(store, is_pinned)
 
 
-async def _open_kafka(settings: Settings, crashpoint: Crashpoint) -> LogStore:
-    config = _kafka_config(
-        settings,
-        transaction_timeout_s=settings.kafka_transaction_timeout,
-        batch_bytes_max=settings.batch_bytes_max,
-    )
-    store = await KafkaStore.open(config, crashpoint=crashpoint)
+async def _prepare_topics(store: KafkaStore, settings: Settings) -> None:
+    names = ("partitions", "quarantine_partitions")
     specs = [
-        TopicSpec(settings.topic, settings.partitions, variable_of("partitions")),
-        TopicSpec(
-            settings.quarantine_topic, settings.quarantine_partitions, variable_of("quarantine_partitions")
-        ),
+        TopicSpec(*stream, variable_of(name))
+        for stream, name in zip(streams_of(settings), names, strict=True)
     ]
     demands = Demands(
         retention_ms=round(settings.retention * 1000),
         batch_bytes_max=settings.batch_bytes_max,
         transaction_timeout_ms=round(settings.kafka_transaction_timeout * 1000),
     )
-    try:
-        await prepare_topics(store, specs, demands, is_development=settings.is_development)
-    except BaseException:
-        await store.close()
-        raise
-    return store
+    await prepare_topics(store, specs, demands, is_development=settings.is_development)
+
+
+def _writing_config(settings: Settings) -> KafkaConfig:
+    return _kafka_config(
+        settings,
+        transaction_timeout_s=settings.kafka_transaction_timeout,
+        batch_bytes_max=settings.batch_bytes_max,
+    )
 
 
 def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:

@@ -17,7 +17,7 @@ from app.version import VERSION
 
 Schema: TypeAlias = dict[str, Any]
 
-INGEST_STATUSES = (400, 401, 429, 503)
+INGEST_STATUSES = (400, 401, 403, 429, 503)
 
 _SUMMARIES = {
     Kind.EVENTS: "Send one event, an array of events or a batch, and get a receipt for each",
@@ -172,7 +172,7 @@ def _schemas(request_events_max: int) -> Schema:
             "type": "object",
             "properties": {
                 "messageId": {"description": "text of 1 to 255 bytes; assigned if absent or null"},
-                "type": {"description": "text; by the path if absent or null"},
+                "type": {"description": "text of at most 100 characters; by the path if absent or null"},
                 "event": {"description": "the event's name"},
                 "userId": {"description": "who did it"},
                 "anonymousId": {"description": "who did it, before anybody knows"},
@@ -197,6 +197,7 @@ def _schemas(request_events_max: int) -> Schema:
                 "success": {"const": True},
                 "receipts": {"type": "array", "items": _ref("schemas", "Receipt")},
                 "rejected": {"type": "array", "minItems": 1, "items": _ref("schemas", "Rejected")},
+                "warnings": {"type": "array", "minItems": 1, "items": _ref("schemas", "Warning")},
             },
             "additionalProperties": False,
         },
@@ -209,6 +210,13 @@ def _schemas(request_events_max: int) -> Schema:
                 "offset": {"type": "integer", "minimum": 0},
                 "idempotent": {"const": False, "description": "a retry would be stored again"},
             },
+            "additionalProperties": False,
+        },
+        "Warning": {
+            "type": "object",
+            "description": "in development only: an event that is stored, but surely meant otherwise",
+            "required": ["index", "message"],
+            "properties": {"index": {"type": "integer", "minimum": 0}, "message": {"type": "string"}},
             "additionalProperties": False,
         },
         "Rejected": {

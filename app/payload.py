@@ -24,7 +24,7 @@ class Payload(NamedTuple):
     def check_count(self, events_max: int) -> None:
         """Raise TooManyEventsError if there are more items than allowed."""
         if len(self.items) > events_max:
-            raise TooManyEventsError
+            raise TooManyEventsError(told=f"{len(self.items):,}, and at most {events_max:,} are allowed")
 
 
 async def parse_batch(body: bytes, limits: JSONLimits, turn: Turn) -> Payload:
@@ -32,7 +32,7 @@ async def parse_batch(body: bytes, limits: JSONLimits, turn: Turn) -> Payload:
     document = await read_json(body, limits, turn, has_items=True)
     if isinstance(document, dict) and isinstance(batch := document.get("batch"), list):
         return Payload(batch, document, document)
-    raise BatchMissingError
+    raise BatchMissingError(told=_found_in(document))
 
 
 async def parse_events(body: bytes, limits: JSONLimits, turn: Turn) -> Payload:
@@ -55,4 +55,17 @@ def _single(document: object) -> Payload:
         return Payload([document], None, {})
     if isinstance(document, dict):
         return Payload([document], document, {})
-    raise BatchMissingError
+    raise BatchMissingError(told=_found_in(document))
+
+
+def _found_in(document: object) -> str:
+    """Say what a body is that was to hold events, and where it belongs."""
+    match document:
+        case dict() if "batch" in document:
+            return "it is an object whose batch is no array"
+        case dict():
+            return "it is an object without batch; single events go to /v1/events or a path of their type"
+        case list():
+            return "it is an array; these go to /v1/events"
+        case _:
+            return "it is neither an object nor an array"

@@ -16,8 +16,10 @@ import orjson
 import structlog
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
 from app.errors import BodyTimeoutError, QuotaExceededError, TooManyConnectionsError
+from app.refusal_log import RefusalLog
 from dedupe.errors import GatewayError, RetriableError
 
 
@@ -51,14 +53,23 @@ PROBLEMS: dict[str, Problem] = {
     "fingerprints_invalid": Problem(
         BAD_REQUEST, "Gateway-Fingerprints must have 16 hex digits for each event, separated by commas"
     ),
-    "write_key_missing": Problem(BAD_REQUEST, "the request has no write key"),
+    "write_key_missing": Problem(
+        BAD_REQUEST,
+        "the request has no write key: it may be the user name of Basic authorization, X-Write-Key, or "
+        "writeKey in the query, at the body's top level or in the first event",
+    ),
     "invalid_write_key": Problem(HTTPStatus.UNAUTHORIZED, "the write key is unknown or disabled"),
+    "scope_missing": Problem(
+        HTTPStatus.FORBIDDEN,
+        "the write key may not do this: Gateway-Fingerprints needs a key whose scopes include replay, "
+        "all else one whose scopes include ingest",
+    ),
     "not_found": Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path"),
     "method_not_allowed": Problem(HTTPStatus.METHOD_NOT_ALLOWED, "this path does not know this method"),
     "quota_exceeded": Problem(HTTPStatus.TOO_MANY_REQUESTS, "the write key has used up its quota"),
     "overloaded": Problem(HTTPStatus.TOO_MANY_REQUESTS, "too many events are waiting; nothing was taken"),
     "unavailable": Problem(UNAVAILABLE, "try again; retries with the same ids are harmless"),
-    "lane_not_active": Problem(UNAVAILABLE, "part of the gateway is starting or stopping; try again"),
+    "lane_not_active": Problem(UNAVAILABLE, "part of the gateway does not serve now; try again"),
     "disk_full": Problem(UNAVAILABLE, "the gateway is short of disk space; try again"),
     "deadline_exceeded": Problem(UNAVAILABLE, "no verdict in time; retry with the same ids to learn it"),
     "not_appended": Problem(UNAVAILABLE, "the log did not take the events; try again"),
@@ -83,35 +94,64 @@ log = structlog.get_logger(__name__)
 class Problems:
     """Turns errors into answers."""
 
-    def __init__(self, *, retry_after_max: int, dice: random.Random) -> None:
-        """Take the largest Retry-After in seconds, and what jitters it."""
+    def __init__(
+        self,
+        *,
+        retry_after_max: int,
+        dice: random.Random,
+        figures: Mapping[str, str] | None = None,
+        refusals: RefusalLog | None = None,
+    ) -> None:
+        """
+        Take how answers are made.
+
+        Args:
+            retry_after_max: the largest Retry-After in seconds.
+            dice: what jitters it.
+            figures: by code, the limit that a client ran into, where the error does not say.
+            refusals: where they are logged.
+        """
         self._retry_after_max = retry_after_max
         self._dice = dice
+        self._figures = figures or {}
+        self._refusals = refusals or RefusalLog()
 
-    def answer(self, err: GatewayError) -> Response:
-        """Answer an error that was raised on purpose."""
+    def answer(self, err: GatewayError, scope: Scope | None = None) -> Response:
+        """Answer an error that was raised on purpose; `scope` is that of its request."""
         if err.code not in PROBLEMS:
-            return self.unforeseen(err, None)
+            return self.unforeseen(err, (scope or {}).get("gateway.request_id"))
         headers = {}
         if isinstance(err, BodyTimeoutError | TooManyConnectionsError):
             headers["Connection"] = "close"
         if isinstance(err, QuotaExceededError):
             headers["Retry-After"] = str(max(1, min(math.ceil(err.wait_s), self._retry_after_max)))
-        return self._response(err.code, headers)
+        self.note(err, scope)
+        return self._response(err.code, headers, self._told(err))
 
-    def http(self, err: HTTPException) -> Response:
+    def note(self, err: GatewayError, scope: Scope | None) -> None:
+        """Log an error that was raised on purpose, now and then; `scope` is that of its request."""
+        status = PROBLEMS[err.code].status if err.code in PROBLEMS else UNAVAILABLE
+        self._refusals.note(err.code, status, told=self._told(err), scope=scope)
+
+    def http(self, err: HTTPException, scope: Scope | None = None) -> Response:
         """Answer what the framework refuses by itself, such as an unknown path."""
-        return self._response(_CODES_BY_STATUS.get(err.status_code, "bad_request"), err.headers or {})
+        code = _CODES_BY_STATUS.get(err.status_code, "bad_request")
+        self._refusals.note(code, PROBLEMS[code].status, told="", scope=scope)
+        return self._response(code, err.headers or {})
 
     def unforeseen(self, err: BaseException, request_id: str | None) -> Response:
         """Answer what nobody foresaw, and log it with the request's id."""
         log.error("unforeseen error", request_id=request_id, exc_info=err)
         return self._response("internal", {})
 
-    def _response(self, code: str, headers: Mapping[str, str]) -> Response:
+    def _told(self, err: GatewayError) -> str:
+        return err.told or self._figures.get(err.code, "")
+
+    def _response(self, code: str, headers: Mapping[str, str], told: str = "") -> Response:
         problem = PROBLEMS[code]
+        message = f"{problem.message} ({told})" if told else problem.message
         response = Response(
-            orjson.dumps({"code": code, "message": problem.message}),
+            orjson.dumps({"code": code, "message": message}),
             problem.status,
             headers,
             media_type="application/json",

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from dedupe.errors import ConfigurationError
 from dedupe.lane_state import LaneState
 from dedupe.router import Router
+from dedupe.supervisor import keep_running
 
 SIGNAL_EXIT_CODE = 128
 """A second signal ends the process with this plus the signal's number, as shells report it."""
@@ -29,7 +30,7 @@ SIGNAL_EXIT_CODE = 128
 BACKLOG = 2048
 
 FILES_RESERVED = 1024
-"""Open files that are no connections: the indexes' most of all, and refusals of what is too much."""
+"""Open files of neither connections nor indexes: of the log, its brokers, and what is refused."""
 
 HTTPProtocol: TypeAlias = Callable[..., asyncio.Protocol] | str
 """Makes the protocol of one connection, or uvicorn's name of one of its own."""
@@ -66,22 +67,34 @@ class Server(uvicorn.Server):
         yield
 
 
-def allow_connections(wanted: int) -> int:
+def allow_connections(wanted: int, *, index_files: int) -> int:
     """
-    Raise this process's limit of open files as far as connections need, and it may.
+    Raise this process's limit of open files as far as connections and indexes need, and it may.
+
+    Args:
+        wanted: connections.
+        index_files: what the indexes have open once they remember all they may.
 
     Returns:
-        The connections that are possible: less than wanted where the hard limit forbids more.
+        The connections that are possible: less than wanted where the hard limit forbids more, but
+        half of it, because indexes take their files by and by, and most never all of them.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted + FILES_RESERVED
+    reserved = FILES_RESERVED + index_files
+    needed = wanted + reserved
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
-    possible = max(1, soft - FILES_RESERVED)
-    log.warning("fewer connections than wanted, for want of open files", wanted=wanted, possible=possible)
+    possible = min(wanted, max(soft // 2, soft - reserved))
+    log.warning(
+        "the hard limit of open files is too low for all connections and full indexes: raise it",
+        limit=soft,
+        needed=needed,
+        connections_wanted=wanted,
+        connections_possible=possible,
+    )
     return possible
 
 
@@ -145,7 +158,7 @@ async def supervise(
     async with asyncio.TaskGroup() as running:
         housework = [running.create_task(chore) for chore in chores]
         serving = [running.create_task(server.serve([listener])) for server, listener in servers]
-        lanes = [running.create_task(lane.run()) for lane in router.all_lanes]
+        lanes = [running.create_task(keep_running(lane)) for lane in router.all_lanes]
         await stop.wait()
         router.drain()
         for lane, task in zip(router.all_lanes, lanes, strict=True):

@@ -15,6 +15,7 @@ from app.identify import (
     EVENT_TOO_LARGE,
     MESSAGE_ID_INVALID,
     NOT_AN_OBJECT,
+    TYPE_INVALID,
     Identified,
     Rejection,
 )
@@ -32,13 +33,19 @@ REASONS = {
     EVENT_TOO_LARGE: "the event is larger than allowed",
     EVENT_TOO_DEEP: "the event is nested deeper than allowed",
     MESSAGE_ID_INVALID: "messageId must be a string of 1 to 255 bytes",
+    TYPE_INVALID: "type must be a string of at most 100 characters, none of them a control character",
     CONFLICT: "another event with this messageId was accepted before",
 }
 """What a receipt says of an event that was kept apart. Frozen like the codes: answers repeat."""
 
 
 def answer(
-    found: Identified, outcomes: Sequence[Outcome], *, preference: Return | None, wants_receipts: bool
+    found: Identified,
+    outcomes: Sequence[Outcome],
+    *,
+    preference: Return | None,
+    wants_receipts: bool,
+    advice: Sequence[dict[str, object]] = (),
 ) -> Response:
     """
     Build the answer to a request all of whose events have their verdict.
@@ -48,6 +55,7 @@ def answer(
         outcomes: one for each of found.events, same order.
         preference: what the client prefers; the answer says that it was heeded.
         wants_receipts: whether the body lists where each event is, without a preference.
+        advice: what is said besides, in development.
     """
     if preference is not None:
         wants_receipts = preference == "representation"
@@ -70,12 +78,19 @@ def answer(
     if rejections:
         rejections.sort(key=lambda rejection: rejection.place)
         body["rejected"] = [_rejected(rejection) for rejection in rejections]
+    if advice:
+        body["warnings"] = advice
+    headers = _headers(accepted, duplicates, preference)
+    return Response(orjson.dumps(body), headers=headers, media_type="application/json")
+
+
+def _headers(accepted: int, duplicates: int, preference: Return | None) -> dict[str, str]:
     headers = {"Gateway-Accepted": str(accepted), "Gateway-Duplicates": str(duplicates)}
     if duplicates and not accepted:
         headers["Idempotent-Replayed"] = "true"
     if preference is not None:
         headers["Preference-Applied"] = f"return={preference}"
-    return Response(orjson.dumps(body), headers=headers, media_type="application/json")
+    return headers
 
 
 def _receipt(event: Event, outcome: Outcome) -> dict[str, object]:

@@ -166,7 +166,7 @@ class Replayer:
         Send one record that is ready, again while the gateway says that it may pass.
 
         Raises:
-            ConfigurationError: the gateway does not know the write key, or is none.
+            ConfigurationError: the gateway does not let the write key send events, or is none.
         """
         event = kept.content
         if kept.reason in NEEDS_NEW_ID:
@@ -195,7 +195,7 @@ class Replayer:
 
 def _result(answer: httpx.Response) -> Result:
     document = _document(answer)
-    if answer.status_code == HTTPStatus.UNAUTHORIZED:
+    if answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         raise ConfigurationError("the gateway does not accept this write key")
     if answer.status_code == HTTPStatus.BAD_REQUEST and "code" in document:
         return Result("rejected", document["code"])

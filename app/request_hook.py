@@ -6,9 +6,10 @@ Pure ASGI, since a wrapper that starts tasks of its own would cancel handlers wh
 
 import asyncio
 import itertools
+import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,6 +19,10 @@ from dedupe.errors import OutcomeUnknownError
 
 CLIENT_LEFT = 499
 """Counted when a client left before its answer; never sent. The number is nginx's."""
+
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{8,64}")
+"""What of a client's or a load balancer's X-Request-Id is taken: it goes into a header and the log."""
 
 
 class RequestHook:
@@ -40,7 +45,7 @@ class RequestHook:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        request_id = f"{self._process_id}-{next(self._numbers):x}"
+        request_id = _told_id(scope["headers"]) or f"{self._process_id}-{next(self._numbers):x}"
         scope["gateway.request_id"] = request_id
         status = CLIENT_LEFT
 
@@ -66,3 +71,11 @@ class RequestHook:
         finally:
             route = scope.get("gateway.route", "unknown")
             self._metrics.observe(route, status, time.perf_counter() - began)
+
+
+def _told_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the request's own X-Request-Id, "" if it has no well-formed one."""
+    for name, value in headers:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return value.decode("ascii")
+    return ""

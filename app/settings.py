@@ -8,6 +8,7 @@ README shows; the descriptions here are its only source.
 """
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -35,7 +36,10 @@ DEVELOPMENT_SECRET = "public development secret"
 """Fixed, so that an emptied data folder does not lock a developer out of a log that still exists."""
 
 RECORD_MARGIN_BYTES = 4 * KIB
-"""What a record adds to its event at most: id, source, headers, receivedAt (dedupe.types)."""
+"""
+What a record adds to its event at most: id, source, headers (dedupe.types), receivedAt, type, context.ip,
+and what of sentAt and the like counts for no limit (app.identify.RETRY_BYTES_FREE).
+"""
 
 QUARANTINE_RECORD_BYTES_MAX = 256 * KIB
 """64 KiB of a refused event, every byte of it escaped, and its envelope."""
@@ -142,6 +146,18 @@ class Settings(LogSettings):
         description="how long the log keeps events: older ones are deleted from `sqlite`, and a Kafka "
         "topic must keep at least these; at least the window and one day",
         json_schema_extra={"default_text": "window + 1d"},
+    )
+    clock_jump_max: Seconds = Field(
+        default_factory=lambda fields: fields.get("window", 0) / 2,
+        gt=0,
+        description="how far this machine's clock may be ahead of the time a `sqlite` log was last in use; "
+        "a start with one further ahead is refused. A wrong clock within it shortens the window by as much",
+        json_schema_extra={"default_text": "window / 2"},
+    )
+    clock_accept: date | None = Field(
+        None,
+        description="today's date in UTC (`YYYY-MM-DD`), to say that a clock further ahead is right; it "
+        "vouches for that date, the day before and the day after",
     )
     disk_free_min: Bytes = Field(
         1 * GIB, description="with less free disk space than this under the data folder, requests get 503"
@@ -386,7 +402,7 @@ class Settings(LogSettings):
                 f"GATEWAY_EVENT_BYTES_MAX ({format_size(self.event_bytes_max)}) by "
                 f"{format_size(RECORD_MARGIN_BYTES)}: the largest event must fit into a commit"
             )
-        records_bytes_max = self.request_bytes_max + self.request_events_max * RECORD_MARGIN_BYTES // 2
+        records_bytes_max = self.request_bytes_max + self.request_events_max * RECORD_MARGIN_BYTES
         if self.queue_bytes_max < records_bytes_max:
             yield (
                 f"GATEWAY_QUEUE_BYTES_MAX ({format_size(self.queue_bytes_max)}) must be at least "

@@ -42,7 +42,8 @@ def progress_of(lane: Lane) -> dict[str, Any]:
         "applied_offset": applied_offset,
         "restore_end_offset": end,
         "progress": round(restored, 4) if index else 0.0,
-        "last_error": lane.last_error,
+        "last_error": lane.health.last_error,
+        "failing_since_ms": lane.health.failing_since_ms,
     }
 
 
@@ -52,6 +53,7 @@ def partition_of(lane: Lane) -> dict[str, Any]:
     return {
         "partition": lane.partition,
         "state": lane.state.value,
+        "running": lane.is_running,
         "since_offset": lane.since_offset,
         "accepted": tally.accepted,
         "duplicates": tally.duplicates,
@@ -66,17 +68,14 @@ def partition_of(lane: Lane) -> dict[str, Any]:
         "commits": metrics.commits,
         "commit_seconds": round(metrics.commit_seconds, 6),
         "failures": metrics.failures,
+        "restarts": metrics.restarts,
         "fenced": metrics.fenced,
         "rebuilds": metrics.rebuilds,
         "sequence_gaps": metrics.sequence_gaps,
-        "last_error": lane.last_error,
+        "skipped_records": metrics.skipped_records,
+        "last_error": lane.health.last_error,
+        "failing_since_ms": lane.health.failing_since_ms,
     }
-
-
-def keys_of(lane: Lane, index: DedupeIndex) -> int:
-    """Return how many ids the lane remembers: those of the records from the window's start on."""
-    steps = lane.restorer.window.steps
-    return index.state.next_lane_seq - steps[0].lane_seq if steps else 0
 
 
 def bytes_of(index: DedupeIndex) -> int | None:
@@ -96,8 +95,8 @@ def _index_fields(lane: Lane) -> dict[str, Any]:
     return {
         "applied_offset": state.applied_offset,
         "next_lane_seq": state.next_lane_seq,
-        "window_seconds": window.seconds(state.newest_timestamp_ms),
-        "window_start_offset": window.start,
-        "keys": keys_of(lane, index),
+        "window_seconds": round(lane.restorer.window_seconds, 3),
+        "window_start_offset": max(window.start, lane.restorer.log_start),
+        "keys": window.keys,
         "bytes": bytes_of(index),
     }

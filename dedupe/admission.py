@@ -51,7 +51,9 @@ def admit(events: Sequence[Event], known: Sequence[Entry | None], *, window_star
     verdicts: list[Verdict] = []
     for event, entry in zip(events, known, strict=True):
         if entry is not None and entry.offset >= window_start:
-            is_copy = entry.fingerprint == event.fingerprint
+            is_copy = (
+                entry.fingerprint == event.fingerprint or entry.fingerprint in event.earlier_fingerprints
+            )
             verdicts.append(
                 Verdict(Admission.DUPLICATE if is_copy else Admission.CONFLICT, entry.offset, False)
             )

@@ -1,12 +1,16 @@
 """
 Time as the core sees it: injected, so that tests own it.
 
-Log time starts at the wall clock and advances with the monotonic clock, so a wall clock that is
-set while the process runs moves nothing; a wrong clock at start is reported by recovery.
+Log time starts at the wall clock and advances with the time since boot, so a wall clock that is set
+while the process runs moves nothing, and a machine that sleeps does not fall behind. A clock that is
+wrong at start is refused by the brokers or by app.clock_check, or reported by recovery.
 """
 
 import time
 from typing import Protocol
+
+SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Goes on while the machine sleeps, as macOS's CLOCK_MONOTONIC does and Linux's does not."""
 
 
 class Clock(Protocol):
@@ -23,12 +27,11 @@ class SystemClock:
     """The real clock."""
 
     def __init__(self) -> None:
-        self._start_ms = time.time() * 1000
-        self._start_monotonic = time.monotonic()
+        self._boot_ms = (time.time() - time.clock_gettime(SINCE_BOOT)) * 1000
 
     def now_ms(self) -> int:
         """See Clock."""
-        return int(self._start_ms + (time.monotonic() - self._start_monotonic) * 1000)
+        return int(self._boot_ms + time.clock_gettime(SINCE_BOOT) * 1000)
 
     def monotonic(self) -> float:
         """See Clock."""

@@ -10,13 +10,14 @@ Everything the core raises, as one tree.
         NotAppendedError         the append left no trace and never will
         OutcomeUnknownError      the append may or may not be committed
         FencedError              another producer epoch owns the partition
-        IndexUnavailableError    no disk, files or lock for the index now: open it again later
+        IndexUnavailableError    the machine or a lock is in the index's way: open it again later
       IndexCorruptError          the local index is wrong or in doubt: rebuild it from the log
       LogCorruptError            the log holds something no gateway of this version wrote
       IdentityMismatchError      the log was written under another secret or partition count
       ConfigurationError         the process must not start like this
 
-`code` is stable and documented in docs/http-api.md where a client can see it.
+`code` is stable and documented in docs/http-api.md where a client can see it. An error's text is for
+operators; `told` is what clients may know besides.
 """
 
 from typing import ClassVar
@@ -27,6 +28,18 @@ class GatewayError(Exception):
 
     code: ClassVar[str] = "internal"
     retriable: ClassVar[bool] = False
+
+    def __init__(self, *args: object, told: str = "") -> None:
+        """
+        Take the text for operators, and what clients may know.
+
+        Args:
+            args: as of any exception; never shown to a client.
+            told: why, in a few words: of the client's request, or since when something does not answer;
+                no name, address or content of the inside.
+        """
+        super().__init__(*args)
+        self.told = told
 
 
 class RetriableError(GatewayError):

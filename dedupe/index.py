@@ -94,7 +94,7 @@ class DedupeIndex(Protocol):
         """Whether it began at or below `offset`, and can have dropped no entry at or above it since."""
 
     def close(self) -> None:
-        """Release files and locks. Idempotent, never raises."""
+        """Release files and locks, or begin to: `IndexStore.prepare` waits. Idempotent, never raises."""
 
 
 class IndexStore(Protocol):
@@ -117,4 +117,4 @@ class IndexStore(Protocol):
         """
 
     def discard(self, identity: IndexIdentity) -> None:
-        """Delete whatever is stored for this lane. Raises IndexCorruptError if that fails."""
+        """Delete whatever is stored for this lane. If that fails, this or `open` raises IndexCorruptError."""

@@ -26,6 +26,7 @@ from dedupe.errors import (
     RetriableError,
 )
 from dedupe.lane_context import LaneContext
+from dedupe.lane_health import LaneHealth, is_own_cancellation
 from dedupe.lane_queue import Batch, LaneQueue, Outcome, Submission
 from dedupe.lane_state import TRANSITIONS, LaneState
 from dedupe.log import PartitionLog
@@ -53,8 +54,8 @@ class Lane:
         self.since_offset: Offset | None = None
         self.restore_end_offset: Offset = 0
         self.has_been_active = False
-        self.is_lost = False
-        self.last_error: str | None = None
+        self.is_running = False
+        self.health = LaneHealth(context.clock, context.times, context.dice)
         self._log = partition_log
         self._context = context
         self._number = number
@@ -63,9 +64,9 @@ class Lane:
         self._in_doubt: set[EventKey] = set()
         self._in_doubt_from: Offset = 0
         self._append_began: float | None = None
+        self._housekeeping: asyncio.Task[Offset | None] | None = None
         self._house_kept_at = 0.0
         self._next_lane_seq = 0
-        self._fenced_at: float | None = None
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
 
     # ---- for callers
@@ -73,7 +74,10 @@ class Lane:
     def check_room(self, events: int, size_bytes: int, source: str) -> None:
         """Raise LaneNotActiveError or LaneSaturatedError, both retriable, if `submit` would not take it."""
         if self.state is not LaneState.ACTIVE:
-            raise LaneNotActiveError(f"partition {self.partition} of {self.topic} is {self.state.value}")
+            why = "is being stopped" if self._is_draining else self.health.why_not_active()
+            raise LaneNotActiveError(
+                f"partition {self.partition} of {self.topic} {why}", told=f"a partition {why}"
+            )
         self.queue.check_room(events, size_bytes, source)
 
     def submit(
@@ -98,33 +102,36 @@ class Lane:
             self._transition_to(LaneState.DRAINING)
         self._wake.set()
 
+    @property
+    def should_run(self) -> bool:
+        """Whether `run` has a reason to go on: one who sees it end although it has must start it again."""
+        return not self._is_draining and not self.health.is_lost
+
     async def run(self) -> None:
         """
         Recover and serve until drained, or until another gateway has taken the partition for good.
 
+        A cancellation that nobody asked this task for came out of a library, and is a failure like
+        any other.
+
         Raises:
             IdentityMismatchError: final; this process must not serve this log.
         """
-        failures = 0
+        self.is_running = True
         try:
-            while not self._is_draining:
+            while self.should_run:
                 try:
                     await self._recover()
-                    failures = 0
                     await self._serve()
-                except IdentityMismatchError as err:
+                except (Exception, asyncio.CancelledError) as err:
+                    if is_own_cancellation(err):
+                        raise
                     self._fail(err)
-                    raise
-                except FencedError as err:
-                    self._fail(err)
-                    if self._is_owned_by_another():
-                        break
-                    await self._sleep(self._context.dice.uniform(*self._context.times.refence_s))
-                except Exception as err:
-                    self._fail(err)
-                    failures += 1
-                    await self._sleep(self._backoff_s(failures))
+                    if isinstance(err, IdentityMismatchError):
+                        raise
+                    await self._sleep(self._pause_after(err))
         finally:
+            self.is_running = False
             await self._release()
 
     # ---- serving
@@ -137,8 +144,8 @@ class Lane:
             except BaseException as err:  # a cancellation too: nobody else knows whose events these are
                 self._refuse(batch, err)
                 raise
-            if has_appended and self._log.pause_after_append_s:
-                await asyncio.sleep(self._log.pause_after_append_s)
+            # A batch of duplicates waits for nothing: without this a queue of them would hold the loop.
+            await asyncio.sleep(self._log.pause_after_append_s if has_appended else 0)
 
     async def _commit(self, batch: Batch) -> bool:
         """Decide one batch: look up, admit, append and commit, apply, answer. True if it appended."""
@@ -181,11 +188,12 @@ class Lane:
                 applied_offset=base + len(new),
             )
             self.restorer.index.apply(update)
-        except Exception:
+        except BaseException:
             self._in_doubt, self._in_doubt_from = {event.key for event in new}, state.applied_offset
             raise
         self._context.crashpoint("apply")
         self._next_lane_seq = first_seq + len(new)
+        self.health.note_commit()
         self.metrics.tally.accepted += len(new)
         self.metrics.commits += 1
         self.metrics.commit_seconds += self._context.clock.monotonic() - self._append_began
@@ -205,7 +213,7 @@ class Lane:
     async def _take(self) -> Batch | None:
         """Wait for the next batch; None once drained."""
         while True:
-            await self._keep_house_if_due()
+            self._keep_house_if_due()
             for expired in self.queue.take_expired():
                 self._refuse_untaken(expired)
             batch = self.queue.take_batch()
@@ -220,17 +228,31 @@ class Lane:
             except TimeoutError:
                 pass
 
-    async def _keep_house_if_due(self) -> None:
-        """Look after the index at intervals, busy or not: a busy one is what outgrows its disk bound."""
+    def _keep_house_if_due(self) -> None:
+        """
+        Look after the index at intervals, busy or not: a busy one is what outgrows its disk bound.
+
+        The log is asked beside the commits, which must not wait for it.
+        """
+        asked = self._housekeeping
+        if asked is not None and asked.done():
+            self._housekeeping = None
+            if (log_start := asked.result()) is not None:
+                self.restorer.keep_house(log_start)
         now = self._context.clock.monotonic()
-        if self._is_draining or now - self._house_kept_at < self._context.times.housekeeping_s:
-            return
-        self._house_kept_at = now
+        is_due = now - self._house_kept_at >= self._context.times.housekeeping_s
+        if is_due and self._housekeeping is None and not self._is_draining:
+            self._house_kept_at = now
+            self._housekeeping = asyncio.ensure_future(self._find_log_start())
+            self._housekeeping.add_done_callback(lambda _: self._wake.set())
+
+    async def _find_log_start(self) -> Offset | None:
+        """Return the log's first offset, or None: the next append will find out whether the log is there."""
         try:
             log_start, _ = await self._log.bounds()
         except RetriableError:
-            return  # nothing depends on it; the next append will find out whether the log is there
-        self.restorer.keep_house(log_start)
+            return None
+        return log_start
 
     # ---- failing and recovering
 
@@ -238,8 +260,9 @@ class Lane:
         """Fence, prove or rebuild the index, replay to the end, and only then serve."""
         self._append_began = None
         self._transition_to(LaneState.FENCING)
-        await self.restorer.check()
-        self._context.gate.pass_lane(self._number)
+        async with self._context.restore_slots:
+            await self.restorer.check()
+        await self._context.gate.pass_lane(self._number)
         end = self.restore_end_offset = await self._log.fence()
         self._transition_to(LaneState.RESTORING)
         async with self._context.restore_slots:
@@ -248,7 +271,7 @@ class Lane:
         self._begin_counting(end)
         await self._context.gate.wait()
         self.has_been_active = True
-        self.last_error = None
+        self.health.note_active()
         self._transition_to(LaneState.ACTIVE)
         if self._is_draining:
             self._transition_to(LaneState.DRAINING)
@@ -276,12 +299,12 @@ class Lane:
             self.metrics.tally = Tally()
         self._next_lane_seq = next_lane_seq
 
-    def _fail(self, err: Exception) -> None:
+    def _fail(self, err: BaseException) -> None:
         """Stop serving, answer everything that waits, and say why."""
-        self.last_error = f"{type(err).__name__}: {err}"
+        self.health.note_failure(err)
         self.metrics.failures += 1
         if isinstance(err, GatewayError):
-            self._report.error("lane failed", error=self.last_error, state=self.state.value)
+            self._report.error("lane failed", error=self.health.last_error, state=self.state.value)
         else:
             self._report.error("lane failed unexpectedly", state=self.state.value, exc_info=err)
         if self.state is not LaneState.FAILED:
@@ -299,27 +322,19 @@ class Lane:
         except IndexCorruptError as err:
             self._report.error("index cannot be deleted", error=str(err))
 
-    def _is_owned_by_another(self) -> bool:
-        """Whether this fencing, the second within a minute, means that another gateway serves here."""
-        self.metrics.fenced += 1
-        times, now = self._context.times, self._context.clock.monotonic()
-        if self._append_began is not None and now - self._append_began >= times.transaction_timeout_s:
-            return False  # the log itself fences a transaction that took too long
-        previous, self._fenced_at = self._fenced_at, now
-        self.is_lost = previous is not None and now - previous < times.fenced_again_s
-        if self.is_lost:
+    def _pause_after(self, err: BaseException) -> float:
+        """Return how many seconds to wait; another gateway's lane is given up."""
+        now, began = self._context.clock.monotonic(), self._append_began
+        pause_s = self.health.pause_s(err, append_s=None if began is None else now - began)
+        self.metrics.fenced += isinstance(err, FencedError)
+        if self.health.is_lost:
             self._report.error("another gateway owns this partition: not serving it until restart")
-        return self.is_lost
-
-    def _backoff_s(self, failures: int) -> float:
-        times = self._context.times
-        limit: float = min(times.backoff_max_s, times.backoff_s * 2 ** min(failures - 1, 16))
-        return self._context.dice.uniform(limit / 2, limit)
+        return pause_s
 
     async def _sleep(self, seconds: float) -> None:
         """Wait, but not longer than until `drain`."""
         self._wake.clear()
-        if self._is_draining:
+        if not self.should_run:
             return
         try:
             async with asyncio.timeout(seconds):
@@ -337,9 +352,14 @@ class Lane:
         """Answer a submission of which at least the remaining events were never judged."""
         self.metrics.tally.refused += len(submission.events) - submission.taken
         kind = OutcomeUnknownError if submission.taken else LaneNotActiveError
-        submission.fail(kind(f"partition {self.partition} of {self.topic} stopped serving"))
+        submission.fail(
+            kind(f"partition {self.partition} of {self.topic} stopped serving", told="it stopped serving")
+        )
 
     async def _release(self) -> None:
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
+            self._housekeeping = None
         for submission in self.queue.take_all():
             self._refuse_untaken(submission)
         await self._log.close()

@@ -2,32 +2,61 @@
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from dedupe.clock import Clock
 from dedupe.identity import Identity
 from dedupe.index import IndexStore
 from dedupe.lane_queue import QueueLimits
 from dedupe.log import Crashpoint, no_crashpoint
+from dedupe.notes import Skips
 from dedupe.window import WindowPolicy
+
+Pin: TypeAlias = Callable[[], Awaitable[None]]
+"""Notes with the log which rules it follows. Raises RetriableError."""
+
+LoadSkips: TypeAlias = Callable[[int], Awaitable[Skips]]
+"""Asks the log where records of a partition may be passed over. Raises RetriableError."""
+
+
+async def no_skips(_partition: int) -> Skips:
+    """What a log says of which no operator has said anything."""
+    return Skips()
 
 
 class IdentityGate:
     """
-    Keeps every lane from serving until each has checked a record of its log, or found it empty.
+    Keeps every lane from serving until each has checked records of its log, or found it empty.
 
     With a wrong secret or a raised partition count an empty lane would look healthy, and let
-    copies of another lane's events in.
+    copies of another lane's events in. Once opened, the log is pinned: the gate of the next process
+    is open from the start, and no lane waits for another any more.
     """
 
-    def __init__(self, lanes: int) -> None:
-        self._missing = set(range(lanes))
-        self._open = asyncio.Event()
+    def __init__(self, lanes: int, pin: Pin | None = None) -> None:
+        """
+        Close the gate for so many lanes; without `pin` it is open, for the log is pinned already.
 
-    def pass_lane(self, number: int) -> None:
-        """Report one lane's log as checked; again is harmless."""
+        `pin` is called when the last lane has passed. It may raise, and is called again then.
+        """
+        self._missing = set(range(lanes)) if pin else set()
+        self._pin = pin
+        self._open = asyncio.Event()
+        if pin is None:
+            self._open.set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this log is known to be of our secret and partition count."""
+        return self._open.is_set()
+
+    async def pass_lane(self, number: int) -> None:
+        """Report one lane's log as checked; again is harmless. Raises what `pin` raises."""
         self._missing.discard(number)
-        if not self._missing:
+        if self._pin is not None and not self._missing and not self.is_open:
+            await self._pin()
             self._open.set()
 
     async def wait(self) -> None:
@@ -60,6 +89,8 @@ class LaneContext:
     policy: WindowPolicy
     gate: IdentityGate
     restore_slots: asyncio.Semaphore
+    open_turn: asyncio.Lock  # of all lanes: opening an index holds the loop, and two must not follow at once
+    load_skips: LoadSkips = no_skips
     limits: QueueLimits = field(default_factory=QueueLimits)
     times: LaneTimes = field(default_factory=LaneTimes)
     dice: random.Random = field(default_factory=random.Random)

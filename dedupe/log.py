@@ -59,8 +59,8 @@ class PartitionLog(Protocol):
         """
         Return an offset at or below that of the first committed record which is as new as this.
 
-        Every record below it is older; of those from it on, some may be. If no record is as new, it
-        is the end of `bounds`. Raises RetriableError.
+        Every record below it is older; of those from it on, some may be. If no record is as new, no
+        record is at or above it, and it is at most the end of `bounds`. Raises RetriableError.
         """
 
     def read(

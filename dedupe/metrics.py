@@ -38,8 +38,10 @@ class LaneMetrics:
     commits: int = 0
     commit_seconds: float = 0.0
     failures: int = 0
+    restarts: int = 0  # of a lane that ended by itself, which is a bug
     fenced: int = 0
     rebuilds: int = 0
     sequence_gaps: int = 0
     restored_records: int = 0
+    skipped_records: int = 0  # passed over while restoring, as an operator decided
     restore_lag: int = 0  # offsets still to replay

@@ -8,13 +8,22 @@ module decides. The same `index_update` serves replay and live commits, so both 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dedupe.errors import IdentityMismatchError
 from dedupe.identity import Identity
 from dedupe.index import DedupeIndex, IndexState, IndexUpdate
 from dedupe.record import RecordIdentity, is_identified_by, parse_identity
 from dedupe.types import Entry, EventKey, LogRecord, Offset
-from dedupe.window import Step, Window
+from dedupe.window import Step, Window, WindowPolicy
+
+
+class CheckedRecord(NamedTuple):
+    """What recovery takes from one committed record that has passed its check."""
+
+    offset: Offset
+    timestamp_ms: int
+    identity: RecordIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +34,7 @@ class RecordCheck:
     partition: int
     partitions: int
 
-    def identity_of(self, record: LogRecord) -> RecordIdentity:
+    def checked(self, record: LogRecord) -> CheckedRecord:
         """
         Return what the record says about itself.
 
@@ -41,61 +50,66 @@ class RecordCheck:
                 f"partition {self.partition}, offset {record.offset}: this record was written with another "
                 "GATEWAY_IDENTITY_SECRET or another number of partitions; serving now would let duplicates in"
             )
-        return found
+        return CheckedRecord(record.offset, record.timestamp_ms, found)
 
 
 def reason_to_rebuild(
-    index: DedupeIndex, *, window_start: Offset, log_start: Offset, end: Offset
+    state: IndexState, last: CheckedRecord | None, *, log_start: Offset, end: Offset
 ) -> str | None:
     """
-    Return why the index cannot be continued from, or None if nothing speaks against it.
+    Return why an index of this state does not follow this log, or None if nothing speaks against it.
 
     Args:
-        index: as found on disk.
-        window_start: the first offset that must be remembered, by the index's own steps.
+        state: of an index that knows at least one record.
+        last: the log's first record at or after the one that the index knows last.
         log_start: the log's first offset.
         end: restore_end_offset.
     """
-    state = index.state
     if state.applied_offset > end:
         return "it is ahead of the log, which must have lost its tail"
     if state.last_offset < log_start:
         return "the log no longer holds the last record it knows"
-    if not index.covers(max(window_start, log_start)):
-        return "it dropped entries inside the window"
+    if last is None or (last.offset, last.identity.key) != (state.last_offset, state.last_key):
+        return "the log does not hold the last record it knows"
     return None
+
+
+def window_of(policy: WindowPolicy, index: DedupeIndex) -> Window:
+    """Return the window that an index's own steps and state say."""
+    state = index.state
+    if state.last_offset < 0:
+        return Window(policy)
+    newest = Step(state.newest_timestamp_ms, state.last_offset, state.next_lane_seq - 1)
+    return Window(policy, index.steps, newest)
 
 
 class Replay:
     """Applies committed records to an index, in order, and watches their sequence."""
 
-    def __init__(self, index: DedupeIndex, window: Window, check: RecordCheck) -> None:
+    def __init__(self, index: DedupeIndex, window: Window) -> None:
         self._index = index
         self._window = window
-        self._check = check
         self.records = 0
         self.sequence_gaps = 0
 
-    def apply(self, records: Sequence[LogRecord]) -> list[tuple[EventKey, Entry]]:
+    def apply(self, records: Sequence[CheckedRecord]) -> list[tuple[EventKey, Entry]]:
         """
         Apply one batch, n >= 1, and return what the index holds of it now, in order.
 
         Raises:
-            LogCorruptError, IdentityMismatchError: see RecordCheck.
-            IndexCorruptError: the index could not be written.
+            IndexCorruptError, IndexUnavailableError: the index could not be written.
         """
         entries: list[tuple[EventKey, Entry]] = []
         steps: list[Step] = []
         newest_ms = self._index.state.newest_timestamp_ms
         expected = self._index.state.next_lane_seq if self._index.state.last_offset >= 0 else None
-        for record in records:
-            found = self._check.identity_of(record)
+        for offset, timestamp_ms, found in records:
             if expected is not None and found.lane_seq != expected:
                 self.sequence_gaps += 1
             expected = found.lane_seq + 1
-            newest_ms = max(newest_ms, record.timestamp_ms)
-            entries.append((found.key, Entry(record.offset, found.fingerprint)))
-            steps.append(Step(newest_ms, record.offset, found.lane_seq))
+            newest_ms = max(newest_ms, timestamp_ms)
+            entries.append((found.key, Entry(offset, found.fingerprint)))
+            steps.append(Step(newest_ms, offset, found.lane_seq))
         self._index.apply(
             index_update(
                 self._window, entries, steps[-1], lambda: steps, applied_offset=records[-1].offset + 1

@@ -15,8 +15,9 @@ from dedupe.index import DedupeIndex, IndexIdentity
 from dedupe.lane_context import LaneContext
 from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics
-from dedupe.recovery import RecordCheck, Replay, reason_to_rebuild
-from dedupe.types import Entry, EventKey, LogRecord, Offset
+from dedupe.record_reader import RecordReader
+from dedupe.recovery import Replay, reason_to_rebuild, window_of
+from dedupe.types import Entry, EventKey, Offset
 from dedupe.window import Window
 
 PROGRESS_S = 5.0
@@ -24,6 +25,11 @@ PROGRESS_S = 5.0
 
 CLOCK_JUMP_MS = 3_600_000
 """A log whose newest record is this far in the future was written by a wrong clock, or ours is."""
+
+PROBE_RECORDS = 128
+"""Records that prove a log's secret and partition count. Each record of another count passes at best
+every second time, so a partition with so many cannot be taken for ours, and one with fewer is
+checked whole."""
 
 
 class Restorer:
@@ -35,7 +41,7 @@ class Restorer:
         self._log = partition_log
         self._context = context
         self._metrics = metrics
-        self._check = RecordCheck(context.identity, partition, context.partitions)
+        self._reader = RecordReader(partition, partition_log, context, metrics)
         self._identity = IndexIdentity(
             log_id=context.log_id,
             topic=context.topic,
@@ -45,9 +51,9 @@ class Restorer:
         )
         self._index: DedupeIndex | None = None
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
+        self._reported_start: Offset = 0
         self.window = Window(context.policy)
         self.log_start: Offset = 0
-        self.found_ms: int | None = None  # log time of the newest record when this process came
 
     @property
     def index(self) -> DedupeIndex:
@@ -55,11 +61,17 @@ class Restorer:
         assert self._index is not None
         return self._index
 
+    @property
+    def window_seconds(self) -> float:
+        """How far back ids are remembered now."""
+        return self.window.seconds(self._context.clock.now_ms(), log_start=self.log_start)
+
     async def check(self) -> None:
         """
-        Check one record of the log, before a fence disturbs anybody, and open the index.
+        Prove the log by its first records, before a fence disturbs anybody, and open the index.
 
-        The record comes first: an index of another secret would be taken for a useless one.
+        The records come first: an index of another secret would be taken for a useless one. A log
+        that is pinned needs no proof.
 
         Raises:
             IdentityMismatchError: final, see RecordCheck.
@@ -70,10 +82,12 @@ class Restorer:
         self.log_start, end = await self._log.bounds()
         if self._index is not None:
             return
-        probe = await self._first_record(self.log_start, end)
-        if probe is not None:
-            self._check.identity_of(probe)
-        self._index = self._open()
+        if not self._context.gate.is_open:
+            await self._reader.first(self.log_start, end, records_max=PROBE_RECORDS)
+        await self._context.store.prepare(self._identity)
+        async with self._context.open_turn:
+            self._index = self._open()
+            await asyncio.sleep(0)
 
     async def replay(
         self, end: Offset, on_entries: Callable[[Sequence[tuple[EventKey, Entry]]], None]
@@ -85,12 +99,12 @@ class Restorer:
             RetriableError, IndexCorruptError, LogCorruptError, IdentityMismatchError.
         """
         index = self.index
-        self.window = Window(self._context.policy, index.steps)
         await self._reset_if_needed(end)
-        replay = Replay(index, self.window, self._check)
+        self.window = window_of(self._context.policy, index)
+        replay = Replay(index, self.window)
         start = index.state.applied_offset
         said_at = self._context.clock.monotonic()
-        async with aclosing(self._log.read(start, end)) as batches:
+        async with aclosing(self._reader.read(start, end)) as batches:
             async for records in batches:
                 on_entries(replay.apply(records))
                 self._metrics.restored_records += len(records)
@@ -106,8 +120,9 @@ class Restorer:
         self._finish_report(replay)
 
     def keep_house(self, log_start: Offset) -> None:
-        """Look whether the index still holds the whole window. Raises IndexCorruptError."""
-        self.log_start = log_start
+        """Look whether log and index still hold the whole window. Raises IndexCorruptError."""
+        self.log_start = max(self.log_start, log_start)
+        self._report_short_window()
         if not self.index.covers(max(self.window.start, log_start)):
             raise IndexCorruptError("the index dropped entries inside the window")
 
@@ -131,26 +146,18 @@ class Restorer:
             self.discard()
             return self._context.store.open(self._identity)
 
-    async def _first_record(self, start: Offset, end: Offset) -> LogRecord | None:
-        """Return the first committed record of [start, end), or None."""
-        async with aclosing(self._log.read(start, end)) as batches:
-            async for records in batches:
-                return records[0]
-        return None
-
     async def _reset_if_needed(self, end: Offset) -> None:
-        state = self.index.state
-        if state.last_offset < 0:
-            if state.applied_offset == self.log_start:
-                return  # empty, and so it begins where the log does
-        else:
+        """Begin the index anew where it is empty or must not be continued: at the window's start."""
+        is_empty = self.index.state.last_offset < 0
+        if not is_empty:
             reason = await self._reason_to_rebuild(end)
             if reason is None:
                 return
             self._metrics.rebuilds += 1
             self._report.error("index is rebuilt from the log", reason=reason)
-        self.index.reset(self.log_start)
-        self.window = Window(self._context.policy)
+        start = await self._reader.window_start(self._context.policy, self.log_start, end)
+        if not is_empty or self.index.state.applied_offset != start:
+            self.index.reset(start)
 
     async def _reason_to_rebuild(self, end: Offset) -> str | None:
         """
@@ -159,24 +166,33 @@ class Restorer:
         The record it calls the last proves that it follows this very log. It is read after the
         fence: before, a commit whose marker is late would look like a lost one.
         """
-        reason = reason_to_rebuild(
-            self.index, window_start=self.window.start, log_start=self.log_start, end=end
-        )
-        if reason is not None:
-            return reason
         state = self.index.state
-        last = await self._first_record(state.last_offset, end)
-        if last is None or (last.offset, self._check.identity_of(last).key) != (
-            state.last_offset,
-            state.last_key,
-        ):
-            return "the log does not hold the last record it knows"
+        last = await self._reader.first(max(state.last_offset, self.log_start), end)
+        reason = reason_to_rebuild(state, last, log_start=self.log_start, end=end)
+        if reason is not None or self.index.covers(self.log_start):
+            return reason
+        window = window_of(self._context.policy, self.index)
+        start = window.start
+        if not window.has_past:  # the window may have been made longer than the index's steps reach
+            start = await self._reader.window_start(self._context.policy, self.log_start, end)
+        if not self.index.covers(max(start, self.log_start)):
+            return "it does not hold the whole window"
         return None
+
+    def _report_short_window(self) -> None:
+        """Say once, for each log start, that the log has deleted what should still be remembered."""
+        is_short = self.window_seconds * 1000 < self._context.policy.window_ms
+        if self.log_start > max(self.window.start, self._reported_start) and is_short:
+            self._reported_start = self.log_start
+            self._report.error(
+                "the log deleted events inside the window: ids are forgotten too early, check its retention",
+                log_start=self.log_start,
+                window_seconds=round(self.window_seconds),
+            )
 
     def _finish_report(self, replay: Replay) -> None:
         state = self.index.state
-        if self.found_ms is None:
-            self.found_ms = state.newest_timestamp_ms
+        self._report_short_window()
         self._metrics.sequence_gaps += replay.sequence_gaps
         if replay.sequence_gaps:
             self._report.error(

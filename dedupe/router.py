@@ -131,7 +131,7 @@ class Router:
 
     def _check_room(self, shares: Sequence[Share]) -> None:
         if self.is_draining:
-            raise LaneNotActiveError("the gateway is shutting down")
+            raise LaneNotActiveError("the gateway is shutting down", told="it is shutting down")
         if not self.has_disk_room:
             raise DiskFullError("free disk space is below GATEWAY_DISK_FREE_MIN")
         for share in shares:

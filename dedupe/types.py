@@ -42,6 +42,7 @@ class Event(NamedTuple):
     flags: int = 0  # dedupe.record.FLAG_*, without the session flag
     session: Session | None = None
     reason: str | None = None  # quarantine records only
+    earlier_fingerprints: tuple[Fingerprint, ...] = ()  # under the rules that originals may be stored under
 
     @property
     def size_bytes(self) -> int:

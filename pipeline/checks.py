@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dedupe.record import VERSION as VERSION_READ
-from pipeline.transforms import BASE_HEADER_BYTES, decoded, routed_partition
+from pipeline.transforms import BASE_HEADER_BYTES, decoded, minute_of, routed_partition
 
 FOREIGN = "foreign"
 VERSION = "version"
@@ -113,7 +113,7 @@ def surveyed(examined_records: DataFrame, counted_ranges: Mapping[int, tuple[int
         F.sum(_is_counted(counted_ranges).cast("int")).alias("counted"),
         F.count("client_hash").alias("session_records"),
     )
-    minutes = events.groupBy("partition", F.date_trunc("minute", "timestamp").alias("minute"))
+    minutes = events.groupBy("partition", minute_of(F.col("timestamp")).alias("minute"))
     return minutes.agg(
         F.sum("records").alias("records"),
         F.sum("counted").alias("counted"),

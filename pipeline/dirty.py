@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from dedupe.document import read_document
+from dedupe.document import is_event_type, read_document
 from dedupe.identity import MESSAGE_ID_BYTES_MAX, canonical_content, fingerprint_of
 
 ORIGINAL, DUPLICATE, CONFLICT, REJECTED = "original", "duplicate", "conflict", "rejected"
@@ -58,7 +58,8 @@ def sorted_out(records: DataFrame, default_source: str) -> DataFrame:
     )
     identified = named.mapInArrow(_identify, _IDENTIFIED)
     earlier_first = ("timestamp", "partition", "offset")
-    of_event = Window.partitionBy("source", "message_id").orderBy(*earlier_first)
+    is_readable = F.col("problem").isNull()
+    of_event = Window.partitionBy("source", "message_id", is_readable).orderBy(*earlier_first)
     of_content = Window.partitionBy("source", "message_id", "fingerprint").orderBy(*earlier_first)
     judged = identified.select(
         "*",
@@ -67,7 +68,6 @@ def sorted_out(records: DataFrame, default_source: str) -> DataFrame:
         F.row_number().over(of_event).alias("of_event"),
         F.row_number().over(of_content).alias("of_content"),
     )
-    is_readable = F.col("problem").isNull()
     verdict = (
         F.when(~is_readable, REJECTED)
         .when(F.col("of_event") == 1, ORIGINAL)
@@ -116,6 +116,9 @@ def _identity(value: bytes | None) -> tuple[str | None, bytes | None, str | None
     message_id = event.get("messageId") if isinstance(event, dict) else None
     if not isinstance(event, dict) or not isinstance(message_id, str) or not _has_length(message_id):
         return None, None, "it has no messageId of 1 to 255 bytes"
+    event_type = event.get("type")
+    if event_type is not None and not is_event_type(event_type):
+        return message_id, None, "its type is no text of at most 100 characters without control characters"
     try:
         return message_id, fingerprint_of(canonical_content(event)), None
     except TypeError:

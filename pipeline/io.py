@@ -227,7 +227,8 @@ def _from_kafka(messages: DataFrame) -> DataFrame:
         "timestamp",
         "key",
         "value",
-        _header("source", place=0).cast("string").alias("source"),
+        # Python cannot read what is no UTF-8, and any producer may send it.
+        F.make_valid_utf8(_header("source", place=0).cast("string")).alias("source"),
         _header("gw", place=1).alias("gw"),
     )
 

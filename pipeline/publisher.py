@@ -24,6 +24,9 @@ REQUEST_TIMEOUT_S = 30.0
 RETRY_FOR_S = 600.0  # longer than a rolling update; then the batch fails, and is repeated at the next start
 RETRY_AFTER_S = 1.0  # where the gateway does not say
 
+BAD_BODIES = frozenset({"invalid_json", "body_too_large", "request_too_large", "too_many_events"})
+"""Codes of a 400 for which one event may be to blame: the others are posted without it."""
+
 VERDICTS = "accepted bigint, duplicates bigint, conflicts bigint, rejected bigint"
 _ARROW = pa.schema([(name, pa.int64()) for name in ("accepted", "duplicates", "conflicts", "rejected")])
 
@@ -78,7 +81,8 @@ def publish(events: DataFrame, target: Target) -> Verdicts:
         "partition",
         "offset",
         F.coalesce("source", F.lit("")).alias("source"),
-        "value",
+        # Nothing at all is no item of a batch, and null is one that the gateway rejects.
+        F.when(F.length("value") > 0, F.col("value")).otherwise(F.lit(b"null")).alias("value"),
         (F.lower(F.hex("fingerprint")) if has_fingerprints else F.lit(None).cast("string")).alias("known_by"),
     )
     ordered = ordered.repartition(target.tasks, "partition").sortWithinPartitions("partition", "offset")
@@ -139,6 +143,8 @@ def _post(client: httpx.Client, write_key: str, events: list[_Posted]) -> Verdic
         else:
             if answer.status_code == httpx.codes.OK:
                 return _verdicts(answer)
+            if _code(answer) in BAD_BODIES:
+                return _post_halves(client, write_key, events)
             said = f"{answer.status_code} {answer.text[:200]}"
             if answer.status_code not in (429, 503):
                 raise PipelineError(f"the gateway refused: {said}")
@@ -146,6 +152,25 @@ def _post(client: httpx.Client, write_key: str, events: list[_Posted]) -> Verdic
         if time.monotonic() + pause > deadline:
             raise PipelineError(f"the gateway took nothing for {RETRY_FOR_S:.0f} s: {said}")
         time.sleep(pause)
+
+
+def _post_halves(client: httpx.Client, write_key: str, events: list[_Posted]) -> Verdicts:
+    """Post a refused request in two; an event that is refused all by itself is a rejected one."""
+    if len(events) == 1:
+        return Verdicts(rejected=1)
+    half = len(events) // 2
+    return _post(client, write_key, events[:half]) + _post(client, write_key, events[half:])
+
+
+def _code(answer: httpx.Response) -> str | None:
+    """Return the gateway's code of a refused request; None for anything else."""
+    if answer.status_code != httpx.codes.BAD_REQUEST:
+        return None
+    try:
+        document = answer.json()
+    except ValueError:
+        return None
+    return document.get("code") if isinstance(document, dict) else None
 
 
 def _verdicts(answer: httpx.Response) -> Verdicts:

@@ -1,11 +1,14 @@
 """
 What jobs compute, as pure functions from DataFrame to DataFrame: built-in SQL only, no Python a row.
 
+A record may hold anything where other producers write, and once took a job down for good: whatever
+goes from it into a table's key is made fit for one here.
+
 Each ends with a select that names its columns. The layout of the `gw` header is that of
 dedupe.record; tests/pipeline/test_transforms.py holds both against the golden vectors.
 """
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -14,6 +17,13 @@ from pipeline.schema import MINUTE_COUNTS, SESSIONS
 
 SESSION_HEADER_BYTES = 90  # of `gw` with flag 1; without it 34
 BASE_HEADER_BYTES = 34
+
+KEY_CHARS_MAX = 255
+"""Of a text in a table's key: two of them fit into Postgres' largest index entry, 2.7 KB."""
+
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = datetime(9999, 12, 31, 23, 59, tzinfo=UTC)
+"""The last minute that Python and Postgres can both tell."""
 
 
 def decoded(records: DataFrame) -> DataFrame:
@@ -67,9 +77,9 @@ def per_minute(records: DataFrame) -> DataFrame:
     # Only the column that is asked for is parsed; what is no JSON has no type.
     event = F.from_json(F.col("value").cast("string"), "type string")
     typed = records.select(
-        F.date_trunc("minute", "timestamp").alias("minute"),
-        F.coalesce("source", F.lit("")).alias("source"),
-        F.coalesce(event["type"], F.lit("")).alias("type"),
+        minute_of(F.col("timestamp")).alias("minute"),
+        key_text(F.col("source")).alias("source"),
+        key_text(event["type"]).alias("type"),
     )
     counts = typed.groupBy("minute", "source", "type").agg(F.count("*").alias("events"))
     return counts.select(*MINUTE_COUNTS.names)
@@ -86,7 +96,7 @@ def sessions(records: DataFrame, gap: timedelta, lateness: timedelta) -> DataFra
     """
     event = F.from_json(F.col("value").cast("string"), "userId string, anonymousId string")
     told = records.select(
-        "timestamp",
+        bounded_time(F.col("timestamp")).alias("timestamp"),
         F.coalesce("source", F.lit("")).alias("source"),
         F.coalesce(event["userId"], event["anonymousId"]).alias("user"),
     ).where(F.col("user").isNotNull())
@@ -98,6 +108,22 @@ def sessions(records: DataFrame, gap: timedelta, lateness: timedelta) -> DataFra
         .withColumn("began", F.col("window.start"))
         .select(*SESSIONS.names)
     )
+
+
+def bounded_time(timestamp: Column) -> Column:
+    """Return a log time within EARLIEST and LATEST; a missing one is EARLIEST."""
+    return F.least(F.greatest(timestamp, F.lit(EARLIEST)), F.lit(LATEST))
+
+
+def minute_of(timestamp: Column) -> Column:
+    """Return the minute of a log time, bounded."""
+    return F.date_trunc("minute", bounded_time(timestamp))
+
+
+def key_text(text: Column) -> Column:
+    """Return a text that any table takes for a key: "" for null, U+FFFD for NUL and for bad UTF-8, cut."""
+    known = F.make_valid_utf8(F.coalesce(text, F.lit("")))
+    return F.left(F.translate(known, "\x00", "\ufffd"), F.lit(KEY_CHARS_MAX))
 
 
 def _slice(binary: Column, start: int, length: int) -> Column:

@@ -1,8 +1,9 @@
 """Fixtures for all tests: one Kafka broker a session, and fresh topics on it."""
 
+import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -10,8 +11,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.kafka import KafkaBroker, Properties, create_topic, delete_topics
+from tests.support.virtual_time import VirtualTimeLoop
 
 BROKER_FIXTURES = {"kafka_broker", "kafka_bootstrap", "private_kafka_broker", "topic"}
+
+SIMULATION = Path(__file__).parent / "sim"
 
 # Names a broker that already runs, for a quick edit-and-test loop.
 BOOTSTRAP_VARIABLE = "TEST_KAFKA_BOOTSTRAP_SERVERS"
@@ -75,3 +79,10 @@ async def topic(kafka_bootstrap: str) -> AsyncIterator[TopicFactory]:
     yield create
     if created:
         await delete_topics(kafka_bootstrap, created)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Simulated histories run in virtual time, everything else in real time."""
+    if item.path.is_relative_to(SIMULATION):
+        return {"virtual": VirtualTimeLoop}
+    return {"real": asyncio.new_event_loop}

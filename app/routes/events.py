@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 from fastapi import Request, Response
 
-from app.auth import Source, WriteKeys, find_write_key, key_in_head
+from app.advice import advice_on
+from app.auth import INGEST, REPLAY, Source, WriteKeys, find_write_key, key_in_head
 from app.body import BodyLimits, read_body
 from app.body_memory import LEASE, Lease
 from app.errors import FingerprintsInvalidError, IdempotencyKeyInvalidError
@@ -25,14 +26,15 @@ from app.routes.paths import Kind, Path
 from app.turns import Turns
 from dedupe.admission import Admission
 from dedupe.clock import Clock, Deadline
+from dedupe.document import TYPE_CHARS_MAX
 from dedupe.identity import FINGERPRINT_BYTES
 from dedupe.router import Router
 from dedupe.types import Fingerprint
 
 IDEMPOTENCY_KEY_BYTES_MAX = 255
 
-EVENT_TYPE_CHARS_MAX = 100
-"""Of a type in a path, which is added to an event after its size was judged; a longer one is cut."""
+FINGERPRINTS = b"gateway-fingerprints"
+"""Trusted: junk under the id and fingerprint of an event to come would make that one a duplicate."""
 
 Parse: TypeAlias = Callable[[bytes, JSONLimits, Turn], Coroutine[Any, Any, Payload]]
 
@@ -50,6 +52,7 @@ class Ingest:
     answer_timeout_s: float
     keyless_bytes_max: int = 1024 * 1024
     sets_context_ip: bool = False
+    gives_advice: bool = False
     turns: Turns = field(default_factory=Turns)
 
     def limits_for(self, source: Source | None) -> tuple[BodyLimits, JSONLimits]:
@@ -85,9 +88,9 @@ def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
 
 
 def event_type_of(request: Request, path: Path) -> str:
-    """Return the type that the path gives to an event without one; it has its bound."""
+    """Return the type that the path gives to an event without one; one that is too long is cut."""
     event_type: str = request.path_params.get("type", path.event_type)
-    return event_type[:EVENT_TYPE_CHARS_MAX]
+    return event_type[:TYPE_CHARS_MAX]
 
 
 async def post_events(
@@ -120,9 +123,11 @@ async def post_events(
         first = payload.items[0] if payload.items else None
         source = ingest.write_keys.source_of(find_write_key(headers, query, payload.top, first))
         del first
+    request.scope["gateway.source"] = source.id
     allowance = source.allowance
     if allowance is not None:
         allowance.take(events=len(payload.items), size_bytes=len(body))
+    source.check(REPLAY if FINGERPRINTS in headers else INGEST)
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     received_ms = ingest.clock.now_ms()
     arrival = Arrival(
@@ -140,6 +145,7 @@ async def post_events(
         await ingest.turns.take(source.id, STEP_BYTES)
     if allowance is not None:
         allowance.owe(found.size_bytes - len(body))
+    advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
     del body, payload  # the events are all that is needed of them, and of the memory
     lease.hold(found.size_bytes)
     outcomes = await ingest.router.submit(
@@ -148,7 +154,7 @@ async def post_events(
     if allowance is not None:
         allowance.grow(sum(outcome.admission is Admission.NEW for outcome in outcomes))
     preference = _return_preference(request) if b"prefer" in headers else None
-    return answer(found, outcomes, preference=preference, wants_receipts=wants_receipts)
+    return answer(found, outcomes, preference=preference, wants_receipts=wants_receipts, advice=advice)
 
 
 def _source_in_head(write_keys: WriteKeys, headers: dict[bytes, bytes], query: bytes) -> Source | None:
@@ -173,13 +179,13 @@ def _source_in_head(write_keys: WriteKeys, headers: dict[bytes, bytes], query: b
 def _idempotency_key(headers: dict[bytes, bytes]) -> bytes | None:
     key = headers.get(b"idempotency-key")
     if key is not None and not 0 < len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
-        raise IdempotencyKeyInvalidError
+        raise IdempotencyKeyInvalidError(told=f"it has {len(key)}")
     return key
 
 
 def _fingerprints(headers: dict[bytes, bytes], count: int) -> list[Fingerprint]:
     """Return the fingerprints that stored records had when they came first; empty without the header."""
-    header = headers.get(b"gateway-fingerprints")
+    header = headers.get(FINGERPRINTS)
     if header is None:
         return []
     try:
@@ -187,7 +193,7 @@ def _fingerprints(headers: dict[bytes, bytes], count: int) -> list[Fingerprint]:
     except ValueError:
         fingerprints = []
     if len(fingerprints) != count or any(len(found) != FINGERPRINT_BYTES for found in fingerprints):
-        raise FingerprintsInvalidError
+        raise FingerprintsInvalidError(told=f"the request has {count} events")
     return fingerprints
 
 

@@ -1,8 +1,8 @@
 """
 Finds a request's path in the table: one look-up for most of them, however many there are.
 
-Two slips of those who configure a host are forgiven, a slash too many and a missing /v1. Nothing
-ever redirects: SDKs take any status below 400 for success and forget the events.
+Slips of those who configure a host are forgiven: a slash too many, a missing /v1 and one too many.
+Nothing ever redirects: SDKs take any status below 400 for success and forget the events.
 """
 
 import re
@@ -42,7 +42,10 @@ class PathTable(BaseRoute):
         if path is not None:
             return _found(path, {})
         asked = _SLASHES.sub("/", scope["raw_path"].decode("ascii", "replace")).rstrip("/")
-        return self._search(asked) or self._search(VERSION_PREFIX + asked) or (Match.NONE, {})
+        found = self._search(asked) or self._search(VERSION_PREFIX + asked)
+        if found is None and asked.startswith(VERSION_PREFIX + "/"):
+            found = self._search(asked.removeprefix(VERSION_PREFIX))
+        return found or (Match.NONE, {})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See BaseRoute. Raises HTTPException (405)."""

@@ -16,6 +16,7 @@ from app.errors import BatchMissingError, InvalidJSONError
 from app.large_json import JSONLimits, Turn
 from app.metrics import RequestMetrics
 from app.payload import Payload, parse_event
+from app.problems import Problems
 from app.routes.events import Ingest, event_type_of, post_events
 from app.routes.paths import Path
 from dedupe.errors import GatewayError
@@ -26,7 +27,9 @@ FIELDS_MAX = 1000
 """Names in one query; a query has 64 KiB at most."""
 
 
-async def get_pixel(ingest: Ingest, metrics: RequestMetrics, request: Request, path: Path) -> Response:
+async def get_pixel(
+    ingest: Ingest, metrics: RequestMetrics, problems: Problems, request: Request, path: Path
+) -> Response:
     """Take the event in the query as any other, and answer with the image whatever becomes of it."""
     query: bytes = request.scope["query_string"]
     headers = {}
@@ -41,6 +44,7 @@ async def get_pixel(ingest: Ingest, metrics: RequestMetrics, request: Request, p
         headers = {name: value for name, value in answer.headers.items() if name.startswith("gateway-")}
     except GatewayError as err:
         metrics.discard(path.template, err.code)
+        problems.note(err, request.scope)
     return Response(GIF, 200, {"Cache-Control": "no-store", **headers}, media_type="image/gif")
 
 
@@ -75,7 +79,7 @@ def _decoded(data: str) -> bytes:
     try:
         return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
     except ValueError as err:
-        raise InvalidJSONError from err
+        raise InvalidJSONError(told="data is no base64") from err
 
 
 def _nested(fields: list[tuple[str, str]]) -> dict[str, Any]:

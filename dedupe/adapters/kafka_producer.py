@@ -12,28 +12,25 @@ real broker fail if an upgrade moves it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import ConnectionGroup
-from aiokafka.errors import KafkaConnectionError, KafkaError, ProducerFenced
+from aiokafka.errors import KafkaConnectionError, KafkaError, ProducerFenced, for_code
 from aiokafka.protocol.produce import ProduceRequest
-from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest
+from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
+from dedupe.adapters.kafka_client import CLOSE_TIMEOUT_S, close_client, mark_retrieved
 from dedupe.errors import FencedError, GatewayError, NotAppendedError, OutcomeUnknownError
 from dedupe.log import Crashpoint
 from dedupe.types import NewRecord, Offset
-
-T = TypeVar("T")
 
 CONCURRENT_TRANSACTIONS = 51
 """AddPartitionsToTxn came while the previous markers are being written: a definite refusal."""
 FENCED_CODES = frozenset({47, 90})  # INVALID_PRODUCER_EPOCH, PRODUCER_FENCED
 ONCE_EACH = {AddPartitionsToTxnRequest: 1, ProduceRequest: 1, EndTxnRequest: 1}
-DISCARD_TIMEOUT_S = 10.0
-"""Closing sockets of a dead broker; longer only leaks them for longer."""
+INVALID_TIMESTAMP = 32
 
 
 class RequestWatch:
@@ -44,8 +41,9 @@ class RequestWatch:
         self._send: Callable[..., Awaitable[Any]] = client.send
         self._is_closed = False
         self._answered: dict[type, int] = {}
+        self.has_lost_fence = False
         self.tainted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.tainted.add_done_callback(_mark_retrieved)
+        self.tainted.add_done_callback(mark_retrieved)
         client.send = self.send
 
     async def send(
@@ -60,6 +58,7 @@ class RequestWatch:
         except Exception as err:
             if kind in ONCE_EACH:
                 self._taint(NotAppendedError(f"{kind.__name__} was not answered: {err!r}"))
+            self.has_lost_fence |= kind is InitProducerIdRequest
             raise
         if kind in ONCE_EACH:
             self._judge(kind, _error_codes(kind, response))
@@ -85,7 +84,7 @@ class RequestWatch:
         if FENCED_CODES.intersection(errors):
             self._taint(FencedError(f"{kind.__name__} was refused: a newer producer epoch exists"))
         elif errors:
-            self._taint(NotAppendedError(f"{kind.__name__} was refused with Kafka error codes {errors}"))
+            self._taint(NotAppendedError(f"{kind.__name__} was refused: {_meaning(errors)}"))
         else:
             self._answered[kind] = self._answered.get(kind, 0) + 1
 
@@ -103,6 +102,12 @@ def _error_codes(kind: type, response: Any) -> list[int]:
     return [partition[1] for _, partitions in response.topics for partition in partitions]
 
 
+def _meaning(codes: Sequence[int]) -> str:
+    if INVALID_TIMESTAMP in codes:
+        return "the clock of this machine or of the broker is wrong (InvalidTimestampError)"
+    return ", ".join(for_code(code).__name__ for code in codes)
+
+
 class Transactor:
     """Commits record batches to one partition, one transaction each, until the first doubt."""
 
@@ -117,6 +122,11 @@ class Transactor:
         self._watch = RequestWatch(producer.client)
         self._is_committing = False
         self._work: asyncio.Future[None] | None = None
+
+    @property
+    def has_lost_fence(self) -> bool:
+        """Whether `start` sent an InitProducerId that was not answered, and may take effect late."""
+        return self._watch.has_lost_fence
 
     async def start(self) -> None:
         """
@@ -138,7 +148,7 @@ class Transactor:
         self._is_committing = False
         self._watch.begin()
         work = self._work = asyncio.ensure_future(self._transact(records, expected))
-        work.add_done_callback(_mark_retrieved)
+        work.add_done_callback(mark_retrieved)
         try:
             await asyncio.wait(
                 {work, self._watch.tainted}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
@@ -166,15 +176,14 @@ class Transactor:
         self._watch.close()
         self._fail_waiters(KafkaConnectionError("producer was discarded"))
         if self._work is not None:
-            await asyncio.wait({self._work}, timeout=DISCARD_TIMEOUT_S)
+            await asyncio.wait({self._work}, timeout=CLOSE_TIMEOUT_S)
             self._work.cancel()
         sender_task = self._producer._sender.sender_task
         if sender_task is not None:
             sender_task.cancel()
-            await asyncio.wait({sender_task}, timeout=DISCARD_TIMEOUT_S)
+            await asyncio.wait({sender_task}, timeout=CLOSE_TIMEOUT_S)
         self._producer._closed = True
-        with suppress(Exception):
-            await bounded(self._producer.client.close(), DISCARD_TIMEOUT_S)
+        await close_client(self._producer.client)
         self._mark_transaction_end()
 
     def _fail_waiters(self, err: KafkaError) -> None:
@@ -185,15 +194,15 @@ class Transactor:
         if manager.is_in_transaction() or self._is_committing:
             manager.fatal_error(err)
         for batch in batches:
-            batch.future.add_done_callback(_mark_retrieved)
-            batch._drain_waiter.add_done_callback(_mark_retrieved)
+            batch.future.add_done_callback(mark_retrieved)
+            batch._drain_waiter.add_done_callback(mark_retrieved)
         self._mark_transaction_end()
 
     def _mark_transaction_end(self) -> None:
         """aiokafka replaces this future when its sender fails, so it is looked at again in the end."""
         waiter = self._producer._txn_manager.wait_for_transaction_end()
         if waiter is not None:
-            waiter.add_done_callback(_mark_retrieved)
+            waiter.add_done_callback(mark_retrieved)
 
     async def _transact(self, records: Sequence[NewRecord], expected: Offset) -> None:
         producer = self._producer
@@ -224,15 +233,3 @@ class Transactor:
         if self._is_committing:
             return OutcomeUnknownError(f"commit was not confirmed: {err!r}")
         return err if isinstance(err, NotAppendedError) else NotAppendedError(repr(err))
-
-
-def _mark_retrieved(future: "asyncio.Future[Any]") -> None:
-    """Keep asyncio from reporting an error that has been dealt with elsewhere."""
-    if not future.cancelled():
-        future.exception()
-
-
-async def bounded(work: Coroutine[Any, Any, T], timeout_s: float) -> T:
-    """Await `work`, raising TimeoutError after `timeout_s` seconds."""
-    async with asyncio.timeout(timeout_s):
-        return await work

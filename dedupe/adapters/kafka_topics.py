@@ -6,22 +6,25 @@ promise much later; so production refuses to start on it, and development warns.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import structlog
 from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError
 
 from dedupe.adapters.kafka_log import KafkaStore
-from dedupe.adapters.kafka_producer import bounded
 from dedupe.errors import ConfigurationError, RetriableError
 
 REPLICATION_FACTOR_MIN = 3
 TIMESTAMP_AFTER_MAX_MS = 3_600_000
 """A record further in the future than this, from a wild clock, would move every window past its ids."""
+TIMESTAMP_BEFORE_MAX_MS = 86_400_000
+"""A record older than this, from a clock behind, could be deleted while it is inside the window:
+retention is the window and a day."""
+TIMESTAMP_BEFORE_CREATED_MS = 3_600_000
+"""What a topic is created with; a clock that is an hour wrong is found out before it is a day."""
 MESSAGE_BYTES_DEFAULT = 1024 * 1024
 """About Kafka's own; less would only be in the way of a larger batch limit later."""
 TOPIC_ALREADY_EXISTS = 36  # another gateway was faster
@@ -72,6 +75,11 @@ class Demands:
                 lambda value: int(value) <= TIMESTAMP_AFTER_MAX_MS,
                 f"must be at most {TIMESTAMP_AFTER_MAX_MS}: one wild clock would end every window",
             ),
+            "message.timestamp.before.max.ms": (
+                lambda value: int(value) <= TIMESTAMP_BEFORE_MAX_MS,
+                f"must be at most {TIMESTAMP_BEFORE_MAX_MS}: what a clock far behind writes, "
+                "retention deletes at once",
+            ),
             "max.message.bytes": (
                 lambda value: int(value) >= self.batch_bytes_max,
                 f"must be at least {self.batch_bytes_max} (GATEWAY_BATCH_BYTES_MAX): "
@@ -117,6 +125,7 @@ class Demands:
             "retention.bytes": "-1",
             "message.timestamp.type": "CreateTime",
             "message.timestamp.after.max.ms": str(TIMESTAMP_AFTER_MAX_MS),
+            "message.timestamp.before.max.ms": str(TIMESTAMP_BEFORE_CREATED_MS),
             "max.message.bytes": str(max(self.batch_bytes_max, MESSAGE_BYTES_DEFAULT)),
             "unclean.leader.election.enable": "false",
             "min.insync.replicas": "1",
@@ -168,7 +177,7 @@ def _wrong_count(spec: TopicSpec, partitions: int) -> str:
 
 async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands) -> None:
     new = NewTopic(spec.name, spec.partitions, replication_factor=1, topic_configs=demands.configs())
-    response = await _answer(store, store.admin.create_topics([new]))
+    response: Any = await store.cluster.ask(lambda admin: admin.create_topics([new]))
     for _, code, *message in response.topic_errors:
         if code not in (0, TOPIC_ALREADY_EXISTS):
             raise ConfigurationError(f"topic {spec.name} cannot be created: Kafka error {code} {message}")
@@ -181,7 +190,7 @@ async def _wait_for_leaders(store: KafkaStore, spec: TopicSpec) -> None:
     try:
         async with asyncio.timeout(store.config.request_timeout_s):
             while True:
-                topics = await _answer(store, store.admin.describe_topics([spec.name]))
+                topics = await store.cluster.ask(lambda admin: admin.describe_topics([spec.name]))
                 partitions = topics[0]["partitions"]
                 if len(partitions) == spec.partitions and all(found["leader"] >= 0 for found in partitions):
                     return
@@ -192,7 +201,7 @@ async def _wait_for_leaders(store: KafkaStore, spec: TopicSpec) -> None:
 
 async def _topic_problems(store: KafkaStore, spec: TopicSpec, demands: Demands) -> list[str]:
     """Return one sentence for each setting of a topic that breaks a rule."""
-    topics = await _answer(store, store.admin.describe_topics([spec.name]))
+    topics = await store.cluster.ask(lambda admin: admin.describe_topics([spec.name]))
     if topics[0]["error_code"] != 0:
         raise RetriableError(f"topic {spec.name} is not known to every broker yet")
     replication_factor = min(len(partition["replicas"]) for partition in topics[0]["partitions"])
@@ -209,7 +218,7 @@ async def _topic_problems(store: KafkaStore, spec: TopicSpec, demands: Demands) 
 async def _broker_problems(store: KafkaStore, demands: Demands) -> list[str]:
     """Return one sentence for each setting of a broker that breaks a rule."""
     problems = []
-    cluster = await _answer(store, store.admin.describe_cluster())
+    cluster = await store.cluster.ask(lambda admin: admin.describe_cluster())
     for broker in cluster["brokers"]:
         node_id = broker["node_id"]
         configs = await _configs(store, ConfigResource(ConfigResourceType.BROKER, str(node_id)))
@@ -228,7 +237,7 @@ def _broken(whose: str, configs: Mapping[str, str | None], rules: Rules) -> list
 
 async def _configs(store: KafkaStore, resource: ConfigResource) -> dict[str, str | None]:
     """Return the effective settings of one topic or broker; none if the cluster does not show them."""
-    responses = await _answer(store, store.admin.describe_configs([resource]))
+    responses: list[Any] = await store.cluster.ask(lambda admin: admin.describe_configs([resource]))
     configs: dict[str, str | None] = {}
     for response in responses:
         for code, message, _, name, entries in response.resources:
@@ -236,10 +245,3 @@ async def _configs(store: KafkaStore, resource: ConfigResource) -> dict[str, str
                 raise ConfigurationError(f"settings of {name} cannot be read: Kafka error {code} {message}")
             configs.update({entry[0]: entry[1] for entry in entries})
     return configs
-
-
-async def _answer(store: KafkaStore, request: Coroutine[Any, Any, Any]) -> Any:
-    try:
-        return await bounded(request, store.config.request_timeout_s)
-    except (KafkaError, OSError) as err:
-        raise RetriableError(f"the Kafka cluster did not answer: {err!r}") from err

@@ -6,6 +6,8 @@ are dropped, oldest first, and nothing is ever rewritten. `meta` is small and le
 must outlive any file. What is in them is rocks_index's business.
 """
 
+import errno
+import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,15 +32,35 @@ FILE_BYTES_PER_KEY = 48
 """45 bytes measured without compression (16 key, 8 RocksDB's own, 16 value, 5 lengths, hash index,
 filter and block index), 38 with LZ4. Too small a figure would drop files inside the window."""
 BACKGROUND_JOBS = 2
+FILES_BESIDE = 64
+"""Open files of a lane that its disk bound does not count: some 20 small files that wait for their
+merge, as many logs, those of `meta`, and a few of RocksDB's own."""
 INFO_LOG_BYTES = MIB
 INFO_LOGS_KEPT = 2
 
 _META = "meta"
 _NEVER = 2**31 - 1
 
-# In RocksDB's words: conditions that pass by themselves and say nothing about the index.
+# In RocksDB's words, which end with those of the C library.
 _LOCKED = ("lock hold by current process", "While lock file")
-_EXHAUSTED = ("No space left on device", "Too many open files")
+_READING = ("While pread", "While reading file")
+_IO_ERROR = os.strerror(errno.EIO)
+_OF_THE_MACHINE = [
+    os.strerror(number)
+    for number in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,  # a limit of this process, or of the file system
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EAGAIN,
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EIO,
+    )
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +73,16 @@ class Tuning:
     files_bytes_max: int
     wal_bytes_max: int
     has_statistics: bool = False  # costs a few percent; for tests
+
+    @property
+    def open_files_max(self) -> int:
+        """
+        How many files one lane has open at most. All are kept open: every lookup asks each of them.
+
+        A flush merges BUFFERS_MERGED memtables into about half their size. Restarts leave smaller
+        files, but what is smaller than a memtable is merged, see _fifo_options.
+        """
+        return self.files_bytes_max // self.write_buffer_bytes + FILES_BESIDE
 
 
 def tuning_for(lane_bytes: int, keys_max: int) -> Tuning:
@@ -116,17 +148,29 @@ class Database:
         """
         Flush, and release files and lock; never raises.
 
-        The flush (at most a lane's memtables, under a second) leaves nothing in the WAL that the
-        next opening would have to replay into a handful of small files.
+        The flush (at most a lane's memtables, a second or two) leaves nothing in the WAL that the
+        next opening would have to replay into a handful of small files. Other threads run meanwhile.
         """
+        for error in self._close():
+            structlog.get_logger(__name__).warning(
+                "index was not flushed when closed", path=str(self.path), error=error
+            )
+
+    def abandon(self) -> None:
+        """Release files and lock of what is about to be deleted, without a flush; never raises."""
+        with suppress(Exception):
+            self.entries.cancel_all_background(False)
+        self._close()
+
+    def _close(self) -> list[str]:
         self.meta_handle = None
+        errors = []
         for opened in (self.meta, self.entries):
             try:
                 opened.close()
             except Exception as err:
-                structlog.get_logger(__name__).warning(
-                    "index was not flushed when closed", path=str(self.path), error=str(err)
-                )
+                errors.append(str(err))
+        return errors
 
 
 def destroy(path: Path) -> None:
@@ -145,8 +189,13 @@ def translate(err: Exception, what: str) -> NoReturn:
     """
     Raise what a foreign error means; rocksdict knows only one class, so its words decide.
 
+    What the machine lacks or forbids says nothing about the index: it is kept. That holds for a
+    disk that fails to write, too: whatever did not get there, the next opening misses or detects.
+    A block that cannot be *read* is corruption: the kernel has tried more than once, and every later
+    lookup of its keys would fail again, for ever. The rebuilt files lie elsewhere.
+
     Raises:
-        IndexUnavailableError: the lock is taken, or the system is out of disk or files.
+        IndexUnavailableError: the lock is taken, or a condition of the machine.
         IndexCorruptError: anything else.
     """
     text = str(err)
@@ -154,7 +203,8 @@ def translate(err: Exception, what: str) -> NoReturn:
         raise IndexUnavailableError(
             f"{what}: it is locked by another process, or still open in this one"
         ) from err
-    if any(words in text for words in _EXHAUSTED):
+    is_unreadable = _IO_ERROR in text and any(words in text for words in _READING)
+    if not is_unreadable and any(words in text for words in _OF_THE_MACHINE):
         raise IndexUnavailableError(f"{what}: {text}") from err
     raise IndexCorruptError(f"{what}: {text}") from err
 

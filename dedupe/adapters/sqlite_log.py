@@ -2,29 +2,37 @@
 The log in one SQLite file: needs no server, and what it acknowledged survives a power cut.
 
 SqliteStore hands out partitions, SqliteLog is one of them. Appends of all partitions go through one
-writer thread (sqlite_writer), reads through short transactions of their own, and the file is a
-contract with other readers (sqlite_schema). Two processes may open one file: each append checks its
-partition's epoch in the very transaction that commits it.
+writer thread (sqlite_writer), reads through short transactions of their own (sqlite_reading), and the
+file is a contract with other readers (sqlite_schema). Two processes may open one file: each append
+checks its partition's epoch in the very transaction that commits it.
 
 Lane.submit -> admit -> **PartitionLog.append** -> DedupeIndex.apply
 """
 
 import asyncio
-import sqlite3
-from collections.abc import AsyncGenerator, Callable, Sequence
+import sys
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
-from threading import Lock
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self
 
 import structlog
 
-from dedupe.adapters.sqlite_operations import Append, CreateTopic, Fence, Trim
-from dedupe.adapters.sqlite_schema import Row, SqliteLimits, connect, open_or_create, translated
+from dedupe.adapters.sqlite_operations import Append, CreateTopic, Fence, KeepNote, Trim
+from dedupe.adapters.sqlite_reading import (
+    BatchQuery,
+    Readers,
+    select_bounds,
+    select_meta,
+    select_newest_timestamp,
+    select_offset_at,
+    select_partitions,
+)
+from dedupe.adapters.sqlite_schema import Row, SqliteLimits, open_or_create
 from dedupe.adapters.sqlite_writer import SqliteWriter
-from dedupe.errors import ConfigurationError, LogCorruptError, NotAppendedError
-from dedupe.log import Crashpoint, no_crashpoint
+from dedupe.errors import ConfigurationError, NotAppendedError
+from dedupe.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
 from dedupe.record import HEADER_GATEWAY, HEADER_REASON, HEADER_SOURCE
-from dedupe.types import Headers, LogRecord, NewRecord, Offset
+from dedupe.types import LogRecord, NewRecord, Offset
 
 __all__ = ["SqliteLimits", "SqliteLog", "SqliteStore"]
 
@@ -34,8 +42,6 @@ FIRST_READ_RECORDS = 16
 READ_GROWTH = 8
 
 DEFAULT_LIMITS = SqliteLimits()
-
-T = TypeVar("T")
 
 
 class SqliteStore:
@@ -53,7 +59,7 @@ class SqliteStore:
         self._log_id = log_id
         self._writer = writer
         self._limits = limits
-        self._readers = _Readers(path, limits)
+        self._readers = Readers(path, limits)
         self._first_ids: dict[str, list[int]] = {}
 
     @classmethod
@@ -110,11 +116,23 @@ class SqliteStore:
 
     def partition_log(self, topic: str, partition: int) -> "SqliteLog":
         """Return one partition of a topic that `partitions_of` or `create_topic` has seen."""
-        first_ids = self._first_ids.get(topic, ())
-        if not 0 <= partition < len(first_ids):
-            raise ConfigurationError(f"{self._path} has no partition {partition} of topic {topic}")
-        place = _Place(topic, partition, first_ids[partition])
-        return SqliteLog(place, self._writer, self._readers, self._limits)
+        return SqliteLog(self._place(topic, partition), self._writer, self._readers, self._limits)
+
+    async def notes(self, name: str, topic: str) -> dict[int, str]:
+        """See LogStore."""
+        start = _note_key(name, topic)
+        rows = await self._readers.run(lambda connection: select_meta(connection, start))
+        return {int(key.removeprefix(start)): text for key, text in rows}
+
+    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
+        """See LogStore. Waits its turn, for SqliteLimits.busy_timeout_s, while another process commits."""
+        assert len(text.encode()) <= NOTE_BYTES_MAX
+        place = self._place(topic, partition)
+        await self._writable.do(KeepNote(f"{_note_key(name, topic)}{place.partition}", text))
+
+    async def newest_timestamp_ms(self) -> int | None:
+        """Return the log time of the newest record of all topics, None without one. Raises RetriableError."""
+        return await self._readers.run(select_newest_timestamp)
 
     async def trim(self, topic: str, before_ms: int, records_max: int) -> int:
         """
@@ -150,12 +168,18 @@ class SqliteStore:
         if self._writer is not None:
             await self._writer.close()
 
+    def _place(self, topic: str, partition: int) -> "_Place":
+        first_ids = self._first_ids.get(topic, ())
+        if not 0 <= partition < len(first_ids):
+            raise ConfigurationError(f"{self._path} has no partition {partition} of topic {topic}")
+        return _Place(topic, partition, first_ids[partition])
+
     @property
     def _writable(self) -> SqliteWriter:
         return _required(self._writer)
 
     async def _load_partitions(self) -> None:
-        rows = await self._readers.run(_select_partitions)
+        rows = await self._readers.run(select_partitions)
         first_ids: dict[str, list[int]] = {}
         for topic, first_id in rows:
             first_ids.setdefault(topic, []).append(first_id)
@@ -174,7 +198,7 @@ class SqliteLog:
     """One partition of a SqliteStore. See PartitionLog."""
 
     def __init__(
-        self, place: _Place, writer: SqliteWriter | None, readers: "_Readers", limits: SqliteLimits
+        self, place: _Place, writer: SqliteWriter | None, readers: Readers, limits: SqliteLimits
     ) -> None:
         """Use `SqliteStore.partition_log`."""
         self._place = place
@@ -199,14 +223,25 @@ class SqliteLog:
     async def bounds(self) -> tuple[Offset, Offset]:
         """See PartitionLog."""
         first_id = self._place.first_id
-        return await self._readers.run(lambda connection: _select_bounds(connection, first_id))
+        return await self._readers.run(lambda connection: select_bounds(connection, first_id))
 
-    async def read(self, start: Offset, end: Offset) -> AsyncGenerator[Sequence[LogRecord], None]:
+    async def offset_at(self, timestamp_ms: int) -> Offset:
+        """See PartitionLog. Exact, since timestamps do not decrease. Raises LogCorruptError, too."""
+        first_id = self._place.first_id
+        return await self._readers.run(
+            lambda connection: select_offset_at(connection, first_id, timestamp_ms)
+        )
+
+    async def read(
+        self, start: Offset, end: Offset, *, records_max: int | None = None
+    ) -> AsyncGenerator[Sequence[LogRecord], None]:
         """See PartitionLog. Raises LogCorruptError, too, if records are missing or the file is damaged."""
         position = start
-        records_max = min(FIRST_READ_RECORDS, self._limits.read_records_max)
-        while position < end:
-            query = _BatchQuery(self._place.first_id, position, end, records_max, self._limits.read_bytes_max)
+        left = sys.maxsize if records_max is None else records_max
+        batch_max = min(FIRST_READ_RECORDS, self._limits.read_records_max)
+        while position < end and left > 0:
+            count = min(batch_max, left)
+            query = BatchQuery(self._place.first_id, position, end, count, self._limits.read_bytes_max)
             log_start, records = await self._readers.run(query.run)
             if position < log_start:
                 self._report.warning("older records are trimmed", asked_for=position, log_start=log_start)
@@ -214,7 +249,8 @@ class SqliteLog:
                 return
             yield records
             position = records[-1].offset + 1
-            records_max = min(READ_GROWTH * records_max, self._limits.read_records_max)
+            left -= len(records)
+            batch_max = min(READ_GROWTH * batch_max, self._limits.read_records_max)
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         """See PartitionLog. The records have the headers of record format v1."""
@@ -234,109 +270,9 @@ class SqliteLog:
         self._epoch = None
 
 
-class _Readers:
-    """Read-only connections for worker threads, kept for the next read; each serves one at a time."""
-
-    def __init__(self, path: Path, limits: SqliteLimits) -> None:
-        self._path = path
-        self._limits = limits
-        self._lock = Lock()
-        self._idle: list[sqlite3.Connection] = []
-        self._is_closed = False
-
-    async def run(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """
-        Run a query in one transaction in a worker thread.
-
-        Raises:
-            RetriableError: the file cannot be read now.
-            LogCorruptError: it is damaged.
-        """
-        return await asyncio.to_thread(self._run, query)
-
-    def close(self) -> None:
-        """Close idle connections now, and those in use once their query is done. Idempotent."""
-        with self._lock:
-            self._is_closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-    def _run(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        try:
-            connection = self._take()
-            try:
-                connection.execute("BEGIN")
-                result = query(connection)
-                connection.execute("COMMIT")
-            except BaseException:
-                connection.close()
-                raise
-        except sqlite3.Error as err:
-            raise translated(err) from err
-        self._give_back(connection)
-        return result
-
-    def _take(self) -> sqlite3.Connection:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        return connect(self._path, self._limits, read_only=True)
-
-    def _give_back(self, connection: sqlite3.Connection) -> None:
-        with self._lock:
-            if not self._is_closed:
-                self._idle.append(connection)
-                return
-        connection.close()
-
-
-class _BatchQuery(NamedTuple):
-    """One batch of a read, within one transaction."""
-
-    first_id: int
-    start: Offset
-    end: Offset
-    records_max: int
-    bytes_max: int
-
-    def run(self, connection: sqlite3.Connection) -> tuple[Offset, list[LogRecord]]:
-        """
-        Return the log start and the first records of [start, end), none only if there are none.
-
-        Raises:
-            LogCorruptError: a record is missing.
-        """
-        log_start, next_offset = _select_bounds(connection, self.first_id)
-        start, end = max(self.start, log_start), min(self.end, next_offset)
-        records: list[LogRecord] = []
-        size_bytes = 0
-        rows = connection.execute(
-            "SELECT id - ?1, timestamp_ms, key, value, source, gw, reason FROM records "
-            "WHERE id >= ?1 + ?2 AND id < ?1 + ?3 ORDER BY id LIMIT ?4",
-            (self.first_id, start, end, self.records_max),
-        )
-        for offset, timestamp_ms, key, value, source, gateway, reason in rows:
-            headers = _headers_of(source, gateway, reason)
-            records.append(LogRecord(offset, timestamp_ms, key, value, headers))
-            size_bytes += len(value)
-            if size_bytes >= self.bytes_max:
-                break
-        rows.close()
-        if start < end and (not records or records[-1].offset != start + len(records) - 1):
-            raise LogCorruptError(f"the SQLite log lacks records at or after offset {start + len(records)}")
-        return log_start, records
-
-
-def _select_bounds(connection: sqlite3.Connection, first_id: int) -> tuple[Offset, Offset]:
-    log_start, next_offset = connection.execute(
-        "SELECT log_start_offset, next_offset FROM partitions WHERE first_id = ?", (first_id,)
-    ).fetchone()
-    return log_start, next_offset
-
-
-def _select_partitions(connection: sqlite3.Connection) -> list[tuple[str, int]]:
-    return connection.execute("SELECT topic, first_id FROM partitions ORDER BY topic, partition").fetchall()
+def _note_key(name: str, topic: str) -> str:
+    """Return what the keys of a topic's notes start with in `meta`; the partition follows."""
+    return f"note/{name}/{topic}/"
 
 
 def _row_of(record: NewRecord) -> Row:
@@ -349,13 +285,6 @@ def _row_of(record: NewRecord) -> Row:
         assert reason_name == HEADER_REASON, record.headers
         reason = reason_value.decode()
     return record.timestamp_ms, source.decode(), reason, record.key, gateway, record.value
-
-
-def _headers_of(source: str, gateway: bytes, reason: str | None) -> Headers:
-    headers = [(HEADER_SOURCE, source.encode()), (HEADER_GATEWAY, gateway)]
-    if reason is not None:
-        headers.append((HEADER_REASON, reason.encode()))
-    return headers
 
 
 def _required(writer: SqliteWriter | None) -> SqliteWriter:

@@ -1,5 +1,5 @@
 """
-What the SQLite log's writer can do, one class each: append, fence, create a topic, trim.
+What the SQLite log's writer can do, one class each: append, fence, create a topic, keep a note, trim.
 
 Each runs inside the transaction of its group (sqlite_writer), sees what the operations before it
 did, and either does all of its work or raises and has done nothing.
@@ -104,6 +104,18 @@ class CreateTopic(Change):
                 self.topic,
                 partition,
             )
+
+
+@dataclass(frozen=True, slots=True)
+class KeepNote(Change):
+    """Put a row into `meta`, in the place of an earlier one of its key."""
+
+    key: str
+    text: str
+
+    def run(self, transaction: Transaction) -> None:
+        """See Operation."""
+        transaction.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", self.key, self.text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,16 +120,20 @@ def open_or_create(path: Path, limits: SqliteLimits, *, read_only: bool) -> str:
             return log_id
         finally:
             connection.close()
-    except sqlite3.Error as err:
+    except (sqlite3.Error, MemoryError) as err:
         raise _translated_at_open(err, path) from err
 
 
-def translated(err: sqlite3.Error) -> GatewayError:
-    """Return what an error of a read means to the core: a damaged file, or try again."""
+def translated(err: sqlite3.Error | MemoryError) -> GatewayError:
+    """
+    Return what an error of a read means to the core: a damaged file, or try again.
+
+    A disk that is full, over its quota, read-only or broken says nothing about what is on it.
+    """
     primary_code = getattr(err, "sqlite_errorcode", 0) & 0xFF
     if primary_code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return LogCorruptError(f"the SQLite log is damaged: {err}")
-    return RetriableError(f"the SQLite log cannot be read: {err}")
+    return RetriableError(f"the SQLite log cannot be read: {err!r}")
 
 
 def _open_file(path: Path, mode: str, limits: SqliteLimits) -> sqlite3.Connection:
@@ -183,10 +187,10 @@ def _turn_on_wal(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def _translated_at_open(err: sqlite3.Error, path: Path) -> GatewayError:
+def _translated_at_open(err: sqlite3.Error | MemoryError, path: Path) -> GatewayError:
     primary_code = getattr(err, "sqlite_errorcode", 0) & 0xFF
     if primary_code == sqlite3.SQLITE_NOTADB:
         return ConfigurationError(f"{path} is not an event log of the gateway")
     if primary_code == sqlite3.SQLITE_CANTOPEN:
         return ConfigurationError(f"{path} cannot be opened: {err}")
-    return RetriableError(f"{path} cannot be opened now: {err}")
+    return RetriableError(f"{path} cannot be opened now: {err!r}")

@@ -2,7 +2,8 @@
 The one thread of a process that changes the SQLite log: it commits what waits as one transaction.
 
 It decides what shares a transaction and what every operation in it is told, and must not guess: an
-error before the COMMIT left nothing; an error of the COMMIT leaves the outcome unknown to all.
+error before the COMMIT left nothing; an error of the COMMIT leaves the outcome unknown to all. After
+any error the connection is closed: a file that failed to reach the disk once must not be believed.
 
 Each call of SQLite gives up Python's global lock and has to win it back from a busy event loop,
 which can take 5 ms. So a group makes few calls, and all its records go in as one INSERT: row by
@@ -149,6 +150,7 @@ class SqliteWriter:
         self._waiting = 0
         self._is_closed = False
         self._is_stopping = False
+        self._taken: list[Job] = []  # from the queue, and not answered yet
         self._connection: sqlite3.Connection | None = None
         self._bytes_since_checkpoint = 0
         self._thread = threading.Thread(target=self._run, name="sqlite-writer", daemon=True)
@@ -167,9 +169,12 @@ class SqliteWriter:
             RetriableError: `operation.undone` or `operation.unknown`.
             GatewayError: what the operation itself raises.
         """
-        if self._is_closed or self._waiting >= self._limits.queue_operations_max:
-            reason = "is closed" if self._is_closed else "has too much to do"
-            raise operation.undone(f"the SQLite log {reason}")
+        if self._is_closed:
+            raise operation.undone("the SQLite log is closed")
+        if not self._thread.is_alive():
+            raise operation.undone("the SQLite log's writer has ended: restart the gateway")
+        if self._waiting >= self._limits.queue_operations_max:
+            raise operation.undone("the SQLite log has too much to do")
         answer: asyncio.Future[T] = self._loop.create_future()
         self._waiting += 1
         self._queue.put(Job(operation, answer))
@@ -202,51 +207,61 @@ class SqliteWriter:
     # ---- in the thread
 
     def _run(self) -> None:
+        """Work until closed. The thread serves all lanes: it outlives whatever is raised in it."""
         while not self._is_stopping:
-            group = self._take_group()
-            if group:
-                self._process(group)
-                self._checkpoint_if_due()
+            try:
+                self._take_group()
+                if self._taken:
+                    self._process(list(self._taken))
+                    self._checkpoint_if_due()
+            except BaseException as err:
+                self._abandon(err)
         self._disconnect()
 
-    def _take_group(self) -> list[Job]:
-        """Wait for an operation and return it with all others that wait, in order, within the limits."""
-        group: list[Job] = []
+    def _take_group(self) -> None:
+        """Wait for an operation and take it with all others that wait, in order, within the limits."""
         records = size_bytes = 0
         job = self._queue.get()
         while job is not None:
-            group.append(job)
+            self._taken.append(job)
             records += job.operation.records
             size_bytes += job.operation.size_bytes
             if records >= self._limits.group_records_max or size_bytes >= self._limits.group_bytes_max:
-                return group
+                return
             try:
                 job = self._queue.get_nowait()
             except Empty:
-                return group
+                return
         self._is_stopping = True
-        return group
+
+    def _abandon(self, err: BaseException) -> None:
+        """Answer everything taken after an error that nobody foresaw, and begin anew."""
+        self._disconnect()
+        jobs = list(self._taken)
+        self._reply(jobs, [job.operation.unknown(f"the SQLite log's writer failed: {err!r}") for job in jobs])
+        with suppress(Exception):
+            self._report.critical("the writer failed and goes on", operations=len(jobs), error=repr(err))
 
     def _process(self, jobs: Sequence[Job]) -> None:
         """Commit the jobs as one transaction, or one by one if one of them cannot be done."""
-        # Both handlers take any Exception: the thread serves all lanes and must outlive whatever it is.
+        # Answers come first: whatever happens to a report, nobody waits in vain.
         try:
             outcomes = self._prepare(jobs)
         except Exception as err:
-            self._report.error("transaction failed", operations=len(jobs), error=repr(err))
             self._disconnect()
             if len(jobs) > 1 and not _is_busy(err):
                 for job in jobs:
                     self._process([job])
             else:
                 self._reply(jobs, [job.operation.undone(f"nothing was committed: {err}") for job in jobs])
+            self._report.error("transaction failed", operations=len(jobs), error=repr(err))
             return
         try:
             self._commit(is_append=any(job.operation.records for job in jobs))
         except Exception as err:
-            self._report.error("commit failed, outcome unknown", operations=len(jobs), error=repr(err))
             self._disconnect()
             self._reply(jobs, [job.operation.unknown(f"the commit failed: {err}") for job in jobs])
+            self._report.error("commit failed, outcome unknown", operations=len(jobs), error=repr(err))
         else:
             self._bytes_since_checkpoint += sum(job.operation.size_bytes for job in jobs) + 2 * PAGE_BYTES
             self._reply(jobs, outcomes)
@@ -275,9 +290,12 @@ class SqliteWriter:
             self._crashpoint("commit")
 
     def _reply(self, jobs: Sequence[Job], outcomes: Sequence[object]) -> None:
+        """Answer the jobs, which are those taken first."""
         try:
             self._loop.call_soon_threadsafe(self._deliver, jobs, outcomes)
+            del self._taken[: len(jobs)]
         except RuntimeError:
+            self._taken.clear()
             self._report.warning("the event loop ended before its operations", operations=len(jobs))
 
     def _checkpoint_if_due(self) -> None:
@@ -289,8 +307,9 @@ class SqliteWriter:
             _, wal_pages, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             if wal_pages * PAGE_BYTES > self._limits.wal_bytes_max:
                 self._restart_wal(self._connection, wal_pages * PAGE_BYTES)
-        except sqlite3.Error as err:
-            self._report.error("checkpoint failed, it is tried again later", error=str(err))
+        except (sqlite3.Error, MemoryError) as err:
+            self._disconnect()
+            self._report.error("checkpoint failed, it is tried again later", error=repr(err))
 
     def _restart_wal(self, connection: sqlite3.Connection, wal_bytes: int) -> None:
         """
@@ -312,9 +331,9 @@ class SqliteWriter:
         """Close the connection, which rolls an open transaction back."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(sqlite3.Error):
+            with suppress(Exception):
                 connection.rollback()
-            with suppress(sqlite3.Error):
+            with suppress(Exception):
                 connection.close()
 
 

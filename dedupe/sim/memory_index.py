@@ -40,7 +40,7 @@ class _Disk:
     entries: dict[EventKey, Entry] = field(default_factory=dict)
     state: IndexState = EMPTY_STATE
     steps: tuple[Step, ...] = ()
-    complete_from: Offset = 0  # nothing at or above it was dropped
+    complete_from: Offset = 0  # it began here, or dropped nothing at or above it
     unsynced: deque[_Undo] = field(default_factory=lambda: deque(maxlen=UNSYNCED_MAX))
     is_damaged: bool = False
 
@@ -50,7 +50,7 @@ class _Disk:
         self.unsynced.clear()
         self.state = EMPTY_STATE._replace(applied_offset=start)
         self.steps = ()
-        self.complete_from = 0
+        self.complete_from = start
 
     def apply(self, update: IndexUpdate) -> None:
         """Take one update, and remember what it replaced."""
@@ -205,8 +205,10 @@ class MemoryIndex:
 
     def _readable(self) -> _Disk:
         assert not self._is_closed, "index is closed"
-        if self._disk.is_damaged or self._has_failed:
+        if self._disk.is_damaged:
             raise IndexCorruptError("index is damaged")
+        if self._has_failed:
+            raise IndexUnavailableError("index failed before")
         return self._disk
 
 

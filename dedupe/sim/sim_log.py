@@ -19,7 +19,7 @@ from random import Random
 import structlog
 
 from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
-from dedupe.log import Crashpoint, no_crashpoint
+from dedupe.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
 from dedupe.types import LogRecord, NewRecord, Offset
 
 READ_RECORDS_MAX = 100
@@ -39,6 +39,8 @@ class SimFaults:
     lose_reply: float = 0.0  # append or fence: done, but its caller is not told
     delay_commit: float = 0.0  # append: its commit is under way; a later call or a fence decides it
     delay_marker: float = 0.0  # append: committed, but readers see it only from a later call or fence on
+    leak_cancel: float = 0.0  # any call: a CancelledError of the client's own comes out of it
+    rival: float = 0.0  # append: another gateway has just fenced the partition
     slow: float = 0.0  # any step: others go first for a while
 
 
@@ -129,10 +131,26 @@ class SimPartition:
         self._check(epoch)
         self._decide()
 
+    def intrude(self, record: NewRecord) -> Offset:
+        """Commit a record of somebody who is no gateway, without a marker; return its offset."""
+        assert self.open is None
+        self.records.append(LogRecord(self.end, *record))
+        self.end += 1
+        return self.end - 1
+
     def between(self, start: Offset, end: Offset) -> list[LogRecord]:
         """Return the committed records of [start, end)."""
         low, high = (bisect_left(self.records, at, key=attrgetter("offset")) for at in (start, end))
         return self.records[low:high]
+
+    def offset_at(self, timestamp_ms: int) -> Offset:
+        """Return the end of the last record before the first that is as new, as markers make Kafka do."""
+        at = self.log_start
+        for record in self.between(at, self.last_stable_offset):
+            if record.timestamp_ms >= timestamp_ms:
+                return at
+            at = record.offset + 1
+        return self.last_stable_offset
 
     def trim(self, log_start: Offset) -> None:
         """Forget everything below an offset, as retention does; what is undecided stays."""
@@ -182,12 +200,14 @@ class SimStore:
         self.is_available = True
         self._log_id = log_id
         self._partitions: dict[str, list[SimPartition]] = {}
+        self._notes: dict[tuple[str, str], dict[int, str]] = {}
 
     def another(self, *, crashpoint: Crashpoint = no_crashpoint) -> "SimStore":
         """Return another process's connection to the same log."""
         other = SimStore(log_id=self._log_id, crashpoint=crashpoint)
         other.dice = self.dice
         other._partitions = self._partitions
+        other._notes = self._notes
         return other
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -198,6 +218,14 @@ class SimStore:
     def partition(self, topic: str, partition: int) -> SimPartition:
         """Return the broker's side of a partition."""
         return self._partitions[topic][partition]
+
+    def noted(self, name: str, topic: str) -> dict[int, str]:
+        """Return the log's own notes of this name, to look at and to change."""
+        return self._notes.setdefault((name, topic), {})
+
+    def forget_notes(self) -> None:
+        """Lose all notes, as Kafka does when they are not renewed for a week."""
+        self._notes.clear()
 
     def lose_tail(self, topic: str, partition: int, records: int) -> None:
         """Lose the last n >= 1 committed records, as a broker that had not synced them."""
@@ -214,17 +242,40 @@ class SimStore:
 
     async def partitions_of(self, topic: str) -> int:
         """See LogStore."""
-        await self.dice.step()
-        if not self.is_available:
-            raise RetriableError("the simulated log is unavailable")
+        await self._reach()
         return len(self._partitions.get(topic, ()))
 
     def partition_log(self, topic: str, partition: int) -> "SimLog":
         """See LogStore."""
         return SimLog(self, topic, partition)
 
+    async def notes(self, name: str, topic: str) -> dict[int, str]:
+        """See LogStore."""
+        await self._reach()
+        self._fail_at_random(self.dice.faults.unavailable)
+        return dict(self._notes.get((name, topic), {}))
+
+    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
+        """See LogStore."""
+        assert partition < len(self._partitions[topic])
+        assert len(text.encode()) <= NOTE_BYTES_MAX
+        await self._reach()
+        self._fail_at_random(self.dice.faults.unavailable)
+        self._notes.setdefault((name, topic), {})[partition] = text
+        await self.dice.step()
+        self._fail_at_random(self.dice.faults.lose_reply)
+
     async def close(self) -> None:
         """See LogStore. The log itself stays."""
+
+    async def _reach(self) -> None:
+        await self.dice.step()
+        if not self.is_available:
+            raise RetriableError("the simulated log is unavailable")
+
+    def _fail_at_random(self, probability: float) -> None:
+        if self.dice.says(probability):
+            raise RetriableError("simulated: no answer about notes")
 
 
 class SimLog:
@@ -257,21 +308,29 @@ class SimLog:
         await self._call(RetriableError)
         return self._partition.log_start, self._partition.last_stable_offset
 
-    async def read(self, start: Offset, end: Offset) -> AsyncGenerator[Sequence[LogRecord], None]:
+    async def offset_at(self, timestamp_ms: int) -> Offset:
         """See PartitionLog."""
-        position = start
-        while position < end:
+        await self._call(RetriableError)
+        return self._partition.offset_at(timestamp_ms)
+
+    async def read(
+        self, start: Offset, end: Offset, *, records_max: int | None = None
+    ) -> AsyncGenerator[Sequence[LogRecord], None]:
+        """See PartitionLog."""
+        position, left = start, end - start if records_max is None else records_max
+        while position < end and left > 0:
             await self._call(RetriableError)
             partition = self._partition
             if position < partition.log_start:
                 self._report.warning(
                     "reading from the log start", asked=position, log_start=partition.log_start
                 )
-            batch = partition.between(position, min(end, partition.last_stable_offset))[:READ_RECORDS_MAX]
+            found = partition.between(position, min(end, partition.last_stable_offset))
+            batch = found[: min(READ_RECORDS_MAX, left)]
             if not batch:
                 return
             yield batch
-            position = batch[-1].offset + 1
+            position, left = batch[-1].offset + 1, left - len(batch)
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         """See PartitionLog."""
@@ -280,6 +339,8 @@ class SimLog:
         if epoch is None:
             raise NotAppendedError("this writer has not fenced the partition since its last error")
         await self._call(NotAppendedError)
+        if self._dice.says(self._dice.faults.rival):
+            self._partition.fence()
         base = self._begin(epoch, records)
         self._store.crashpoint("append")
         await self._dice.step()
@@ -324,6 +385,8 @@ class SimLog:
         if partition.outage_calls > 0:
             partition.outage_calls -= 1
             raise refusal("simulated: the log is unavailable")
+        if dice.says(dice.faults.leak_cancel):
+            raise asyncio.CancelledError
         if not self._store.is_available:
             raise refusal("the simulated log is unavailable")
         if partition.marker_due is not None and dice.says(0.5):

@@ -209,7 +209,6 @@ class IndexContract:
         assert index.state == EMPTY_STATE._replace(applied_offset=40)
         assert list(index.steps) == []
         assert index.lookup([key_of(i) for i in range(10)]) == [None] * 10
-        assert index.covers(0)
 
     def test_reset_survives_reopening(self, store: IndexStore, index: DedupeIndex) -> None:
         index.apply(update_of(0, 10, new_steps=[Step(10, 0, 0)]))
@@ -279,18 +278,25 @@ class IndexContract:
 
     # ---- covers and figures
 
-    def test_nothing_dropped_covers_everything(self, store: IndexStore, index: DedupeIndex) -> None:
+    def test_index_covers_what_is_not_below_its_beginning(
+        self, store: IndexStore, index: DedupeIndex
+    ) -> None:
         index.reset(100)
+        assert [index.covers(offset) for offset in (0, 99, 100, 101)] == [False, False, True, True]
         index.apply(update_of(100, 1_000))
-        assert index.covers(0)
-        assert index.covers(100)
-        assert index.covers(1_000_000)
+        assert [index.covers(offset) for offset in (0, 99, 100, 1_000_000)] == [False, False, True, True]
         index.close()
 
         reopened = store.open(IDENTITY)
 
-        assert reopened.covers(0)
+        assert [reopened.covers(offset) for offset in (0, 99, 100, 1_000_000)] == [False, False, True, True]
         reopened.close()
+
+    def test_index_of_the_whole_log_covers_everything(self, index: DedupeIndex) -> None:
+        index.apply(update_of(0, 1_000))
+
+        assert index.covers(0)
+        assert index.covers(1_000_000)
 
     def test_figures_follow_the_entries(self, store: IndexStore, index: DedupeIndex) -> None:
         index.apply(update_of(0, 1_000))

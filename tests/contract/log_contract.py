@@ -15,7 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
-from dedupe.log import Crashpoint, LogStore, PartitionLog, no_crashpoint
+from dedupe.log import NOTE_BYTES_MAX, Crashpoint, LogStore, PartitionLog, no_crashpoint
 from dedupe.types import Headers, LogRecord, NewRecord, Offset
 
 PARTITIONS = 2
@@ -101,10 +101,12 @@ def at(base: Offset, records: Sequence[NewRecord]) -> list[LogRecord]:
     return [LogRecord(base + place, *record) for place, record in enumerate(records)]
 
 
-async def read_all(log: PartitionLog, start: Offset, end: Offset) -> list[LogRecord]:
-    """Return all records of [start, end)."""
+async def read_all(
+    log: PartitionLog, start: Offset, end: Offset, *, records_max: int | None = None
+) -> list[LogRecord]:
+    """Return all records of [start, end), or the first few."""
     found: list[LogRecord] = []
-    async with asyncio.timeout(20), aclosing(log.read(start, end)) as batches:
+    async with asyncio.timeout(20), aclosing(log.read(start, end, records_max=records_max)) as batches:
         async for batch in batches:
             assert batch, "batches are never empty"
             found += batch
@@ -126,6 +128,24 @@ async def assert_holds(log: PartitionLog, expected: Sequence[LogRecord], *, star
     end = await visible_end(log, expected[-1].offset + 1 if expected else 0)
     found = await read_all(log, start, end)
     assert found == list(expected), f"found {found[:3]}... of {len(found)}, expected {len(expected)}"
+
+
+async def keep(store: LogStore, name: str, topic: str, partition: int, text: str) -> None:
+    """Keep a note as a gateway does: again, while the log says that it cannot now."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await store.note(name, topic, partition, text)
+            except RetriableError:
+                await asyncio.sleep(0.05)
+
+
+async def assert_offset_at(log: PartitionLog, timestamp_ms: int, records: Sequence[LogRecord]) -> None:
+    """Of the partition's records, exactly the older ones may be skipped for a timestamp."""
+    end = await visible_end(log, records[-1].offset + 1)
+    first = await log.offset_at(timestamp_ms)
+    assert first <= next((record.offset for record in records if record.timestamp_ms >= timestamp_ms), end)
+    assert all(record.timestamp_ms < timestamp_ms for record in records if record.offset < first)
 
 
 async def fenced(world: LogWorld, partition: int = 0) -> PartitionLog:
@@ -207,6 +227,63 @@ class LogContract:
         assert [record.offset for record in await read_all(log, base + 1, end)] == [base + 1]
         assert await read_all(log, base + 2, end) == []
 
+    async def test_short_read_returns_the_first_records_only(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        records = records_of(0, 300)
+        base = await log.append(records)
+        expected = at(base, records)
+        end = await visible_end(log, base + 300)
+
+        assert await read_all(log, base, end, records_max=1) == expected[:1]
+        assert await read_all(log, base + 2, end, records_max=250) == expected[2:252]
+        assert await read_all(log, base + 298, end, records_max=3) == expected[298:]
+        assert await read_all(log, base + 2, base + 4, records_max=3) == expected[2:4]
+        assert await read_all(log, base, end, records_max=0) == []
+
+    async def test_short_read_returns_a_record_of_any_size(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        records = [NewRecord(START_MS, b"large", bytes(700_000), headers_of(0)), *records_of(0, 1)]
+        base = await log.append(records)
+
+        found = await read_all(log, base, await visible_end(log, base + 2), records_max=1)
+
+        assert found == at(base, records)[:1]
+
+    async def test_offset_at_lies_behind_older_records_and_no_newer_one(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        records: list[LogRecord] = []
+        for number in (0, 10, 20):
+            records += at(await log.append(records_of(number, 3)), records_of(number, 3))
+
+        for number in (-START_MS, -START_MS - 1, -START_MS - 2, -1, 0, 1, 5, 10, 12, 13, 20, 22, 23, 10**12):
+            await assert_offset_at(log, START_MS + number, records)
+
+    async def test_offset_at_with_no_record_as_new_leaves_nothing_to_read(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        assert await log.offset_at(START_MS) == 0
+        base = await log.append(records_of(0, 3))
+        end = await visible_end(log, base + 3)
+
+        first = await log.offset_at(START_MS + 3)
+
+        assert base + 3 <= first <= end
+        assert await read_all(log, first, end) == []
+
+    async def test_offset_at_sees_no_record_before_its_commit(self, world: LogWorld) -> None:
+        await interrupted(world, records_of(0, 3), "append")
+        reader = await world.log()
+
+        assert await reader.offset_at(START_MS) == 0
+
+    async def test_offset_at_begins_at_the_log_start(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        base = await log.append(records_of(0, 6))
+        kept = at(base, records_of(0, 6))[4]
+        await visible_end(log, base + 6)
+        await world.trim(0, kept)
+
+        assert await log.offset_at(START_MS) == kept.offset
+
     async def test_reading_while_others_append_sees_every_record_once(self, world: LogWorld) -> None:
         writer = await fenced(world)
         reader = await world.log()
@@ -228,6 +305,45 @@ class LogContract:
 
         assert [record[1:] for record in found] == records_of(0, 200)
         await assert_holds(writer, found)
+
+    # ---- notes
+
+    async def test_note_is_found_by_every_process(self, world: LogWorld) -> None:
+        writer, reader = await world.open(), await world.open()
+        text = "ü" * (NOTE_BYTES_MAX // 2)
+
+        await keep(writer, "pin", world.topic, 1, text)
+
+        assert await reader.notes("pin", world.topic) == {1: text}
+
+    async def test_note_takes_the_place_of_its_predecessor(self, world: LogWorld) -> None:
+        first, second = await world.open(), await world.open()
+        await keep(first, "pin", world.topic, 0, "old")
+        await keep(second, "pin", world.topic, 0, "")
+
+        assert await first.notes("pin", world.topic) == {0: ""}
+
+    async def test_notes_of_other_names_partitions_and_topics_are_left_alone(self, world: LogWorld) -> None:
+        store = await world.open()
+        await keep(store, "pin", world.topic, 0, "a")
+        await keep(store, "pin", world.topic, 1, "b")
+        await keep(store, "trim", world.topic, 0, "c")
+        await keep(store, "pin", world.topic, 0, "d")
+
+        assert await store.notes("pin", world.topic) == {0: "d", 1: "b"}
+        assert await store.notes("trim", world.topic) == {0: "c"}
+        assert await store.notes("other", world.topic) == {}
+        assert await store.notes("pin", "nobody-made-this") == {}
+
+    async def test_note_changes_nothing_in_the_log(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        base = await log.append(records_of(0, 1))
+        store = await world.open()
+
+        await keep(store, "pin", world.topic, 0, "a")
+
+        after = await log.append(records_of(1, 1))
+        await assert_holds(log, [*at(base, records_of(0, 1)), *at(after, records_of(1, 1))])
 
     # ---- transactions that do not end well
 

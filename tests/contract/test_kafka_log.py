@@ -1,16 +1,29 @@
 """KafkaLog keeps the contract, on a real broker."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
-from dedupe.adapters.kafka_log import KafkaConfig, KafkaStore
+from dedupe.adapters import kafka_log
+from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaStore
+from dedupe.errors import RetriableError
 from dedupe.log import Crashpoint
 from dedupe.types import LogRecord
 from tests.conftest import TopicFactory
-from tests.contract.log_contract import PARTITIONS, LogContract, LogWorld
+from tests.contract.log_contract import (
+    PARTITIONS,
+    LogContract,
+    LogWorld,
+    at,
+    fenced,
+    read_all,
+    records_of,
+    visible_end,
+)
 
 
 class KafkaWorld(LogWorld):
@@ -29,7 +42,9 @@ class KafkaWorld(LogWorld):
     async def trim(self, partition: int, first_kept: LogRecord) -> None:
         """See LogWorld."""
         place = TopicPartition(self.topic, partition)
-        await self._store.admin.delete_records({place: RecordsToDelete(first_kept.offset)})
+        await self._store.cluster.ask(
+            lambda admin: admin.delete_records({place: RecordsToDelete(first_kept.offset)})
+        )
 
 
 @pytest.fixture
@@ -43,3 +58,22 @@ async def world(kafka_bootstrap: str, topic: TopicFactory) -> AsyncIterator[Kafk
 
 class TestKafkaLog(LogContract):
     """The contract."""
+
+
+async def test_retention_during_a_read_skips_nothing_that_is_kept(
+    world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_log, "FETCH_BYTES_MAX", 1)  # a fetch is one transaction then
+    log = await fenced(world)
+    bases = [await log.append(records_of(number, 1)) for number in range(5)]
+    end = await visible_end(log, bases[-1] + 1)
+
+    async with aclosing(log.read(0, end)) as batches:
+        await anext(batches)
+        # The second one may have been fetched already, the third is not.
+        await world.trim(0, at(bases[3], records_of(3, 1))[0])
+        with pytest.raises(RetriableError, match="OffsetOutOfRange"):
+            async for _ in batches:
+                pass
+
+    assert [record.offset for record in await read_all(log, 0, end)] == bases[3:]

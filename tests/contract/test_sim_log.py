@@ -191,10 +191,31 @@ async def test_unavailable_log_takes_nothing(world: SimWorld) -> None:
     with pytest.raises(RetriableError):
         await read_all(log, 0, 1)
     with pytest.raises(RetriableError):
+        await log.offset_at(0)
+    with pytest.raises(RetriableError):
         await store.partitions_of(TOPIC)
+    with pytest.raises(RetriableError):
+        await store.notes("pin", TOPIC)
+    with pytest.raises(RetriableError):
+        await store.note("pin", TOPIC, 0, "a")
 
     store.is_available = True
+    assert await store.notes("pin", TOPIC) == {}
     assert await log.bounds() == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("faults", "kept"), [(SimFaults(unavailable=1.0), {}), (SimFaults(lose_reply=1.0), {0: "a"})]
+)
+async def test_note_that_failed_is_kept_only_if_its_reply_was_lost(
+    faults: SimFaults, kept: dict[int, str], world: SimWorld
+) -> None:
+    world.store.dice.faults = faults
+    with pytest.raises(RetriableError):
+        await world.store.note("pin", TOPIC, 0, "a")
+    world.store.dice.faults = NO_FAULTS
+
+    assert await world.store.another().notes("pin", TOPIC) == kept
 
 
 async def test_outage_lasts_for_some_calls_and_ends(world: SimWorld) -> None:

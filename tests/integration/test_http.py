@@ -16,7 +16,6 @@ import httpx
 import orjson
 import pytest
 
-from dedupe.identity import canonical_content, fingerprint_of
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post, stored
 
@@ -152,20 +151,6 @@ def test_idempotency_key_makes_events_without_id_repeatable(client: httpx.Client
     for bad in ("", "x" * 256):
         answer = post(client, "/v1/events", request, **{"Idempotency-Key": bad})
         assert (answer.status_code, answer.json()["code"]) == (400, "idempotency_key_invalid")
-
-
-def test_stored_events_sent_again_are_known_by_their_fingerprints(client: httpx.Client) -> None:
-    first, other = new_event(), new_event()
-    known_by = [fingerprint_of(canonical_content(event)).hex() for event in (first, other)]
-    post(client, "/v1/events", first)
-    again = [first | {"context": {"ip": "203.0.113.9"}}, other | {"context": {"ip": "203.0.113.9"}}]
-    headers = {"Gateway-Fingerprints": ",".join(known_by)}
-    answer = post(client, "/v1/events", again, **headers)
-    assert (answer.headers["Gateway-Accepted"], answer.headers["Gateway-Duplicates"]) == ("1", "1")
-    assert post(client, "/v1/events", [first, other]).content == answer.content
-    for bad in ("", known_by[0], f"{known_by[0]},{known_by[1]},", "00,11", "x" * 16 + "," + known_by[0]):
-        refused = post(client, "/v1/events", again, **{"Gateway-Fingerprints": bad})
-        assert (refused.status_code, refused.json()["code"]) == (400, "fingerprints_invalid")
 
 
 # ---- bodies

@@ -4,19 +4,25 @@ not, says so truthfully, and never becomes part of a later one.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.protocol.transaction import AddPartitionsToTxnRequest
 
-from dedupe.adapters.kafka_log import KafkaConfig, KafkaLog, KafkaStore
-from dedupe.errors import NotAppendedError, OutcomeUnknownError
+from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
+from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.types import NewRecord
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.kafka_proxy import Api, Fault, KafkaProxy
 from tests.support.processes import HOST, free_port
 
-TOPIC = "taint"
+pytestmark = pytest.mark.kafka
+
+NO_ERROR = "error_code=0"  # otherwise the last transaction's markers are still being written
 
 
 @pytest.fixture(scope="module")
@@ -107,11 +113,83 @@ async def test_late_request_of_an_abandoned_transaction_changes_nothing(
     assert await keys(log) == ["first", "third", "fourth"]
 
 
-async def test_foreign_record_is_noticed_before_the_commit(
-    proxied_broker: tuple[KafkaBroker, int], log: KafkaLog, tmp_path: Path
-) -> None:
-    from aiokafka import AIOKafkaProducer
+async def test_request_that_was_answered_twice_is_not_trusted(log: KafkaLog) -> None:
+    transactor = log._transactor
+    assert transactor is not None
+    client: Any = transactor._producer.client
+    watched_send = client.send
 
+    async def send_twice(node_id: int, request: Any, **more: Any) -> Any:
+        answer = await watched_send(node_id, request, **more)
+        if isinstance(request, AddPartitionsToTxnRequest) and NO_ERROR in str(answer):
+            answer = await watched_send(node_id, request, **more)
+        return answer
+
+    client.send = send_twice
+    with pytest.raises(OutcomeUnknownError, match="sent twice"):
+        await log.append([record("second")])
+    assert await keys(log) == ["first", "second"]
+
+
+@pytest.mark.parametrize("is_given_up", [True, False])
+async def test_late_fence_of_its_own_is_not_taken_for_another_gateway(
+    is_given_up: bool, proxy: KafkaProxy, log: KafkaLog
+) -> None:
+    proxy.inject(Api.INIT_PRODUCER_ID, Fault.HOLD_REQUEST)
+    if is_given_up:
+        await give_up(log.fence(), when=lambda: proxy.is_holding)
+    await log.fence()  # also where the client has asked twice by itself
+    await asyncio.wait_for(proxy.release(), 10)
+
+    with pytest.raises(NotAppendedError, match="an earlier attempt of its own"):
+        await log.append([record("second")])
+
+    await log.fence()
+    await log.append([record("third")])
+    assert await fenced_by_a_rival(log)
+    assert await keys(log) == ["first", "third"]
+
+
+async def test_fence_of_a_rival_is_not_taken_for_its_own(log: KafkaLog) -> None:
+    assert await fenced_by_a_rival(log)
+
+
+async def give_up(call: Coroutine[Any, Any, object], *, when: Callable[[], bool]) -> None:
+    task = asyncio.ensure_future(call)
+    async with asyncio.timeout(10):
+        while not when():
+            await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def fenced_by_a_rival(log: KafkaLog) -> bool:
+    """Whether another writer that takes over is noticed as such."""
+    rival = log._store.partition_log(log._tp.topic, 0)
+    await rival.fence()
+    await rival.close()
+    with pytest.raises(RetriableError) as caught:
+        await log.append([record("refused")])
+    return isinstance(caught.value, FencedError)
+
+
+async def test_records_that_fit_into_no_batch_are_refused_whole(log: KafkaLog) -> None:
+    store = await KafkaStore.open(replace(log._config, batch_bytes_max=1000))
+    small = store.partition_log(log._tp.topic, 0)
+    await small.fence()
+
+    with pytest.raises(NotAppendedError, match="do not fit"):
+        await small.append([NewRecord(1, b"large", bytes(900), []) for _ in range(4)])
+
+    assert await keys(small) == ["first"]
+    await small.close()
+    await store.close()
+
+
+async def test_foreign_record_is_noticed_before_the_commit(
+    proxied_broker: tuple[KafkaBroker, int], log: KafkaLog
+) -> None:
     topic = log._tp.topic
     foreign = AIOKafkaProducer(bootstrap_servers=f"{HOST}:{proxied_broker[1]}")
     await foreign.start()

@@ -4,6 +4,7 @@ sentence each and all at once; development creates what is missing and warns onc
 starts against another partition count.
 """
 
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from dedupe.adapters import kafka_topics
-from dedupe.adapters.kafka_log import KafkaConfig, KafkaStore
+from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
-from dedupe.errors import ConfigurationError, RetriableError
+from dedupe.errors import ConfigurationError, NotAppendedError, RetriableError
+from dedupe.types import NewRecord
 from tests.conftest import TopicFactory
 from tests.support.client import Client
 from tests.support.gateway import Gateway
@@ -25,7 +28,11 @@ from tests.support.verdict import assert_exactly_once, read_kafka
 
 DAY_MS = 86_400_000
 DEMANDS = Demands(retention_ms=8 * DAY_MS, batch_bytes_max=900 * 1024, transaction_timeout_ms=30_000)
-SAFE = {"retention.ms": str(8 * DAY_MS), "min.insync.replicas": "2"}
+SAFE = {
+    "retention.ms": str(8 * DAY_MS),
+    "min.insync.replicas": "2",
+    "message.timestamp.before.max.ms": str(DAY_MS),
+}
 
 REPLICATION = "replication factor is 1, must be at least 3"
 BROKER = [
@@ -60,6 +67,10 @@ def prepare(store: KafkaStore) -> Prepare:
     return run
 
 
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
 def spec_of(topic: str, partitions: int = 1) -> TopicSpec:
     return TopicSpec(topic, partitions, "GATEWAY_PARTITIONS")
 
@@ -80,6 +91,7 @@ async def refusals(prepare: Prepare, *specs: TopicSpec, **more: Any) -> list[str
         ("retention.bytes", "1000000000", "must be -1: "),
         ("message.timestamp.type", "LogAppendTime", "must be CreateTime: "),
         ("message.timestamp.after.max.ms", "3600001", "must be at most 3600000: "),
+        ("message.timestamp.before.max.ms", "86400001", "must be at most 86400000: "),
         ("max.message.bytes", "921599", "must be at least 921600 (GATEWAY_BATCH_BYTES_MAX): "),
         ("unclean.leader.election.enable", "true", "must be false: "),
         ("min.insync.replicas", "1", "must be at least 2: "),
@@ -111,6 +123,7 @@ async def test_everything_that_is_wrong_is_said_at_once(topic: TopicFactory, pre
             f"topic {first}: cleanup.policy is compact, ",
             f"topic {first}: retention.ms is 604800000, ",
             f"topic {first}: retention.bytes is 1, ",
+            f"topic {first}: message.timestamp.before.max.ms is 9223372036854775807, ",
             f"topic {first}: max.message.bytes is 1048588, ",
             f"topic {first}: min.insync.replicas is 1, ",
             "broker 1: transaction.max.timeout.ms is 900000, must be at least 900001 ",
@@ -126,6 +139,24 @@ async def test_development_creates_what_is_missing_and_as_safe_as_one_broker_can
     for _ in range(2):
         assert_sentences(await warnings(prepare, spec_of(name, 3), demands=demands), expected)
     assert_sentences(await refusals(prepare, spec_of(name, 3), demands=demands), expected)
+
+
+@pytest.mark.parametrize("off_ms", [-9 * DAY_MS, -2 * 3_600_000, 2 * 3_600_000])
+async def test_record_of_a_wrong_clock_is_refused_and_the_clock_blamed(
+    off_ms: int, prepare: Prepare, store: KafkaStore
+) -> None:
+    name = f"made-{uuid.uuid4().hex[:12]}"
+    await prepare(spec_of(name), is_development=True)
+    log = store.partition_log(name, 0)
+    await log.fence()
+
+    with pytest.raises(NotAppendedError, match="the clock of this machine or of the broker is wrong"):
+        await log.append([NewRecord(now_ms() + off_ms, b"id", b"", [])])
+
+    end = await log.fence()
+    base = await log.append([NewRecord(now_ms() - 1_800_000, b"id", b"", [])])
+    assert base == end
+    await log.close()
 
 
 @pytest.mark.parametrize("is_development", [True, False])

@@ -62,8 +62,24 @@ def test_slips_in_a_path_are_forgiven_without_a_redirect(gateway: Gateway, path:
     assert (answer.status_code, answer.content) == (200, SUCCESS)
 
 
+@pytest.mark.parametrize("path", [path.template for path in PATHS if "{" not in path.template])
+def test_host_with_the_version_is_forgiven(client: httpx.Client, path: str) -> None:
+    """As an SDK asks that was given https://host/v1 for its host."""
+    send = httpx.Client.get if path in ("/sourceConfig", "/openapi.json") else httpx.Client.post
+    assert send(client, f"/v1{path}").status_code != 404
+    if path in BATCH_PATHS:
+        assert post(client, f"/v1{path}/", {"batch": [new_event()]}).headers["Gateway-Accepted"] == "1"
+
+
+def test_parameter_is_found_behind_a_host_with_the_version(client: httpx.Client) -> None:
+    settings = client.get("/v1/v1/projects/key%2Fof/settings").json()
+    assert settings["integrations"]["Segment.io"]["apiKey"] == "key/of"
+    assert client.get("/v1/pixel/v1/page?event=seen").headers["Gateway-Accepted"] == "1"
+
+
 @pytest.mark.parametrize(
-    "path", ["/v1/v1/batch", "/v1", "//", "/v2/batch", "/v1/batch/t", "/api/s", "/v1%20/t"]
+    "path",
+    ["/v1/v1/v1/batch", "/v1", "/v1/v1", "//", "/v2/batch", "/v1/batch/t", "/api/s", "/v1%20/t", "/v1/v1x/t"],
 )
 def test_no_other_slip_is_forgiven(client: httpx.Client, path: str) -> None:
     assert post(client, path, new_event()).status_code == 404

@@ -149,5 +149,27 @@ def test_folder_of_a_newer_version_is_refused(own_gateway: Gateway) -> None:
         assert b"has format 2, this gateway knows up to 1" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_lost_log_beside_its_index_is_refused_until_the_index_is_given_up(
+    own_gateway: Gateway, is_empty: bool
+) -> None:
+    own_gateway.start()
+    httpx.post(f"{own_gateway.url}/v1/events", content=orjson.dumps(new_event()), auth=AUTH)
+    own_gateway.kill()
+    left = own_gateway.data / "log.sqlite-wal"
+    (own_gateway.data / "log.sqlite").unlink()
+    if is_empty:
+        (own_gateway.data / "log.sqlite").touch()
+
+    done = cli(own_gateway, "serve")
+
+    assert done.returncode == 2
+    assert b"restore it from a backup" in done.stderr.splitlines()[-1]
+    assert left.exists()
+    own_gateway.delete_index()
+    own_gateway.start()
+    assert stored(own_gateway) == []
+
+
 def test_version_is_printed(gateway: Gateway) -> None:
     assert cli(gateway, "--version").stdout.decode().strip() == gateway.stats()["version"]

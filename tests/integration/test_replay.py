@@ -85,3 +85,9 @@ async def test_event_is_given_up_after_its_tries() -> None:
 async def test_answer_of_a_stranger_is_no_verdict() -> None:
     with pytest.raises(ConfigurationError, match="does not answer like a gateway"):
         await send_to([NO_GATEWAY])
+
+
+@pytest.mark.parametrize(("status", "code"), [("401 x", b"invalid_write_key"), ("403 x", b"scope_missing")])
+async def test_key_that_may_not_send_ends_the_replay(status: str, code: bytes) -> None:
+    with pytest.raises(ConfigurationError, match="does not accept this write key"):
+        await send_to([answer_of(status, b'{"code":"%b","message":"x"}' % code)])

@@ -12,15 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rocksdict import Options, Rdict
 
-from dedupe.adapters.rocks_database import FILE_BYTES_PER_KEY, Tuning, tuning_for
+from dedupe.adapters.rocks_database import FILE_BYTES_PER_KEY, FILES_BESIDE, Tuning, translate, tuning_for
 from dedupe.adapters.rocks_index import LANE_BYTES_MIN, RocksIndex, RocksStore
-from dedupe.errors import ConfigurationError, IndexCorruptError, RetriableError
+from dedupe.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError, RetriableError
 from dedupe.index import EMPTY_STATE, IndexState, IndexUpdate
 from dedupe.recovery import index_update
 from dedupe.types import Entry
@@ -130,6 +131,29 @@ def test_cut_and_missing_tables_are_refused(tmp_path: Path) -> None:
     only_tables = sorted(path.glob("*.sst"))
     only_tables[0].unlink()
     assert outcome_of(path, written=40 * BATCH) == "refused"
+
+
+def test_step_list_that_cannot_be_read_to_its_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    steps = [Step(offset, offset, offset) for offset in range(4_000)]
+    index = RocksIndex(path, IDENTITY, SMALL)
+    index.apply(update_of(0, len(steps), new_steps=steps))
+    index.close()
+    table = min(path.glob("*.sst"), key=lambda file: file.stat().st_size)
+    content = table.read_bytes()
+    refused = 0
+
+    for position in range(0, len(content), len(content) // 40):
+        table.write_bytes(with_flipped_bit(content, position))
+        try:
+            index = RocksIndex(path, IDENTITY, SMALL)
+        except IndexCorruptError:
+            refused += 1
+            continue
+        assert list(index.steps) == steps
+        index.close()
+
+    assert refused > 20
 
 
 def test_damaged_file_list_is_refused_or_older(tmp_path: Path) -> None:
@@ -264,12 +288,83 @@ def test_folder_that_is_not_an_index_is_refused_until_discarded(tmp_path: Path) 
     index.close()
 
 
+def test_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "index").touch()
+
+    with pytest.raises(IndexCorruptError, match="Not a directory"):
+        RocksIndex(tmp_path / "index", IDENTITY, SMALL)
+
+
+def test_folder_of_another_lane_is_refused(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path, lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=KEYS_MAX)
+    neighbour = IDENTITY._replace(partition=4)
+    index = store.open(neighbour)
+    index.apply(update_of(0, BATCH))
+    index.close()
+    store.close()
+    shutil.copytree(tmp_path / IDENTITY.topic / "4", tmp_path / IDENTITY.topic / "3")
+
+    with pytest.raises(IndexCorruptError, match="partition"):
+        RocksIndex(tmp_path / IDENTITY.topic / "3", IDENTITY, SMALL)
+
+
+def test_half_deleted_folder_is_never_believed(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    image = image_of(build(path, batches=120, tuning=TINY), path)
+    names = sorted(file.name for file in image.iterdir())
+    copy = tmp_path / "copy"
+    for deleted in range(1, len(names)):
+        for kept in (names[deleted:], names[:-deleted]):
+            shutil.copytree(image, copy)
+            for name in set(names) - set(kept):
+                (copy / name).unlink()
+            assert outcome_of(copy, written=120 * BATCH) in {"refused", "older", "whole"}, kept
+            shutil.rmtree(copy)
+
+
 # ---- failing and locking
+
+# What RocksDB says, with the reasons of the C library.
+OF_THE_MACHINE = [
+    "IO error: No space left on device: While appending to file: i/000012.sst: No space left on device",
+    "IO error: While appending to file: i/000012.sst: Disk quota exceeded",
+    "IO error: While appending to file: i/000012.log: File too large",
+    "IO error: While open a file for random read: i/000012.sst: Too many open files",
+    "IO error: While open a file for random read: i/000012.sst: Too many open files in system",
+    "IO error: While open a file for appending: i/000012.log: Read-only file system",
+    "IO error: While open a file for random read: i/000012.sst: Permission denied",
+    "IO error: While mkdir if missing: i: Operation not permitted",
+    "IO error: While pread offset 0 len 53: i/000012.sst: Cannot allocate memory",
+    "IO error: While creating thread: i: Resource temporarily unavailable",
+    "IO error: While fdatasync: i/000012.log: Input/output error",
+    "IO error: While appending to file: i/000012.sst: Input/output error",
+    "IO error: While open a file for random read: i/000012.sst: Input/output error",
+]
+OF_THE_INDEX = [
+    "IO error: While pread offset 4096 len 4101: i/000012.sst: Input/output error",
+    "IO error: While reading file sequentially: i/MANIFEST-000005: Input/output error",
+    "IO error: No such file or directory: While open a file for random read: i/000012.sst: "
+    "No such file or directory",
+    "Corruption: block checksum mismatch: stored(context removed) = 1, computed = 2, type = 4",
+]
+
+
+@pytest.mark.parametrize("sentence", OF_THE_MACHINE)
+def test_condition_of_the_machine_keeps_the_index(sentence: str) -> None:
+    with pytest.raises(IndexUnavailableError):
+        translate(Exception(sentence), "cannot use i")
+
+
+@pytest.mark.parametrize("sentence", OF_THE_INDEX)
+def test_damage_of_the_index_ends_it(sentence: str) -> None:
+    with pytest.raises(IndexCorruptError):
+        translate(Exception(sentence), "cannot use i")
+
 
 FULL_DISK_PROCESS = """
 import resource, signal, sys
 from pathlib import Path
-from dedupe.errors import IndexCorruptError
+from dedupe.errors import IndexUnavailableError
 from tests.integration.test_rocks_index import build, key_of, update_of
 index = build(Path(sys.argv[1]), batches=4)
 state = index.state
@@ -285,7 +380,7 @@ uses = [
 for use in uses:
     try:
         use()
-    except IndexCorruptError:
+    except IndexUnavailableError:
         continue
     sys.exit("believed after a failed write")
 assert index.state == state
@@ -294,7 +389,7 @@ print("refused")
 """
 
 
-def test_failed_write_ends_the_use_of_the_index(tmp_path: Path) -> None:
+def test_failed_write_ends_the_use_of_the_index_and_keeps_it(tmp_path: Path) -> None:
     path = tmp_path / "index"
     written = subprocess.run(
         [sys.executable, "-c", FULL_DISK_PROCESS, path],
@@ -306,7 +401,7 @@ def test_failed_write_ends_the_use_of_the_index(tmp_path: Path) -> None:
     )
 
     assert written.stdout.splitlines()[-1:] == ["refused"], written.stderr
-    assert outcome_of(path, written=4 * BATCH) in {"refused", "whole"}
+    assert outcome_of(path, written=4 * BATCH) == "whole"
 
 
 NO_FILES_PROCESS = """
@@ -401,8 +496,8 @@ def test_error_still_at_hand_does_not_hold_the_lock(tmp_path: Path) -> None:
 
 def test_reset_of_a_failed_index_begins_anew(tmp_path: Path) -> None:
     index = build(tmp_path / "index", batches=1)
-    index._failure = "disk full"
-    with pytest.raises(IndexCorruptError):
+    index._failure = IndexUnavailableError("disk full")
+    with pytest.raises(IndexUnavailableError):
         index.lookup([key_of(0)])
 
     index.reset(7)
@@ -520,6 +615,29 @@ def test_little_restarts_leave_few_files(tmp_path: Path) -> None:
     index.close()
 
 
+def test_open_files_are_bounded_however_often_it_is_restarted(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    tuning = replace(TINY, files_bytes_max=1024 * 1024)
+    for restart in range(40):
+        index = RocksIndex(path, IDENTITY, tuning)
+        index.apply(update_of(restart * 2_400, 2_400))  # a file a little larger than a memtable
+        assert open_files_in(path) <= tuning.open_files_max
+        index.close()
+
+    index = RocksIndex(path, IDENTITY, tuning)
+    assert tuning.open_files_max == 16 + FILES_BESIDE
+    assert not index.covers(0)  # so it has as many files as it may
+    index.close()
+
+
+def open_files_in(path: Path) -> int:
+    count = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # RocksDB's threads close some meanwhile
+            count += str(link.readlink()).startswith(str(path))
+    return count
+
+
 def test_memory_is_divided_among_the_lanes() -> None:
     few = tuning_for(512 * 1024 * 1024 // 2, 1_000)
     many = tuning_for(512 * 1024 * 1024 // 64, 1_000)
@@ -563,7 +681,7 @@ def test_dropped_files_are_told_from_the_window(tmp_path: Path) -> None:
     assert index.lookup([key_of(i) for i in kept]) == [entry_of(i) for i in kept]
     assert index.lookup([key_of(i) for i in range(1_000)]) == [None] * 1_000
     index.reset(end)
-    assert index.covers(0)
+    assert index.covers(end)
     index.close()
 
 

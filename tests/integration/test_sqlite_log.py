@@ -462,6 +462,50 @@ async def test_read_batches_start_small_and_stay_within_the_limits(path: Path) -
     await store.close()
 
 
+async def test_read_of_a_few_records_fetches_no_more(store: SqliteStore) -> None:
+    log = await fenced(store)
+    await log.append(records(0, 1_000))
+
+    async with aclosing(log.read(5, 1_000, records_max=20)) as batches:
+        assert [numbers(batch) async for batch in batches] == [list(range(5, 21)), list(range(21, 25))]
+
+
+async def test_offset_at_is_that_of_the_first_record_as_new(store: SqliteStore) -> None:
+    log = await fenced(store)
+    assert await log.offset_at(0) == 0
+    await log.append(records(0, 300))
+    await log.append([record(500), record(500), record(500), record(700)])
+    await store.trim(TOPIC, 100, 10_000)
+
+    found = [await log.offset_at(at_ms) for at_ms in (0, 100, 101, 299, 300, 500, 501, 700, 701)]
+
+    assert found == [100, 100, 101, 299, 300, 300, 303, 303, 304]
+
+
+async def test_offset_at_of_a_missing_record_is_reported_as_corruption(
+    store: SqliteStore, path: Path
+) -> None:
+    log = await fenced(store)
+    await log.append(records(0, 10))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM records WHERE id = 5")
+
+    with pytest.raises(LogCorruptError):
+        await log.offset_at(9)
+
+
+async def test_newest_timestamp_is_that_of_all_topics(store: SqliteStore) -> None:
+    await store.create_topic("other", 1)
+    assert await store.newest_timestamp_ms() is None
+    await (await fenced(store, 3)).append(records(0, 5))
+    other = store.partition_log("other", 0)
+    await other.fence()
+    await other.append([record(17)])
+    await (await fenced(store, 7)).append(records(3, 9))
+
+    assert await store.newest_timestamp_ms() == 17
+
+
 async def test_missing_record_is_reported_as_corruption(store: SqliteStore, path: Path) -> None:
     log = await fenced(store)
     await log.append(records(0, 10))
@@ -492,6 +536,52 @@ async def test_header_of_no_record_format_is_refused(store: SqliteStore) -> None
 
     with pytest.raises(AssertionError):
         await log.append([NewRecord(0, b"", b"", [("gw", b""), ("source", b"")])])
+
+
+# ---- notes
+
+NOTE_TAKER = """
+import asyncio, sys
+from pathlib import Path
+from tests.integration.test_sqlite_log import TOPIC, SqliteStore
+
+async def main(path):
+    store = await SqliteStore.open(path)
+    for number in range(30):
+        await store.note("skip", TOPIC, 3, f"note {number}")
+    await store.close()
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+async def test_note_is_found_by_whoever_opens_the_log(store: SqliteStore, path: Path) -> None:
+    await store.note("skip", TOPIC, 3, "first")
+    await store.note("skip", TOPIC, 3, "second")
+    await store.note("skip", TOPIC, 0, "ü" * 2_000)
+    await store.note("skipped", TOPIC, 3, "of another name")
+    reader = await SqliteStore.open(path, read_only=True)
+
+    assert await reader.notes("skip", TOPIC) == {3: "second", 0: "ü" * 2_000}
+    assert await reader.notes("skip", "unknown") == {}
+    with pytest.raises(ConfigurationError):
+        await reader.note("skip", TOPIC, 3, "read-only")
+    with pytest.raises(ConfigurationError):
+        await store.note("skip", TOPIC, PARTITIONS, "of no partition")
+    await reader.close()
+
+
+async def test_another_process_keeps_notes_while_this_one_appends(store: SqliteStore, path: Path) -> None:
+    log = await fenced(store)
+    with python(NOTE_TAKER, path) as other:
+        count = 0
+        while other.poll() is None:
+            await log.append(records(count, 100))
+            count += 100
+        assert other.returncode == 0
+
+    assert await store.notes("skip", TOPIC) == {3: "note 29"}
+    assert await log.bounds() == (0, count)
 
 
 # ---- trimming

@@ -14,8 +14,9 @@ import httpx
 import orjson
 import yaml
 
+from dedupe.identity import canonical_content, fingerprint_of
 from tests.support.gateway import Gateway
-from tests.support.http import cli, new_event, post, stored
+from tests.support.http import AUTH, cli, new_event, post, stored
 
 
 def gateway_with(keys: Path, folder: Path, **settings: str) -> Gateway:
@@ -151,6 +152,57 @@ def test_new_key_and_its_entry_fit_together(tmp_path: Path) -> None:
     }
     assert cli(gateway, "keys", "hash", write_key).stdout.decode().strip() == entry["key_sha256"]
     assert cli(gateway, "keys", "hash", "").returncode == 2
+    assert cli(gateway, "keys", "hash", "cut:here").returncode == 2
+    scoped = cli(gateway, "keys", "new", "--scope", "ingest", "--scope", "replay").stdout.decode()
+    assert yaml.safe_load(scoped)[0]["scopes"] == ["ingest", "replay"]
     keys.write_text("\n".join(line for line in printed.splitlines() if not line.startswith("#")))
     with gateway:
         assert httpx.post(f"{gateway.url}/v1/batch", content=b'{"batch":[]}', auth=(write_key, "")).is_success
+
+
+def test_stored_events_sent_again_are_known_by_their_fingerprints(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {key: a-tool, source: web, scopes: [ingest, replay]}\n")
+    first, other = new_event(), new_event()
+    known_by = [fingerprint_of(canonical_content(event)).hex() for event in (first, other)]
+    again = [first | {"context": {"ip": "203.0.113.9"}}, other | {"context": {"ip": "203.0.113.9"}}]
+    with (
+        gateway_with(keys, tmp_path) as gateway,
+        httpx.Client(base_url=gateway.url, auth=("a-tool", "")) as tool,
+    ):
+        post(tool, "/v1/events", first)
+        answer = post(tool, "/v1/events", again, **{"Gateway-Fingerprints": ",".join(known_by)})
+        assert (answer.headers["Gateway-Accepted"], answer.headers["Gateway-Duplicates"]) == ("1", "1")
+        assert post(tool, "/v1/events", [first, other]).content == answer.content
+        for bad in ("", known_by[0], f"{known_by[0]},{known_by[1]},", "00,11", "x" * 16 + "," + known_by[0]):
+            refused = post(tool, "/v1/events", again, **{"Gateway-Fingerprints": bad})
+            assert (refused.status_code, refused.json()["code"]) == (400, "fingerprints_invalid")
+
+
+def test_public_key_cannot_make_an_event_to_come_a_duplicate(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {key: of-an-app, source: web}\n- {key: of-a-tool, source: web, scopes: [replay]}\n")
+    event = new_event()
+    forged = {"Gateway-Fingerprints": fingerprint_of(canonical_content(event)).hex()}
+    junk = {"messageId": event["messageId"]}
+    with gateway_with(keys, tmp_path) as gateway, httpx.Client(base_url=gateway.url) as client:
+
+        def send(key: str, document: dict[str, str], **headers: str) -> httpx.Response:
+            return post(client, f"/v1/events?writeKey={key}", document, **headers)
+
+        refused = [send("of-an-app", junk, **forged), send("of-a-tool", event)]
+        assert [(answer.status_code, answer.json()["code"]) for answer in refused] == [
+            (403, "scope_missing"),
+            (403, "scope_missing"),
+        ]
+        assert "replay" in refused[0].json()["message"]
+        assert send("of-an-app", event).headers["Gateway-Accepted"] == "1"
+        assert send("of-a-tool", junk, **forged).headers["Gateway-Duplicates"] == "1"
+        assert [found["value"]["event"] for found in stored(gateway)] == ["Tested"]
+
+
+def test_development_without_a_key_file_lets_nobody_replay(own_gateway: Gateway) -> None:
+    own_gateway.start()
+    with httpx.Client(base_url=own_gateway.url, auth=AUTH) as client:
+        answer = post(client, "/v1/events", new_event(), **{"Gateway-Fingerprints": "0" * 16})
+    assert (answer.status_code, answer.json()["code"]) == (403, "scope_missing")

@@ -3,22 +3,53 @@ Claim: on the whole corpus of hostile bodies Spark and the gateway agree: what i
 events, and which id each has.
 """
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
-from pyspark.sql import SparkSession
+import psycopg
+import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dedupe.types import NewRecord
+from pipeline.checks import examined
+from pipeline.deep import wrong_keys
 from pipeline.dirty import REJECTED, sorted_out
 from pipeline.io import Span, parse_source, read_records
+from pipeline.judge import collected, find, survey
+from pipeline.publisher import Target, publish
+from pipeline.schema import RECORD
+from pipeline.sinks.parquet_counts import ParquetCounts
+from pipeline.sinks.postgres import PostgresCounts
+from pipeline.transforms import KEY_CHARS_MAX, archived, sessions
 from tests.conftest import TopicFactory
 from tests.support.gateway import Gateway
 from tests.support.hostile import Hostile, read_corpus
 from tests.support.http import AUTH
+from tests.support.postgres import Postgres
 from tests.support.records import START_MS, fill_topic
 
 EVERYTHING = Span()
+MINUTE = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
+NASTY_VALUES = [
+    b'{"type":"\\u0000","userId":"\\u0000"}',
+    b'{"type":"%s","userId":"u"}' % (b"t" * 5_000),
+    b'{"type":"\\ud83d","userId":"\\ude00"}',
+    b'{"type":"\xff","userId":"\xff"}',
+    b'{"type":%s,"userId":%s}' % (b"9" * 5_000, b"9" * 5_000),
+    b'{"type":1e999,"userId":NaN}',
+    b'{"type":{"a":1},"userId":[{}]}',
+    b'{"type":%s%s}' % (b"[" * 2_000, b"]" * 2_000),
+    b'{"a":%s%s,"type":"late"}' % (b"[" * 2_000, b"]" * 2_000),
+    b"\xff\xfe\x00",
+    b"",
+    None,
+]
+NASTY_SOURCES = ["web", "a\x00b", "s" * 5_000, None]
+YEARS_US = [-1_000, 0, 253_402_300_800_000_000, 9_223_372_036_854_775_000]
+"""Before the epoch, its first moment, the year 10000, and later than Python, Postgres and ISO 8601 go."""
+
 LIMITS = {"event_too_large", "event_too_deep"}
 """Of the gateway alone; a job has to get over such an event, no more."""
 
@@ -68,3 +99,67 @@ def is_single(case: Hostile) -> bool:
         return False
     is_object = case.document.lstrip().startswith(b"{")
     return case.code is not None or (is_object and b'"batch"' not in case.document)
+
+
+@pytest.fixture(scope="module")
+def nasty(spark: SparkSession) -> DataFrame:
+    """Records as anybody could write them into a topic, in schema.RECORD."""
+    kinds = [(value, source, us) for value in NASTY_VALUES for source in NASTY_SOURCES for us in YEARS_US]
+    rows = [
+        ("events", 0, offset, us, b"\x00\xff", value, source, b"g" * (offset % 100))
+        for offset, (value, source, us) in enumerate(kinds)
+    ]
+    columns = "topic string, partition int, offset bigint, us bigint, key binary, value binary, source string"
+    frame = spark.createDataFrame(rows, f"{columns}, gw binary")
+    return frame.withColumn("timestamp", F.timestamp_micros("us")).select(*RECORD.names)
+
+
+def test_no_record_stops_the_counts(nasty: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "metadata").write_text('{"id":"a-query"}')
+    ParquetCounts(str(tmp_path / "counts"))(nasty, 0)
+    with Postgres() as server:
+        PostgresCounts(spark, server.url, str(tmp_path))(nasty, 0)
+        with psycopg.connect(server.url) as connection:
+            counts = connection.execute("SELECT source, type, events, minute FROM minute_counts").fetchall()
+    assert sum(events for _, _, events, _ in counts) == nasty.count()
+    stored = spark.read.parquet(f"{tmp_path}/counts/*").collect()
+    assert {(row["source"], row["type"], row["events"], row["minute"].astimezone(UTC)) for row in stored} == {
+        (source, type_, events, minute.astimezone(UTC)) for source, type_, events, minute in counts
+    }
+    assert {source for source, *_ in counts} == {"web", "a\ufffdb", "s" * KEY_CHARS_MAX, ""}
+    assert {minute.year for *_, minute in counts} == {1970, 9999}
+
+
+def test_no_record_stops_the_other_jobs(nasty: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
+    nasty.transform(archived).write.parquet(f"{tmp_path}/archive")
+    nasty.transform(sessions, timedelta(minutes=30), timedelta(hours=2)).write.parquet(f"{tmp_path}/sessions")
+    nasty.transform(sorted_out, "web").write.parquet(f"{tmp_path}/sorted")
+    judged = nasty.transform(examined, 8)
+    summaries, minutes = survey(judged, {})
+    found = find(judged, summaries, window=timedelta(days=7))
+    found |= collected(wrong_keys(nasty, secret=b"s" * 16, partitions=8))
+
+    assert spark.read.parquet(f"{tmp_path}/archive").count() == nasty.count()
+    assert spark.read.parquet(f"{tmp_path}/sorted").where(F.col("verdict") != REJECTED).count() == 0
+    assert {"foreign", "version"} <= set(found)
+    assert sum(minutes.values()) == nasty.count()
+
+
+def test_rejected_record_does_not_make_a_conflict_of_the_event_after_it(spark: SparkSession) -> None:
+    bad, good = b'{"messageId":"1","type":"\\u0000"}', b'{"messageId":"1","type":"track"}'
+    rows = [("t", 0, n, MINUTE, b"", value, "web", None) for n, value in enumerate([bad, good, good])]
+    judged = spark.createDataFrame(rows, RECORD).transform(sorted_out, "web").orderBy("offset")
+    assert [row["verdict"] for row in judged.collect()] == ["rejected", "original", "duplicate"]
+
+
+def test_records_that_are_no_events_do_not_stop_what_is_posted(
+    nasty: DataFrame, spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = [("t", 0, n, MINUTE, b"", b'{"messageId":"good-%d"}' % n, "web", None) for n in range(20)]
+    bad = nasty.where((F.col("source") == "web") & (F.year("timestamp") == 1970)).where(
+        ~F.col("value").contains(F.lit(b"type")) | F.col("value").isNull()
+    )
+    posted = bad.unionByName(spark.createDataFrame(rows, RECORD)).drop("gw")
+    with Gateway(tmp_path / "gateway") as gateway:
+        verdicts = publish(posted, Target(gateway.url, {}, None, 1))
+    assert (verdicts.accepted, verdicts.rejected) == (20, bad.count())

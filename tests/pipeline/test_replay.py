@@ -15,16 +15,31 @@ from tests.support.records import RecordMaker, fill_topic
 from tests.support.verdict import assert_sequences_whole, read_sqlite
 
 KEPT = {"retention.ms": "-1"}
+KEYS = """
+- {key: web, source: web, scopes: [ingest, replay]}
+- {key: app, source: app, scopes: [ingest, replay]}
+- {key: public, source: web}
+"""
 
 
-def test_log_of_one_gateway_is_replayed_into_another(job: JobRunner, tmp_path: Path) -> None:
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, str]:
+    """Settings of a gateway that lets stored events in."""
+    path = tmp_path / "replay-keys.yaml"
+    path.write_text(KEYS)
+    return {"GATEWAY_WRITE_KEYS_FILE": str(path)}
+
+
+def test_log_of_one_gateway_is_replayed_into_another(
+    job: JobRunner, keys: dict[str, str], tmp_path: Path
+) -> None:
     with Gateway(tmp_path / "old") as old, httpx.Client(base_url=old.url, auth=AUTH) as client:
         for _ in range(5):
             post(client, "/v1/events", {"batch": [new_event() for _ in range(30)]})
         post(client, "/v1/events", new_event(), **{"Authorization": "Basic YXBwOg=="})
     sent = read_sqlite(old.data)
 
-    with Gateway(tmp_path / "new", {"GATEWAY_PARTITIONS": "3"}) as new:
+    with Gateway(tmp_path / "new", keys | {"GATEWAY_PARTITIONS": "3"}) as new:
         command = ["replay", "--source", f"log://{old.data}", "--gateway", new.url]
         first = job(*command, "--checkpoint", tmp_path / "first", "--write-key", "web=web")
         again = job(*command, "--checkpoint", tmp_path / "first")
@@ -41,16 +56,18 @@ def test_log_of_one_gateway_is_replayed_into_another(job: JobRunner, tmp_path: P
     assert_sequences_whole(stored)
 
 
-def test_replayed_events_are_those_that_the_client_sent(job: JobRunner, tmp_path: Path) -> None:
+def test_replayed_events_are_those_that_the_client_sent(
+    job: JobRunner, keys: dict[str, str], tmp_path: Path
+) -> None:
     """What a gateway adds to an event makes it no other, there and for the retry of its client."""
     batch = {"batch": [new_event() for _ in range(30)], "context": {"app": {"name": "shop"}}}
-    with Gateway(tmp_path / "old") as old:
+    with Gateway(tmp_path / "old", keys) as old:
         with httpx.Client(base_url=old.url, auth=AUTH) as client:
             post(client, "/v1/batch", batch)
             post(client, "/v1/page", {"messageId": "without-type"})
         command = ["replay", "--source", f"log://{old.data}", "--write-key", "web=web"]
         there = job(*command, "--gateway", old.url, "--checkpoint", tmp_path / "there")
-        with Gateway(tmp_path / "new") as new, httpx.Client(base_url=new.url, auth=AUTH) as client:
+        with Gateway(tmp_path / "new", keys) as new, httpx.Client(base_url=new.url, auth=AUTH) as client:
             elsewhere = job(*command, "--gateway", new.url, "--checkpoint", tmp_path / "elsewhere")
             late = post(client, "/v1/batch", batch)
 
@@ -61,7 +78,12 @@ def test_replayed_events_are_those_that_the_client_sent(job: JobRunner, tmp_path
 
 @pytest.mark.parametrize("lake_format", ["parquet", "delta", "iceberg"])
 async def test_part_of_an_archive_is_replayed(
-    lake_format: str, job: JobRunner, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+    lake_format: str,
+    job: JobRunner,
+    keys: dict[str, str],
+    kafka_bootstrap: str,
+    topic: TopicFactory,
+    tmp_path: Path,
 ) -> None:
     name = await topic("archived", partitions=2, configs=KEPT)
     maker = RecordMaker(2, step_ms=60_000)
@@ -69,7 +91,7 @@ async def test_part_of_an_archive_is_replayed(
     source, out = f"kafka://{kafka_bootstrap}/{name}", tmp_path / "events"
     assert job("archive", "--source", source, "--out", out, "--format", lake_format, "--once").exit_code == 0
 
-    with Gateway(tmp_path / "gateway") as gateway:
+    with Gateway(tmp_path / "gateway", keys) as gateway:
         command = ["replay", "--source", f"{lake_format}://{out}", "--gateway", gateway.url]
         command += ["--since", "2026-01-01T00:30Z", "--until", "2026-01-01T01:00Z"]
         done = job(*command, "--checkpoint", tmp_path / "checkpoint")
@@ -82,7 +104,7 @@ async def test_part_of_an_archive_is_replayed(
 
 @pytest.mark.slow
 async def test_killed_replay_goes_on_and_stores_nothing_twice(
-    kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+    keys: dict[str, str], kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name = await topic("replayed", partitions=2, configs=KEPT)
     maker = RecordMaker(2)
@@ -92,7 +114,7 @@ async def test_killed_replay_goes_on_and_stores_nothing_twice(
         kafka_bootstrap, name, maker.lanes([*events, maker.event("in-session", session=session)])
     )
 
-    with Gateway(tmp_path / "gateway") as gateway:
+    with Gateway(tmp_path / "gateway", keys) as gateway:
         command: list[object] = [
             "replay",
             "--source",
@@ -116,18 +138,21 @@ async def test_killed_replay_goes_on_and_stores_nothing_twice(
     assert sorted(record.message_id for record in stored) == sorted(event.message_id for event in events)
 
 
-def test_gateway_that_refuses_ends_the_replay(job: JobRunner, tmp_path: Path) -> None:
-    keys = tmp_path / "keys.yaml"
-    keys.write_text("- {key: secret-key, source: web, name: Web}\n")
+@pytest.mark.parametrize(
+    ("key", "refusal"), [("unknown", "the gateway refused: 401"), ("public", "the gateway refused: 403")]
+)
+def test_gateway_that_refuses_ends_the_replay(
+    key: str, refusal: str, job: JobRunner, keys: dict[str, str], tmp_path: Path
+) -> None:
     with Gateway(tmp_path / "old") as old, httpx.Client(base_url=old.url, auth=AUTH) as client:
         post(client, "/v1/events", new_event())
-    with Gateway(tmp_path / "new", {"GATEWAY_WRITE_KEYS_FILE": str(keys)}) as new:
+    with Gateway(tmp_path / "new", keys) as new:
         command = ["replay", "--source", f"log://{old.data}", "--gateway", new.url]
         command += ["--checkpoint", str(tmp_path / "checkpoint")]
 
-        refused = job(*command)
-        let_in = job(*command, "--write-key", "web=secret-key")
+        refused = job(*command, "--write-key", f"web={key}")
+        let_in = job(*command, "--write-key", "web=web")
 
     assert refused.exit_code == 2
-    assert "the gateway refused: 401" in refused.stderr
+    assert refusal in refused.stderr
     assert let_in.stdout.startswith("1 accepted")

@@ -7,6 +7,7 @@ told is remembered, and `judge` compares it with the log.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -20,13 +21,16 @@ from dedupe.lane_context import IdentityGate, LaneContext, LaneTimes
 from dedupe.lane_queue import Outcome, QueueLimits
 from dedupe.lane_state import LaneState
 from dedupe.log import Crashpoint, no_crashpoint
+from dedupe.notes import PIN, SKIPS, Pin, Skips
+from dedupe.pinning import load_skips, pin
 from dedupe.quarantine import Quarantine
 from dedupe.record import parse_identity
 from dedupe.router import Router
 from dedupe.routing import partition_of
 from dedupe.sim.memory_index import MemoryStore
 from dedupe.sim.sim_log import SimFaults, SimStore
-from dedupe.types import Event, LogRecord, Stream
+from dedupe.supervisor import keep_running
+from dedupe.types import Event, LogRecord, NewRecord, Offset, Stream
 from dedupe.window import WindowPolicy
 
 CLEAN = Stream("events", 2)
@@ -63,14 +67,22 @@ class Place(NamedTuple):
 class World:
     """One deployment with all its clients."""
 
-    def __init__(self, *, faults: SimFaults | None = None, policy: WindowPolicy | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        faults: SimFaults | None = None,
+        policy: WindowPolicy | None = None,
+        times: LaneTimes = QUICK,
+    ) -> None:
         self.clock = ManualClock()
         self.identity = Identity(b"a secret of the simulation")
         self.log = SimStore(faults or SimFaults())
         self.disk = MemoryStore()
         self.policy = policy or WindowPolicy(window_ms=7 * 86_400_000, keys_max=1_000_000)
+        self.times = times
         self.told: dict[str, Place] = {}
         self.conflicts: set[tuple[str, bytes]] = set()
+        self.foreign: set[Place] = set()
         self.router: Router | None = None
         self._tasks: list[asyncio.Task[None]] = []
         for stream in (CLEAN, QUARANTINE):
@@ -79,16 +91,29 @@ class World:
     # ---- processes
 
     def boot(self, crashpoint: Crashpoint = no_crashpoint) -> Router:
-        """Start a process on what log and disk hold."""
+        """Start a process on what log and disk hold. Raises IdentityMismatchError, as the process does."""
+        for stream in (CLEAN, QUARANTINE):
+            for noted in self.log.noted(PIN, stream.topic).values():
+                Pin.decode(noted).check(stream, self.identity.check_value)
         self.router = self.build(crashpoint)
-        self._tasks = [asyncio.ensure_future(lane.run()) for lane in self.router.all_lanes]
+        self._tasks = [asyncio.ensure_future(keep_running(lane, pause_s=0)) for lane in self.router.all_lanes]
         return self.router
+
+    async def start(self) -> Router:
+        """Start a process and wait until it serves."""
+        router = self.boot()
+        await self.wait_until_active()
+        return router
 
     def build(self, crashpoint: Crashpoint = no_crashpoint) -> Router:
         """Return a process's router whose lanes do not run yet."""
         store = self.log.another(crashpoint=crashpoint)
-        gate = IdentityGate(CLEAN.partitions + QUARANTINE.partitions)
-        slots = asyncio.Semaphore(2)
+        streams = (CLEAN, QUARANTINE)
+        gate = IdentityGate(
+            CLEAN.partitions + QUARANTINE.partitions,
+            None if self.is_pinned else partial(pin, store, streams, self.identity),
+        )
+        slots, open_turn = asyncio.Semaphore(2), asyncio.Lock()
 
         def lanes_of(stream: Stream, first_number: int, crashpoint: Crashpoint) -> list[Lane]:
             context = LaneContext(
@@ -101,8 +126,10 @@ class World:
                 policy=self.policy,
                 gate=gate,
                 restore_slots=slots,
+                open_turn=open_turn,
+                load_skips=partial(load_skips, store, stream.topic),
                 limits=QueueLimits(batch_events_max=7),
-                times=QUICK,
+                times=self.times,
                 dice=Random(0),
                 crashpoint=crashpoint,
             )
@@ -114,6 +141,11 @@ class World:
         lanes = lanes_of(CLEAN, 0, crashpoint)
         quarantine_lanes = lanes_of(QUARANTINE, CLEAN.partitions, no_crashpoint)
         return Router(lanes, quarantine_lanes, Quarantine(self.identity, QUARANTINE))
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether an earlier process has pinned the log."""
+        return all(self.log.noted(PIN, stream.topic) for stream in (CLEAN, QUARANTINE))
 
     async def wait_until_active(self) -> None:
         """Wait until every lane serves, or one of them has ended."""
@@ -143,6 +175,29 @@ class World:
             task.done() and not task.cancelled() and isinstance(task.exception(), SimulatedCrashError)
             for task in self._tasks
         )
+
+    # ---- what befalls the log
+
+    def intrude(self, partition: int) -> Offset:
+        """Have somebody else write a record to a clean partition; return its offset."""
+        foreign = NewRecord(self.clock.ms, b"not ours", b"{}", [])
+        offset = self.log.partition(CLEAN.topic, partition).intrude(foreign)
+        self.foreign.add(Place(partition, offset))
+        return offset
+
+    def note_skips(self) -> None:
+        """Do what the operator does about it."""
+        for partition in {place.partition for place in self.foreign}:
+            ranges = [(place.offset, place.offset) for place in self.foreign if place.partition == partition]
+            self.log.noted(SKIPS, CLEAN.topic)[partition] = Skips(ranges).encoded()
+
+    def trim(self, partition: int, log_start: Offset) -> None:
+        """Have retention delete the oldest records; nobody may count on them any more."""
+        before = {record.key.decode() for record in self.committed()[partition]}
+        self.log.trim(CLEAN.topic, partition, log_start)
+        forgotten = before - {record.key.decode() for record in self.committed()[partition]}
+        self.told = {name: place for name, place in self.told.items() if name not in forgotten}
+        self.conflicts = {conflict for conflict in self.conflicts if conflict[0] not in forgotten}
 
     def index_identity(self, partition: int) -> IndexIdentity:
         """Return what names the index of one clean lane."""
@@ -194,8 +249,15 @@ class World:
     # ---- the verdict
 
     def committed(self, stream: Stream = CLEAN) -> list[list[LogRecord]]:
-        """Return the committed records of each partition."""
-        return [self.log.partition(stream.topic, n).records for n in range(stream.partitions)]
+        """Return the committed records of each partition, without those of somebody else."""
+        return [
+            [
+                record
+                for record in self.log.partition(stream.topic, n).records
+                if stream != CLEAN or Place(n, record.offset) not in self.foreign
+            ]
+            for n in range(stream.partitions)
+        ]
 
     def judge(self) -> None:
         """Everything acknowledged is where it was said to be, once; counters and sequences agree."""
@@ -206,7 +268,7 @@ class World:
                 message_id = record.key.decode()
                 assert message_id not in places, f"{message_id} is committed twice"
                 places[message_id] = Place(partition, record.offset)
-                assert parse_identity(record).lane_seq == number
+                assert parse_identity(record).lane_seq == parse_identity(records[0]).lane_seq + number
         for message_id, place in self.told.items():
             assert places.get(message_id) == place, f"{message_id} was acknowledged at {place}"
         quarantined = [

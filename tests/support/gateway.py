@@ -91,15 +91,19 @@ class Gateway:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self, *, crash: Crash | None = None, wait: bool = True) -> None:
-        """Start the process and wait until it is ready."""
+    def start(self, *, crash: Crash | None = None, wait: bool = True, stderr: int | None = None) -> None:
+        """Start the process and wait until it is ready. `stderr` is a descriptor, else the log file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [str(Path(sys.executable).with_name("gateway")), "serve"]
         if crash is not None:
             command = [sys.executable, "-m", "tests.support.gateway", crash.step, str(crash.hits)]
         with self.log_path.open("ab") as output:
             self._process = subprocess.Popen(
-                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                command,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output if stderr is None else stderr,
             )
         self._watcher = kill_when_parent_dies(self._process.pid)
         if wait:

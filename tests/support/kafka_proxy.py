@@ -39,6 +39,7 @@ class KafkaProxy(TCPServer):
         self._faults: dict[int, Fault] = {}
         self._held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._release = asyncio.Event()
+        self.is_holding = False
 
     def inject(self, api: Api, fault: Fault) -> None:
         self._faults[api] = fault
@@ -55,6 +56,7 @@ class KafkaProxy(TCPServer):
         try:
             held = await self._forward_requests(reader, upstream_writer, lost)
             if held is not None:
+                self.is_holding = True
                 answers.cancel()
                 await close(writer)
                 await self._release.wait()

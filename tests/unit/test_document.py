@@ -1,4 +1,4 @@
-"""Claim: halves of surrogate pairs become U+FFFD, and nothing else in a document changes."""
+"""Claim: halves of surrogate pairs become U+FFFD, numbers that are none null, and nothing else changes."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupe.document import ESCAPES_MAX, mend_surrogates
+from dedupe.document import ESCAPES_MAX, NO_NUMBERS_MAX, mend_numbers, mend_surrogates, read_document
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,46 @@ def test_work_on_one_document_is_bounded() -> None:
     document = b'"%s"' % (rb"\ud83d" * ESCAPES_MAX)
     assert mend_surrogates(document) == document
     assert orjson.loads(mend_surrogates(document.replace(rb"\ud83d", b"", 1))) == "\ufffd" * (ESCAPES_MAX - 1)
+
+
+@pytest.mark.parametrize(
+    ("document", "found"),
+    [
+        (b"NaN", None),
+        (b"[NaN, Infinity,-Infinity]", [None, None, None]),
+        (b'{"a":NaN,"b":"NaN","c":[-Infinity]}', {"a": None, "b": "NaN", "c": [None]}),
+        (rb'{"\"NaN":"\\","b":NaN}', {'"NaN': "\\", "b": None}),
+        (rb'["\\\" NaN","\\",Infinity]', ['\\" NaN', "\\", None]),
+        (rb'["\ud83d NaN",NaN]', ["\ufffd NaN", None]),
+    ],
+)
+def test_numbers_that_are_none_are_null(document: bytes, found: object) -> None:
+    assert read_document(document) == found
+
+
+@pytest.mark.parametrize(
+    "document", [b"nan", b"NaNa", b"+Infinity", b"- Infinity", b"-NaN", b"{NaN:1}", b"[1NaN]"]
+)
+def test_what_is_no_number_either_is_no_json(document: bytes) -> None:
+    with pytest.raises(orjson.JSONDecodeError):
+        read_document(document)
+
+
+JSON = st.recursive(
+    st.none() | st.floats() | st.text(st.sampled_from('NaInfity-\\" ,:[')),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text('NaN\\"', max_size=4), inner, max_size=4)
+    ),
+)
+
+
+@given(JSON)
+def test_what_python_writes_is_read_as_javascript_would_have_written_it(document: object) -> None:
+    assert read_document(json.dumps(document).encode()) == orjson.loads(orjson.dumps(document))
+
+
+def test_words_looked_at_in_one_document_are_bounded() -> None:
+    document = b"[" + b",".join([b"NaN"] * NO_NUMBERS_MAX) + b"]"
+    assert read_document(document) == [None] * NO_NUMBERS_MAX
+    longer = document[:-1] + b",NaN]"
+    assert mend_numbers(longer) == longer

@@ -13,6 +13,7 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message, Scope
+from structlog.testing import capture_logs
 
 from app.auth import OpenKeys, WriteKeys
 from app.body import BodyLimits
@@ -78,7 +79,11 @@ OPEN_KEYS = OpenKeys(QuotaPolicy(Quota(), index_keys_max=1, window_s=1, clock=ti
 
 
 def edge_over(
-    router: Router, registry: CollectorRegistry | None = None, write_keys: WriteKeys = OPEN_KEYS
+    router: Router,
+    registry: CollectorRegistry | None = None,
+    write_keys: WriteKeys = OPEN_KEYS,
+    *,
+    gives_advice: bool = False,
 ) -> ASGIApp:
     ingest = Ingest(
         router=router,
@@ -89,6 +94,7 @@ def edge_over(
         request_events_max=100,
         answer_timeout_s=5,
         keyless_bytes_max=5_000,
+        gives_advice=gives_advice,
     )
     metrics = RequestMetrics()
     if registry is not None:
@@ -159,6 +165,46 @@ async def test_outcomes_become_receipts_in_order() -> None:
     assert "Idempotent-Replayed" not in answer.headers
 
 
+@pytest.mark.parametrize("gives_advice", [False, True])
+async def test_advice_stands_in_answers_of_development_only_and_the_same_at_each_try(
+    gives_advice: bool,
+) -> None:
+    app = edge_over(ScriptedRouter(accept), gives_advice=gives_advice)
+    body = b'[{"messageId":"1","writeKey":"k","type":"trakc"},5]'
+    first, again = [await post(app, body), await post(app, body)]
+    assert first.content == again.content
+    assert [found["index"] for found in first.json().get("warnings", [])] == [0] * gives_advice
+    good = await post(app, b'{"messageId":"1","writeKey":"k","event":"Seen"}')
+    assert list(good.json()) == ["success", "receipts"]
+
+
+@pytest.mark.parametrize("request_id", ["7b3e9e2a-0c7e-4a53-8f6e-1f3d7a2b9c00", "lb.12345_6"])
+async def test_request_id_of_the_client_leads_from_its_answer_to_the_log(request_id: str) -> None:
+    with capture_logs() as lines:
+        answer = await post(edge_over(ScriptedRouter(accept)), b"{", **{"X-Request-Id": request_id})
+    assert answer.headers["Gateway-Request-Id"] == request_id
+    (line,) = lines
+    assert (line["code"], line["request_id"], line["path"]) == ("invalid_json", request_id, "/v1/events")
+
+
+@pytest.mark.parametrize("request_id", ["", "short", "x" * 65, "a b c d e f", "a/b/c/d/e", "a;b;c;d;e"])
+async def test_odd_request_id_is_replaced_by_one_that_leads_to_the_log(request_id: str) -> None:
+    edge = edge_over(ScriptedRouter(failing(DiskFullError("x"))))
+    with capture_logs() as lines:
+        answer = await post(edge, b'{"messageId":"1","writeKey":"k"}', **{"X-Request-Id": request_id})
+    assert answer.headers["Gateway-Request-Id"] not in ("", request_id)
+    assert (lines[0]["request_id"], lines[0]["source"]) == (answer.headers["Gateway-Request-Id"], "k")
+
+
+async def test_outage_of_the_log_reaches_the_client_in_one_sentence() -> None:
+    err = LaneNotActiveError(
+        "partition 3 of events is failed", told="the log has not answered since 12:34:56Z"
+    )
+    answer = await post(edge_over(ScriptedRouter(failing(err))))
+    message = "part of the gateway does not serve now; try again (the log has not answered since 12:34:56Z)"
+    assert answer.json() == {"code": "lane_not_active", "message": message}
+
+
 async def test_draining_gateway_tells_clients_to_leave() -> None:
     router = ScriptedRouter(accept)
     assert "Connection" not in (await post(edge_over(router))).headers
@@ -190,7 +236,9 @@ async def test_pixel_answers_with_its_image_whatever_the_core_says(err: GatewayE
     registry = CollectorRegistry()
     transport = httpx.ASGITransport(edge_over(ScriptedRouter(failing(err)), registry))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-        answer = await client.get("/pixel/v1/track?writeKey=k&event=Opened")
+        with capture_logs() as lines:
+            answer = await client.get("/pixel/v1/track?writeKey=k&event=Opened")
+    assert [(line["code"], line["path"]) for line in lines] == [(err.code, "/pixel/v1/track")]
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "image/gif")
     labels = {"route": "/pixel/v1/{type}", "reason": err.code}
     assert registry.get_sample_value("gateway_http_discarded_total", labels) == 1.0

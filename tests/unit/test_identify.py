@@ -4,6 +4,7 @@ whatever cannot be an event is kept with a reason, without harm to its batch.
 """
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,14 +18,15 @@ from app.deep_json import dumps_any, is_deeper
 from app.errors import BatchMissingError, InvalidJSONError, RequestTooLargeError, TooManyEventsError
 from app.identify import STEP_BYTES, Arrival, EventLimits, Identified, Identifier
 from app.large_json import JSONLimits, Oversize
-from app.message_ids import derived_id
-from app.payload import Payload, parse_batch, parse_events
+from app.message_ids import derived_id, fresh_id
+from app.payload import Payload, parse_batch, parse_event, parse_events
 from app.routes.events import Parse
-from dedupe.identity import Identity, canonical_content, fingerprint_of
+from app.settings import RECORD_MARGIN_BYTES
+from dedupe.identity import MESSAGE_ID_BYTES_MAX, Identity, canonical_content, fingerprint_of
 from dedupe.quarantine import Quarantine
 from dedupe.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.routing import partition_of
-from dedupe.types import Event, Stream
+from dedupe.types import RECORD_OVERHEAD_BYTES, Event, Stream
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 QUARANTINE = Quarantine(IDENTITY, Stream("events.quarantine", 1))
@@ -33,6 +35,7 @@ RECEIVED_MS = 1_795_291_872_007
 RECEIVED_AT = "2026-11-21T20:11:12.007Z"
 PARTITIONS = 8
 BATCH_SENT_AT = "2026-11-21T20:11:11.000Z"
+IP = "2001:db8::7"
 
 
 def identifier(limits: EventLimits = LIMITS, *ignore: str) -> Identifier:
@@ -86,7 +89,7 @@ EVENTS = st.fixed_dictionaries(
     {},
     optional={
         "messageId": st.none() | st.sampled_from(["id-1", "x" * 255]),
-        "type": st.none() | st.sampled_from(["page", 5]),
+        "type": st.none() | st.sampled_from(["page", ""]),
         "sentAt": st.none() | st.just("2001-01-01T00:00:00Z"),
         "receivedAt": st.just("forged"),
         "writeKey": st.just("a key"),
@@ -206,48 +209,73 @@ def test_idempotency_key_makes_assigned_ids_repeatable() -> None:
     assert len({event.message_id for event in first.events}) == 3
 
 
-@pytest.mark.parametrize(
-    ("source", "idempotency_key", "index", "timestamp", "expected"),
-    [
-        ("web", b"order-17", 0, None, "000003WJyRitU3uWVZfXf8Gofx0"),
-        ("web", b"order-17", 1, "2026-11-21T20:00:00Z", "3MQmWvqul0ajYTl6kxGWmLubTVQ"),
-        ("b\u00fcro", b"\xff", 2_499, "yesterday", "000007jKybEEgJxWfjHeE4H214e"),
-    ],
-)
-def test_derived_ids_are_frozen(
-    source: str, idempotency_key: bytes, index: int, timestamp: object, expected: str
-) -> None:
-    assert derived_id(source, idempotency_key, index, timestamp) == expected
+@pytest.mark.parametrize("timestamp", ["2026-11-21T20:00:01Z", None, 5, ""])
+def test_idempotent_event_stays_the_same_whatever_its_timestamp_is_at_each_try(timestamp: object) -> None:
+    arrival = Arrival("web", RECEIVED_MS, idempotency_key=b"order-17")
+    first = only_event({"event": "a", "timestamp": "2026-11-21T20:00:00Z"}, arrival=arrival)
+    again = only_event({"event": "a", "timestamp": timestamp}, arrival=arrival)
+    assert (first.message_id, first.fingerprint) == (again.message_id, again.fingerprint)
+    assert orjson.loads(again.value)["timestamp"] == timestamp
+    other = only_event({"event": "b", "timestamp": timestamp}, arrival=arrival)
+    assert (other.message_id, other.fingerprint) != (again.message_id, again.fingerprint)
+
+
+def test_timestamp_tells_contents_apart_where_the_client_named_the_event() -> None:
+    arrival = Arrival("web", RECEIVED_MS, idempotency_key=b"order-17")
+    one, other = (only_event({"messageId": "1", "timestamp": time}, arrival=arrival) for time in ("a", "b"))
+    assert one.fingerprint != other.fingerprint
 
 
 @pytest.mark.parametrize(
-    ("timestamp", "seconds"),
+    ("source", "idempotency_key", "index", "expected"),
     [
-        ("2026-11-21T20:00:00Z", 1_795_291_200),
-        ("2026-11-21T20:00:00.123456789Z", 1_795_291_200),
-        ("2026-11-21T21:00:00.5+01:00", 1_795_291_200),
-        ("2026-11-21T14:30:00-0530", 1_795_291_200),
-        ("2026-11-21 20:00:00", 1_795_291_200),
-        ("2014-05-13T16:53:20Z", 1_400_000_000),
-        ("2014-05-13T16:53:19Z", 1_400_000_000),
-        ("9999-12-31T23:59:59Z", 1_400_000_000),
-        ("2026-02-30T20:00:00Z", 1_400_000_000),
-        ("2026-11-21T20:00:00+25:00", 1_400_000_000),
-        ("2026-11-2T20:00:00Z", 1_400_000_000),
-        ("\u0662026-11-21T20:00:00Z", 1_400_000_000),
-        ("", 1_400_000_000),
-        (1_795_291_200, 1_400_000_000),
-        (None, 1_400_000_000),
-        ({}, 1_400_000_000),
+        ("web", b"order-17", 0, "YW7tvBCmiuFy9kJWBKCw6AZ5AgD"),
+        ("web", b"order-17", 1, "BRVILCIff43cQ9IAG5NwbsdJc2N"),
+        ("b\u00fcro", b"\xff", 2_499, "HjiQV7W3MrvVxvof6QL6sYpHodG"),
     ],
 )
-def test_derived_id_carries_the_events_own_time_if_it_has_one(timestamp: object, seconds: int) -> None:
-    assert Ksuid.from_base62(derived_id("web", b"k", 0, timestamp)).timestamp == seconds
+def test_derived_ids_are_frozen(source: str, idempotency_key: bytes, index: int, expected: str) -> None:
+    assert derived_id(source, idempotency_key, index) == expected
 
 
 def test_derived_ids_differ_by_source_key_and_index() -> None:
     parts = [("web", b"k", 0), ("we", b"bk", 0), ("web", b"k", 1), ("ios", b"k", 0), ("web", b"l", 0)]
-    assert len({derived_id(*part, None) for part in parts}) == len(parts)
+    assert len({derived_id(*part) for part in parts}) == len(parts)
+
+
+@pytest.mark.parametrize(
+    ("received_ms", "seconds"),
+    [(RECEIVED_MS, RECEIVED_MS // 1000), (0, 1_400_000_000), (2**63, 1_400_000_000)],
+)
+def test_fresh_id_carries_its_arrival_if_it_can(received_ms: int, seconds: int) -> None:
+    assert Ksuid.from_base62(fresh_id(received_ms, b"\x07" * 16)).timestamp == seconds
+
+
+# ---- types
+
+
+@pytest.mark.parametrize("event_type", ["track", "", "x" * 100, "é" * 100, "Order Done!", "\u200b", "\u2028"])
+def test_text_is_taken_as_a_type(event_type: str) -> None:
+    value = orjson.loads(only_event({"messageId": "1", "type": event_type}).value)
+    assert value["type"] == event_type
+
+
+@pytest.mark.parametrize(
+    "event_type", ["\u0000", "tr\u0000ack", "a\nb", "\x1f", "\x7f", "\x85", "x" * 101, 5, True, [], {}, ["a"]]
+)
+@pytest.mark.parametrize("message_id", ["1", None])
+def test_type_that_no_table_could_have_for_a_key_is_rejected(event_type: object, message_id: object) -> None:
+    found = identify([{"messageId": message_id, "type": event_type}, {"messageId": "2"}])
+    assert [event.message_id for event in found.events] == ["2"]
+    assert found.rejections == [(0, message_id, "type_invalid")]
+    assert orjson.loads(found.quarantined[0].value)["event"]["type"] == event_type
+
+
+def test_type_of_the_path_is_judged_where_the_event_has_none() -> None:
+    arrival = Arrival("web", RECEIVED_MS, default_type="a\u0000")
+    found = identify([{"messageId": "1"}, {"messageId": "2", "type": "page"}], arrival=arrival)
+    assert found.rejections == [(0, "1", "type_invalid")]
+    assert len(found.events) == 1
 
 
 # ---- what is no event
@@ -315,9 +343,51 @@ def test_size_is_judged_with_what_is_added_before_it_is_added() -> None:
         assert b"page" not in found.quarantined[0].value
 
 
-def test_retry_fields_count_for_the_size() -> None:
-    found = identify([{"messageId": "1", "_metadata": "x" * 2_000}])
+@pytest.mark.parametrize("added", [0, 1])
+def test_what_changes_between_tries_does_not_change_whether_an_event_fits(added: int) -> None:
+    room = 2_000 - len(orjson.dumps({"messageId": "1", "event": ""})) + added
+    event = {"messageId": "1", "event": "x" * room}
+    tries: list[Any] = [
+        (event, {}, None),
+        (event, {"sentAt": BATCH_SENT_AT}, IP),
+        (event | {"sentAt": BATCH_SENT_AT, "_metadata": {"retryCount": 1}, "writeKey": "k"}, {}, None),
+        (event | {"receivedAt": "x" * 5_000}, {"sentAt": "x" * 100}, "203.0.113.9"),
+    ]
+    for item, shared, client_ip in tries:
+        found = identify([item], shared=shared, arrival=Arrival("web", RECEIVED_MS, client_ip=client_ip))
+        assert [code for _, _, code in found.rejections] == ["event_too_large"] * added
+        if found.events:
+            margin = RECORD_MARGIN_BYTES - RECORD_OVERHEAD_BYTES - 5 * MESSAGE_ID_BYTES_MAX
+            assert len(found.events[0].value) <= LIMITS.event_bytes_max + margin
+
+
+@pytest.mark.parametrize("shared", [{}, {"sentAt": BATCH_SENT_AT}])
+def test_what_changes_between_tries_does_not_change_whether_a_request_fits(shared: dict[str, Any]) -> None:
+    event = {"messageId": "1", "event": "x" * 1_000, "type": "track"}
+    limits = replace(LIMITS, request_bytes_max=10 * len(orjson.dumps(event)))
+    for client_ip in (None, IP):
+        arrival = Arrival("web", RECEIVED_MS, client_ip=client_ip)
+        fits = identifier(limits).identify(Payload([event] * 10, None, shared), arrival)
+        assert len(fits.events) == 10
+        with pytest.raises(RequestTooLargeError):
+            identifier(limits).identify(Payload([event] * 11, None, shared), arrival)
+
+
+def test_long_retry_fields_count_for_the_size() -> None:
+    found = identify([{"messageId": "1", "_metadata": "x" * 3_100}])
     assert [code for _, _, code in found.rejections] == ["event_too_large"]
+
+
+def test_batch_level_sent_at_that_is_no_time_goes_into_no_event() -> None:
+    event = only_event({"messageId": "1", "type": "track"}, shared={"sentAt": "x" * 101})
+    assert "sentAt" not in orjson.loads(event.value)
+
+
+def test_rejected_items_count_for_the_size_of_a_request() -> None:
+    bad = {"messageId": "", "event": "x" * 1_500}
+    for item in (bad, "x" * 1_500, bad | {"properties": "x" * 1_000}):
+        with pytest.raises(RequestTooLargeError):
+            identify([item] * 70)
 
 
 def test_merged_batch_is_bounded_as_a_whole() -> None:
@@ -388,7 +458,7 @@ def test_json_of_any_depth_is_written(levels: int) -> None:
         b"{",
         b"[1,]",
         b"\xef\xbb\xbf{}",
-        b"NaN",
+        b"nan",
         b"1e999",
         "{}".encode("utf-16"),
         b"[" * 2000,
@@ -398,6 +468,42 @@ def test_body_that_is_not_json_is_refused(body: bytes) -> None:
     for parse in (parse_batch, parse_events):
         with pytest.raises(InvalidJSONError):
             parsed(parse, body)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"", "it is empty"),
+        (b" \n ", "it is empty"),
+        (b'{"batch":[\n{"event":"secret",}]}', "line 2, column 18: trailing comma is not allowed"),
+        (b'{"batch":[{"event":"secret"}', "line 1, column 29: unexpected end of data"),
+        (b'["\\ud83d",\nx]', "line 2, column 1: unexpected character, expected a JSON value"),
+        (b'["secret","\xff"]', "byte 12 is no UTF-8"),
+        ("{}".encode("utf-16-le"), "line 1, column 2: "),
+        (b"\xef\xbb\xbf{}", "line 1, column 1: UTF-8 byte order mark (BOM) is not supported"),
+    ],
+)
+def test_body_that_is_not_json_is_told_where_and_why_without_a_word_of_it(body: bytes, told: str) -> None:
+    with pytest.raises(InvalidJSONError) as caught:
+        parsed(parse_events, body)
+    assert caught.value.told.startswith(told)
+    assert "secret" not in caught.value.told
+
+
+@pytest.mark.parametrize(
+    ("parse", "body", "told"),
+    [
+        (parse_batch, b'{"messageId":"1"}', "an object without batch"),
+        (parse_batch, b'{"batch":{}}', "whose batch is no array"),
+        (parse_batch, b"[]", "an array; these go to /v1/events"),
+        (parse_event, b"[]", "an array; these go to /v1/events"),
+        (parse_events, b"5", "neither an object nor an array"),
+    ],
+)
+def test_body_without_events_is_told_what_it_is(parse: Parse, body: bytes, told: str) -> None:
+    with pytest.raises(BatchMissingError) as caught:
+        parsed(parse, body)
+    assert told in caught.value.told
 
 
 def test_half_of_a_surrogate_pair_costs_no_batch() -> None:
@@ -435,13 +541,13 @@ def test_forms_of_the_native_path() -> None:
 def test_too_many_events_are_refused() -> None:
     payload = Payload([1] * 3, None, {})
     payload.check_count(3)
-    with pytest.raises(TooManyEventsError):
+    with pytest.raises(TooManyEventsError) as caught:
         payload.check_count(2)
+    assert caught.value.told == "3, and at most 2 are allowed"
 
 
 # ---- the client's address
 
-IP = "2001:db8::7"
 CONTEXTS: st.SearchStrategy[Any] = st.one_of(
     st.none(),
     st.just([]),
@@ -489,19 +595,10 @@ def test_address_is_added_where_there_is_none_and_changes_nothing_else(
     assert event._replace(value=b"") == without._replace(value=b"")
 
 
-def test_address_counts_for_the_size_of_an_event() -> None:
-    size = len(only_event({"messageId": "a", "type": "t"}).value)
-    room = EventLimits(event_bytes_max=size + 1, event_depth_max=6, request_bytes_max=100_000)
-    payload = Payload([{"messageId": "a", "type": "t"}], None, {})
-    assert identifier(room).identify(payload, Arrival("web", RECEIVED_MS)).rejections == []
-    found = identifier(room).identify(payload, Arrival("web", RECEIVED_MS, client_ip=IP))
-    assert [rejection.code for rejection in found.rejections] == ["event_too_large"]
-
-
 # ---- what a request may cost
 
 
-@pytest.mark.parametrize("shared", [{"context": {"a": "x" * 6_000}}, {"sentAt": "x" * 6_000}])
+@pytest.mark.parametrize("shared", [{"context": {"a": "x" * 6_000}}])
 def test_batch_level_fields_may_not_multiply(shared: dict[str, Any]) -> None:
     limits = EventLimits(10_000, 6, request_bytes_max=10_000_000, growth_bytes_max=1_000_000)
     arrival = Arrival("web", RECEIVED_MS)

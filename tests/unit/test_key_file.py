@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.auth import Source
-from app.errors import InvalidWriteKeyError, QuotaExceededError
+from app.auth import INGEST, REPLAY, Source
+from app.errors import InvalidWriteKeyError, QuotaExceededError, ScopeMissingError
 from app.key_file import KeyFile
 from app.quotas import Quota, QuotaPolicy
 from dedupe.errors import ConfigurationError
@@ -81,6 +81,12 @@ def test_key_file_is_read(name: str, text: str, tmp_path: Path) -> None:
         ("- {key: s3cret, source: a, quotas: {index_share: 1.5}}", "entry 1, quotas, index_share: "),
         ("- {key: s3cret, source: a, quotas: {tokens: 1}}", "entry 1, quotas: it has a field"),
         ("- {key: s3cret, source: ''}", "entry 1, source: "),
+        ("- {key: 's3cret:x', source: a}", "entry 1: its key has a colon"),
+        ("- {key: s3cret, source: a, scopes: []}", "entry 1, scopes: "),
+        (
+            "- {key: s3cret, source: a, scopes: [admin]}",
+            "entry 1, scopes, entry 1: Input should be 'ingest' or",
+        ),
         (
             "- {key: s3cret, source: a}\n- {key: s3cret, source: b}",
             "entry 2 repeats the key of an earlier one",
@@ -97,6 +103,16 @@ def test_wrong_key_file_is_refused_in_one_sentence_without_keys(
     assert message in str(caught.value)
     assert "s3cret" not in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_scopes_of_a_key_are_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text("- {key: a, source: web}\n- {key: b, source: web, scopes: [ingest, replay]}")
+    keys = KeyFile(path, POLICY)
+    keys.source_of("a").check(INGEST)
+    with pytest.raises(ScopeMissingError):
+        keys.source_of("a").check(REPLAY)
+    assert keys.source_of("b").scopes == {INGEST, REPLAY}
 
 
 def test_missing_key_file_is_refused(tmp_path: Path) -> None:

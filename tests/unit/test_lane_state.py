@@ -41,6 +41,7 @@ def lane_in(state: LaneState) -> Lane:
         policy=WindowPolicy(1_000, 1_000),
         gate=IdentityGate(1),
         restore_slots=asyncio.Semaphore(1),
+        open_turn=asyncio.Lock(),
     )
     lane = Lane(0, cast(PartitionLog, None), context, number=0)
     lane.state = state

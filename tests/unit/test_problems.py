@@ -5,12 +5,22 @@ import random
 import orjson
 import pytest
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from app import errors as edge_errors
-from app.errors import BodyTimeoutError, QuotaExceededError, RequestError
+from app.errors import (
+    BodyTimeoutError,
+    BodyTooLargeError,
+    InvalidJSONError,
+    QuotaExceededError,
+    RequestError,
+    TooManyEventsError,
+    WriteKeyMissingError,
+)
 from app.problems import PROBLEMS, Problems
 from dedupe import errors as core_errors
 from dedupe.errors import (
+    DiskFullError,
     GatewayError,
     IndexCorruptError,
     LaneNotActiveError,
@@ -33,6 +43,7 @@ STATUSES = {
     "fingerprints_invalid": 400,
     "write_key_missing": 400,
     "invalid_write_key": 401,
+    "scope_missing": 403,
     "not_found": 404,
     "method_not_allowed": 405,
     "quota_exceeded": 429,
@@ -85,6 +96,34 @@ def test_every_error_a_client_can_see_has_its_answer(kind: type[GatewayError]) -
     assert body["code"] == kind.code
     assert "events.quarantine" not in body["message"]
     assert "inside" not in body["message"]
+
+
+def message_of(answer: Response) -> str:
+    message: str = orjson.loads(bytes(answer.body))["message"]
+    return message
+
+
+@pytest.mark.parametrize("kind", [LaneNotActiveError, DiskFullError, InvalidJSONError, TooManyEventsError])
+def test_what_an_error_has_for_clients_stands_behind_its_own_text(kind: type[GatewayError]) -> None:
+    err = kind("partition 3 of events", told="since 12:34:56Z")
+    assert message_of(problems().answer(err)) == f"{PROBLEMS[kind.code].message} (since 12:34:56Z)"
+
+
+def test_limit_is_told_with_its_figure_unless_the_error_knows_better() -> None:
+    figures = {"body_too_large": "at most 8 MiB"}
+    answers = Problems(retry_after_max=30, dice=random.Random(0), figures=figures)
+    assert message_of(answers.answer(BodyTooLargeError())).endswith(" (at most 8 MiB)")
+    assert message_of(answers.answer(BodyTooLargeError(told="9 MiB"))).endswith(" (9 MiB)")
+
+
+def test_quota_that_is_used_up_is_named() -> None:
+    assert "(events a second)" in message_of(problems().answer(QuotaExceededError("events", 1)))
+
+
+def test_missing_write_key_is_told_where_it_may_stand() -> None:
+    message = message_of(problems().answer(WriteKeyMissingError()))
+    for place in ("Basic", "X-Write-Key", "query", "top level", "first event"):
+        assert place in message
 
 
 def test_codes_of_the_edge_are_unique() -> None:

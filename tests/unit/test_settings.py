@@ -131,10 +131,11 @@ def test_keys_have_quotas_in_production_only(monkeypatch: pytest.MonkeyPatch, tm
         load(Settings)
 
 
-def test_retention_follows_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retention_and_jump_of_the_clock_follow_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_MODE", "development")
     monkeypatch.setenv("GATEWAY_WINDOW", "20d")
     assert load(Settings).retention == 21 * DAY
+    assert load(Settings).clock_jump_max == 10 * DAY
 
 
 def test_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +202,8 @@ def test_secret_of_wrong_length_is_refused_without_showing_it(
         ({"lane_backoff": "6s"}, "GATEWAY_LANE_BACKOFF_MAX must not be less"),
         ({"refence_min": "6s"}, "GATEWAY_REFENCE_MAX must not be less"),
         ({"port": "x"}, "GATEWAY_PORT: "),
+        ({"window": "x"}, "GATEWAY_WINDOW: "),
+        ({"clock_accept": "today"}, "GATEWAY_CLOCK_ACCEPT: "),
         ({"mode": "test"}, "GATEWAY_MODE: "),
         ({"topic": "no spaces"}, "GATEWAY_TOPIC: "),
         ({"disk_free_min": "much"}, "GATEWAY_DISK_FREE_MIN: must be a size"),

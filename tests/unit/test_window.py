@@ -1,4 +1,4 @@
-"""The window: never later than its exact bounds, at most a step earlier, and a function of the log alone."""
+"""The window: never later than its exact bounds, at most a step earlier each, and a function of the log."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupe.types import Offset
-from dedupe.window import STEPS_PER_WINDOW, Step, Window, WindowPolicy
+from dedupe.window import PAST_STEPS_MAX, Step, Window, WindowPolicy
 
 EXAMPLES = settings(max_examples=150)
 
-POLICY = WindowPolicy(window_ms=6_400, keys_max=640)  # a step each 100 ms or 10 records
-TINY = WindowPolicy(window_ms=128, keys_max=192)  # a step each 2 ms or 3 records
+POLICY = WindowPolicy(window_ms=6_400, keys_max=640, time_step_ms=100)  # a step each 100 ms or 10 records
+TINY = WindowPolicy(window_ms=128, keys_max=192, time_step_ms=2)  # a step each 2 ms or 3 records
 
 
 def window_after(policy: WindowPolicy, records: Sequence[Step]) -> Window:
@@ -70,7 +70,8 @@ def test_empty_log_forgets_nothing() -> None:
 
     assert window.start == 0
     assert window.steps == []
-    assert window.seconds(0) == 6.4
+    assert window.seconds(0, log_start=0) == 6.4
+    assert window.keys == 0
 
 
 def test_first_record_begins_the_window() -> None:
@@ -83,7 +84,7 @@ def test_first_record_begins_the_window() -> None:
 
 
 def test_records_of_the_same_step_are_not_asked_for() -> None:
-    window = Window(POLICY, [Step(1_000, 7, 0)])
+    window = Window(POLICY, [Step(1_000, 7, 0)], Step(1_000, 7, 0))
 
     def unused() -> list[Step]:
         raise AssertionError
@@ -111,48 +112,62 @@ def test_step_is_the_first_record_of_its_bucket() -> None:
     assert dropped == []
 
 
-def test_time_bound_drops_a_step_once_its_successor_has_left() -> None:
+def test_time_bound_passes_a_step_once_all_its_time_has_left() -> None:
     first, second = Step(1_000, 0, 0), Step(1_100, 5, 5)
     window = Window(POLICY, [first, second])
 
-    just_inside = Step(7_500, 6, 6)  # 7,500 - 6,400 = 1,100: the successor is still inside
+    just_inside = Step(7_499, 6, 6)  # 7,499 - 6,400 = 1,099: a record of that time would lie in the step
     assert window.advance(just_inside, lambda: [just_inside]) == ([just_inside], [])
     assert window.start == 0
 
-    outside = Step(7_501, 7, 7)
-    assert window.advance(outside, list) == ([], [first])
+    outside = Step(7_500, 7, 7)
+    assert window.advance(outside, lambda: [outside]) == ([outside], [])
     assert window.start == 5
 
 
-def test_key_bound_drops_a_step_once_its_successor_is_the_oldest_of_keys_max() -> None:
+def test_key_bound_passes_a_step_once_its_successor_is_the_oldest_of_keys_max() -> None:
     first, second, third = Step(1_000, 0, 0), Step(1_000, 10, 10), Step(1_000, 20, 20)
     window = Window(POLICY, [first, second, third])
 
     one_less = Step(1_000, 648, 648)  # keys 9..648 are 640, the second step is not the oldest yet
-    assert window.advance(one_less, lambda: [one_less]) == ([one_less], [])
+    window.advance(one_less, lambda: [one_less])
+    assert window.start == 0
 
     newest = Step(1_000, 649, 649)  # keys 10..649 are 640: exactly from the second step on
-    assert window.advance(newest, list) == ([], [first])
-    assert window.start == 10
+    window.advance(newest, list)
+    assert (window.start, window.keys) == (10, 640)
 
 
-def test_last_step_is_never_dropped() -> None:
+def test_pause_longer_than_the_window_leaves_the_newest_record_only() -> None:
     first, much_later = Step(1_000, 0, 0), Step(10**9, 1, 1)
     window = Window(POLICY, [first])
 
     assert window.advance(much_later, lambda: [much_later]) == ([much_later], [])
-    assert window.start == 0  # one step too old: the first record is forgotten with the next step
+    assert (window.start, window.keys) == (1, 1)
 
 
-def test_steps_may_come_and_go_at_once() -> None:
+def test_steps_behind_the_window_are_dropped_when_they_are_many() -> None:
     window = Window(POLICY)
-    records = [Step(1_000 * i, i, i) for i in range(10)]
+    records = [Step(1_000 * i, i, i) for i in range(PAST_STEPS_MAX + 10)]
 
     added, dropped = window.advance(records[-1], lambda: records)
 
     assert added == records
-    assert dropped == records[:2]  # 9,000 - 6,400 = 2,600 lies between the third and the fourth
-    assert window.start == 2
+    assert window.start == PAST_STEPS_MAX + 3  # of 521,000 - 6,400 = 514,600 on
+    assert dropped == records[:3]
+    assert window.steps == records[3:]
+    assert window.has_past
+
+
+def test_longer_window_is_found_in_the_steps_that_a_shorter_one_left() -> None:
+    records = [Step(1_000 * i, i, i) for i in range(20)]
+    window = window_after(POLICY, records)
+
+    longer = Window(POLICY._replace(window_ms=10_000), window.steps, records[-1])
+
+    assert (window.start, longer.start) == (13, 9)
+    assert longer.has_past
+    assert not Window(POLICY._replace(window_ms=30_000), window.steps, records[-1]).has_past
 
 
 def test_steps_are_a_copy() -> None:
@@ -163,25 +178,52 @@ def test_steps_are_a_copy() -> None:
     assert window.start == 7
 
 
-@pytest.mark.parametrize(
-    ("steps", "newest_ms", "seconds"),
-    [
-        ([Step(1_000, 0, 0)], 1_000, 6.4),  # the whole log is remembered: the time bound is the answer
-        ([Step(1_000, 9, 9)], 3_000, 2.0),  # keys bind
-        ([Step(1_000, 9, 9)], 99_000, 6.4),  # never more than configured
-        ([Step(1_000, 9, 9)], 500, 0.0),  # never negative
-    ],
-)
-def test_seconds_is_how_far_back_ids_are_remembered(
-    steps: list[Step], newest_ms: int, seconds: float
-) -> None:
-    assert Window(POLICY, steps).seconds(newest_ms) == seconds
+def test_whole_log_that_is_remembered_makes_the_time_bound_the_answer() -> None:
+    window = window_after(POLICY, [Step(1_000, 0, 0), Step(1_200, 1, 1)])
+
+    assert window.seconds(1_200, log_start=0) == 6.4
 
 
-def test_bucket_of_a_window_shorter_than_its_steps_is_one() -> None:
-    policy = WindowPolicy(window_ms=STEPS_PER_WINDOW - 1, keys_max=1)
+def test_seconds_counts_from_the_newest_forgotten_record_where_keys_bind() -> None:
+    window = window_after(POLICY, [Step(1_000 + i, i, i) for i in range(1_000)])
 
-    assert policy.bucket(17, 23) == (17, 23)
+    assert window.start == 360
+    assert window.seconds(2_000, log_start=0) == 0.64  # back to 1,360, where the window starts
+    assert window.seconds(4_000, log_start=0) == 2.64  # time passes, and no id is forgotten meanwhile
+    assert window.seconds(1_000, log_start=0) == 0  # never negative
+    assert window.seconds(99_000, log_start=0) == 6.4  # never more than configured
+
+
+def test_seconds_of_a_rebuilt_window_that_keys_bind_count_from_its_start() -> None:
+    window = window_after(POLICY, [Step(1_000 + i, i, i) for i in range(360, 1_001)])
+
+    assert not window.has_past
+    assert window.seconds(2_000, log_start=0) == 0.64
+
+
+def test_seconds_shrink_when_the_log_deletes_inside_the_window() -> None:
+    window = window_after(POLICY, [Step(1_000 + 50 * i, i, i) for i in range(60)])
+
+    assert window.seconds(4_000, log_start=0) == 6.4
+    assert window.seconds(4_000, log_start=40) == 1.0  # the newest deleted one came at 2,950
+    assert window.seconds(4_000, log_start=60) == pytest.approx(0.05)  # all are gone, the last came at 3,950
+
+
+def test_idle_partition_remembers_for_the_whole_window_though_retention_left_nothing() -> None:
+    window = window_after(POLICY, [Step(1_000, 0, 0), Step(1_050, 1, 1)])
+
+    assert window.seconds(8_000, log_start=3) == 6.4
+
+
+def test_pause_does_not_shorten_the_window() -> None:
+    window = window_after(POLICY, [Step(1_000, 0, 0), Step(90_000, 1, 1)])
+
+    assert window.start == 1
+    assert window.seconds(90_001, log_start=0) == 6.4
+
+
+def test_bucket_of_a_key_bound_smaller_than_its_steps_is_one() -> None:
+    assert WindowPolicy(window_ms=100, keys_max=1, time_step_ms=10).bucket(17, 23) == (1, 23)
 
 
 # ---- for every log
@@ -191,12 +233,13 @@ def test_bucket_of_a_window_shorter_than_its_steps_is_one() -> None:
 @given(logs())
 def test_start_is_never_later_than_exact_and_at_most_one_step_too_old(records: list[Step]) -> None:
     window = window_after(TINY, records)
-    exact = exact_start(TINY, records)
+    newest, exact = records[-1], exact_start(TINY, records)
+    first = next(record for record in records if record.offset == window.start)
 
-    too_old = [step for step in steps_of(TINY, records) if window.start < step.offset <= exact]
-
-    assert window.start <= exact
-    assert len(too_old) <= 1
+    assert first.offset <= exact
+    assert first.timestamp_ms >= TINY.first_kept_ms(newest.timestamp_ms)
+    assert first.lane_seq >= TINY.first_kept_seq(newest.lane_seq)
+    assert window.keys == newest.lane_seq - first.lane_seq + 1
 
 
 @EXAMPLES
@@ -211,8 +254,8 @@ def test_window_is_the_same_however_records_are_batched(records: list[Step], dat
         added, dropped = window.advance(batch[-1], batch.copy)
         stored = [step for step in stored + added if step not in dropped]
 
-    assert window.steps == window_after(TINY, records).steps
-    assert stored == window.steps
+    assert (window.start, window.steps) == (window_after(TINY, records).start, stored)
+    assert stored == window_after(TINY, records).steps == steps_of(TINY, records)
 
 
 @EXAMPLES
@@ -221,23 +264,35 @@ def test_window_goes_on_from_its_stored_steps(records: list[Step], data: st.Data
     at = data.draw(st.integers(0, len(records)))
     stored = window_after(TINY, records[:at]).steps
 
-    window = Window(TINY, stored)
+    window = Window(TINY, stored, records[at - 1] if at else None)
     for record in records[at:]:
         window.advance(record, lambda record=record: [record])  # type: ignore[misc]
 
-    assert window.steps == window_after(TINY, records).steps
+    whole = window_after(TINY, records)
+    assert (window.start, window.steps) == (whole.start, whole.steps)
 
 
 @EXAMPLES
 @given(logs(), st.data())
-def test_rebuild_from_any_log_start_before_the_window_gives_the_same_start(
+def test_rebuild_from_any_record_before_the_window_gives_the_same_start(
     records: list[Step], data: st.DataObject
 ) -> None:
-    exact = exact_start(TINY, records)
-    start = data.draw(st.integers(0, exact))
+    whole = window_after(TINY, records)
+    start = data.draw(st.integers(0, exact_start(TINY, records)))
     kept = [record for record in records if record.offset >= start]
-    log_start = kept[0].offset
 
     rebuilt = window_after(TINY, kept)
 
-    assert rebuilt.start == max(window_after(TINY, records).start, log_start)
+    assert rebuilt.start == max(whole.start, kept[0].offset)
+
+
+@EXAMPLES
+@given(logs(), st.integers(1, 400), st.integers(0, 1_700))
+def test_no_id_within_the_seconds_is_forgotten(records: list[Step], later_ms: int, log_start: Offset) -> None:
+    window = window_after(TINY, records)
+    now_ms = records[-1].timestamp_ms + later_ms
+    forgotten = [record for record in records if record.offset < max(window.start, log_start)]
+
+    seconds = window.seconds(now_ms, log_start=log_start)
+
+    assert all(now_ms - record.timestamp_ms >= round(seconds * 1000) for record in forgotten)

@@ -1,0 +1,91 @@
+"""
+stderr as a service can rely on it: what is said there never raises and never makes anybody wait.
+
+A full disk, a pipe whose reader is gone, or one whose reader has stopped reading must not stop events.
+So a thread of its own does the writing. stderr is not made non-blocking instead: that would hold for
+every process that shares it.
+"""
+
+import atexit
+import io
+import os
+import select
+import sys
+from queue import SimpleQueue
+from threading import Event, Thread
+
+TEXTS_MAX = 10_000
+"""Texts that may wait to be written; what 1,024 partitions say while they start is a third of it."""
+
+DRAIN_TIMEOUT_S = 1.0
+"""How long a process that ends waits for its last words to be written."""
+
+
+class LossyStream(io.TextIOBase):
+    """Writes to a file descriptor, or not at all. `lines_lost` counts what was not written."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Start the writing thread; the descriptor stays the caller's."""
+        self._descriptor = descriptor
+        self._texts: SimpleQueue[str | Event] = SimpleQueue()  # unlike Queue, a finalizer may log into it
+        self._lines_refused = 0
+        self._lines_failed = 0
+        Thread(target=self._run, name="stderr", daemon=True).start()
+
+    @property
+    def lines_lost(self) -> int:
+        """How many lines did not find room to wait, or failed to be written."""
+        return self._lines_refused + self._lines_failed
+
+    def write(self, text: str) -> int:
+        """Let the text be written soon; never raises or waits. From any thread."""
+        if self._texts.qsize() < TEXTS_MAX:
+            self._texts.put(text)
+        else:
+            self._lines_refused += text.count("\n")
+        return len(text)
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until everything so far is written or lost."""
+        is_done = Event()
+        self._texts.put(is_done)
+        is_done.wait(timeout_s)
+
+    def isatty(self) -> bool:
+        """Whether a person may be reading."""
+        return os.isatty(self._descriptor)
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._descriptor
+
+    def _run(self) -> None:
+        while True:
+            text = self._texts.get()
+            if isinstance(text, Event):
+                text.set()
+                continue
+            try:
+                self._write(text.encode(errors="backslashreplace"))
+            except OSError:
+                self._lines_failed += text.count("\n")
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            try:
+                data = data[os.write(self._descriptor, data) :]
+            except BlockingIOError:  # somebody else made it non-blocking
+                select.select([], [self._descriptor], [])
+
+
+def protect_stderr() -> None:
+    """Put a LossyStream in the place of this process's stderr, whether that is open or not."""
+    descriptor = os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else sys.stderr.fileno()
+    stream = LossyStream(descriptor)
+    atexit.register(stream.drain, DRAIN_TIMEOUT_S)
+    sys.stderr = stream
+
+
+def lines_lost() -> int:
+    """Return how many lines of this process's stderr are lost; 0 if it was not protected."""
+    return sys.stderr.lines_lost if isinstance(sys.stderr, LossyStream) else 0

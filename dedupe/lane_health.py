@@ -1,0 +1,117 @@
+"""
+LaneHealth: what went wrong with a lane, since when, and how long it waits before it tries again.
+
+It decides when a fencing means that another gateway owns the partition. It moves nothing.
+"""
+
+import asyncio
+import random
+from datetime import UTC, datetime
+
+from dedupe.clock import Clock
+from dedupe.errors import (
+    FencedError,
+    IndexCorruptError,
+    IndexUnavailableError,
+    LogCorruptError,
+    NotAppendedError,
+    OutcomeUnknownError,
+    RetriableError,
+)
+from dedupe.lane_context import LaneTimes
+
+_CAUSES: dict[type[BaseException], str] = {
+    RetriableError: "the log does not answer",
+    NotAppendedError: "the log does not take events",
+    OutcomeUnknownError: "the log did not answer a commit",
+    FencedError: "another gateway has taken it",
+    IndexUnavailableError: "its index cannot be opened",
+    IndexCorruptError: "its index is being rebuilt",
+    LogCorruptError: "an operator has to look at its log",
+}
+"""What clients may know of a failure."""
+
+
+class LaneHealth:
+    """The failures of one lane. Not failing is the normal case and costs nothing."""
+
+    def __init__(self, clock: Clock, times: LaneTimes, dice: random.Random) -> None:
+        self._clock = clock
+        self._times = times
+        self._dice = dice
+        self._failures = 0  # in a row
+        self._fencings = 0  # in a row
+        self._active_at: float | None = None
+        self.cause = "it is starting"  # of the last failure, for clients
+        self.last_error: str | None = None  # for operators; None while the lane serves
+        self.failing_since_ms: int | None = None  # log time of the first failure since it served
+        self.is_lost = False  # another gateway owns the partition
+
+    def note_active(self) -> None:
+        """The lane serves again."""
+        self._active_at = self._clock.monotonic()
+        self.last_error = self.failing_since_ms = None
+
+    def note_commit(self) -> None:
+        """A commit has succeeded: what failed before is over."""
+        self._failures = 0
+
+    def note_failure(self, err: BaseException) -> None:
+        """The lane has stopped serving, or did not get to it."""
+        self.last_error = f"{type(err).__name__}: {err}"
+        self.cause = _CAUSES.get(type(err), "it is recovering from an error")
+        if self.failing_since_ms is None:
+            self.failing_since_ms = self._clock.now_ms()
+
+    def pause_s(self, err: BaseException, *, append_s: float | None) -> float:
+        """
+        Return how long to wait before the next recovery, and decide whether there should be one.
+
+        Args:
+            err: what the lane failed with.
+            append_s: how long ago the append began that failed; None if none has.
+        """
+        active_at, self._active_at = self._active_at, None
+        served_s = 0.0 if active_at is None else self._clock.monotonic() - active_at
+        if isinstance(err, FencedError):
+            self._note_fencing(served_s, append_s)
+            return self._dice.uniform(*self._times.refence_s)
+        if served_s >= self._times.backoff_max_s:
+            self._failures = 0
+        self._failures += 1
+        limit: float = min(
+            self._times.backoff_max_s, self._times.backoff_s * 2 ** min(self._failures - 1, 16)
+        )
+        return self._dice.uniform(limit / 2, limit)
+
+    def why_not_active(self) -> str:
+        """Return what clients are told meanwhile: true, and nothing about the inside."""
+        if self.is_lost:
+            return "is served by another gateway"
+        if self.failing_since_ms is None:
+            return "is starting"
+        since = datetime.fromtimestamp(self.failing_since_ms // 1000, UTC)
+        return f"has not been available since {since:%Y-%m-%dT%H:%M:%SZ}: {self.cause}"
+
+    def _note_fencing(self, served_s: float, append_s: float | None) -> None:
+        """
+        Take the lane for another gateway's if it was fenced twice and served only a moment in between.
+
+        How long the takeover took in between says nothing: it may have to replay the log.
+        """
+        if append_s is not None and append_s >= self._times.transaction_timeout_s:
+            return  # the log itself fences a transaction that took too long
+        if served_s >= self._times.fenced_again_s:
+            self._fencings = 0
+        self._fencings += 1
+        self.is_lost = self._fencings > 1
+
+
+def is_own_cancellation(err: BaseException) -> bool:
+    """
+    Whether the current task was told to end.
+
+    A CancelledError may also come out of a library that cancelled a task of its own and awaited it.
+    """
+    task = asyncio.current_task()
+    return isinstance(err, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -1,0 +1,75 @@
+"""
+Pinning: the rules that a log was begun under are noted with the log and compared at every start.
+
+Without a pin, which is the case in a log that was never served, or not for long, the lanes prove
+the rules by their records (IdentityGate), and the first of them to serve finds them pinned.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from dedupe.identity import Identity
+from dedupe.log import LogStore
+from dedupe.notes import FINGERPRINTS, PIN, SKIPS, FingerprintRule, Pin, Skips, adopt_rule, encode_rules
+from dedupe.types import Stream
+
+
+async def check_pins(store: LogStore, streams: Sequence[Stream], identity: Identity) -> bool:
+    """
+    Compare this process's rules with those that each stream was begun under.
+
+    Returns:
+        Whether all streams are pinned, and so nothing has to be proved by records.
+
+    Raises:
+        IdentityMismatchError: final.
+        RetriableError, ConfigurationError: see LogStore.notes.
+    """
+    is_pinned = True
+    for stream in streams:
+        text = (await store.notes(PIN, stream.topic)).get(0)
+        if text is None:
+            is_pinned = False
+        else:
+            Pin.decode(text).check(stream, identity.check_value)
+    return is_pinned
+
+
+async def pin(store: LogStore, streams: Sequence[Stream], identity: Identity) -> None:
+    """Note this process's rules with each stream. Raises as LogStore.note does."""
+    for stream in streams:
+        noted = Pin(stream.partitions, identity.check_value.hex())
+        await store.note(PIN, stream.topic, 0, noted.encoded())
+
+
+async def load_skips(store: LogStore, topic: str, partition: int) -> Skips:
+    """Return what an operator lets recovery pass over. Raises as LogStore.notes does."""
+    text = (await store.notes(SKIPS, topic)).get(partition)
+    return Skips() if text is None else Skips.decode(text)
+
+
+async def adopt_fingerprint_rule(
+    store: LogStore, topic: str, ignored: Iterable[str], *, now_ms: int, remembered_ms: int
+) -> list[frozenset[str]]:
+    """
+    Note by which rule contents are compared from now on, unless it is noted already.
+
+    Returns:
+        The other rules, as ignored fields, under which events may be stored that are still remembered.
+
+    Raises:
+        RetriableError, ConfigurationError: see LogStore.note.
+    """
+    text = (await store.notes(FINGERPRINTS, topic)).get(0)
+    noted = [] if text is None else FingerprintRule.decode(text)
+    rules = adopt_rule(noted, ignored, now_ms=now_ms, remembered_ms=remembered_ms)
+    if rules != noted:
+        await store.note(FINGERPRINTS, topic, 0, encode_rules(rules))
+    return [frozenset(rule.ignored) for rule in rules[:-1]]
+
+
+async def renew_notes(store: LogStore, streams: Sequence[Stream]) -> None:
+    """Write every note once more, before the log forgets it. Raises as LogStore.notes and note do."""
+    for stream in streams:
+        for name in (PIN, SKIPS, FINGERPRINTS):
+            for partition, text in (await store.notes(name, stream.topic)).items():
+                await store.note(name, stream.topic, partition, text)

@@ -1,0 +1,143 @@
+"""
+RecordReader: the committed records of one partition, each checked before anything is concluded from it.
+
+A record that no gateway of this log wrote stops its lane, since nobody knows what it stands for,
+until an operator has said that it may be passed over.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import structlog
+
+from dedupe.errors import IdentityMismatchError, LogCorruptError
+from dedupe.lane_context import LaneContext
+from dedupe.log import PartitionLog
+from dedupe.metrics import LaneMetrics
+from dedupe.notes import Skips
+from dedupe.recovery import CheckedRecord, RecordCheck
+from dedupe.types import LogRecord, Offset
+from dedupe.window import WindowPolicy
+
+TAIL_OFFSETS = 4
+"""How far back the newest record is looked for first; markers and aborted records may hide it."""
+
+SEARCH_PROBES_MAX = 24
+"""Records read to find a lane sequence. Each takes a few ms; a place found too early costs time only."""
+
+
+class RecordReader:
+    """Reads for recovery; no method fences or writes. All raise what `read` raises."""
+
+    def __init__(
+        self, partition: int, partition_log: PartitionLog, context: LaneContext, metrics: LaneMetrics
+    ) -> None:
+        self._log = partition_log
+        self._partition = partition
+        self._context = context
+        self._metrics = metrics
+        self._check = RecordCheck(context.identity, partition, context.partitions)
+        self._skips = Skips()
+        self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
+
+    async def read(
+        self, start: Offset, end: Offset, *, records_max: int | None = None
+    ) -> AsyncGenerator[list[CheckedRecord], None]:
+        """
+        Yield the records of [start, end) in batches of n >= 1; see PartitionLog.read.
+
+        Raises:
+            RetriableError: the log cannot be read now.
+            LogCorruptError: a record is not ours. Final until an operator acts.
+            IdentityMismatchError: a record is of another secret or partition count. Final.
+        """
+        async with aclosing(self._log.read(start, end, records_max=records_max)) as batches:
+            async for records in batches:
+                checked = await self._checked(records)
+                if checked:
+                    yield checked
+
+    async def first(self, start: Offset, end: Offset, *, records_max: int = 1) -> CheckedRecord | None:
+        """Return the first record of [start, end), or None; check up to `records_max`."""
+        first = None
+        skipped = self._metrics.skipped_records
+        async with aclosing(self.read(start, end, records_max=records_max)) as batches:
+            async for records in batches:
+                first = first or records[0]
+        if first is None and self._metrics.skipped_records > skipped:
+            async with aclosing(self.read(start, end)) as batches:
+                async for records in batches:
+                    return records[0]
+        return first
+
+    async def last(self, start: Offset, end: Offset) -> CheckedRecord | None:
+        """Return the last record of [start, end), or None."""
+        span = TAIL_OFFSETS
+        while True:
+            low = max(start, end - span)
+            last = None
+            async with aclosing(self.read(low, end)) as batches:
+                async for records in batches:
+                    last = records[-1]
+            if last is not None or low == start:
+                return last
+            span *= 8
+
+    async def window_start(self, policy: WindowPolicy, start: Offset, end: Offset) -> Offset:
+        """
+        Return an offset of [start, end] that the window's start does not lie before.
+
+        It is where a rebuild may begin: found by the records' own timestamps and sequence, it leads
+        to the same window as a replay of the whole log.
+        """
+        newest = await self.last(start, end)
+        if newest is None:
+            return start
+        by_time = max(start, await self._log.offset_at(policy.first_kept_ms(newest.timestamp_ms)))
+        oldest = await self.first(by_time, end)
+        first_kept_seq = policy.first_kept_seq(newest.identity.lane_seq)
+        if oldest is None or oldest.identity.lane_seq >= first_kept_seq:
+            return min(by_time, newest.offset)
+        return await self._offset_of_seq(first_kept_seq, oldest, newest)
+
+    async def _offset_of_seq(self, seq: int, low: CheckedRecord, high: CheckedRecord) -> Offset:
+        """Return the offset of a record at or a little before a lane sequence between two records'."""
+        enough = max(1, (high.identity.lane_seq - seq) // 16)
+        for _ in range(SEARCH_PROBES_MAX):
+            missing, span = seq - low.identity.lane_seq, high.identity.lane_seq - low.identity.lane_seq
+            if missing <= enough or span <= 1:
+                break
+            guess = low.offset + max(1, (high.offset - low.offset) * missing // span)
+            found = await self.first(guess, high.offset + 1)
+            if found is None or found.offset >= high.offset:
+                break
+            if found.identity.lane_seq <= seq:
+                low = found
+            else:
+                high = found
+        return low.offset
+
+    async def _checked(self, records: Sequence[LogRecord]) -> list[CheckedRecord]:
+        checked = []
+        for record in records:
+            try:
+                checked.append(self._check.checked(record))
+            except (LogCorruptError, IdentityMismatchError) as err:
+                await self._pass_over(record.offset, err)
+        return checked
+
+    async def _pass_over(self, offset: Offset, err: LogCorruptError | IdentityMismatchError) -> None:
+        """Go on without a record if an operator said so; raise what is wrong with it otherwise."""
+        if offset not in self._skips:
+            self._skips = await self._context.load_skips(self._partition)
+        if offset in self._skips:
+            self._metrics.skipped_records += 1
+            self._report.warning("record passed over, as an operator decided", offset=offset, reason=str(err))
+            return
+        if isinstance(err, IdentityMismatchError) and not self._context.gate.is_open:
+            raise err
+        raise LogCorruptError(
+            f"offset {offset} of partition {self._partition} of {self._context.topic} holds a record of "
+            f"somebody else ({err}). Look at it; if it may be passed over: gateway partitions skip "
+            f"{self._partition} {offset} --topic {self._context.topic}"
+        ) from err

@@ -1,0 +1,190 @@
+"""
+Claim: whatever a broker that is frozen, slow or gone does to a client, the log's calls end in time with
+an error that may be retried, nothing of them is left behind, and they work again when the broker does.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import aclosing, suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
+from dedupe.errors import RetriableError
+from tests.contract.log_contract import at, read_all, records_of
+from tests.support.kafka import KafkaBroker, create_topic
+from tests.support.processes import free_port
+
+pytestmark = pytest.mark.kafka
+
+TIMEOUT_S = 1.0
+SLACK_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker that tests may stop, if they start it again."""
+    with KafkaBroker(tmp_path_factory.mktemp("kafka-unreachable")) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def store(broker: KafkaBroker) -> AsyncIterator[KafkaStore]:
+    """A connection; once it is closed nothing of it may be left, and asyncio may have no complaints."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    sockets = open_sockets()
+    store = await KafkaStore.open(KafkaConfig(broker.bootstrap_servers, request_timeout_s=TIMEOUT_S))
+    yield store
+    await store.close()
+    async with asyncio.timeout(5):
+        while len(asyncio.all_tasks()) > 1 or open_sockets() > sockets:
+            await asyncio.sleep(0.01)
+    gc.collect()
+    assert complaints == []
+
+
+def open_sockets() -> int:
+    """Count the sockets of this process."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the listing's own
+            count += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+    return count
+
+
+@pytest.fixture
+async def log(broker: KafkaBroker, store: KafkaStore) -> AsyncIterator[KafkaLog]:
+    """A fenced partition with three records."""
+    topic = f"events-{uuid.uuid4().hex[:12]}"
+    await create_topic(broker.bootstrap_servers, topic)
+    log = store.partition_log(topic, 0)
+    await log.fence()
+    await log.append(records_of(0, 3))
+    yield log
+    await log.close()
+
+
+async def assert_fails_in_time(*calls: Awaitable[object]) -> None:
+    """All calls fail, together, in the time of a fence, and may be tried again."""
+    began_at = monotonic()
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert monotonic() - began_at < 2 * TIMEOUT_S + SLACK_S
+    assert all(isinstance(result, RetriableError) for result in results), results
+
+
+async def assert_works_again(log: KafkaLog) -> None:
+    """A gateway that tries again gets through, and finds what it had stored before."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await log.fence()
+                new = at(await log.append(records_of(7, 2)), records_of(7, 2))
+                found = await read_all(log, 0, await log.fence())
+            except RetriableError:
+                await asyncio.sleep(0.05)
+            else:
+                assert found[:3] == at(0, records_of(0, 3))
+                assert found[-2:] == new
+                return
+
+
+async def test_frozen_broker_fails_every_call_in_time(
+    broker: KafkaBroker, store: KafkaStore, log: KafkaLog
+) -> None:
+    topic = log._tp.topic
+    broker.freeze()
+    try:
+        for _ in range(2):  # on the connections of before, and on new ones
+            await assert_fails_in_time(
+                log.fence(),
+                read_all(store.partition_log(topic, 0), 0, 3),
+                store.partitions_of(topic),
+                store.notes("pin", topic),
+                store.note("pin", topic, 0, "a"),
+                *(log.bounds() for _ in range(8)),
+                *(log.offset_at(0) for _ in range(8)),
+            )
+        await assert_fails_in_time(KafkaStore.open(store.config))
+    finally:
+        broker.thaw()
+    await assert_works_again(log)
+
+
+async def test_broker_frozen_during_a_read_or_an_append_fails_it_in_time(
+    broker: KafkaBroker, log: KafkaLog
+) -> None:
+    async with aclosing(log.read(0, 100)) as batches:
+        assert list(await anext(batches)) == at(0, records_of(0, 3))
+        broker.freeze()
+        try:
+            await assert_fails_in_time(anext(batches), log.append(records_of(3, 1)))
+        finally:
+            broker.thaw()
+    await assert_works_again(log)
+
+
+async def test_closing_a_read_leaks_no_cancellation_while_the_client_waits_to_fetch_again(
+    broker: KafkaBroker, log: KafkaLog
+) -> None:
+    failed = asyncio.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "Failed fetch messages" in record.msg:
+                failed.set()
+
+    listener = Listener()
+    logging.getLogger("aiokafka.consumer.fetcher").addHandler(listener)
+    batches = log.read(0, 100)
+    await anext(batches)
+    broker.kill()
+    try:
+        # It is said just before the pause, so the fetch task is in the pause when this task goes on.
+        await failed.wait()
+        await batches.aclose()
+    finally:
+        logging.getLogger("aiokafka.consumer.fetcher").removeHandler(listener)
+        await asyncio.to_thread(broker.start)
+    await assert_works_again(log)
+
+
+async def test_cancelled_caller_is_cancelled(broker: KafkaBroker, log: KafkaLog) -> None:
+    broker.freeze()
+    try:
+        for call in (log.append(records_of(3, 1)), log.bounds(), read_all(log, 0, 3), log.fence()):
+            task = asyncio.ensure_future(call)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+    finally:
+        broker.thaw()
+    await assert_works_again(log)
+
+
+async def test_broker_that_comes_back_elsewhere_is_found(tmp_path: Path) -> None:
+    port = free_port()
+    old, new = (
+        KafkaBroker(tmp_path / "kafka", port=at_port) for at_port in (port, free_port(other_than=port))
+    )
+    servers = f"{old.bootstrap_servers},{new.bootstrap_servers}"
+    with old:
+        store = await KafkaStore.open(KafkaConfig(servers, request_timeout_s=TIMEOUT_S))
+        await create_topic(old.bootstrap_servers, "events")
+        log = store.partition_log("events", 0)
+        await log.fence()
+        await log.append(records_of(0, 3))
+    with new:
+        await assert_works_again(log)
+        await log.close()
+        await store.close()

@@ -1,0 +1,293 @@
+"""
+A long write-ahead log is replayed by another process, and closing waits for nobody.
+
+Whoever holds the event loop up for long is seen by the size of what is left to replay, never by a
+clock.
+"""
+
+import asyncio
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from dedupe.adapters.rocks_index import CLOSERS, LANE_BYTES_MIN, RocksIndex, RocksStore
+from dedupe.adapters.rocks_replay import WAL_BYTES_MAX, wal_bytes
+from dedupe.errors import IndexCorruptError, IndexUnavailableError
+from dedupe.index import EMPTY_STATE
+from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, update_of
+
+REPOSITORY = Path(__file__).parents[2]
+LONG = 48_000
+"""So many entries are a log of more than WAL_BYTES_MAX; they fit into the memtables."""
+BATCH = 1_000
+LANE_BYTES = 16 * LANE_BYTES_MIN
+
+
+def store_in(root: Path) -> RocksStore:
+    return RocksStore(root, lanes=1, memory_bytes=LANE_BYTES, keys_max=KEYS_MAX)
+
+
+def path_in(root: Path) -> Path:
+    return root / IDENTITY.topic / str(IDENTITY.partition)
+
+
+def fill(index: RocksIndex, end: int) -> None:
+    for first in range(0, end, BATCH):
+        index.apply(update_of(first, BATCH))
+
+
+def assert_is_whole(index: RocksIndex, end: int) -> None:
+    assert index.state.applied_offset == end
+    assert index.lookup([key_of(i) for i in range(end)]) == [entry_of(i) for i in range(end)]
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """Return the root of an index with a long log, as a killed process leaves it."""
+    before, root = tmp_path / "before", tmp_path / "killed"
+    index = store_in(before).open(IDENTITY)
+    fill(index, LONG)
+    shutil.copytree(before, root)
+    index.close()
+    assert wal_bytes(path_in(root)) > WAL_BYTES_MAX
+    return root
+
+
+def run_with(program: str, root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, root],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+async def is_prepared(store: RocksStore) -> bool:
+    try:
+        await store.prepare(IDENTITY)
+    except IndexUnavailableError:
+        return False
+    return True
+
+
+def children() -> list[int]:
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        found += [int(pid) for pid in (task / "children").read_text().split()]
+    return found
+
+
+# ---- replaying
+
+
+async def test_long_log_is_replayed_before_the_index_is_opened(killed: Path) -> None:
+    store = store_in(killed)
+
+    await store.prepare(IDENTITY)
+
+    assert wal_bytes(path_in(killed)) == 0
+    index = store.open(IDENTITY)
+    assert_is_whole(index, LONG)
+    index.close()
+
+
+async def test_short_log_is_left_to_the_opening(tmp_path: Path) -> None:
+    index = store_in(tmp_path / "before").open(IDENTITY)
+    fill(index, BATCH)
+    shutil.copytree(tmp_path / "before", tmp_path / "killed")
+    index.close()
+    store, path = store_in(tmp_path / "killed"), path_in(tmp_path / "killed")
+    left = wal_bytes(path)
+
+    await store.prepare(IDENTITY)
+
+    assert wal_bytes(path) == left > 0
+    index = store.open(IDENTITY)
+    assert_is_whole(index, BATCH)
+    index.close()
+
+
+async def test_missing_index_needs_no_preparation(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+
+    await store.prepare(IDENTITY)
+
+    index = store.open(IDENTITY)
+    assert index.state == EMPTY_STATE
+    index.close()
+
+
+async def test_cancelled_replay_leaves_no_process_and_a_whole_index(killed: Path) -> None:
+    store = store_in(killed)
+    before = set(children())
+    preparing = asyncio.create_task(store.prepare(IDENTITY))
+    while set(children()) <= before:
+        await asyncio.sleep(0)
+
+    preparing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await preparing
+
+    assert set(children()) <= before
+    assert wal_bytes(path_in(killed)) > WAL_BYTES_MAX  # killed, not waited for
+    await store.prepare(IDENTITY)
+    index = store.open(IDENTITY)
+    assert_is_whole(index, LONG)
+    index.close()
+
+
+async def test_replay_of_an_index_that_is_open_is_retriable(tmp_path: Path) -> None:
+    index = store_in(tmp_path).open(IDENTITY)
+    fill(index, LONG)
+
+    with pytest.raises(IndexUnavailableError, match="locked by another process"):
+        await store_in(tmp_path).prepare(IDENTITY)
+
+    assert_is_whole(index, LONG)
+    index.close()
+
+
+async def test_damage_found_by_a_replay_is_told_by_the_opening(killed: Path) -> None:
+    store = store_in(killed)
+    (manifest,) = path_in(killed).glob("MANIFEST-*")
+    manifest.write_bytes(manifest.read_bytes()[:40])
+
+    await store.prepare(IDENTITY)
+
+    with pytest.raises(IndexCorruptError, match="cannot open"):
+        store.open(IDENTITY)
+    store.discard(IDENTITY)
+    index = store.open(IDENTITY)
+    assert index.state == EMPTY_STATE
+    index.close()
+
+
+FULL_DISK_PROCESS = """
+import asyncio, resource, sys
+from pathlib import Path
+from dedupe.errors import IndexUnavailableError
+from tests.integration.test_rocks_replay import IDENTITY, store_in
+resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, resource.RLIM_INFINITY))
+try:
+    asyncio.run(store_in(Path(sys.argv[1])).prepare(IDENTITY))
+except IndexUnavailableError as err:
+    print(err)
+"""
+
+
+async def test_replay_without_room_keeps_the_index(killed: Path) -> None:
+    replayed = run_with(FULL_DISK_PROCESS, killed)
+
+    assert "File too large" in replayed.stdout, replayed.stderr
+    store = store_in(killed)
+    await store.prepare(IDENTITY)
+    index = store.open(IDENTITY)
+    assert_is_whole(index, LONG)
+    index.close()
+
+
+KILLED_PROCESS = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from tests.integration.test_rocks_replay import IDENTITY, children, store_in
+async def prepare_and_die():
+    preparing = asyncio.create_task(store_in(Path(sys.argv[1])).prepare(IDENTITY))
+    while not children():
+        await asyncio.sleep(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(prepare_and_die())
+"""
+
+
+async def test_replay_outlives_a_killed_gateway_and_the_next_one_waits_for_it(killed: Path) -> None:
+    assert run_with(KILLED_PROCESS, killed).returncode == -signal.SIGKILL
+    store = store_in(killed)
+
+    async with asyncio.timeout(60):
+        while not await is_prepared(store):
+            await asyncio.sleep(0.01)
+
+    index = store.open(IDENTITY)
+    assert_is_whole(index, LONG)
+    index.close()
+
+
+# ---- closing
+
+
+async def test_closing_waits_for_nobody_and_preparing_for_the_closing(tmp_path: Path) -> None:
+    store, may_close = store_in(tmp_path), threading.Event()
+    for _ in range(CLOSERS):
+        store._closers.submit(may_close.wait)
+    index = store.open(IDENTITY)
+    fill(index, LONG)
+
+    index.close()
+    preparing = asyncio.create_task(store.prepare(IDENTITY))
+    await asyncio.sleep(0)
+    assert wal_bytes(path_in(tmp_path)) > WAL_BYTES_MAX  # the flush is still to come
+    may_close.set()
+    await preparing
+
+    assert wal_bytes(path_in(tmp_path)) == 0
+    index = store.open(IDENTITY)
+    assert_is_whole(index, LONG)
+    index.close()
+
+
+async def test_index_that_is_still_closing_is_deleted_after_that(tmp_path: Path) -> None:
+    store, may_close = store_in(tmp_path), threading.Event()
+    index = store.open(IDENTITY)
+    fill(index, BATCH)
+    for _ in range(CLOSERS):
+        store._closers.submit(may_close.wait)
+    index.close()
+
+    store.discard(IDENTITY)
+    assert path_in(tmp_path).exists()
+    may_close.set()
+    await store.prepare(IDENTITY)
+
+    assert not path_in(tmp_path).exists()
+    index = store.open(IDENTITY)
+    assert index.state == EMPTY_STATE
+    index.close()
+
+
+async def test_cancelled_preparing_does_not_cancel_the_closing(tmp_path: Path) -> None:
+    store, may_close = store_in(tmp_path), threading.Event()
+    for _ in range(CLOSERS):
+        store._closers.submit(may_close.wait)
+    index = store.open(IDENTITY)
+    fill(index, BATCH)
+    index.close()
+    preparing = asyncio.create_task(store.prepare(IDENTITY))
+    await asyncio.sleep(0)
+
+    preparing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await preparing
+    may_close.set()
+
+    index = store.open(IDENTITY)
+    assert_is_whole(index, BATCH)
+    index.close()
+
+
+def test_closed_store_has_released_every_index(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    index = store.open(IDENTITY)
+    fill(index, LONG)
+    index.close()
+
+    store.close()
+
+    assert wal_bytes(path_in(tmp_path)) == 0
+    assert_is_whole(store_in(tmp_path).open(IDENTITY), LONG)

@@ -1,0 +1,322 @@
+"""Claim: no lane ends unseen, spins, or holds up what is not its own; what stops one lane stops no other."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from dedupe.clock import Deadline
+from dedupe.errors import LaneNotActiveError, LogCorruptError
+from dedupe.index import IndexIdentity
+from dedupe.lane import Lane
+from dedupe.lane_context import LaneTimes
+from dedupe.lane_queue import QueueLimits
+from dedupe.lane_state import LaneState
+from dedupe.sim.memory_index import MemoryIndex
+from dedupe.sim.sim_log import SimFaults
+from tests.sim.world import CLEAN, QUICK, World
+
+
+async def steps(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def event_of(world: World, partition: int, number: int = 0) -> str:
+    """Return the id of an event of a partition."""
+    ids = (f"{partition}-{number}-{i}" for i in range(100))
+    return next(name for name in ids if world.event(name).partition == partition)
+
+
+# ---- cancellation
+
+
+async def test_cancellation_out_of_a_library_is_a_failure_like_any_other() -> None:
+    world = World(faults=SimFaults(seed=1, leak_cancel=0.2))
+    router = await world.start()
+
+    for number in range(60):
+        await world.deliver([world.event(str(number))])
+    world.log.dice.faults = SimFaults()
+    await world.wait_until_active()
+
+    assert sum(lane.metrics.failures for lane in router.all_lanes) > 5
+    assert all(lane.is_running for lane in router.all_lanes)
+    world.judge()
+
+
+async def test_lane_says_that_it_fails_and_since_when_until_it_serves() -> None:
+    world = World()
+    router = await world.start()
+    lane = router.lanes[0]
+    world.log.dice.faults = SimFaults(leak_cancel=1.0)
+    world.clock.ms += 5_000
+    await world.send([world.event(event_of(world, 0))])
+    await steps(50)
+    failing_since_ms, world.clock.ms = world.clock.ms, world.clock.ms + 60_000
+    await steps(50)
+
+    assert lane.health.failing_since_ms == failing_since_ms
+    assert lane.health.last_error == "CancelledError: "
+    with pytest.raises(LaneNotActiveError, match="2023-11-14T22:13:25Z"):
+        lane.check_room(1, 1)
+
+    world.log.dice.faults = SimFaults()
+    await world.wait_until_active()
+    assert lane.health.failing_since_ms is None
+    assert lane.health.last_error is None
+
+
+async def test_lane_that_ends_by_itself_is_started_again_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    router = await world.start()
+    lane = router.lanes[0]
+
+    def raises(_lane: Lane, err: BaseException) -> None:
+        raise ZeroDivisionError(str(err))
+
+    with capture_logs() as lines, monkeypatch.context() as broken:
+        broken.setattr(Lane, "_fail", raises)
+        world.log.dice.faults = SimFaults(abort=1.0)
+        await world.send([world.event(event_of(world, 0))])
+        while not lane.metrics.restarts:
+            await asyncio.sleep(0)
+    world.log.dice.faults = SimFaults()
+    await world.wait_until_active()
+
+    assert "a lane ended by itself, starting it again" in [line["event"] for line in lines]
+    await world.deliver([world.event(event_of(world, 0))])
+    world.judge()
+
+
+async def test_cancelled_lane_ends() -> None:
+    world = World()
+    router = await world.start()
+
+    await world.crash()
+
+    assert not any(lane.is_running for lane in router.all_lanes)
+
+
+async def test_indexes_are_opened_in_different_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    turn = 0
+    opened_in: list[int] = []
+    open_index = world.disk.open
+
+    def noted(identity: IndexIdentity) -> MemoryIndex:
+        opened_in.append(turn)
+        return open_index(identity)
+
+    monkeypatch.setattr(world.disk, "open", noted)
+    router = world.boot()
+    while not all(lane.has_been_active for lane in router.all_lanes):
+        turn += 1
+        await asyncio.sleep(0)
+
+    assert len(set(opened_in)) == len(opened_in) == 3
+
+
+# ---- fencing
+
+
+class Fenced:
+    """A world whose lane 0 is fenced whenever it appends, with a clock that moves on demand."""
+
+    def __init__(self, times: LaneTimes) -> None:
+        self.world = World(times=times)
+
+    async def append_fenced(self, number: int) -> Lane:
+        router = self.world.router
+        assert router is not None
+        self.world.log.dice.faults = SimFaults(rival=1.0)
+        await self.world.send([self.world.event(event_of(self.world, 0, number))])
+        self.world.log.dice.faults = SimFaults()
+        return router.lanes[0]
+
+
+async def test_partition_that_is_taken_again_at_once_is_another_gateways() -> None:
+    fenced = Fenced(replace(QUICK, fenced_again_s=60.0))
+    await fenced.world.start()
+    lane = await fenced.append_fenced(0)
+    await fenced.world.wait_until_active()
+
+    fenced.world.clock.ms += 59_000
+    await fenced.append_fenced(1)
+    while lane.is_running:
+        await asyncio.sleep(0)
+
+    assert (lane.health.is_lost, lane.state) == (True, LaneState.UNASSIGNED)
+    with pytest.raises(LaneNotActiveError, match="served by another gateway"):
+        lane.check_room(1, 1)
+
+
+async def test_slow_takeover_counts_nothing_of_its_own_time() -> None:
+    fenced = Fenced(replace(QUICK, fenced_again_s=60.0))
+    world = fenced.world
+    await world.start()
+    lane = await fenced.append_fenced(0)
+    world.log.partition(CLEAN.topic, 0).outage_calls = 50  # the takeover has to wait for the log
+    while lane.state is not LaneState.FAILED:
+        await asyncio.sleep(0)
+    world.clock.ms += 600_000
+    world.log.partition(CLEAN.topic, 0).outage_calls = 0
+    await world.wait_until_active()
+
+    await fenced.append_fenced(1)
+    while lane.is_running:
+        await asyncio.sleep(0)
+
+    assert lane.health.is_lost
+
+
+async def test_partition_that_served_long_in_between_is_taken_back() -> None:
+    fenced = Fenced(replace(QUICK, fenced_again_s=60.0))
+    await fenced.world.start()
+    lane = await fenced.append_fenced(0)
+    await fenced.world.wait_until_active()
+
+    fenced.world.clock.ms += 61_000
+    await fenced.append_fenced(1)
+    await fenced.world.wait_until_active()
+
+    assert not lane.health.is_lost
+
+
+async def test_pauses_grow_while_every_recovery_ends_in_the_same_failure() -> None:
+    world = World(times=LaneTimes(backoff_s=0.001, backoff_max_s=0.008))
+    lane = (await world.start()).lanes[0]
+    world.log.dice.faults = SimFaults(abort=1.0)
+    pauses: list[float] = []
+    sleep = lane._sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(seconds)
+
+    lane._sleep = noted  # type: ignore[method-assign]
+    event = world.event(event_of(world, 0))
+    while len(pauses) < 6:
+        await world.send([event])
+        await asyncio.sleep(0)
+
+    assert all(0.004 <= pause <= 0.008 for pause in pauses[4:])
+    assert pauses[0] <= 0.001
+
+
+# ---- waiting
+
+
+async def test_queue_of_duplicates_lets_others_run() -> None:
+    world = World()
+    router = await world.start()
+    copy = world.event("a")
+    await world.deliver([copy])
+    lane = router.lanes[copy.partition]
+    deadline = Deadline(world.clock, 1e9)
+    answer = lane.submit([copy] * 700, size_bytes=1, received_ms=world.clock.now_ms(), deadline=deadline)
+
+    turns = 0
+    while not answer.done():
+        turns += 1
+        await asyncio.sleep(0)
+
+    assert turns >= 700 / QueueLimits(batch_events_max=7).batch_events_max
+
+
+async def test_housekeeping_that_gets_no_answer_holds_no_commit() -> None:
+    world = World(times=replace(QUICK, housekeeping_s=1.0))
+    router = await world.start()
+    lane = router.lanes[0]
+    stuck = asyncio.Event()
+
+    async def bounds() -> tuple[int, int]:
+        await stuck.wait()
+        return 0, 0
+
+    lane._log.bounds = bounds  # type: ignore[method-assign]
+    world.clock.ms += 2_000
+    for number in range(5):
+        await world.deliver([world.event(event_of(world, 0, number))])
+
+    assert lane.metrics.commits == 5
+    await world.crash()
+
+
+# ---- somebody else's records
+
+
+async def test_foreign_record_stops_its_lane_only_until_the_operator_lets_it_pass() -> None:
+    world = World()
+    router = await world.start()
+    for number in range(10):
+        await world.deliver([world.event(event_of(world, n, number)) for n in (0, 1)])
+    offset = world.intrude(0)
+    assert not await world.send([world.event(event_of(world, 0, 100))])
+    while not isinstance(router.lanes[0].health.last_error, str) or "LogCorrupt" not in (
+        router.lanes[0].health.last_error
+    ):
+        await asyncio.sleep(0)
+
+    await world.deliver([world.event(event_of(world, 1, 100))])
+    assert f"gateway partitions skip 0 {offset}" in (router.lanes[0].health.last_error or "")
+
+    world.note_skips()
+    await world.wait_until_active()
+    for number in (0, 9, 100):
+        await world.deliver([world.event(event_of(world, 0, number))])
+    assert router.lanes[0].metrics.skipped_records > 0
+    world.judge()
+
+
+async def test_restart_beside_a_foreign_record_holds_no_other_lane() -> None:
+    world = World()
+    await world.start()
+    await world.deliver([world.event(event_of(world, n)) for n in (0, 1)])
+    world.intrude(0)
+    await world.crash()
+    world.disk.discard(world.index_identity(0))
+
+    router = world.boot()
+    while router.lanes[1].state is not LaneState.ACTIVE:
+        await asyncio.sleep(0)
+
+    await world.deliver([world.event(event_of(world, 1, 1))])
+    assert router.lanes[0].state is not LaneState.ACTIVE
+
+
+async def test_skipped_offset_of_our_own_record_is_not_passed_over() -> None:
+    world = World()
+    await world.start()
+    events = [world.event(event_of(world, 0, number)) for number in range(20)]
+    for event in events:
+        await world.deliver([event])
+    world.foreign.update(world.told.values())
+    world.note_skips()
+    world.foreign.clear()
+    await world.crash()
+    world.disk.discard(world.index_identity(0))
+
+    await world.start()
+    for event in events:
+        await world.deliver([event])
+
+    world.judge()
+
+
+async def test_record_of_another_secret_in_a_pinned_log_stops_its_lane_not_the_process() -> None:
+    world = World()
+    router = await world.start()
+    other = World()
+    other.identity = type(world.identity)(b"another secret of the simulation")
+    await other.start()
+    stranger = next(event for event in map(other.event, "abcdefgh") if event.partition == 0)
+    await other.deliver([stranger])
+    world.log.partition(CLEAN.topic, 0).intrude(other.committed()[0][0][1:])  # type: ignore[arg-type]
+
+    await world.send([world.event(event_of(world, 0))])
+    while LogCorruptError.__name__ not in (router.lanes[0].health.last_error or ""):
+        await asyncio.sleep(0)
+
+    await world.deliver([world.event(event_of(world, 1))])
