@@ -214,8 +214,9 @@ class _Request:
 
     def check_growth(self, count: int) -> None:
         """Raise RequestTooLargeError if what is added to so many events is more than allowed."""
-        if count * len(self._tail) > self._limits.growth_bytes_max:
-            raise RequestTooLargeError
+        growth_bytes_max = self._limits.growth_bytes_max
+        if count * len(self._tail) > growth_bytes_max:
+            raise RequestTooLargeError(told=f"batch-level fields add more than {growth_bytes_max:,} bytes")
 
     def event_of(self, index: int, item: object) -> Event:
         """Return one item as an event of the clean stream. Raises _RefusedError."""

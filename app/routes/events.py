@@ -113,6 +113,7 @@ async def post_events(
     headers, query = dict(request.scope["headers"]), request.scope["query_string"]
     client_ip = request.scope["client"][0] if request.scope["client"] else None
     source = _source_in_head(ingest.write_keys, headers, query)
+    request.scope["gateway.source"] = source and source.id
     lease: Lease = request.scope[LEASE]
     body_limits, json_limits = ingest.limits_for(source)
     body = await read_body(request.receive, headers, body_limits, lease)
