@@ -1,7 +1,7 @@
 """
 The admin port: health, metrics and statistics for operators. Never public.
 
-It runs in a thread with an event loop of its own (ADR 0008), so that liveness is answered whatever
+It runs in a thread with an event loop of its own (ADR 0010), so that liveness is answered whatever
 the ingest's does. Everything that belongs to the ingest is read there, in one short turn; documents
 are rendered here. Liveness must not depend on the log, or an outage of Kafka would restart every
 gateway in the middle of it.

@@ -50,13 +50,6 @@ class WriteKeys(Protocol):
     def source_of(self, write_key: str) -> Source:
         """Return the enabled source of a key. Raises InvalidWriteKeyError, DisabledWriteKeyError."""
 
-    @property
-    def has_quotas(self) -> bool:
-        """Whether any key is limited."""
-
-    def allowance_of(self, write_key: str) -> Allowance | None:
-        """Return what is left of a key's quota; None for a key that is unlimited or unknown."""
-
 
 class OpenKeys:
     """Development without a key file: every key is its own source, and none may replay."""
@@ -70,19 +63,10 @@ class OpenKeys:
         """See WriteKeys."""
         return self._source(write_key)
 
-    @property
-    def has_quotas(self) -> bool:
-        """See WriteKeys."""
-        return not self._policy.default.is_unlimited
-
-    def allowance_of(self, write_key: str) -> Allowance | None:
-        """See WriteKeys."""
-        return self._source(write_key).allowance if len(write_key.encode()) <= WRITE_KEY_BYTES_MAX else None
-
     def _new_source(self, write_key: str) -> Source:
         if len(write_key.encode()) > WRITE_KEY_BYTES_MAX:
             raise InvalidWriteKeyError
-        return Source(write_key, write_key, allowance=self._policy.allowance(self._policy.default))
+        return Source(write_key, write_key, allowance=self._policy.allowance(self._policy.default, write_key))
 
 
 def key_in_head(headers: Mapping[bytes, bytes], query: bytes) -> str:

@@ -2,12 +2,13 @@
 Reads a request's body within its limits: bytes on the wire, bytes inflated, and time.
 
 Whatever a client sends, memory stays bounded: the declared length is judged before anything is
-read, and inflating stops at the first byte too many. Nothing here looks into the body.
+read, a compressed body is inflated once it is complete, so that one which stalls holds what it sent
+and no more, and inflating stops at the first byte too many. Nothing here looks into the body.
 """
 
 import asyncio
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect
@@ -24,6 +25,9 @@ from app.errors import (
 GZIP_MEMBERS_MAX = 100
 """Each costs a new decompressor; real clients send one, a proxy that concatenates a few."""
 
+SLICE_BYTES, PIECE_BYTES = 64 * 1024, 256 * 1024
+"""Read and written by one step of inflating, well below 1 ms; others have their turn between two."""
+
 _GZIP = 16 + zlib.MAX_WBITS
 _ZLIB_METHOD = 8  # low half of a zlib stream's first byte; a raw deflate stream never begins with it
 
@@ -35,6 +39,12 @@ class BodyLimits:
     bytes_max: int
     compressed_bytes_max: int
     timeout_s: float
+    grace_s: float = 10.0
+    rate_min: int = 512  # bytes a second, on average, once the grace is over
+
+    def patience_s(self, size: int) -> float:
+        """Return the seconds since its start within which more of a body must come than so many bytes."""
+        return min(self.timeout_s, max(self.grace_s, size / self.rate_min))
 
 
 async def read_body(
@@ -60,35 +70,50 @@ async def read_body(
     inflater = _inflater(encoding, limits.bytes_max)
     wire_bytes_max = limits.compressed_bytes_max if inflater else limits.bytes_max
     lease.expect(_declared_length(headers, wire_bytes_max))
+    body = await _arrived(receive, wire_bytes_max, limits, lease)
+    return await _inflated(inflater, body, lease) if inflater else body
+
+
+async def _arrived(receive: Receive, bytes_max: int, limits: BodyLimits, lease: Lease) -> bytes:
+    """Return the body as it was sent; see read_body."""
     chunks: list[bytes] = []
     size = 0
+    began = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(limits.timeout_s):
+        async with asyncio.timeout(None) as patience:
             more = True
             while more:
                 lease.check()
+                patience.reschedule(began + limits.patience_s(size))
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnect
                 more = message.get("more_body", False)
                 chunk = message.get("body", b"")
                 size += len(chunk)
-                if size > wire_bytes_max:
+                if size > bytes_max:
                     raise BodyTooLargeError
-                if inflater:
-                    chunk = inflater.inflate(chunk)
-                    lease.take(len(chunk))
                 chunks.append(chunk)
     except TimeoutError as err:
         raise BodyTimeoutError from err
     lease.check()
-    if inflater:
-        inflater.finish()
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
+async def _inflated(inflater: "Inflater", body: bytes, lease: Lease) -> bytes:
+    """Return what a complete body inflates to, letting others have their turn after each step."""
+    pieces: list[bytes] = []
+    for piece in inflater.inflate(body):
+        if pieces:
+            await asyncio.sleep(0)
+        lease.take(len(piece))
+        lease.check()
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
 class Inflater:
-    """Inflates one body piece by piece; gzip bodies may consist of several members."""
+    """Inflates one complete body step by step; gzip bodies may consist of several members."""
 
     def __init__(self, *, is_gzip: bool, bytes_max: int) -> None:
         """Take the format and the most bytes that may come out."""
@@ -97,22 +122,28 @@ class Inflater:
         self._stream: zlib._Decompress | None = None
         self._members_left = GZIP_MEMBERS_MAX if is_gzip else 1
 
-    def inflate(self, data: bytes) -> bytes:
-        """Return what the next bytes inflate to. Raises BodyNotDecompressableError, BodyTooLargeError."""
-        pieces: list[bytes] = []
-        while data:
-            if self._stream is None:
-                self._stream = self._begin(data)
-            elif self._stream.eof:
-                data = data.lstrip(b"\0")  # padding after a member is allowed
-                if not data:
-                    break
-                self._stream = self._begin(data)
-            data = self._feed(self._stream, data, pieces)
-        return b"".join(pieces)
+    def inflate(self, body: bytes) -> Iterator[bytes]:
+        """
+        Yield what the body inflates to, PIECE_BYTES at most in one step.
 
-    def finish(self) -> None:
-        """Raise BodyNotDecompressableError if the body was cut short."""
+        Raises:
+            BodyNotDecompressableError: it is not in this format, or cut short.
+            BodyTooLargeError: the first byte too many has come out.
+        """
+        for start in range(0, len(body), SLICE_BYTES):
+            data = body[start : start + SLICE_BYTES]
+            while data:
+                if self._stream is None:
+                    self._stream = self._begin(data)
+                elif self._stream.eof:
+                    data = data.lstrip(b"\0")  # padding after a member is allowed
+                    if not data:
+                        break
+                    self._stream = self._begin(data)
+                yield self._step(self._stream, data)
+                data = self._stream.unused_data or self._stream.unconsumed_tail
+        while self._stream is not None and (piece := self._step(self._stream, b"")):
+            yield piece
         if self._stream is None or not self._stream.eof:
             raise BodyNotDecompressableError
 
@@ -124,17 +155,15 @@ class Inflater:
             return zlib.decompressobj(_GZIP)
         return zlib.decompressobj(zlib.MAX_WBITS if data[0] & 0x0F == _ZLIB_METHOD else -zlib.MAX_WBITS)
 
-    def _feed(self, stream: "zlib._Decompress", data: bytes, pieces: list[bytes]) -> bytes:
-        """Inflate `data` up to the end of the stream; return what lies beyond."""
+    def _step(self, stream: "zlib._Decompress", data: bytes) -> bytes:
         try:
-            piece = stream.decompress(data, self._bytes_left + 1)
+            piece = stream.decompress(data, min(PIECE_BYTES, self._bytes_left + 1))
         except zlib.error as err:
             raise BodyNotDecompressableError from err
         self._bytes_left -= len(piece)
         if self._bytes_left < 0:
             raise BodyTooLargeError
-        pieces.append(piece)
-        return stream.unused_data
+        return piece
 
 
 def _inflater(encoding: bytes, bytes_max: int) -> Inflater | None:

@@ -112,6 +112,7 @@ def build_ingest(
         event_bytes_max=settings.event_bytes_max,
         event_depth_max=settings.event_depth_max,
         request_bytes_max=settings.request_bytes_max,
+        growth_bytes_max=settings.request_growth_max,
     )
     return Ingest(
         router=router,
@@ -129,9 +130,12 @@ def build_ingest(
             bytes_max=settings.body_bytes_max,
             compressed_bytes_max=settings.body_compressed_bytes_max,
             timeout_s=settings.body_timeout,
+            grace_s=settings.body_grace,
+            rate_min=settings.body_rate_min,
         ),
         request_events_max=settings.request_events_max,
         answer_timeout_s=settings.answer_timeout,
+        keyless_bytes_max=settings.body_keyless_bytes_max,
         sets_context_ip=settings.context_ip,
         gives_advice=settings.is_development,
     )

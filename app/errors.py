@@ -6,6 +6,7 @@ What the edge refuses by itself, under the core's GatewayError.
       BodyTooLargeError                more bytes than allowed, on the wire or inflated
       BodyNotDecompressableError       not what its Content-Encoding says, or cut short
       UnsupportedEncodingError         a Content-Encoding that is not understood
+      BodyTooComplexError              more commas, colons and opening brackets than allowed
       InvalidJSONError                 the body is not JSON
       BatchMissingError                JSON, but no event and no batch of events in it
       TooManyEventsError               more events than one request may carry
@@ -57,6 +58,12 @@ class UnsupportedEncodingError(RequestError):
     """The body has a Content-Encoding that the gateway does not understand."""
 
     code = "unsupported_encoding"
+
+
+class BodyTooComplexError(RequestError):
+    """The body, or one event in it, has more commas, colons and opening brackets than allowed."""
+
+    code = "body_too_complex"
 
 
 class InvalidJSONError(RequestError):

@@ -12,7 +12,7 @@ routes.post_events -> **Identifier.identify**, Router.submit -> Lane.submit -> a
 """
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ import orjson
 
 from app.deep_json import dumps_any, is_deeper
 from app.errors import RequestTooLargeError
+from app.large_json import Oversize
 from app.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.payload import Payload
 from dedupe.document import is_event_type
@@ -58,6 +59,11 @@ app.settings.RECORD_MARGIN_BYTES has room for it.
 
 SENT_AT_CHARS_MAX = 100
 """Of a batch-level `sentAt`; a longer one is no time, and goes into no event."""
+
+STEP_BYTES = 192 * 1024
+"""Of values built before others have a turn, each event counted as EVENT_COST_BYTES more: about 2 ms."""
+
+EVENT_COST_BYTES = 1024
 
 
 class Rejection(NamedTuple):
@@ -104,6 +110,7 @@ class EventLimits:
     event_bytes_max: int
     event_depth_max: int
     request_bytes_max: int
+    growth_bytes_max: int = 5 * 1024 * 1024
 
 
 class Identifier:
@@ -135,19 +142,27 @@ class Identifier:
         self.random_bytes = random_bytes
 
     def identify(self, payload: Payload, arrival: Arrival) -> Identified:
-        """
-        Identify every item.
+        """Identify every item at once; see `steps`."""
+        found = Identified([], [], [], [])
+        for _ in self.steps(payload, arrival, found):
+            pass
+        return found
 
-        Returns:
-            Events and quarantined items, each in request order.
+    def steps(self, payload: Payload, arrival: Arrival, found: Identified) -> Iterator[None]:
+        """
+        Identify every item in short steps: each becomes an event or a rejection in `found`, in order.
 
         Raises:
             RequestTooLargeError: the events would exceed the limit once the batch-level fields
-                are merged into each; nothing is built beyond it.
+                are merged into each, or these would add too much; nothing is built beyond it.
         """
         request = _Request(self, payload.shared, arrival)
-        found = Identified([], [], [], [])
+        request.check_growth(len(payload.items))
+        step_bytes_left = STEP_BYTES
         for index, item in enumerate(payload.items):
+            if step_bytes_left < 0:
+                step_bytes_left = STEP_BYTES
+                yield
             try:
                 event = request.event_of(index, item)
             except _RefusedError as refusal:
@@ -157,18 +172,19 @@ class Identifier:
             else:
                 found.events.append(event)
                 found.places.append(index)
+            step_bytes_left -= len(event.value) + EVENT_COST_BYTES
             if request.size_bytes > self.limits.request_bytes_max:
                 raise RequestTooLargeError(told=f"more than {self.limits.request_bytes_max:,} bytes")
-        return found
 
 
 class _RefusedError(Exception):
     """An item cannot become a clean event."""
 
-    def __init__(self, code: str, value: bytes | None = None) -> None:
-        """Take the reason, and the record's value if it could be built."""
+    def __init__(self, code: str, value: bytes | None = None, said: bytes | None = None) -> None:
+        """Take the reason, the record's value if it could be built, and its content if it is known."""
         self.code = code
         self.value = value
+        self.said = said
 
 
 class _Request:
@@ -203,9 +219,17 @@ class _Request:
             self._added["sentAt"] = sent_at
         self._tail = b"," + orjson.dumps(self._added | self._merged)[1:]
 
+    def check_growth(self, count: int) -> None:
+        """Raise RequestTooLargeError if what is added to so many events is more than allowed."""
+        growth_bytes_max = self._limits.growth_bytes_max
+        if count * len(self._tail) > growth_bytes_max:
+            raise RequestTooLargeError(told=f"batch-level fields add more than {growth_bytes_max:,} bytes")
+
     def event_of(self, index: int, item: object) -> Event:
         """Return one item as an event of the clean stream. Raises _RefusedError."""
         if type(item) is not dict:
+            if isinstance(item, Oversize):
+                raise _RefusedError(EVENT_TOO_LARGE, item.content)
             raise _RefusedError(NOT_AN_OBJECT)
         flags = 0
         message_id = item.get("messageId")
@@ -238,11 +262,13 @@ class _Request:
 
     def refused(self, index: int, item: object, refusal: _RefusedError) -> tuple[Rejection, Event]:
         """Return what the client is told of a refused item, and the quarantine event that keeps it."""
-        message_id = said = None
-        if isinstance(item, dict):
+        message_id, said = None, refusal.said
+        if isinstance(item, Oversize):
+            message_id = item.message_id
+        elif isinstance(item, dict):
             message_id = item.get("messageId")
             ignored = self._ignored_of(item)
-            said = dumps_any({name: value for name, value in item.items() if name not in ignored})
+            said = said or dumps_any({name: item[name] for name in item if name not in ignored})
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
@@ -332,7 +358,7 @@ class _Request:
             own = {name: item[name] for name in ignored if name in item and name not in REPLACED}
             size += max(0, len(orjson.dumps(own)) - RETRY_BYTES_FREE)
         if size > self._limits.event_bytes_max:
-            raise _RefusedError(EVENT_TOO_LARGE)
+            raise _RefusedError(EVENT_TOO_LARGE, said=content)
         self.size_bytes += size
 
     def _earlier_fingerprints(self, item: dict[str, Any], ignored: frozenset[str]) -> tuple[Fingerprint, ...]:

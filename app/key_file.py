@@ -78,16 +78,6 @@ class KeyFile:
             raise DisabledWriteKeyError
         return source
 
-    @property
-    def has_quotas(self) -> bool:
-        """See WriteKeys."""
-        return self._has_quotas
-
-    def allowance_of(self, write_key: str) -> Allowance | None:
-        """See WriteKeys."""
-        source = self._sources.get(hashlib.sha256(write_key.encode()).digest())
-        return source.allowance if source else None
-
     async def watch(self, interval_s: float) -> None:
         """
         Follow the file for ever; SIGHUP reads it at once.
@@ -139,7 +129,6 @@ class KeyFile:
             digest: entry.source_by(self._policy, previous.get(digest))
             for digest, entry in contents.entries.items()
         }
-        self._has_quotas = any(source.allowance for source in self._sources.values())
         self._digest = contents.digest
         self._read_at = time.monotonic()
 
@@ -197,7 +186,7 @@ class _Entry(BaseModel):
         quota = self.quotas.over(policy.default)
         allowance: Allowance | None = previous.allowance if previous else None
         if allowance is None or allowance.quota != quota:
-            allowance = policy.allowance(quota)
+            allowance = policy.allowance(quota, self.source)
         return Source(self.source, self.name or self.source, self.enabled, allowance, frozenset(self.scopes))
 
 

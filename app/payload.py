@@ -8,9 +8,8 @@ that it does not take its batch with it.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from app.errors import BatchMissingError, InvalidJSONError, TooManyEventsError
-from app.json_problem import json_problem
-from dedupe.document import read_document
+from app.errors import BatchMissingError, TooManyEventsError
+from app.large_json import JSONLimits, Oversize, Turn, read_json
 
 
 class Payload(NamedTuple):
@@ -28,39 +27,35 @@ class Payload(NamedTuple):
             raise TooManyEventsError(told=f"{len(self.items):,}, and at most {events_max:,} are allowed")
 
 
-def parse_batch(body: bytes) -> Payload:
-    """Return an object with a `batch` array. Raises InvalidJSONError, BatchMissingError."""
-    document = _loads(body)
+async def parse_batch(body: bytes, limits: JSONLimits, turn: Turn) -> Payload:
+    """Return an object with a `batch` array. Raises BatchMissingError, and what read_json raises."""
+    document = await read_json(body, limits, turn, has_items=True)
     if isinstance(document, dict) and isinstance(batch := document.get("batch"), list):
         return Payload(batch, document, document)
     raise BatchMissingError(told=_found_in(document))
 
 
-def parse_events(body: bytes) -> Payload:
-    """Return a batch, an array of events, or one event. Raises InvalidJSONError, BatchMissingError."""
-    document = _loads(body)
+async def parse_events(body: bytes, limits: JSONLimits, turn: Turn) -> Payload:
+    """Return a batch, an array of events, or one event. Raises as parse_batch."""
+    document = await read_json(body, limits, turn, has_items=True)
     if isinstance(document, list):
         return Payload(document, None, {})
-    if not isinstance(document, dict):
-        raise BatchMissingError(told=_found_in(document))
-    if isinstance(batch := document.get("batch"), list):
+    if isinstance(document, dict) and isinstance(batch := document.get("batch"), list):
         return Payload(batch, document, document)
-    return Payload([document], document, {})
+    return _single(document)
 
 
-def parse_event(body: bytes) -> Payload:
-    """Return one event. Raises InvalidJSONError, BatchMissingError."""
-    document = _loads(body)
+async def parse_event(body: bytes, limits: JSONLimits, turn: Turn) -> Payload:
+    """Return one event. Raises as parse_batch."""
+    return _single(await read_json(body, limits, turn, has_items=False))
+
+
+def _single(document: object) -> Payload:
+    if isinstance(document, Oversize):
+        return Payload([document], None, {})
     if isinstance(document, dict):
         return Payload([document], document, {})
     raise BatchMissingError(told=_found_in(document))
-
-
-def _loads(body: bytes) -> object:
-    try:
-        return read_document(body)
-    except ValueError as err:
-        raise InvalidJSONError(told=json_problem(err, body)) from err
 
 
 def _found_in(document: object) -> str:

@@ -41,6 +41,11 @@ PROBLEMS: dict[str, Problem] = {
     "body_too_large": Problem(BAD_REQUEST, "the body is larger than allowed"),
     "body_not_decompressable": Problem(BAD_REQUEST, "the body is not what its Content-Encoding says"),
     "unsupported_encoding": Problem(BAD_REQUEST, "the Content-Encoding must be gzip, deflate or absent"),
+    "body_too_complex": Problem(
+        BAD_REQUEST,
+        "the body has more than 600,000 colons and opening brackets, or one event in it, or a body whose "
+        "write key does not stand in the head, has more than 60,000, or 500,000 commas",
+    ),
     "invalid_json": Problem(BAD_REQUEST, "the body is not JSON"),
     "batch_missing": Problem(BAD_REQUEST, "the body holds no event and no batch of events"),
     "too_many_events": Problem(BAD_REQUEST, "the request has more events than allowed"),

@@ -1,17 +1,21 @@
 """
 Quotas: how much one write key may send, measured by token buckets.
 
-Pure: the clock is given. A request passes whole or not at all, before any of its events is taken.
+The clock is given. A request passes whole or not at all, before any of its events is taken.
 Whatever it asks for, it passes once its buckets are full, so a batch larger than a burst is slowed
 down and never shut out.
 
 Requests, events and bytes count whatever becomes of them, duplicates included: they cost CPU.
-The index grows with accepted events only, so that limit is charged after the verdict.
+Bytes are those stored, or sent where that is more; what a request turns out to store beyond what was
+sent is charged as a debt. The index grows with accepted events only, so that limit is charged after
+the verdict.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import structlog
 
 from app.errors import QuotaExceededError
 
@@ -22,6 +26,11 @@ window. So it never takes more than its share within any window, and about a day
 may come in one go.
 """
 
+REPORT_INTERVAL_S = 60.0
+"""How often the log says that a limit of a key bites, at most."""
+
+log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Quota:
@@ -29,7 +38,7 @@ class Quota:
 
     requests: float | None = None  # a second
     events: float | None = None  # a second
-    bytes: float | None = None  # a second, of inflated bodies
+    bytes: float | None = None  # a second, stored or inflated
     burst_s: float = 10.0  # how many seconds' worth may come at once
     index_share: float | None = None  # 0..1, of the ids that the index remembers
 
@@ -65,12 +74,14 @@ class Bucket:
 class Allowance:
     """What is left of one key's quota."""
 
-    __slots__ = ("_buckets", "_growth", "_policy", "quota")
+    __slots__ = ("_buckets", "_growth", "_policy", "_source", "_unreported", "quota")
 
-    def __init__(self, quota: Quota, policy: "QuotaPolicy") -> None:
-        """Begin with all of it."""
+    def __init__(self, quota: Quota, policy: "QuotaPolicy", source: str) -> None:
+        """Begin with all of it; `source` is whom the log names."""
         self.quota = quota
         self._policy = policy
+        self._source = source
+        self._unreported: dict[str, tuple[float, int]] = {}  # by limit: reported when, refused since
         now = policy.clock()
         self._buckets = [
             (name, Bucket(rate, max(1.0, rate * quota.burst_s), now))
@@ -100,7 +111,23 @@ class Allowance:
         wait_s, limit = max(waits, default=(0.0, ""))
         if wait_s > 0:
             self._policy.refusals[limit] += 1
+            self._report(limit, now)
             raise QuotaExceededError(limit, wait_s)
+
+    def _report(self, limit: str, now: float) -> None:
+        """Say in the log that a limit bites, and how often it did since that was said last."""
+        reported_at, refused = self._unreported.get(limit, (now - REPORT_INTERVAL_S, 0))
+        refused += 1
+        if now - reported_at >= REPORT_INTERVAL_S:
+            log.warning("a write key has used up a quota", source=self._source, limit=limit, refused=refused)
+            reported_at, refused = now, 0
+        self._unreported[limit] = reported_at, refused
+
+    def owe(self, size_bytes: int) -> None:
+        """Charge bytes that a request which has passed turned out to take more; below zero nothing."""
+        for name, bucket in self._buckets:
+            if name == "bytes" and size_bytes > 0:
+                bucket.take(size_bytes)
 
     def grow(self, accepted: int) -> None:
         """Charge the events that the index now remembers."""
@@ -118,8 +145,8 @@ class QuotaPolicy:
     clock: Callable[[], float]  # seconds, never set
     refusals: Counter[str] = field(default_factory=Counter)  # requests, by limit
 
-    def allowance(self, quota: Quota) -> Allowance | None:
-        """Return a full allowance, None if nothing is limited."""
+    def allowance(self, quota: Quota, source: str) -> Allowance | None:
+        """Return a full allowance of a source's key, None if nothing is limited."""
         if quota.is_unlimited:
             return None
-        return Allowance(quota, self)
+        return Allowance(quota, self, source)

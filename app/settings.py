@@ -10,9 +10,9 @@ README shows; the descriptions here are its only source.
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import NoDecode
 
@@ -44,6 +44,26 @@ and what of sentAt and the like counts for no limit (app.identify.RETRY_BYTES_FR
 
 QUARANTINE_RECORD_BYTES_MAX = 256 * KIB
 """64 KiB of a refused event, every byte of it escaped, and its envelope."""
+
+
+def _none_for_none(value: object) -> object:
+    return None if value == "none" else value
+
+
+_OR_NONE = BeforeValidator(_none_for_none)
+Limit: TypeAlias = Annotated[Annotated[float, Field(gt=0)] | None, _OR_NONE]
+ShareLimit: TypeAlias = Annotated[Annotated[float, Field(gt=0, le=1)] | None, _OR_NONE]
+SizeLimit: TypeAlias = Annotated[Annotated[Bytes, Field(gt=0)] | None, _OR_NONE]
+
+
+def _in_production(default: float, description: str) -> Any:
+    """Return a field that limits nothing in development, unless it is set."""
+    shown = format_size(int(default)) if default > MIB else f"{default:g}"
+    return Field(
+        default_factory=lambda fields: default if fields.get("mode") == "production" else None,
+        description=description,
+        json_schema_extra={"default_text": f"`{shown}` in production"},
+    )
 
 
 class Settings(LogSettings):
@@ -83,11 +103,15 @@ class Settings(LogSettings):
     write_keys_interval: Seconds = Field(
         1, gt=0, description="how often that file is looked at; a change is used after it has rested as long"
     )
-    quota_requests: float | None = Field(
-        None, gt=0, description="requests a second of a write key without a quota of its own; empty: no limit"
+    quota_requests: Limit = _in_production(
+        1_000,
+        "requests a second of a write key without a quota of its own; `none`: no limit, as in development. "
+        "The defaults are a multiple of what a large app sends, and leave room for other keys",
     )
-    quota_events: float | None = Field(None, gt=0, description="its events a second, duplicates included")
-    quota_bytes: Bytes | None = Field(None, gt=0, description="its bytes a second, of decompressed bodies")
+    quota_events: Limit = _in_production(10_000, "its events a second, duplicates included")
+    quota_bytes: SizeLimit = _in_production(
+        16 * MIB, "its bytes a second, of what is stored or of decompressed bodies, whichever is more"
+    )
     quota_burst: Seconds = Field(10, gt=0, description="how many seconds' worth of each may come at once")
     quota_penalty: Seconds = Field(
         0.5,
@@ -96,11 +120,10 @@ class Settings(LogSettings):
         description="how long the 429 of a used-up quota is held back, so that a client that "
         "ignores `Retry-After` cannot crowd the others out",
     )
-    quota_index_share: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="the most of `GATEWAY_INDEX_KEYS_MAX` that its new events may take within a window",
+    quota_index_share: ShareLimit = _in_production(
+        0.5,
+        "the most of `GATEWAY_INDEX_KEYS_MAX` that its new events may take within a window: with the "
+        "defaults 31 million at once and 361 a second, 250 million in 7 days",
     )
     identity_secret: SecretStr | None = Field(
         None,
@@ -163,17 +186,36 @@ class Settings(LogSettings):
     body_compressed_bytes_max: Bytes = Field(
         4 * MIB, ge=1 * KIB, description="largest request body as sent, if compressed"
     )
+    body_keyless_bytes_max: Bytes = Field(
+        1 * MIB,
+        ge=1 * KIB,
+        description="largest request body, decompressed, whose write key does not stand in the head: it has "
+        "to be parsed before it is known who sends it. SDKs send 500 KB at most",
+    )
     body_memory: Bytes = Field(
         256 * MIB,
         description="memory for the bodies of all requests together, from arrival to answer; "
-        "a request for which there is none left gets 503",
+        "a request for which there is none left gets 503. An eighth is kept for bodies up to 256 KiB; once "
+        "half is in use, one client address may not have more than a quarter",
     )
     body_timeout: Seconds = Field(30, gt=0, description="how long a request body may take to arrive")
+    body_grace: Seconds = Field(
+        10, gt=0, description="how long it may take at any pace; then on average `GATEWAY_BODY_RATE_MIN`"
+    )
+    body_rate_min: Bytes = Field(
+        512, gt=0, description="bytes a second that must come of it on average; phones on 2G reach 2 KiB"
+    )
     request_events_max: int = Field(2_500, ge=1, description="most events in one request")
     request_bytes_max: Bytes = Field(
         16 * MIB,
         ge=1 * KIB,
         description="most bytes of one request's events after batch-level fields were merged into each",
+    )
+    request_growth_max: Bytes = Field(
+        5 * MIB,
+        ge=1 * KIB,
+        description="most bytes that batch-level fields may add to one request's events in all; 500 events "
+        "with a `context` of 10 KB beside them pass",
     )
     event_bytes_max: Bytes = Field(
         800 * KIB,
@@ -236,9 +278,16 @@ class Settings(LogSettings):
         "balancer, `GATEWAY_TRUSTED_PROXIES` decides",
     )
 
-    queue_events_max: int = Field(20_000, ge=1, description="most events waiting in front of one partition")
+    queue_events_max: int = Field(
+        20_000,
+        ge=1,
+        description="most events waiting in front of one partition; one source may have no more waiting than "
+        "there is room left, so half of it alone",
+    )
     queue_bytes_max: Bytes = Field(
-        32 * MIB, ge=1 * MIB, description="most bytes of events waiting in front of one partition"
+        32 * MIB,
+        ge=1 * MIB,
+        description="most bytes of events waiting in front of one partition, shared alike",
     )
     batch_events_max: int = Field(1_000, ge=1, le=10_000, description="most events in one commit")
     batch_bytes_max: Bytes = Field(
@@ -392,13 +441,14 @@ class Settings(LogSettings):
             )
         if self.request_bytes_max < self.body_bytes_max:
             yield "GATEWAY_REQUEST_BYTES_MAX must not be less than GATEWAY_BODY_BYTES_MAX"
-        if self.body_memory < self.body_bytes_max + self.body_compressed_bytes_max:
+        if self.body_memory < 2 * (self.body_bytes_max + self.body_compressed_bytes_max):
             yield (
-                "GATEWAY_BODY_MEMORY must not be less than GATEWAY_BODY_BYTES_MAX and "
-                "GATEWAY_BODY_COMPRESSED_BYTES_MAX together: the largest body must fit into it"
+                "GATEWAY_BODY_MEMORY must not be less than twice GATEWAY_BODY_BYTES_MAX and "
+                "GATEWAY_BODY_COMPRESSED_BYTES_MAX together: the largest body must fit into the half that "
+                "one address may have"
             )
-        if self.body_memory < self.request_bytes_max:
-            yield "GATEWAY_BODY_MEMORY must not be less than GATEWAY_REQUEST_BYTES_MAX"
+        if self.body_memory < 2 * self.request_bytes_max:
+            yield "GATEWAY_BODY_MEMORY must not be less than twice GATEWAY_REQUEST_BYTES_MAX"
         if "messageId" in self.fingerprint_ignore:
             yield "GATEWAY_FINGERPRINT_IGNORE must not name messageId: it is the event's identity"
 

@@ -71,14 +71,14 @@ class Lane:
 
     # ---- for callers
 
-    def check_room(self, events: int, size_bytes: int) -> None:
+    def check_room(self, events: int, size_bytes: int, source: str) -> None:
         """Raise LaneNotActiveError or LaneSaturatedError, both retriable, if `submit` would not take it."""
         if self.state is not LaneState.ACTIVE:
             why = "is being stopped" if self._is_draining else self.health.why_not_active()
             raise LaneNotActiveError(
                 f"partition {self.partition} of {self.topic} {why}", told=f"a partition {why}"
             )
-        self.queue.check_room(events, size_bytes)
+        self.queue.check_room(events, size_bytes, source)
 
     def submit(
         self, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline

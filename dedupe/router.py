@@ -136,7 +136,7 @@ class Router:
         if not self.has_disk_room:
             raise DiskFullError("free disk space is below GATEWAY_DISK_FREE_MIN")
         for share in shares:
-            share.lane.check_room(len(share.events), share.size_bytes)
+            share.lane.check_room(len(share.events), share.size_bytes, share.events[0].source)
 
     async def _put_in_quarantine(
         self,

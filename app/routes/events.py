@@ -4,23 +4,26 @@ The paths that take events. Each request is decided whole: one answer, after eve
 **routes.post_events** -> Router.submit -> Lane.submit -> admit -> PartitionLog.append
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeAlias
 
 from fastapi import Request, Response
 
 from app.advice import advice_on
-from app.auth import INGEST, REPLAY, WriteKeys, find_write_key, key_in_head
+from app.auth import INGEST, REPLAY, Source, WriteKeys, find_write_key, key_in_head
 from app.body import BodyLimits, read_body
 from app.body_memory import LEASE, Lease
 from app.errors import FingerprintsInvalidError, IdempotencyKeyInvalidError
-from app.identify import Arrival, Identifier
+from app.identify import STEP_BYTES, Arrival, Identified, Identifier
+from app.large_json import SMALL_BYTES, JSONLimits, Turn
 from app.payload import Payload, parse_batch, parse_event, parse_events
 from app.prefer import Return, return_preference
 from app.receipts import answer
 from app.routes.path_table import Handler
 from app.routes.paths import Kind, Path
+from app.turns import Turns
 from dedupe.admission import Admission
 from dedupe.clock import Clock, Deadline
 from dedupe.document import TYPE_CHARS_MAX
@@ -33,7 +36,7 @@ IDEMPOTENCY_KEY_BYTES_MAX = 255
 FINGERPRINTS = b"gateway-fingerprints"
 """Trusted: junk under the id and fingerprint of an event to come would make that one a duplicate."""
 
-Parse: TypeAlias = Callable[[bytes], Payload]
+Parse: TypeAlias = Callable[[bytes, JSONLimits, Turn], Coroutine[Any, Any, Payload]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,20 @@ class Ingest:
     body_limits: BodyLimits
     request_events_max: int
     answer_timeout_s: float
+    keyless_bytes_max: int = 1024 * 1024
     sets_context_ip: bool = False
     gives_advice: bool = False
+    turns: Turns = field(default_factory=Turns)
+
+    def limits_for(self, source: Source | None) -> tuple[BodyLimits, JSONLimits]:
+        """Return the bounds of a body, tighter ones before it is known who sends it."""
+        events_max, event_bytes_max = self.request_events_max, self.identifier.limits.event_bytes_max
+        if source is not None:
+            return self.body_limits, JSONLimits(events_max, event_bytes_max)
+        body_limits = replace(
+            self.body_limits, bytes_max=min(self.keyless_bytes_max, self.body_limits.bytes_max)
+        )
+        return body_limits, JSONLimits(events_max, event_bytes_max, may_cut=False)
 
 
 def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
@@ -96,14 +111,19 @@ async def post_events(
         RetriableError: nothing was taken, or the outcome is unknown; see Router.submit.
     """
     headers, query = dict(request.scope["headers"]), request.scope["query_string"]
-    if ingest.write_keys.has_quotas:
-        _refuse_unread(ingest.write_keys, headers, query)
+    client_ip = request.scope["client"][0] if request.scope["client"] else None
+    source = _source_in_head(ingest.write_keys, headers, query)
+    request.scope["gateway.source"] = source and source.id
     lease: Lease = request.scope[LEASE]
-    body = await read_body(request.receive, headers, ingest.body_limits, lease)
-    payload = parse(body)
+    body_limits, json_limits = ingest.limits_for(source)
+    body = await read_body(request.receive, headers, body_limits, lease)
+    turn = partial(ingest.turns.take, source.id if source else f"address {client_ip}")
+    payload = await parse(body, json_limits, turn)
     payload.check_count(ingest.request_events_max)
-    first = payload.items[0] if payload.items else None
-    source = ingest.write_keys.source_of(find_write_key(headers, query, payload.top, first))
+    if source is None:
+        first = payload.items[0] if payload.items else None
+        source = ingest.write_keys.source_of(find_write_key(headers, query, payload.top, first))
+        del first
     request.scope["gateway.source"] = source.id
     allowance = source.allowance
     if allowance is not None:
@@ -111,18 +131,23 @@ async def post_events(
     source.check(REPLAY if FINGERPRINTS in headers else INGEST)
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     received_ms = ingest.clock.now_ms()
-    client_ip = request.scope["client"][0] if ingest.sets_context_ip and request.scope["client"] else None
     arrival = Arrival(
         source.id,
         received_ms,
         event_type,
         _idempotency_key(headers),
         _fingerprints(headers, len(payload.items)),
-        client_ip,
+        client_ip if ingest.sets_context_ip else None,
     )
-    found = ingest.identifier.identify(payload, arrival)
+    found = Identified([], [], [], [])
+    if len(body) > SMALL_BYTES:
+        await ingest.turns.take(source.id, len(body))
+    for _ in ingest.identifier.steps(payload, arrival, found):
+        await ingest.turns.take(source.id, STEP_BYTES)
+    if allowance is not None:
+        allowance.owe(found.size_bytes - len(body))
     advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
-    del body, payload, first  # the events are all that is needed of them, and of the memory
+    del body, payload  # the events are all that is needed of them, and of the memory
     lease.hold(found.size_bytes)
     outcomes = await ingest.router.submit(
         found.events, found.quarantined, received_ms=received_ms, deadline=deadline
@@ -133,14 +158,23 @@ async def post_events(
     return answer(found, outcomes, preference=preference, wants_receipts=wants_receipts, advice=advice)
 
 
-def _refuse_unread(write_keys: WriteKeys, headers: dict[bytes, bytes], query: bytes) -> None:
-    """Refuse before its body is read what a key in the head has no quota for, so that it costs little."""
+def _source_in_head(write_keys: WriteKeys, headers: dict[bytes, bytes], query: bytes) -> Source | None:
+    """
+    Return who sends if the head says so; what will be refused is refused before its body is read.
+
+    Raises:
+        InvalidWriteKeyError, DisabledWriteKeyError: it is nobody.
+        QuotaExceededError: the key has no quota left for it.
+    """
     write_key = key_in_head(headers, query)
-    allowance = write_keys.allowance_of(write_key) if write_key else None
-    if allowance is not None:
+    if not write_key:
+        return None
+    source = write_keys.source_of(write_key)
+    if source.allowance is not None:
         declared = headers.get(b"content-length", b"")
         size_bytes = int(declared) if declared.isdigit() and b"content-encoding" not in headers else 0
-        allowance.check(events=1, size_bytes=size_bytes)
+        source.allowance.check(events=1, size_bytes=size_bytes)
+    return source
 
 
 def _idempotency_key(headers: dict[bytes, bytes]) -> bytes | None:

@@ -6,12 +6,14 @@ pixel whose event could not be taken is counted under its error code.
 """
 
 import base64
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
 from fastapi import Request, Response
 
 from app.errors import BatchMissingError, InvalidJSONError
+from app.large_json import JSONLimits, Turn
 from app.metrics import RequestMetrics
 from app.payload import Payload, parse_event
 from app.problems import Problems
@@ -35,7 +37,7 @@ async def get_pixel(
         answer = await post_events(
             ingest,
             request,
-            lambda _body: parse_pixel(query),
+            partial(_parse_query, query),
             event_type=event_type_of(request, path),
             wants_receipts=False,
         )
@@ -46,7 +48,11 @@ async def get_pixel(
     return Response(GIF, 200, {"Cache-Control": "no-store", **headers}, media_type="image/gif")
 
 
-def parse_pixel(query: bytes) -> Payload:
+async def _parse_query(query: bytes, _body: bytes, limits: JSONLimits, turn: Turn) -> Payload:
+    return await parse_pixel(query, limits, turn)
+
+
+async def parse_pixel(query: bytes, limits: JSONLimits, turn: Turn) -> Payload:
     """
     Return the event in a query: `data` as base64 of its JSON, or its fields as names with dots.
 
@@ -60,7 +66,7 @@ def parse_pixel(query: bytes) -> Payload:
         raise BatchMissingError from err
     data = next((value for name, value in fields if name == "data"), None)
     if data is not None:
-        return parse_event(_decoded(data))
+        return await parse_event(_decoded(data), limits, turn)
     event = _nested(fields)
     if not event.keys() - {"writeKey"}:
         raise BatchMissingError

@@ -126,7 +126,8 @@ def test_key_over_its_quota_is_refused_before_its_body_is_read(tmp_path: Path) -
             assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
             assert 90 <= int(answer.headers["Retry-After"]) <= 125  # the true wait, jittered
         # the connection outlives the bodies that nobody read
-        assert client.post("/v1/batch?writeKey=unknown", content=b"{}").status_code == 400
+        assert client.post("/v1/batch?writeKey=unknown", content=big).status_code == 401
+        assert client.post("/v1/batch", content=b"{}").status_code == 400
 
 
 def test_default_quota_is_that_of_open_keys(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ async def test_lane_says_that_it_fails_and_since_when_until_it_serves() -> None:
     assert lane.health.failing_since_ms == failing_since_ms
     assert lane.health.last_error == "CancelledError: "
     with pytest.raises(LaneNotActiveError, match="2023-11-14T22:13:25Z"):
-        lane.check_room(1, 1)
+        lane.check_room(1, 1, "web")
 
     world.log.dice.faults = SimFaults()
     await world.wait_until_active()
@@ -149,7 +149,7 @@ async def test_partition_that_is_taken_again_at_once_is_another_gateways() -> No
 
     assert (lane.health.is_lost, lane.state) == (True, LaneState.UNASSIGNED)
     with pytest.raises(LaneNotActiveError, match="served by another gateway"):
-        lane.check_room(1, 1)
+        lane.check_room(1, 1, "web")
 
 
 async def test_slow_takeover_counts_nothing_of_its_own_time() -> None:

@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive
 
-from app.body import GZIP_MEMBERS_MAX, BodyLimits, read_body
+from app.body import GZIP_MEMBERS_MAX, PIECE_BYTES, SLICE_BYTES, BodyLimits, Inflater, read_body
 from app.body_memory import BodyMemory, Lease
 from app.errors import (
     BodyNotDecompressableError,
@@ -128,11 +128,63 @@ async def test_one_byte_too_many_is_refused(seed: int) -> None:
         await read(gzip.compress(random.Random(1).randbytes(3_100)), GZIP, seed)
 
 
-async def test_bomb_is_refused_at_its_first_piece() -> None:
+async def test_bomb_is_refused_at_the_first_byte_too_many() -> None:
     bomb = gzip.compress(b"\0" * 1_000_000)
     assert len(bomb) < LIMITS.compressed_bytes_max
+    memory = BodyMemory(1_000_000)
     with pytest.raises(BodyTooLargeError):
-        await read_body(channel([bomb[:500]], then_leave=True), GZIP, LIMITS, lease())
+        await read_body(channel([bomb]), GZIP, LIMITS, Lease(memory))
+    assert memory.peak <= LIMITS.bytes_max
+
+
+async def test_compressed_body_that_stalls_holds_nothing_but_what_it_sent() -> None:
+    memory = BodyMemory(1_000_000)
+    is_waiting = asyncio.Event()
+    sent = iter([gzip.compress(TEXT)[:-1]])
+
+    async def receive() -> Message:
+        for chunk in sent:
+            return {"type": "http.request", "body": chunk, "more_body": True}
+        is_waiting.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    reading = asyncio.create_task(read_body(receive, GZIP, LIMITS, Lease(memory)))
+    await is_waiting.wait()
+    assert memory.peak == 0  # what arrives is charged by the connection
+    reading.cancel()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x" * 10_000_000,
+        random.Random(1).randbytes(3_000_000),
+        b'{"event":"x"},' * 500_000,
+    ],
+)
+def test_compressed_body_is_inflated_in_small_steps(data: bytes) -> None:
+    compressed = gzip.compress(data)
+    sizes = [len(piece) for piece in Inflater(is_gzip=True, bytes_max=10_000_000).inflate(compressed)]
+    assert sum(sizes) == len(data)
+    assert max(sizes) <= PIECE_BYTES
+    assert len(sizes) >= max(len(data) / PIECE_BYTES, len(compressed) / SLICE_BYTES)
+
+
+async def test_others_have_their_turn_between_the_steps() -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(count_turns())
+    limits = BodyLimits(bytes_max=8_000_000, compressed_bytes_max=10_000, timeout_s=5)
+    await read_body(channel([gzip.compress(b"x" * 8_000_000)]), GZIP, limits, lease(10_000_000))
+    other.cancel()
+    assert turns >= 8_000_000 // PIECE_BYTES
 
 
 @pytest.mark.parametrize(("headers", "length"), [({}, b"10001"), (GZIP, b"3001"), ({}, b"9" * 40)])
@@ -153,3 +205,20 @@ async def test_body_that_does_not_arrive_is_given_up() -> None:
 
     with pytest.raises(BodyTimeoutError):
         await read_body(receive, {}, BodyLimits(bytes_max=1, compressed_bytes_max=1, timeout_s=0.01), lease())
+
+
+def test_patience_ends_with_the_grace_the_rate_or_the_deadline() -> None:
+    limits = BodyLimits(bytes_max=1, compressed_bytes_max=1, timeout_s=30, grace_s=10, rate_min=512)
+    assert limits.patience_s(0) == limits.patience_s(5_120) == 10
+    assert limits.patience_s(5_120 + 1_024) == 12
+    assert limits.patience_s(8_000_000) == 30
+
+
+async def test_body_that_trickles_is_given_up_before_the_deadline() -> None:
+    async def receive() -> Message:
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"", "more_body": True}
+
+    limits = BodyLimits(bytes_max=9, compressed_bytes_max=9, timeout_s=600, grace_s=0.01, rate_min=512)
+    with pytest.raises(BodyTimeoutError):
+        await read_body(receive, {}, limits, lease())

@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Message
 
 from app.body import BodyLimits, read_body
-from app.body_memory import BodyMemory, Lease
+from app.body_memory import SMALL_BODY_BYTES, BodyMemory, Lease
 from app.errors import BodyMemoryFullError, BodyTooLargeError
 
 LIMITS = BodyLimits(bytes_max=1_000, compressed_bytes_max=1_000, timeout_s=5)
@@ -63,16 +63,67 @@ def test_release_is_final_and_once() -> None:
     assert (ended, memory.used, memory.refused) == ([0], 0, 0)
 
 
+def owned(memory: BodyMemory, owner: str) -> Lease:
+    lease = Lease(memory)
+    lease.belong_to(owner)
+    return lease
+
+
+def test_part_of_the_budget_is_kept_for_small_bodies() -> None:
+    memory = BodyMemory(80 * SMALL_BODY_BYTES)
+    large = [Lease(memory) for _ in range(8)]
+    taken = sum(lease.take(10 * SMALL_BODY_BYTES) for lease in large)
+    assert (taken, memory.used) == (7, 70 * SMALL_BODY_BYTES)
+    assert all(Lease(memory).take(SMALL_BODY_BYTES) for _ in range(10))
+    assert not Lease(memory).take(1)
+
+
+def test_one_address_has_half_of_the_budget_alone_and_a_quarter_beside_others() -> None:
+    memory = BodyMemory(1_000)
+    first = [owned(memory, "a") for _ in range(60)]
+    assert sum(lease.take(10) for lease in first) == 50
+    other = [owned(memory, "b") for _ in range(60)]
+    assert sum(lease.take(10) for lease in other) == 25
+    assert not owned(memory, "a").take(1)
+    assert owned(memory, "c").take(10)
+    for lease in first:
+        lease.release()
+    assert owned(memory, "b").take(10)
+
+
+def test_what_came_before_the_owner_was_known_counts_for_it() -> None:
+    memory = BodyMemory(1_000)
+    lease = Lease(memory)
+    assert lease.take(500)
+    lease.belong_to("a")
+    assert memory.used == 500
+    assert not owned(memory, "a").take(1)
+    lease.release()
+    assert memory.used == 0
+    assert owned(memory, "a").take(500)
+
+
+def test_announcement_is_judged_by_what_its_address_may_have() -> None:
+    memory = BodyMemory(1_000)
+    assert owned(memory, "a").take(400)
+    announcing, other = owned(memory, "a"), owned(memory, "b")
+    announcing.expect(101)
+    other.expect(250)
+    other.check()
+    with pytest.raises(BodyMemoryFullError):
+        announcing.check()
+
+
 def test_random_histories_stay_within_the_budget() -> None:
     dice = random.Random(7)
     memory = BodyMemory(1_000)
-    leases = [Lease(memory) for _ in range(20)]
+    leases = [owned(memory, str(n % 4)) for n in range(20)]
     for _ in range(5_000):
         number = dice.randrange(len(leases))
         lease = leases[number]
         if not lease.take(dice.randrange(200)) or dice.random() < 0.1:
             lease.release()
-            leases[number] = Lease(memory)
+            leases[number] = owned(memory, str(number % 4))
         assert memory.used == sum(lease.held for lease in leases) <= 1_000
     for lease in leases:
         lease.release()

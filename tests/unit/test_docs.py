@@ -10,6 +10,7 @@ import pytest
 import typer.core
 import typer.main
 
+from app import identify, large_json
 from app.cli import app as command_line
 from app.environment import CLIENT_VARIABLES
 from app.log_settings import variable_of
@@ -17,6 +18,7 @@ from app.problems import PROBLEMS
 from app.receipts import REASONS
 from app.routes.paths import PATHS
 from app.settings import Settings
+from app.units import MIB
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -127,3 +129,23 @@ def test_every_path_is_documented_with_its_users() -> None:
 def test_every_reason_to_keep_an_event_apart_is_documented() -> None:
     table = HTTP_API.partition("## Events that are kept apart")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == set(REASONS)
+
+
+def test_documented_costs_of_one_request_are_the_bounds_of_the_code() -> None:
+    text = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
+    table = text.partition("## What one request may cost")[2].partition("\n## ")[0]
+    default = {name: field.default for name, field in Settings.model_fields.items()}
+    for told in (
+        f"above {large_json.SMALL_BYTES // 1024} KiB are counted",
+        f"above {large_json.AT_ONCE_BYTES // MIB} MiB or {large_json.MARKS_AT_ONCE:,} colons",
+        f"at most {large_json.MARKS_MAX:,} colons",
+        f"identified {identify.STEP_BYTES // 1024} KiB at a time",
+        f"{default['body_keyless_bytes_max'] // MIB} MiB and {large_json.MARKS_AT_ONCE:,} colons",
+        f"at most {default['request_growth_max'] // MIB} MiB of batch-level",
+        f"{default['body_compressed_bytes_max'] // MIB} MiB compressed or",
+        f"or {default['body_bytes_max'] // MIB} MiB plain",
+        f"after {default['body_grace']:g} s below {default['body_rate_min']} bytes a second",
+        f"after {default['body_timeout']:g} s in any case",
+        f"{default['request_bytes_max'] // MIB} MiB at most",
+    ):
+        assert told in table, told

@@ -3,7 +3,9 @@
 import asyncio
 import random
 import time
+from base64 import b64encode
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,11 +15,12 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message, Scope
 from structlog.testing import capture_logs
 
-from app.auth import OpenKeys
+from app.auth import OpenKeys, WriteKeys
 from app.body import BodyLimits
 from app.body_memory import BodyMemory
 from app.edge import create_edge
 from app.identify import EventLimits, Identifier
+from app.key_file import KeyFile
 from app.metrics import RequestMetrics
 from app.problems import Problems
 from app.quotas import Quota, QuotaPolicy
@@ -72,17 +75,25 @@ def failing(err: Exception) -> Decide:
     return decide
 
 
+OPEN_KEYS = OpenKeys(QuotaPolicy(Quota(), index_keys_max=1, window_s=1, clock=time.monotonic))
+
+
 def edge_over(
-    router: Router, registry: CollectorRegistry | None = None, *, gives_advice: bool = False
+    router: Router,
+    registry: CollectorRegistry | None = None,
+    write_keys: WriteKeys = OPEN_KEYS,
+    *,
+    gives_advice: bool = False,
 ) -> ASGIApp:
     ingest = Ingest(
         router=router,
         identifier=Identifier(IDENTITY, 8, QUARANTINE, EventLimits(10_000, 32, 100_000)),
-        write_keys=OpenKeys(QuotaPolicy(Quota(), index_keys_max=1, window_s=1, clock=time.monotonic)),
+        write_keys=write_keys,
         clock=SystemClock(),
         body_limits=BodyLimits(bytes_max=100_000, compressed_bytes_max=10_000, timeout_s=5),
         request_events_max=100,
         answer_timeout_s=5,
+        keyless_bytes_max=5_000,
         gives_advice=gives_advice,
     )
     metrics = RequestMetrics()
@@ -231,6 +242,74 @@ async def test_pixel_answers_with_its_image_whatever_the_core_says(err: GatewayE
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "image/gif")
     labels = {"route": "/pixel/v1/{type}", "reason": err.code}
     assert registry.get_sample_value("gateway_http_discarded_total", labels) == 1.0
+
+
+# ---- who sends, before what
+
+
+def edge_with_keys(keys: str, folder: Path, registry: CollectorRegistry | None = None) -> ASGIApp:
+    file = folder / "keys.yaml"
+    file.write_text(keys)
+    policy = QuotaPolicy(Quota(), index_keys_max=1, window_s=1, clock=lambda: 1.0)
+    return edge_over(ScriptedRouter(accept), registry, write_keys=KeyFile(file, policy))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Basic " + b64encode(b"unknown:").decode()},
+        {"X-Write-Key": "unknown"},
+        {"X-Write-Key": "gone"},
+    ],
+)
+async def test_unknown_key_in_the_head_is_refused_before_the_body_is_read(
+    headers: dict[str, str], tmp_path: Path
+) -> None:
+    app = edge_with_keys("- {key: known, source: a}\n- {key: gone, source: b, enabled: false}", tmp_path)
+    scope = scope_of("/v1/events")
+    scope["query_string"] = b""
+    scope["headers"] = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        raise AssertionError("the body is read")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 401
+
+
+async def test_body_whose_key_stands_in_it_has_a_bound_of_its_own(tmp_path: Path) -> None:
+    app = edge_with_keys("- {key: known, source: a}", tmp_path)
+    body = b'{"messageId":"1","writeKey":"known","p":"%b"}' % (b"x" * 5_100)
+    answer = await post(app, body)
+    assert (answer.status_code, answer.json()["code"]) == (400, "body_too_large")
+    assert (await post(app, body, **{"X-Write-Key": "known"})).status_code == 200
+    assert (await post(app, body.replace(b"x" * 200, b""))).status_code == 200
+
+
+async def test_bytes_quota_counts_what_is_stored(tmp_path: Path) -> None:
+    app = edge_with_keys("- {key: known, source: a, quotas: {bytes: 700, burst: 100s}}", tmp_path)
+    batch = {"batch": [{}] * 60, "context": {"a": "x" * 1_000}}
+    assert len(orjson.dumps(batch)) < 2_000
+    headers = {"X-Write-Key": "known"}
+    assert (await post(app, orjson.dumps(batch), **headers)).status_code == 200  # 66 KB of 70
+    assert (await post(app, orjson.dumps(batch), **headers)).status_code == 200  # beyond them: a debt
+    answer = await post(app, b"{}", **headers)
+    assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+
+
+async def test_pixels_are_charged_for_their_query(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    keys = "- {key: known, source: a, quotas: {bytes: 1000, burst: 1s}}"
+    transport = httpx.ASGITransport(edge_with_keys(keys, tmp_path, registry))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        for _ in range(3):
+            await client.get("/pixel/v1/track?writeKey=known&event=" + "x" * 900)
+    labels = {"route": "/pixel/v1/{type}", "reason": "quota_exceeded"}
+    assert registry.get_sample_value("gateway_http_discarded_total", labels) == 2.0
 
 
 # ---- what httpx cannot do

@@ -3,8 +3,9 @@ Claim: an event's identity follows from what was sent alone, its record says all
 whatever cannot be an event is kept with a reason, without harm to its batch.
 """
 
-from collections.abc import Callable
+import asyncio
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -15,9 +16,11 @@ from ksuid import Ksuid
 
 from app.deep_json import dumps_any, is_deeper
 from app.errors import BatchMissingError, InvalidJSONError, RequestTooLargeError, TooManyEventsError
-from app.identify import Arrival, EventLimits, Identified, Identifier
+from app.identify import STEP_BYTES, Arrival, EventLimits, Identified, Identifier
+from app.large_json import JSONLimits, Oversize
 from app.message_ids import derived_id, fresh_id
 from app.payload import Payload, parse_batch, parse_event, parse_events
+from app.routes.events import Parse
 from app.settings import RECORD_MARGIN_BYTES
 from dedupe.identity import MESSAGE_ID_BYTES_MAX, Identity, canonical_content, fingerprint_of
 from dedupe.quarantine import Quarantine
@@ -51,6 +54,13 @@ def identify(
 ) -> Identified:
     payload = Payload(items, None, shared or {})
     return identifier().identify(payload, arrival or Arrival("web", RECEIVED_MS))
+
+
+def parsed(parse: Parse, body: bytes) -> Payload:
+    async def turn(_size_bytes: int) -> None:
+        pass
+
+    return asyncio.run(parse(body, JSONLimits(events_max=100, event_bytes_max=2_000), turn))
 
 
 def only_event(item: dict[str, Any], **surroundings: Any) -> Event:
@@ -457,7 +467,7 @@ def test_json_of_any_depth_is_written(levels: int) -> None:
 def test_body_that_is_not_json_is_refused(body: bytes) -> None:
     for parse in (parse_batch, parse_events):
         with pytest.raises(InvalidJSONError):
-            parse(body)
+            parsed(parse, body)
 
 
 @pytest.mark.parametrize(
@@ -475,7 +485,7 @@ def test_body_that_is_not_json_is_refused(body: bytes) -> None:
 )
 def test_body_that_is_not_json_is_told_where_and_why_without_a_word_of_it(body: bytes, told: str) -> None:
     with pytest.raises(InvalidJSONError) as caught:
-        parse_events(body)
+        parsed(parse_events, body)
     assert caught.value.told.startswith(told)
     assert "secret" not in caught.value.told
 
@@ -490,16 +500,14 @@ def test_body_that_is_not_json_is_told_where_and_why_without_a_word_of_it(body: 
         (parse_events, b"5", "neither an object nor an array"),
     ],
 )
-def test_body_without_events_is_told_what_it_is(
-    parse: Callable[[bytes], Payload], body: bytes, told: str
-) -> None:
+def test_body_without_events_is_told_what_it_is(parse: Parse, body: bytes, told: str) -> None:
     with pytest.raises(BatchMissingError) as caught:
-        parse(body)
+        parsed(parse, body)
     assert told in caught.value.told
 
 
 def test_half_of_a_surrogate_pair_costs_no_batch() -> None:
-    payload = parse_batch(b'{"batch":[{"messageId":"1","text":"a\\ud83d"},{"messageId":"2"}]}')
+    payload = parsed(parse_batch, b'{"batch":[{"messageId":"1","text":"a\\ud83d"},{"messageId":"2"}]}')
     assert payload.items == [{"messageId": "1", "text": "a\ufffd"}, {"messageId": "2"}]
 
 
@@ -507,23 +515,27 @@ def test_half_of_a_surrogate_pair_costs_no_batch() -> None:
 def test_body_without_events_is_refused(body: bytes) -> None:
     for parse in (parse_batch, parse_events):
         with pytest.raises(BatchMissingError):
-            parse(body)
+            parsed(parse, body)
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{}", b'{"batch":null}', b'{"batch":{}}', b'{"messageId":"1"}'])
 def test_batch_path_needs_a_batch(body: bytes) -> None:
     with pytest.raises(BatchMissingError):
-        parse_batch(body)
+        parsed(parse_batch, body)
 
 
 def test_forms_of_the_native_path() -> None:
     event, batch = {"messageId": "1", "context": {}}, {"batch": [1, 2], "context": {"a": 1}}
-    assert parse_events(orjson.dumps(event)) == ([event], event, {})
-    assert parse_events(orjson.dumps([event, 5])) == ([event, 5], None, {})
-    assert parse_events(orjson.dumps(batch)) == ([1, 2], batch, batch) == parse_batch(orjson.dumps(batch))
-    assert parse_events(b"[]").items == []
+    assert parsed(parse_events, orjson.dumps(event)) == ([event], event, {})
+    assert parsed(parse_events, orjson.dumps([event, 5])) == ([event, 5], None, {})
+    assert (
+        parsed(parse_events, orjson.dumps(batch))
+        == ([1, 2], batch, batch)
+        == parsed(parse_batch, orjson.dumps(batch))
+    )
+    assert parsed(parse_events, b"[]").items == []
     odd = {"batch": "not a list", "messageId": "1"}
-    assert parse_events(orjson.dumps(odd)) == ([odd], odd, {})
+    assert parsed(parse_events, orjson.dumps(odd)) == ([odd], odd, {})
 
 
 def test_too_many_events_are_refused() -> None:
@@ -606,3 +618,53 @@ def test_event_has_the_fingerprints_of_the_rules_that_its_original_may_be_stored
     assert now.earlier_fingerprints == (before.fingerprint,)
     assert at(set(), {"attempt"}).earlier_fingerprints == (at({"attempt"}).fingerprint,)
     assert at({"other"}, set()).earlier_fingerprints == ()  # it has no such field
+
+
+# ---- what a request may cost
+
+
+@pytest.mark.parametrize("shared", [{"context": {"a": "x" * 6_000}}])
+def test_batch_level_fields_may_not_multiply(shared: dict[str, Any]) -> None:
+    limits = EventLimits(10_000, 6, request_bytes_max=10_000_000, growth_bytes_max=1_000_000)
+    arrival = Arrival("web", RECEIVED_MS)
+    found = identifier(limits).identify(Payload([{}] * 160, None, shared), arrival)
+    assert 160 * 6_000 < found.size_bytes < 1_000_000 + 160 * 200
+    with pytest.raises(RequestTooLargeError):
+        identifier(limits).identify(Payload([{}] * 170, None, shared), arrival)
+
+
+def test_usual_batch_level_fields_pass() -> None:
+    limits = EventLimits(800 * 1024, 32, request_bytes_max=16 * 1024**2)
+    shared = {"context": {"a": "x" * 9_900}, "integrations": {"All": True}, "sentAt": BATCH_SENT_AT}
+    found = identifier(limits).identify(Payload([{}] * 500, None, shared), Arrival("web", RECEIVED_MS))
+    assert len(found.events) == 500
+
+
+@pytest.mark.parametrize("item", [{"messageId": "1"}, 5, {"messageId": "1", "p": "x" * 40_000}])
+def test_large_batch_is_identified_in_short_steps(item: object) -> None:
+    limits = EventLimits(800 * 1024, 32, request_bytes_max=200 * 1024**2)
+    found = Identified([], [], [], [])
+    done = [0]
+    for _ in identifier(limits).steps(Payload([item] * 2_500, None, {}), Arrival("web", 1), found):
+        done.append(len(found.events) + len(found.quarantined))
+    assert len(found.events) + len(found.quarantined) == 2_500
+    most = max(after - before for before, after in pairwise(done))
+    assert most <= 250
+    assert most * 40_000 * (type(item) is dict and "p" in item) <= 2 * STEP_BYTES
+
+
+def test_item_that_is_too_large_as_sent_is_rejected_unparsed() -> None:
+    items = [
+        {"messageId": "0"},
+        Oversize("1", b'{"messageId":"1"}'),
+        Oversize(7, b"[1]"),
+        Oversize(None, b"{}"),
+    ]
+    found = identify(items)
+    assert [(r.place, r.message_id, r.code) for r in found.rejections] == [
+        (1, "1", "event_too_large"),
+        (2, None, "event_too_large"),
+        (3, None, "event_too_large"),
+    ]
+    assert orjson.loads(found.quarantined[0].value)["event"] == {"messageId": "1"}
+    assert found.places == [0]

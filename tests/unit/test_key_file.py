@@ -220,7 +220,7 @@ async def test_reload_leaves_used_up_quotas_used_up(tmp_path: Path) -> None:
     async with watched(
         path, QuotaPolicy(Quota(), index_keys_max=1000, window_s=1, clock=lambda: 0.0)
     ) as keys:
-        allowance = keys.allowance_of("old")
+        allowance = keys.source_of("old").allowance
         assert allowance is not None
         allowance.take(events=1, size_bytes=0)
         path.write_text(entry.format("renamed", 1))
@@ -240,9 +240,9 @@ def test_limits_of_an_entry_stand_before_the_default(tmp_path: Path) -> None:
     )
     default = Quota(requests=7)
     keys = KeyFile(path, QuotaPolicy(default, index_keys_max=1000, window_s=1, clock=time.monotonic))
-    quotas = {name: allowance.quota for name in ("plain", "own") if (allowance := keys.allowance_of(name))}
+    quotas = {
+        name: allowance.quota for name in ("plain", "own") if (allowance := keys.source_of(name).allowance)
+    }
     assert quotas["plain"] == default
     assert quotas["own"] == Quota(requests=7, events=5, bytes=2 * 1024**2, burst_s=60, index_share=0.5)
-    assert keys.allowance_of("free") is None
-    assert keys.allowance_of("unknown") is None
-    assert keys.has_quotas
+    assert keys.source_of("free").allowance is None

@@ -1,4 +1,4 @@
-"""The lane's queue: first in, first out, within its bounds, and never half a decision."""
+"""The lane's queue: shared fairly by sources, each of them first in, first out, within its bounds."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from dedupe.admission import Admission
 from dedupe.clock import Deadline
 from dedupe.errors import LaneSaturatedError, OutcomeUnknownError
-from dedupe.lane_queue import Batch, LaneQueue, Outcome, QueueLimits, Submission
+from dedupe.lane_queue import (
+    EVENT_COST_BYTES,
+    TURN_BYTES,
+    Batch,
+    LaneQueue,
+    Outcome,
+    QueueLimits,
+    Submission,
+)
 from dedupe.types import RECORD_OVERHEAD_BYTES, Event
 
 EXAMPLES = settings(max_examples=200)
@@ -34,9 +42,9 @@ class StoppedClock:
 CLOCK = StoppedClock()
 
 
-def event(name: str, *, size_bytes: int = 300) -> Event:
-    value = b"x" * (size_bytes - RECORD_OVERHEAD_BYTES - len("web") - 4 * len(name))
-    return Event(name.encode().ljust(16), 0, b"f" * 8, "web", name, value)
+def event(name: str, *, size_bytes: int = 300, source: str = "web") -> Event:
+    value = b"x" * (size_bytes - RECORD_OVERHEAD_BYTES - len(source) - 4 * len(name))
+    return Event(name.encode().ljust(16), 0, b"f" * 8, source, name, value)
 
 
 def submission(
@@ -126,15 +134,49 @@ async def test_submission_larger_than_a_batch_counts_until_its_last_event_is_tak
 
 async def test_room_is_bounded_by_events_and_by_bytes() -> None:
     queue = LaneQueue(LIMITS)
-    queue.put(submission([event("a", size_bytes=1_000)] * 15))
+    for source in ("a", "b", "c"):
+        queue.put(submission([event("x", size_bytes=1_000, source=source)] * 5))
 
-    queue.check_room(5, 5_000)
+    queue.check_room(5, 5_000, "d")
     with pytest.raises(LaneSaturatedError):
-        queue.check_room(6, 6)
+        queue.check_room(6, 6, "d")
     with pytest.raises(LaneSaturatedError):
-        queue.check_room(1, 5_001)
+        queue.check_room(1, 5_001, "d")
     queue.take_all()
-    queue.check_room(20, 20_000)
+    queue.check_room(20, 20_000, "a")
+
+
+async def test_source_has_no_more_room_than_it_leaves_to_others() -> None:
+    queue = LaneQueue(LIMITS)
+    queue.put(submission([event("a", size_bytes=400)] * 9))
+
+    queue.check_room(1, 400, "web")
+    for too_many in [(2, 800), (1, 16_400 - 3_600)]:
+        with pytest.raises(LaneSaturatedError):
+            queue.check_room(*too_many, "web")
+    queue.check_room(11, 16_400, "other")
+    queue.put(submission([event("b", source="other")] * 11))
+    with pytest.raises(LaneSaturatedError):
+        queue.check_room(1, 300, "web")
+
+
+def test_any_number_of_greedy_sources_leaves_room_for_another() -> None:
+    async def check(greedy: int) -> None:
+        queue = LaneQueue(QueueLimits(queue_events_max=1_000))
+        is_full = False
+        while not is_full:
+            is_full = True
+            for source in map(str, range(greedy)):
+                try:
+                    queue.check_room(1, 300, source)
+                except LaneSaturatedError:
+                    continue
+                queue.put(submission([event("x", source=source)]))
+                is_full = False
+        assert 1_000 - queue.events >= 1_000 // (greedy + 1)
+
+    for greedy in (1, 2, 9):
+        asyncio.run(check(greedy))
 
 
 async def test_expired_submissions_leave_from_the_head() -> None:
@@ -177,6 +219,83 @@ async def test_take_all_empties_the_queue() -> None:
     assert queue.events == 0
 
 
+# ---- sources
+
+
+WIDE = QueueLimits(batch_events_max=1_000)
+TURN_EVENTS = TURN_BYTES // (300 + EVENT_COST_BYTES)
+
+
+async def test_source_that_sends_little_is_in_the_next_batch() -> None:
+    queue = LaneQueue(WIDE)
+    for _ in range(64):
+        queue.put(submission([event("n", source="noisy")] * 100))
+    queue.put(submission([event("q", source="quiet")] * 10))
+
+    assert names(queue.take_batch()).count("q") == 10
+
+
+async def test_sources_share_a_batch_by_turns() -> None:
+    queue = LaneQueue(WIDE)
+    for source in "abc":
+        for _ in range(20):
+            queue.put(submission([event(source, source=source)] * 100))
+
+    taken = names(queue.take_batch())
+
+    assert taken.startswith("a" * TURN_EVENTS + "b" * TURN_EVENTS + "c" * TURN_EVENTS + "a")
+    assert max(map(taken.count, "abc")) - min(map(taken.count, "abc")) <= TURN_EVENTS + 1
+    taken += names(queue.take_batch())
+    assert max(map(taken.count, "abc")) - min(map(taken.count, "abc")) <= TURN_EVENTS + 1
+
+
+async def test_large_events_wait_for_their_turns_and_take_no_more_than_small_ones() -> None:
+    queue = LaneQueue(WIDE)
+    for _ in range(100):
+        queue.put(submission([event("L", size_bytes=400_000, source="large")]))
+        queue.put(submission([event("s", size_bytes=1_024, source="small")] * 200))
+
+    taken = "".join(names(queue.take_batch()) for _ in range(10))
+
+    assert taken.count("L") * 400_000 == pytest.approx(taken.count("s") * 2_048, rel=0.2)
+
+
+async def test_submission_taken_in_turns_is_answered_in_order() -> None:
+    queue = LaneQueue(WIDE)
+    large = submission([event(f"{n:03}", source="large") for n in range(200)])
+    small = submission([event("s", source="small")] * 200)
+    queue.put(large)
+    queue.put(small)
+
+    batch = queue.take_batch()
+    assert len(batch.shares) > 4  # both of them several times
+    start = 0
+    for one, count in batch.shares:
+        one.decide(
+            [Outcome(Admission.NEW, int(e.message_id)) for e in batch.events[start : start + count]]
+            if one is large
+            else new_outcomes(count)
+        )
+        start += count
+
+    assert [outcome.offset for outcome in large.answer.result()] == list(range(200))
+    assert small.answer.done()
+
+
+async def test_expired_submissions_of_every_source_leave() -> None:
+    clock = StoppedClock()
+    queue = LaneQueue(LIMITS)
+    alive = submission([event("a", source="a")], deadline=Deadline(clock, 9))
+    expired = submission([event("b", source="b")], deadline=Deadline(clock, 1))
+    queue.put(alive)
+    queue.put(expired)
+
+    clock.now_s += 2
+
+    assert list(queue.take_expired()) == [expired]
+    assert (names(queue.take_batch()), queue.events) == ("a", 0)
+
+
 # ---- answers
 
 
@@ -217,29 +336,40 @@ async def test_cancelled_answer_is_left_alone() -> None:
 
 
 @EXAMPLES
-@given(st.lists(st.lists(st.integers(250, 2_500), min_size=1, max_size=9), max_size=8))
-def test_every_event_is_taken_once_in_order_within_the_limits(sizes: list[list[int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.lists(st.integers(250, 2_500), min_size=1, max_size=9)),
+        max_size=12,
+    )
+)
+def test_every_event_is_taken_once_in_its_sources_order_within_the_limits(
+    rows: list[tuple[str, list[int]]],
+) -> None:
     async def check() -> None:
         queue = LaneQueue(LIMITS)
         submissions = [
-            submission([event(f"{i}-{j}", size_bytes=size) for j, size in enumerate(row)])
-            for i, row in enumerate(sizes)
+            submission([event(f"{i}-{j}", size_bytes=s, source=source) for j, s in enumerate(sizes)])
+            for i, (source, sizes) in enumerate(rows)
         ]
         for one in submissions:
             queue.put(one)
         taken: list[Event] = []
         while (batch := queue.take_batch()).events:
             assert len(batch.events) <= 4
-            assert len(batch.events) == 1 or sum(one.size_bytes for one in batch.events) <= 2_000
+            size_bytes = sum(one.size_bytes for one in batch.events)
+            assert batch.size_bytes == size_bytes
+            assert len(batch.events) == 1 or size_bytes <= 2_000
             assert sum(count for _, count in batch.shares) == len(batch.events)
-            taken += batch.events
             start = 0
             for one, count in batch.shares:
-                one.decide(new_outcomes(count, first=len(taken) - len(batch.events) + start))
+                one.decide(new_outcomes(count, first=len(taken) + start))
                 start += count
-        assert taken == [one for each in submissions for one in each.events]
-        answers = [outcome.offset for one in submissions for outcome in one.answer.result()]
-        assert answers == list(range(len(taken)))
+            taken += batch.events
+        for source in "abc":
+            sent = [one for each in submissions for one in each.events if one.source == source]
+            assert [one for one in taken if one.source == source] == sent
+        for one in submissions:
+            assert [taken[outcome.offset] for outcome in one.answer.result()] == one.events
         assert queue.events == 0
 
     asyncio.run(check())

@@ -34,6 +34,7 @@ STATUSES = {
     "body_too_large": 400,
     "body_not_decompressable": 400,
     "unsupported_encoding": 400,
+    "body_too_complex": 400,
     "invalid_json": 400,
     "batch_missing": 400,
     "too_many_events": 400,

@@ -1,6 +1,7 @@
 """Claim: a key gets its quota and no more, is told the true wait, and is never shut out for good."""
 
 import pytest
+import structlog
 
 from app.errors import QuotaExceededError
 from app.quotas import INDEX_BURST, Allowance, Quota, QuotaPolicy
@@ -22,7 +23,7 @@ def time() -> Time:
 
 
 def allowance(quota: Quota, time: Time, *, index_keys_max: int = 8000) -> Allowance:
-    made = QuotaPolicy(quota, index_keys_max=index_keys_max, window_s=100, clock=time).allowance(quota)
+    made = QuotaPolicy(quota, index_keys_max=index_keys_max, window_s=100, clock=time).allowance(quota, "web")
     assert made is not None
     return made
 
@@ -37,7 +38,7 @@ def wait(allowance: Allowance, *, events: int = 1, size_bytes: int = 1) -> tuple
 
 
 def test_quota_without_limits_needs_no_allowance(time: Time) -> None:
-    assert QuotaPolicy(Quota(), 1, 1, time).allowance(Quota()) is None
+    assert QuotaPolicy(Quota(), 1, 1, time).allowance(Quota(), "web") is None
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,33 @@ def test_no_window_sees_more_new_events_than_the_share(time: Time) -> None:
 
 def test_refusals_are_counted_by_limit(time: Time) -> None:
     policy = QuotaPolicy(Quota(requests=1, burst_s=1), 1, 1, time)
-    key = policy.allowance(policy.default)
+    key = policy.allowance(policy.default, "web")
     assert key is not None
     assert [wait(key) is None for _ in range(3)] == [True, False, False]
     assert policy.refusals == {"requests": 2}
+
+
+def test_what_is_stored_beyond_what_was_sent_is_a_debt(time: Time) -> None:
+    key = allowance(Quota(bytes=10, burst_s=10), time)
+    assert wait(key, size_bytes=5) is None
+    key.owe(295)
+    assert wait(key, size_bytes=0) == ("bytes", 20)
+    key.owe(-50)  # less than was sent gives nothing back
+    assert wait(key, size_bytes=0) == ("bytes", 20)
+    time.now += 20
+    assert wait(key, size_bytes=0) is None
+
+
+def test_log_says_once_a_minute_that_a_quota_bites(time: Time) -> None:
+    key = allowance(Quota(requests=0.001, events=1, burst_s=1), time)
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(51):
+            wait(key)
+        time.now += 59
+        wait(key)
+        time.now += 1
+        wait(key)
+    assert [(line["source"], line["limit"], line["refused"]) for line in logged] == [
+        ("web", "requests", 1),
+        ("web", "requests", 51),
+    ]

@@ -113,6 +113,24 @@ def test_defaults_are_those_of_the_design(monkeypatch: pytest.MonkeyPatch) -> No
     assert (settings.answer_timeout, settings.keep_alive) == (4.5, 75)
 
 
+QUOTAS = ("quota_requests", "quota_events", "quota_bytes", "quota_index_share")
+
+
+def test_keys_have_quotas_in_production_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GATEWAY_MODE", "development")
+    assert [getattr(load(Settings), name) for name in QUOTAS] == [None] * 4
+    monkeypatch.setenv("GATEWAY_MODE", "production")
+    monkeypatch.setenv("GATEWAY_IDENTITY_SECRET", SECRET)
+    monkeypatch.setenv("GATEWAY_WRITE_KEYS_FILE", str(tmp_path / "keys.yaml"))
+    assert [getattr(load(Settings), name) for name in QUOTAS] == [1_000, 10_000, 16 << 20, 0.5]
+    for name in QUOTAS:
+        monkeypatch.setenv(variable_of(name), "none")
+    assert [getattr(load(Settings), name) for name in QUOTAS] == [None] * 4
+    monkeypatch.setenv("GATEWAY_QUOTA_BYTES", "0")
+    with pytest.raises(ConfigurationError, match="GATEWAY_QUOTA_BYTES"):
+        load(Settings)
+
+
 def test_retention_and_jump_of_the_clock_follow_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_MODE", "development")
     monkeypatch.setenv("GATEWAY_WINDOW", "20d")

@@ -1,0 +1,177 @@
+"""
+How long one request holds the event loop: the most CPU between two turns of somebody else meanwhile.
+
+    .venv/bin/python -m loadtests.bench.one_request [--rounds 5]
+
+Runs the ingest application in this process, without sockets and lanes, and posts bodies made to be
+expensive. A task that asks for its turn all the time measures the loop's own CPU time between two
+turns, which other processes do not add to. What counts is the smallest of several rounds' longest pauses.
+"""
+
+import argparse
+import asyncio
+import gc
+import gzip
+import random
+import tempfile
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import orjson
+import uvloop
+
+from app.build import build_guards, build_ingest
+from app.edge import create_edge
+from app.main import GC_THRESHOLDS
+from app.metrics import RequestMetrics
+from app.problems import Problems
+from app.settings import Settings
+from dedupe.admission import Admission
+from dedupe.clock import Deadline, SystemClock
+from dedupe.identity import Identity
+from dedupe.lane_queue import Outcome
+from dedupe.quarantine import Quarantine
+from dedupe.router import Router
+from dedupe.types import Event, Stream
+from loadtests.bench.cpu_per_event import make_bodies
+
+HELD_MS_MAX = 25.0
+MIB = 1024 * 1024
+
+
+class Case(NamedTuple):
+    """One body."""
+
+    name: str
+    body: bytes
+    key: str | None = "bench"  # in the head
+
+
+class AcceptingRouter(Router):
+    """Accepts everything at once."""
+
+    async def submit(
+        self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
+    ) -> list[Outcome]:
+        """See Router."""
+        return [Outcome(Admission.NEW, offset) for offset in range(len(events))]
+
+
+def names(count: int, first: int = 0) -> bytes:
+    """Return an object of so many names, no two alike."""
+    return b"{" + b",".join(b'"%x":1' % number for number in range(first, first + count)) + b"}"
+
+
+def cases() -> Iterator[Case]:
+    """Yield what is expensive by its bytes, its names, its containers, its merges or its text."""
+    usual = make_bodies(1, 2_500)[0]
+    wide = orjson.loads(usual)["batch"][0]
+    wide["properties"] |= {f"name {number}": f"some text, value {number}" for number in range(60)}
+    yield Case("2,500 usual events", usual)
+    yield Case("8 MiB of events with 60 properties", orjson.dumps({"batch": [wide] * 2_400}))
+    yield Case("one event of 700,000 names", names(700_000))
+    yield Case("one event of 59,000 names", names(59_000))
+    yield Case("the same, key in the body", names(59_000)[:-1] + b',"writeKey":"bench"}', None)
+    yield Case(
+        "10 events of 59,000 names", b"[" + b",".join(names(59_000, 59_000 * n) for n in range(10)) + b"]"
+    )
+    yield Case("59,000 arrays in arrays", b'{"a":[' + b",".join([b"[[[[[[[[[[]]]]]]]]]]"] * 5_900) + b"]}")
+    yield Case("590,000 arrays", b"[" + b",".join([b"[[[[[[[[[[[]]]]]]]]]]]"] * 53_000) + b"]")
+    yield Case("500,000 short strings", b'{"a":[' + b",".join([b'"a"'] * 499_999) + b"]}")
+    yield Case("2 MiB of line breaks", b'{"a":"' + b"\\n" * (MIB - 100) + b'"}')
+    yield Case("8 MiB of line breaks", b'{"a":"' + b"\\n" * (4 * MIB - 100) + b'"}')
+    yield Case("8 MiB of line breaks in a batch", b'[{},{"a":"' + b"\\n" * (4 * MIB - 100) + b'"},{}]')
+    yield Case(
+        "2,480 empty events beside 2 kB",
+        b'{"context":{"a":"%b"},"batch":[%b]}' % (b"x" * 1_950, b",".join([b"{}"] * 2_480)),
+    )
+    yield Case(
+        "2,480 empty events beside 6 kB",
+        b'{"context":{"a":"%b"},"batch":[%b]}' % (b"x" * 6_000, b",".join([b"{}"] * 2_480)),
+    )
+    yield Case("2,500 numbers", b"[" + b",".join([b"5"] * 2_500) + b"]")
+    yield Case("9,999 halves of emojis", b'{"a":"' + b"\\ud83d" * 9_999 + b'"}')
+    yield Case("8 MiB of blanks", b"[" + b" " * (8 * MIB - 3) + b"]")
+    yield Case("a gzip bomb", b"\0" * 100 * MIB)
+
+
+async def longest_pauses(
+    case: Case, url: str, client: httpx.AsyncClient, rounds: int
+) -> tuple[float, float, int]:
+    """Return the smallest longest pause and the least CPU in seconds, and the status."""
+    wire = gzip.compress(case.body, 6)
+    headers = {"Content-Encoding": "gzip"}
+    if case.key:
+        headers["Authorization"] = "Basic " + b64encode(f"{case.key}:".encode()).decode()
+    longest = 0.0
+    is_over = False
+    status = 0
+
+    async def watch() -> None:
+        nonlocal longest
+        before, is_last = time.thread_time(), False
+        while not is_last:
+            is_last = is_over
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest, before = max(longest, now - before), now
+
+    found = []
+    for _ in range(rounds):
+        longest, is_over = 0.0, False
+        watching = asyncio.create_task(watch())
+        await asyncio.sleep(0)
+        began = time.thread_time()
+        answer = await client.post(url, content=wire, headers=headers)
+        seconds = time.thread_time() - began
+        is_over = True
+        await watching
+        found.append((longest, seconds))
+        status = answer.status_code
+    return min(pause for pause, _ in found), min(seconds for _, seconds in found), status
+
+
+async def run(rounds: int) -> None:
+    """Measure every case and print a table."""
+    identity = Identity(b"a secret of 24 bytes....")
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(mode="development", data_dir=Path(folder))
+        guards = build_guards(settings, SystemClock(), index_files=0)
+        router = AcceptingRouter([], [], Quarantine(identity, Stream("q", 1)))
+        ingest = build_ingest(settings, router, identity=identity, guards=guards, clock=SystemClock())
+    app = create_edge(
+        ingest,
+        memory=guards.memory,
+        problems=Problems(retry_after_max=1, dice=random.Random(0)),
+        metrics=RequestMetrics(),
+    )
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    print("| body | gzip bytes | status | longest pause (ms) | CPU (ms) |\n|---|---|---|---|---|")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://bench") as client:
+        for case in cases():
+            pause, seconds, status = await longest_pauses(case, "/v1/events", client, rounds)
+            wire = len(gzip.compress(case.body, 6))
+            late = "" if pause * 1e3 <= HELD_MS_MAX else " !"
+            print(
+                f"| {case.name} | {wire:,} | {status} | {pause * 1e3:.1f}{late} | {seconds * 1e3:.0f} |",
+                flush=True,
+            )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run(args.rounds))
+
+
+if __name__ == "__main__":
+    main()
