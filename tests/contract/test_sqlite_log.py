@@ -45,4 +45,4 @@ class TestSqliteLog(LogContract):
     """The contract."""
 
     # Its schema promises timestamps that do not decrease: lanes see to it, and `offset_at` goes by it.
-    test_offset_at_counts_timestamps_that_run_back = None  # type: ignore[assignment]
+    test_offset_at_counts_timestamps_that_run_back = None
