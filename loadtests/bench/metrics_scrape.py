@@ -42,7 +42,7 @@ def registry_of(router: Router, settings: Settings) -> CollectorRegistry:
     for path in PATHS:
         for status in (200, 400, 503):
             requests.observe(path.template, status, 0.01)
-    edge = EdgeCollector(build_guards(settings, SystemClock()))
+    edge = EdgeCollector(build_guards(settings, SystemClock(), index_files=0))
     for collector in (requests, LaneCollector(router), edge):
         registry.register(collector)
     return registry
@@ -70,7 +70,13 @@ async def measure(folder: Path, partitions: int) -> None:
     )
     identity = Identity(settings.identity_key)
     router = build_router(
-        settings, store, indexes, identity=identity, clock=SystemClock(), crashpoint=no_crashpoint
+        settings,
+        store,
+        indexes,
+        identity=identity,
+        clock=SystemClock(),
+        crashpoint=no_crashpoint,
+        is_pinned=True,
     )
     tasks = [asyncio.create_task(lane.run()) for lane in router.all_lanes]
     while not router.is_ready:  # noqa: ASYNC110 - it follows from the states of all lanes

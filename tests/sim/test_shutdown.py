@@ -16,7 +16,7 @@ async def test_lanes_that_do_not_serve_yet_are_not_waited_for() -> None:
     world.log.partition("events", 1).outage_calls = 10**9  # the identity gate stays closed
     router = world.build()
     stop = asyncio.Event()
-    with bind("127.0.0.1", 0) as listener:
+    with bind("127.0.0.1", 0, send_timeout_s=1) as listener:
         server = Server(application, http="httptools", keep_alive_s=1, stop_timeout_s=1)
         running = asyncio.ensure_future(
             supervise(router, [(server, listener)], [], stop=stop, drain_timeout_s=600, linger_s=0)

@@ -29,7 +29,7 @@ async def admin() -> AsyncIterator[str]:
     settings = Settings(mode="development", log="sqlite")
     app = create_admin(
         World().build(),
-        EdgeCollector(build_guards(settings, SystemClock())),
+        EdgeCollector(build_guards(settings, SystemClock(), index_files=0)),
         settings=settings,
         problems=Problems(retry_after_max=1, dice=random.Random(0)),
         registry=CollectorRegistry(),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chores import watch_disk
+from app.disk import Disk
 from dedupe.identity import Identity
 from dedupe.quarantine import Quarantine
 from dedupe.router import Router
@@ -18,11 +18,11 @@ def router() -> Router:
 
 
 async def room_after_a_look(router: Router, path: Path, free_min_bytes: int) -> bool:
-    watching = asyncio.ensure_future(
-        watch_disk(router, path, free_min_bytes=free_min_bytes, interval_s=3_600)
-    )
+    disk = Disk(path, free_min_bytes=free_min_bytes)
+    watching = asyncio.ensure_future(disk.watch(router, interval_s=3_600))
     await asyncio.sleep(0)
     watching.cancel()
+    assert router.has_disk_room == disk.has_room
     return router.has_disk_room
 
 
