@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 from functools import partial
 
 from app.auth import OpenKeys
@@ -92,7 +93,13 @@ def build_router(
 
 
 def build_ingest(
-    settings: Settings, router: Router, *, identity: Identity, guards: Guards, clock: Clock
+    settings: Settings,
+    router: Router,
+    *,
+    identity: Identity,
+    guards: Guards,
+    clock: Clock,
+    earlier_ignore: Sequence[frozenset[str]],
 ) -> Ingest:
     """Return what the paths of the ingest port need."""
     limits = EventLimits(
@@ -109,6 +116,7 @@ def build_ingest(
             router.quarantine,
             limits,
             fingerprint_ignore=frozenset(settings.fingerprint_ignore),
+            earlier_ignore=earlier_ignore,
         ),
         write_keys=guards.write_keys,
         clock=clock,

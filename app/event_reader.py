@@ -10,8 +10,9 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 import orjson
+import structlog
 
-from dedupe.errors import RetriableError
+from dedupe.errors import LogCorruptError, RetriableError
 from dedupe.log import LogStore
 from dedupe.record import parse_identity
 from dedupe.types import LogRecord, Offset
@@ -20,6 +21,8 @@ FOLLOW_POLL_S = 0.25
 """How late a followed event may be; each poll asks every partition for its end."""
 
 Write = Callable[[bytes], None]
+
+log = structlog.get_logger(__name__)
 
 
 class Span(NamedTuple):
@@ -31,7 +34,7 @@ class Span(NamedTuple):
 
 async def read_events(store: LogStore, topic: str, span: Span, write: Write) -> None:
     """
-    Write the committed records of a topic, one JSON line each.
+    Write the committed records of a topic, one JSON line each; those of somebody else are left out.
 
     Args:
         store: the log; a topic that does not exist (yet) is an empty one.
@@ -41,17 +44,16 @@ async def read_events(store: LogStore, topic: str, span: Span, write: Write) -> 
 
     Raises:
         RetriableError: the log cannot be read; when following, it is tried again instead.
-        LogCorruptError: a record is not the gateway's.
     """
     positions: dict[int, Offset] = {}
     begins_at_end = not span.is_from_start
     while True:
         try:
             for partition in range(await store.partitions_of(topic)):
-                log = store.partition_log(topic, partition)
-                start, end = await log.bounds()
+                partition_log = store.partition_log(topic, partition)
+                start, end = await partition_log.bounds()
                 positions.setdefault(partition, end if begins_at_end else start)
-                async with aclosing(log.read(positions[partition], end)) as batches:
+                async with aclosing(partition_log.read(positions[partition], end)) as batches:
                     async for records in batches:
                         write(_lines(records, partition))
                         positions[partition] = records[-1].offset + 1
@@ -69,7 +71,11 @@ def _lines(records: Sequence[LogRecord], partition: int) -> bytes:
 
 
 def _line(record: LogRecord, partition: int) -> bytes:
-    found = parse_identity(record)
+    try:
+        found = parse_identity(record)
+    except LogCorruptError as err:
+        log.warning("record left out", partition=partition, reason=str(err))
+        return b""
     return orjson.dumps(
         {
             "messageId": found.message_id,

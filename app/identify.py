@@ -124,14 +124,21 @@ class Identifier:
         limits: EventLimits,
         *,
         fingerprint_ignore: frozenset[str] = frozenset(),
+        earlier_ignore: Sequence[frozenset[str]] = (),
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        """Take the clean topic's partition count, and fields that retries change besides the known ones."""
+        """
+        Take the clean topic's partition count, and fields that retries change besides the known ones.
+
+        `earlier_ignore`: what `fingerprint_ignore` was when events were stored that are still remembered.
+        """
         self.identity = identity
         self.partitions = partitions
         self.quarantine = quarantine
         self.limits = limits
         self.ignore = RETRY_FIELDS | fingerprint_ignore
+        self.earlier_ignore = earlier_ignore
+        self.changed_fields = frozenset[str]().union(*(rule ^ fingerprint_ignore for rule in earlier_ignore))
         self.random_bytes = random_bytes
 
     def identify(self, payload: Payload, arrival: Arrival) -> Identified:
@@ -248,7 +255,10 @@ class _Request:
         partition = partition_of(key, identifier.partitions)
         known = self._arrival.fingerprints
         fingerprint = known[index] if known else fingerprint_of(content)
-        return Event(key, partition, fingerprint, source, message_id, value, flags)
+        event = Event(key, partition, fingerprint, source, message_id, value, flags)
+        if identifier.changed_fields.isdisjoint(item) or known:
+            return event
+        return event._replace(earlier_fingerprints=self._earlier_fingerprints(item, ignored))
 
     def refused(self, index: int, item: object, refusal: _RefusedError) -> tuple[Rejection, Event]:
         """Return what the client is told of a refused item, and the quarantine event that keeps it."""
@@ -350,6 +360,14 @@ class _Request:
         if size > self._limits.event_bytes_max:
             raise _RefusedError(EVENT_TOO_LARGE, said=content)
         self.size_bytes += size
+
+    def _earlier_fingerprints(self, item: dict[str, Any], ignored: frozenset[str]) -> tuple[Fingerprint, ...]:
+        """Return the fingerprints by the rules under which an original may have been stored."""
+        identifier = self._identifier
+        always = RETRY_FIELDS | (ignored - identifier.ignore)
+        return tuple(
+            fingerprint_of(canonical_content(item, always | rule)) for rule in identifier.earlier_ignore
+        )
 
     def _assigned_id(self, index: int) -> tuple[str, int]:
         """Return an id for an event that has none, and the flags that say so."""

@@ -30,6 +30,7 @@ from app.metrics import RequestMetrics
 from app.process import Server, bind, stop_signals, supervise, url_of
 from app.protocol import EdgeProtocol
 from app.settings import Settings
+from app.units import DAY
 from dedupe.adapters.kafka_client import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
@@ -40,7 +41,7 @@ from dedupe.errors import ConfigurationError, GatewayError, RetriableError
 from dedupe.identity import Identity
 from dedupe.index import IndexStore
 from dedupe.log import Crashpoint, LogStore, no_crashpoint
-from dedupe.pinning import check_pins, renew_notes
+from dedupe.pinning import adopt_fingerprint_rule, check_pins, renew_notes
 from dedupe.router import Router
 
 START_RETRY_S = 1.0
@@ -58,10 +59,11 @@ log = structlog.get_logger(__name__)
 
 
 class OpenLog(NamedTuple):
-    """The log, ready to be written, and whether it is known to be of our secret and partition count."""
+    """The log, ready to be written, and what is noted with it."""
 
     store: LogStore
-    is_pinned: bool
+    is_pinned: bool  # it is known to be of our secret and partition count
+    earlier_ignore: Sequence[frozenset[str]]  # see Identifier
 
 
 async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -> None:
@@ -189,7 +191,9 @@ async def _run(
         is_pinned=opened.is_pinned,
         crashpoint=crashpoint,
     )
-    ingest = build_ingest(settings, router, identity=identity, guards=guards, clock=clock)
+    ingest = build_ingest(
+        settings, router, identity=identity, guards=guards, clock=clock, earlier_ignore=opened.earlier_ignore
+    )
     registry = CollectorRegistry()
     problems = build_problems(settings)
     metrics = RequestMetrics()
@@ -293,10 +297,17 @@ async def _try_to_open_log(settings: Settings, crashpoint: Crashpoint, clock: Cl
             await check_clock(store, settings, clock, newest_ms=await store.newest_timestamp_ms())
         else:
             await _prepare_topics(store, settings)
+        earlier_ignore = await adopt_fingerprint_rule(
+            store,
+            settings.topic,
+            settings.fingerprint_ignore,
+            now_ms=clock.now_ms(),
+            remembered_ms=round((settings.window + DAY) * 1000),
+        )
     except BaseException:
         await store.close()
         raise
-    return OpenLog(store, is_pinned)
+    return OpenLog(store, is_pinned, earlier_ignore)
 
 
 async def _prepare_topics(store: KafkaStore, settings: Settings) -> None:

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 import orjson
+import structlog
 
 from dedupe.errors import LogCorruptError
 from dedupe.log import LogStore, PartitionLog
@@ -18,6 +19,8 @@ from dedupe.types import EventKey, LogRecord, Offset
 
 _CONTENT = re.compile(rb',"(event|head)":')
 """Begins the last field of a record's value; nothing before it can look like this."""
+
+log = structlog.get_logger(__name__)
 
 
 class Place(NamedTuple):
@@ -91,6 +94,8 @@ async def read_quarantine(store: LogStore, topic: str, wanted: Wanted) -> AsyncG
     """
     Yield the wanted records up to the present end, in order within a partition.
 
+    Those of somebody else are left out, loudly.
+
     Args:
         store: the log; a topic that does not exist (yet) is an empty one.
         topic: the quarantine stream's.
@@ -98,16 +103,15 @@ async def read_quarantine(store: LogStore, topic: str, wanted: Wanted) -> AsyncG
 
     Raises:
         RetriableError: the log cannot be read.
-        LogCorruptError: a record is not the gateway's.
     """
     for partition in range(await store.partitions_of(topic)):
-        log = store.partition_log(topic, partition)
-        for start, end in await _ranges(log, partition, wanted.places):
-            async with aclosing(log.read(start, end)) as batches:
+        partition_log = store.partition_log(topic, partition)
+        for start, end in await _ranges(partition_log, partition, wanted.places):
+            async with aclosing(partition_log.read(start, end)) as batches:
                 async for records in batches:
                     for record in records:
                         kept = _parse(record, partition)
-                        if wanted.includes(kept):
+                        if kept is not None and wanted.includes(kept):
                             yield kept
 
 
@@ -119,9 +123,13 @@ async def _ranges(log: PartitionLog, partition: int, places: frozenset[Place]) -
     return [(offset, offset + 1) for offset in offsets if start <= offset < end]
 
 
-def _parse(record: LogRecord, partition: int) -> Kept:
+def _parse(record: LogRecord, partition: int) -> Kept | None:
     """Take a record apart without parsing its event, which may nest deeper than a parser goes."""
-    found = parse_identity(record)
+    try:
+        found = parse_identity(record)
+    except LogCorruptError as err:
+        log.warning("record left out", partition=partition, reason=str(err))
+        return None
     reason = dict(record.headers).get(HEADER_REASON, b"").decode(errors="replace")
     begin = _CONTENT.search(record.value)
     if begin is None:

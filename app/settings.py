@@ -121,7 +121,8 @@ class Settings(LogSettings):
     fingerprint_ignore: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="top-level event fields, separated by commas, that a client changes between tries "
-        "(besides `sentAt`, `receivedAt`, `_metadata` and `writeKey`); never remove one again",
+        "(besides `sentAt`, `receivedAt`, `_metadata` and `writeKey`); after a change, retries are "
+        "compared as their originals were",
     )
     partitions: int = Field(
         8, ge=1, le=1024, description="partitions of the clean topic; fixed once it exists"

@@ -170,8 +170,8 @@ def _wrong_count(spec: TopicSpec, partitions: int) -> str:
         )
     return (
         f"topic {spec.name} has {partitions} partitions but {spec.partitions_setting} says "
-        f"{spec.partitions}: the count is fixed when a topic is created, since it decides where copies "
-        "of an event meet"
+        f"{spec.partitions}: the number decides where copies of an event meet, so it never changes once "
+        "events are stored. A topic that was given more partitions since is of no use: begin a new one"
     )
 
 

@@ -112,7 +112,7 @@ def test_full_disk_refuses_before_any_effect(tmp_path: Path) -> None:
         ({"GATEWAY_WRITE_KEYS_FILE": "missing.yaml"}, 2, "missing.yaml cannot be read"),
         ({"GATEWAY_DATA_DIR": "/dev/null/x"}, 2, "data folder /dev/null/x cannot be used"),
         ({"GATEWAY_IDENTITY_SECRET": "another secret of mine"}, 3, "GATEWAY_IDENTITY_SECRET"),
-        ({"GATEWAY_PARTITIONS": "3"}, 2, "partitions"),
+        ({"GATEWAY_PARTITIONS": "3"}, 3, "begun with 2 partitions"),
         ({"PYTHONOPTIMIZE": "1"}, 2, "python -O"),
     ],
 )

@@ -1,5 +1,7 @@
 """Claim: a lane comes back by itself from what befalls its log, and at no higher price than it must."""
 
+import asyncio
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -7,6 +9,7 @@ from dedupe.errors import IdentityMismatchError
 from dedupe.identity import Identity
 from dedupe.router import Router
 from dedupe.sim.sim_log import SimFaults
+from dedupe.types import Event
 from dedupe.window import WindowPolicy
 from tests.sim.world import ManualClock, World
 
@@ -96,6 +99,106 @@ async def test_event_whose_old_copy_the_replay_meets_is_not_counted_for_it() -> 
     assert lane.metrics.rebuilds == 1
     assert lane.metrics.tally.accepted == committed
     assert router.totals.unknown == before.unknown + 1
+
+
+BY_TIME = WindowPolicy(window_ms=20_000, keys_max=1_000_000, time_step_ms=1_000)
+BY_KEYS = WindowPolicy(window_ms=7 * 86_400_000, keys_max=64)
+
+
+async def with_history(policy: WindowPolicy, records: int = 400) -> tuple[World, list[Event]]:
+    """Return a world with a second between its events, all of partition 0, and these events."""
+    world = World(policy=policy)
+    await world.start()
+    names = (str(number) for number in range(10 * records))
+    events = [event for event in map(world.event, names) if event.partition == 0][:records]
+    for event in events:
+        world.clock.ms += 1_000
+        await world.deliver([event])
+    world.told.clear()
+    return world, events
+
+
+@pytest.mark.parametrize(("policy", "remembered"), [(BY_TIME, 20), (BY_KEYS, 64)])
+async def test_rebuild_reads_from_the_windows_start_and_forgets_what_was_forgotten(
+    policy: WindowPolicy, remembered: int
+) -> None:
+    world, events = await with_history(policy)
+    await world.crash()
+    world.disk.discard(world.index_identity(0))
+
+    lane = (await world.start()).lanes[0]
+
+    assert lane.metrics.restored_records <= remembered + 20
+    assert remembered <= lane.restorer.window.keys <= remembered + 2
+    for event in events[-remembered:]:
+        await world.deliver([event])
+    assert lane.metrics.tally.duplicates == remembered
+    await world.deliver(events[:1])
+    assert lane.metrics.tally.accepted == 1
+
+
+@pytest.mark.parametrize("policy", [BY_TIME, BY_KEYS])
+@pytest.mark.parametrize(
+    "other",
+    [
+        WindowPolicy(window_ms=40_000, keys_max=1_000_000, time_step_ms=1_000),
+        WindowPolicy(window_ms=10_000, keys_max=1_000_000, time_step_ms=1_000),
+        WindowPolicy(window_ms=7 * 86_400_000, keys_max=100),
+        WindowPolicy(window_ms=7 * 86_400_000, keys_max=40),
+    ],
+)
+async def test_other_bounds_need_no_rebuild_where_the_index_reaches_back_far_enough(
+    policy: WindowPolicy, other: WindowPolicy
+) -> None:
+    world, events = await with_history(policy)
+    await world.crash()
+    world.policy = other._replace(time_step_ms=policy.time_step_ms)
+
+    lane = (await world.start()).lanes[0]
+
+    assert (lane.metrics.rebuilds, lane.metrics.restored_records) == (0, 0)
+    remembered = min(400, other.keys_max, other.window_ms // 1_000)
+    for event in events[-remembered:]:
+        await world.deliver([event])
+    assert lane.metrics.tally.duplicates == remembered
+
+
+async def test_longer_window_than_a_rebuilt_index_reaches_is_read_from_the_log() -> None:
+    world, events = await with_history(BY_TIME)
+    await world.crash()
+    world.disk.discard(world.index_identity(0))
+    await world.start()
+    await world.crash()
+    world.policy = BY_TIME._replace(window_ms=100_000)
+
+    lane = (await world.start()).lanes[0]
+
+    assert lane.metrics.rebuilds == 1
+    for event in events[-100:]:
+        await world.deliver([event])
+    assert lane.metrics.tally.duplicates == 100
+
+
+async def test_log_that_deletes_inside_the_window_is_told_in_the_windows_length() -> None:
+    world, events = await with_history(WindowPolicy(window_ms=7 * 86_400_000, keys_max=1_000_000))
+    lane = world.router.lanes[0] if world.router else None
+    assert lane is not None
+    assert lane.restorer.window_seconds == 7 * 86_400
+    places = [record.offset for record in world.committed()[0]]
+    world.trim(0, places[300])
+
+    with capture_logs() as lines:
+        world.clock.ms += 60_000
+        for event in map(world.event, ("x1", "x2", "x3", "x4", "x5", "x6")):
+            await world.deliver([event])
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    assert lane.restorer.window_seconds < 400
+    assert [line["event"] for line in lines if "deleted events inside the window" in line["event"]]
+    before = lane.metrics.tally.accepted
+    await world.deliver(events[:1])
+    assert lane.metrics.tally.accepted == before + 1
 
 
 class TickingClock(ManualClock):

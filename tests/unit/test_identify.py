@@ -643,3 +643,28 @@ def test_item_that_is_too_large_as_sent_is_rejected_unparsed() -> None:
     ]
     assert orjson.loads(found.quarantined[0].value)["event"] == {"messageId": "1"}
     assert found.places == [0]
+
+
+# ---- changed rules
+
+
+def test_event_has_the_fingerprints_of_the_rules_that_its_original_may_be_stored_under() -> None:
+    def at(ignore: set[str], *earlier: set[str]) -> Event:
+        found = Identifier(
+            IDENTITY,
+            PARTITIONS,
+            QUARANTINE,
+            LIMITS,
+            fingerprint_ignore=frozenset(ignore),
+            earlier_ignore=[frozenset(rule) for rule in earlier],
+        ).identify(Payload([item], None, {}), Arrival("web", RECEIVED_MS))
+        (event,) = found.events
+        return event
+
+    item = {"messageId": "a", "type": "track", "attempt": 1}
+    before, now = at(set()), at({"attempt"}, set())
+
+    assert now.fingerprint == at({"attempt"}).fingerprint != before.fingerprint
+    assert now.earlier_fingerprints == (before.fingerprint,)
+    assert at(set(), {"attempt"}).earlier_fingerprints == (at({"attempt"}).fingerprint,)
+    assert at({"other"}, set()).earlier_fingerprints == ()  # it has no such field
