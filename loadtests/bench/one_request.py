@@ -142,7 +142,9 @@ async def run(rounds: int) -> None:
         settings = Settings(mode="development", data_dir=Path(folder))
         guards = build_guards(settings, SystemClock(), index_files=0)
         router = AcceptingRouter([], [], Quarantine(identity, Stream("q", 1)))
-        ingest = build_ingest(settings, router, identity=identity, guards=guards, clock=SystemClock())
+        ingest = build_ingest(
+            settings, router, identity=identity, guards=guards, clock=SystemClock(), earlier_ignore=()
+        )
     app = create_edge(
         ingest,
         memory=guards.memory,
