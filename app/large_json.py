@@ -173,8 +173,8 @@ class _Cutter:
 
     async def read(self, turn: Turn) -> object:
         """See read_json."""
-        for _ in self._steps():
-            await turn(GROUP_BYTES)
+        for work_bytes in self._steps():
+            await turn(work_bytes)
         outside = b"".join([*self._outside, self._body[self._outside_from :]])
         await turn(len(outside))
         document = _load_piece(outside)
@@ -186,13 +186,13 @@ class _Cutter:
             return document | {"batch": batch or self._items}
         return self._limits.judged(document, outside)
 
-    def _steps(self) -> Iterator[None]:
-        """Find the items, and parse them; each step is short."""
+    def _steps(self) -> Iterator[int]:
+        """Find the items, and parse them; yield how many bytes each step worked on."""
         body, depth, item_from = self._body, 0, 0
         level = 0  # of the items' array while within it: its depth, 1 or 2
         for place in brackets(body):
             if place < 0:
-                yield
+                yield GROUP_BYTES
             elif body[place] in b"[{":
                 depth += 1
                 if not level and self._is_batch(place, depth):
@@ -202,12 +202,13 @@ class _Cutter:
                     item_from = place
             else:
                 depth -= 1
-                if level and depth == level and self._end_item(item_from, place + 1):
-                    yield
+                if level and depth == level:
+                    if work_bytes := self._end_item(item_from, place + 1):
+                        yield work_bytes
                 elif level and depth < level:
                     level = 0
                     self._end_batch(place)
-                    yield
+                    yield GROUP_BYTES
                 if depth <= 0:
                     return
         raise InvalidJSONError
@@ -226,8 +227,8 @@ class _Cutter:
         self._group_from = place
         self._is_item_due = False
 
-    def _end_item(self, start: int, end: int) -> bool:
-        """Parse what has gathered, if that is enough; true if so."""
+    def _end_item(self, start: int, end: int) -> int:
+        """Parse what has gathered, if that is enough, and return how many bytes that was."""
         if end - start > AT_ONCE_BYTES:
             before = self._body[self._group_from : start].rstrip(_BLANKS)
             if before:
@@ -237,13 +238,14 @@ class _Cutter:
         elif end - self._group_from >= GROUP_BYTES:
             self._parse_group(self._body[self._group_from : end])
         else:
-            return False
+            return 0
+        work_bytes = end - self._group_from
         after = _AFTER_ITEM.match(self._body, end)
         if after is None:
             raise InvalidJSONError
         self._is_item_due = after[1] == b","
         self._group_from = after.end() if self._is_item_due else end
-        return True
+        return work_bytes
 
     def _end_batch(self, place: int) -> None:
         group = self._body[self._group_from : place]

@@ -29,13 +29,15 @@ LIMITS = JSONLimits(events_max=2_500, event_bytes_max=800 * 1024)
 
 
 class Turns:
-    """Counts the turns that a body takes."""
+    """Counts the turns that a body takes, and what it says to have worked on in each."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.sizes: list[int] = []
 
-    async def __call__(self, _size_bytes: int) -> None:
+    async def __call__(self, size_bytes: int) -> None:
         self.count += 1
+        self.sizes.append(size_bytes)
 
 
 def read(body: bytes, limits: JSONLimits = LIMITS, *, has_items: bool = True) -> Any:
@@ -284,6 +286,15 @@ def test_item_that_is_too_large_as_sent_is_set_aside_and_its_batch_is_read() -> 
     items = read(b'{"batch":[{"messageId":"0"}, %b ,{"messageId":"2"},5,%b]}' % (large, large))["batch"]
     assert [items[0], items[2], items[3]] == [{"messageId": "0"}, {"messageId": "2"}, 5]
     assert items[1] == items[4] == Oversize("1", large.replace(b"s3cret", b""))
+
+
+def test_work_on_a_large_item_is_charged_with_its_size() -> None:
+    turns = Turns()
+    large = event(1, text="x" * (AT_ONCE_BYTES + 1))
+
+    asyncio.run(read_json(orjson.dumps({"batch": [event(0), large]}), LIMITS, turns, has_items=True))
+
+    assert max(turns.sizes[1:]) > AT_ONCE_BYTES  # the first one is for looking at all of it
 
 
 def test_single_event_that_is_too_large_as_sent_is_set_aside() -> None:
