@@ -79,6 +79,7 @@ def create_admin(
             return {
                 "totals": totals_of(router.totals),
                 "in_flight": router.in_flight,
+                "outage": router.outage,
                 **edge.document(),
                 "partitions": [partition_of(lane) for lane in router.lanes],
                 "quarantine": [partition_of(lane) for lane in router.quarantine_lanes],

@@ -16,6 +16,7 @@ from dedupe.router import Router
 READY_POLL_S = 0.05
 NOTES_RENEWAL_S = 12 * 3600.0
 """Kafka forgets them after a week by default (`offsets.retention.minutes`), at least after a day."""
+OUTAGE_POLL_S = 1.0
 TRIM_PAUSE_S = 0.02
 """Between two steps of deletion, so that commits get their turn."""
 
@@ -41,6 +42,19 @@ async def announce(router: Router, settings: Settings, *, url: str, admin_url: s
         file=sys.stderr,
         flush=True,
     )
+
+
+async def tell_outages(router: Router) -> None:
+    """Say once when no partition serves any more, why and since when, and once when one does again."""
+    told = None
+    while True:
+        await asyncio.sleep(OUTAGE_POLL_S)
+        outage = router.outage
+        if outage is not None and told is None:
+            log.error("events cannot be taken", reason=outage)
+        elif outage is None and told is not None:
+            log.info("events are taken again")
+        told = outage
 
 
 async def keep_notes(renew: Callable[[], Awaitable[None]]) -> None:

@@ -278,6 +278,7 @@ def _chores(
     url, admin_url = map(url_of, listeners)
     running = [
         chores.announce(router, settings, url=url, admin_url=admin_url),
+        chores.tell_outages(router),
         chores.keep_notes(partial(renew_notes, store, streams_of(settings))),
         guards.disk.watch(router, interval_s=settings.disk_check_interval),
     ]

@@ -25,6 +25,7 @@ def readiness_of(router: Router) -> dict[str, Any]:
         "disk_has_room": router.has_disk_room,
         "active_lanes": active,
         "lanes": len(router.lanes),
+        "outage": router.outage,
         "share": round(active / len(router.lanes), 4) if takes_requests else 0.0,
         "active_quarantine_lanes": sum(lane.state is LaneState.ACTIVE for lane in router.quarantine_lanes),
         "quarantine_lanes": len(router.quarantine_lanes),

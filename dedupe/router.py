@@ -78,6 +78,15 @@ class Router:
         )
 
     @property
+    def outage(self) -> str | None:
+        """One sentence on why no event can be taken, and since when; None while a clean lane serves."""
+        failing = [lane.health for lane in self.lanes if lane.health.failing_since_ms is not None]
+        if not failing or any(lane.state is LaneState.ACTIVE for lane in self.lanes):
+            return None
+        first = min(failing, key=lambda health: health.failing_since_ms or 0)
+        return f"no partition serves; the first {first.why_not_active()}"
+
+    @property
     def totals(self) -> Tally:
         """Verdicts on all events since the process began."""
         tally = Tally() + self.tally

@@ -9,7 +9,9 @@ from dedupe.clock import Deadline
 from dedupe.errors import LaneNotActiveError, OutcomeUnknownError
 from dedupe.identity import fingerprint_of
 from dedupe.lane_queue import LaneQueue, Outcome, QueueLimits
+from dedupe.lane_state import LaneState
 from dedupe.router import Router
+from dedupe.sim.sim_log import SimFaults
 from dedupe.types import Event
 from tests.sim.world import FOREVER_S, World
 
@@ -104,3 +106,19 @@ async def test_cancelled_lane_answers_the_batch_that_it_was_committing() -> None
             await request
 
     assert (router.totals.received, router.totals.unknown, router.in_flight) == (1, 1, 0)
+
+
+async def test_outage_is_told_in_one_sentence_until_a_partition_serves_again() -> None:
+    world, router = await booted()
+    assert router.outage is None
+    world.log.dice.faults = SimFaults(unavailable=1.0)
+    await asyncio.gather(*(world.send([world.event(name)]) for name in "abcdef"))
+    while any(lane.state is LaneState.ACTIVE for lane in router.lanes):
+        await asyncio.sleep(0)
+
+    assert router.outage is not None
+    assert "not been available since 2023-11-14T22:13:20Z: the log" in router.outage
+
+    world.log.dice.faults = SimFaults()
+    await world.wait_until_active()
+    assert router.outage is None

@@ -49,6 +49,7 @@ async def test_all_lanes_take_all_requests(router: Router) -> None:
         "disk_has_room": True,
         "active_lanes": 2,
         "lanes": 2,
+        "outage": None,
         "share": 1.0,
         "active_quarantine_lanes": 1,
         "quarantine_lanes": 1,
