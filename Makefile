@@ -17,7 +17,7 @@ TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check kafka pipeline demo clean
+.PHONY: help run test unit check kafka pipeline demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,7 +27,12 @@ run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variab
 	@exec $(BIN)/gateway serve
 
 test: $(TEST_NEEDS) ## run all tests, e.g. make test ARGS="tests/unit -x"
+	@[ -n "$(ARGS)" ] || echo "All tests: core, edge, real Kafka, real SDKs, Spark; about 25 minutes on two cores." \
+	  "Those that need Python alone: make unit"
 	@exec $(BIN)/pytest $(ARGS)
+
+unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, in about a minute
+	@exec $(BIN)/pytest -m "not kafka and not slow" tests/unit tests/sim tests/contract $(ARGS)
 
 check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types and import contracts
 	@$(BIN)/ruff check
