@@ -223,6 +223,9 @@ def _options(tuning: Tuning, *, is_new: bool) -> Options:
     options.create_missing_column_families(is_new)
     options.set_paranoid_checks(True)
     options.set_max_background_jobs(BACKGROUND_JOBS)
+    # Otherwise 16 threads a family, even for one file: on busy processors, each is waited for. Whoever
+    # opens holds the interpreter's lock meanwhile.
+    options.set_max_file_opening_threads(1)
     options.set_max_total_wal_size(tuning.wal_bytes_max)
     options.set_max_log_file_size(INFO_LOG_BYTES)
     options.set_keep_log_file_num(INFO_LOGS_KEPT)

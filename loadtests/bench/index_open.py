@@ -3,9 +3,10 @@ How long the event loop stands still while a killed gateway's indexes are opened
 
     python -m loadtests.bench.index_open --lanes 4 --keys 4 --memory 512
 
-A process fills one index a lane and kills itself; then all are opened at once in one event loop,
-which is asked every millisecond whether it runs: first as they are, then after RocksStore.prepare,
-each from a copy of the same folders. Closing is measured with full memtables.
+A process fills one index a lane and kills itself; then all are opened in one event loop, which is
+asked every millisecond whether it runs: first as they are, all at once, then as a gateway's lanes
+do it (Restorer.check), each from a copy of the same folders. With --spinners other processes take
+the processors meanwhile. Closing is measured with full memtables.
 """
 
 import argparse
@@ -15,7 +16,8 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -23,26 +25,38 @@ import uvloop
 
 from dedupe.adapters.rocks_index import RocksIndex, RocksStore
 from dedupe.adapters.rocks_replay import wal_bytes
-from dedupe.index import IndexIdentity, IndexState, IndexUpdate
+from dedupe.clock import SystemClock
+from dedupe.identity import Identity
+from dedupe.index import DedupeIndex, IndexIdentity, IndexState, IndexUpdate
+from dedupe.lane_context import IdentityGate, LaneContext
+from dedupe.metrics import LaneMetrics
+from dedupe.restorer import Restorer
+from dedupe.sim.sim_log import SimStore
 from dedupe.types import Entry
+from dedupe.window import WindowPolicy
 
 MIB = 1024 * 1024
 BATCH = 1_000
 TICK_S = 0.001
 IDLE_S = 5.0
+TOPIC = "events"
+KEYS_MAX = 100_000_000
+RESTORES_MAX = 4
+"""GATEWAY_RESTORE_CONCURRENCY"""
+SECRET = Identity(b"\x00" * 16)
 
 
 def identity_of(lane: int, lanes: int) -> IndexIdentity:
     """Return which index a lane has."""
-    return IndexIdentity("bench", "events", lane, lanes, b"\x00" * 16)
+    return IndexIdentity("bench", TOPIC, lane, lanes, SECRET.check_value)
 
 
 def store_in(root: Path, args: argparse.Namespace) -> RocksStore:
     """Return a store with the sizes that a gateway of these settings has."""
-    return RocksStore(root, lanes=args.lanes, memory_bytes=args.memory * MIB, keys_max=100_000_000)
+    return RocksStore(root, lanes=args.lanes, memory_bytes=args.memory * MIB, keys_max=KEYS_MAX)
 
 
-def fill(index: RocksIndex, count: int) -> None:
+def fill(index: DedupeIndex, count: int) -> None:
     """Apply `count` random keys."""
     first = index.state.applied_offset
     for offset in range(first, first + count, BATCH):
@@ -83,36 +97,89 @@ async def longest_stall(work: Callable[[], Awaitable[None]]) -> tuple[float, flo
     return max(stalls) * 1000, took * 1000
 
 
-async def measure(root: Path, args: argparse.Namespace, *, is_prepared: bool) -> None:
-    """Open all lanes at once, fill what memtables hold, and close all."""
-    store = store_in(root, args)
+def restorers_of(store: RocksStore, lanes: int) -> list[Restorer]:
+    """Return what opens the indexes of a gateway whose log is pinned; the log itself has no part in it."""
+    log = SimStore(log_id="bench")
+    log.create_topic(TOPIC, lanes)
+    context = LaneContext(
+        topic=TOPIC,
+        partitions=lanes,
+        log_id=log.log_id,
+        identity=SECRET,
+        clock=SystemClock(),
+        store=store,
+        policy=WindowPolicy(window_ms=7 * 86_400_000, keys_max=KEYS_MAX),
+        gate=IdentityGate(lanes),
+        restore_slots=asyncio.Semaphore(RESTORES_MAX),
+        open_turn=asyncio.Lock(),
+    )
+    return [Restorer(lane, log.partition_log(TOPIC, lane), context, LaneMetrics()) for lane in range(lanes)]
+
+
+async def check_all(restorers: Sequence[Restorer]) -> None:
+    """Do what the lanes do at a start, as many at a time."""
+    slots = asyncio.Semaphore(RESTORES_MAX)
+
+    async def check(restorer: Restorer) -> None:
+        async with slots:
+            await restorer.check()
+
+    await asyncio.gather(*(check(restorer) for restorer in restorers))
+
+
+async def measure_unprepared(store: RocksStore, args: argparse.Namespace) -> None:
+    """Open all lanes at once."""
     indexes: list[RocksIndex] = []
 
     async def open_lane(lane: int) -> None:
-        identity = identity_of(lane, args.lanes)
-        if is_prepared:
-            await store.prepare(identity)
-        indexes.append(store.open(identity))
+        indexes.append(store.open(identity_of(lane, args.lanes)))
 
     async def open_all() -> None:
         await asyncio.gather(*(open_lane(lane) for lane in range(args.lanes)))
 
+    stall, _ = await longest_stall(lambda: asyncio.sleep(IDLE_S))
+    print(f"idle: longest stall {stall:.0f} ms", flush=True)
+    stall, took = await longest_stall(open_all)
+    print(f"open: longest stall {stall:.0f} ms, {took:.0f} ms in all", flush=True)
+    for index in indexes:
+        index.close()
+
+
+async def measure_prepared(store: RocksStore, args: argparse.Namespace) -> None:
+    """Open all lanes as a gateway does, fill what memtables hold, and close all."""
+    restorers = restorers_of(store, args.lanes)
+
     async def close_all() -> None:
-        for index in indexes:
-            index.close()
+        for restorer in restorers:
+            restorer.close()
         for lane in range(args.lanes):
             await store.prepare(identity_of(lane, args.lanes))
 
-    stall, _ = await longest_stall(lambda: asyncio.sleep(IDLE_S))
-    print(f"idle: longest stall {stall:.0f} ms", flush=True)
-    how = "prepare, then open" if is_prepared else "open"
-    stall, took = await longest_stall(open_all)
-    print(f"{how}: longest stall {stall:.0f} ms, {took:.0f} ms in all", flush=True)
-    if is_prepared:
-        for index in indexes:
-            fill(index, 1_000_000)
-        stall, took = await longest_stall(close_all)
-        print(f"close: longest stall {stall:.0f} ms, {took:.0f} ms until all files were released", flush=True)
+    stall, took = await longest_stall(lambda: check_all(restorers))
+    print(f"Restorer.check: longest stall {stall:.0f} ms, {took:.0f} ms in all", flush=True)
+    for restorer in restorers:
+        fill(restorer.index, 1_000_000)
+    stall, took = await longest_stall(close_all)
+    print(f"close: longest stall {stall:.0f} ms, {took:.0f} ms until all files were released", flush=True)
+
+
+def spin() -> None:
+    """Take a processor, for ever."""
+    while True:
+        pass
+
+
+@contextmanager
+def spinners(count: int) -> Iterator[None]:
+    """Let so many processes take the processors."""
+    spinning = [get_context("spawn").Process(target=spin) for _ in range(count)]
+    for process in spinning:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
 
 
 def main() -> None:
@@ -123,19 +190,24 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=4)
     parser.add_argument("--keys", type=float, default=4.0, help="millions a lane")
     parser.add_argument("--memory", type=int, default=512, help="GATEWAY_INDEX_MEMORY in MiB")
+    parser.add_argument("--spinners", type=int, default=0, help="processes that compete for the processors")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "killed"
         filling = get_context("spawn").Process(target=fill_and_die, args=(root, args))
         filling.start()
         filling.join()
-        logs = [wal_bytes(path) / MIB for path in sorted((root / "events").iterdir())]
+        logs = [wal_bytes(path) / MIB for path in sorted((root / TOPIC).iterdir())]
         print(f"write-ahead logs: {', '.join(f'{size:.1f}' for size in logs)} MiB")
-        for is_prepared in (False, True):
+        for measure in (measure_unprepared, measure_prepared):
             copy = Path(folder) / "copy"
             shutil.copytree(root, copy)
             os.sync()  # or opening would wait for the copy to reach the disk
-            uvloop.run(measure(copy, args, is_prepared=is_prepared))
+            with spinners(args.spinners):
+                store = store_in(copy, args)
+                uvloop.run(measure(store, args))
+                store.close()
+            print(f"load average {os.getloadavg()[0]:.1f}", flush=True)
             shutil.rmtree(copy)
 
 
