@@ -21,7 +21,7 @@ import structlog
 from rocksdict import WriteBatch
 
 from dedupe.adapters.rocks_database import MIB, Database, Tuning, destroy, translate, tuning_for
-from dedupe.adapters.rocks_replay import WAL_BYTES_MAX, load, replay, wal_bytes
+from dedupe.adapters.rocks_replay import WAL_BYTES_MAX, load, replay, time_limit_s, wal_bytes
 from dedupe.errors import ConfigurationError, GatewayError, IndexCorruptError, IndexUnavailableError
 from dedupe.identity import KEY_BYTES
 from dedupe.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
@@ -92,7 +92,7 @@ class RocksStore:
         async with self._replays:
             try:
                 if wal_bytes(path) > WAL_BYTES_MAX:
-                    await replay(path, self._tuning)
+                    await replay(path, self._tuning, limit_s=time_limit_s(path))
                 with suppress(OSError):  # the opening will say what cannot be read
                     await asyncio.to_thread(load, path)
             except IndexCorruptError as err:

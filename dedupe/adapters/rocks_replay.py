@@ -47,18 +47,22 @@ def load(path: Path) -> None:
                 pass
 
 
-async def replay(path: Path, tuning: Tuning) -> None:
+def time_limit_s(path: Path) -> float:
+    """Return how long a replay may take. Raises OSError."""
+    return REPLAY_S + REPLAY_S_PER_MIB * wal_bytes(path) / MIB
+
+
+async def replay(path: Path, tuning: Tuning, *, limit_s: float) -> None:
     """
     Open and close the database in another process, which leaves its write-ahead log empty.
 
-    It takes 62 MiB of memory with the largest memtables. Cancelled, it is killed, which harms
-    nothing: the log is kept until all of it is in data files.
+    It takes 62 MiB of memory with the largest memtables. Cancelled, or not ready within `limit_s`
+    seconds, it is killed, which harms nothing: the log is kept until all of it is in data files.
 
     Raises:
         IndexCorruptError: the database cannot be read.
         IndexUnavailableError: it cannot be opened now, or not in time.
     """
-    limit_s = REPLAY_S + REPLAY_S_PER_MIB * wal_bytes(path) / MIB
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", __name__, str(path), json.dumps(asdict(tuning))),
         env=os.environ | {"PYTHONPATH": os.pathsep.join(entry or os.curdir for entry in sys.path)},

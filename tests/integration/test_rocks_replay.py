@@ -12,11 +12,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import CoroutineType
 
 import pytest
 
+from dedupe.adapters.rocks_database import tuning_for
 from dedupe.adapters.rocks_index import CLOSERS, LANE_BYTES_MIN, RocksIndex, RocksStore
-from dedupe.adapters.rocks_replay import WAL_BYTES_MAX, wal_bytes
+from dedupe.adapters.rocks_replay import WAL_BYTES_MAX, replay, wal_bytes
 from dedupe.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.index import EMPTY_STATE
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, update_of
@@ -44,6 +46,12 @@ def fill(index: RocksIndex, end: int) -> None:
 def assert_is_whole(index: RocksIndex, end: int) -> None:
     assert index.state.applied_offset == end
     assert index.lookup([key_of(i) for i in range(end)]) == [entry_of(i) for i in range(end)]
+
+
+def assert_opens_whole(root: Path) -> None:
+    index = store_in(root).open(IDENTITY)
+    assert_is_whole(index, LONG)
+    index.close()
 
 
 @pytest.fixture
@@ -75,6 +83,15 @@ async def is_prepared(store: RocksStore) -> bool:
     except IndexUnavailableError:
         return False
     return True
+
+
+def awaited_by(coroutine: object) -> list[str]:
+    """Return the names of the coroutines that a coroutine awaits, outermost first."""
+    names = []
+    while isinstance(coroutine, CoroutineType):
+        names.append(coroutine.cr_code.co_name)
+        coroutine = coroutine.cr_await
+    return names
 
 
 def children() -> list[int]:
@@ -141,6 +158,35 @@ async def test_cancelled_replay_leaves_no_process_and_a_whole_index(killed: Path
     index = store.open(IDENTITY)
     assert_is_whole(index, LONG)
     index.close()
+
+
+async def test_replay_cancelled_while_its_process_runs_kills_that_process(killed: Path) -> None:
+    store = store_in(killed)
+    before = set(children())
+    replaying = store.prepare(IDENTITY)
+    preparing = asyncio.create_task(replaying)
+    while "communicate" not in awaited_by(replaying):
+        await asyncio.sleep(0)
+    assert set(children()) > before
+
+    preparing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await preparing
+
+    assert set(children()) <= before
+    assert wal_bytes(path_in(killed)) > WAL_BYTES_MAX  # killed, not waited for
+    assert_opens_whole(killed)
+
+
+async def test_replay_that_takes_too_long_is_killed_and_retriable(killed: Path) -> None:
+    before = set(children())
+
+    with pytest.raises(IndexUnavailableError, match="was not replayed in 0 s"):
+        await replay(path_in(killed), tuning_for(LANE_BYTES, KEYS_MAX), limit_s=0)
+
+    assert set(children()) <= before
+    assert wal_bytes(path_in(killed)) > WAL_BYTES_MAX
+    assert_opens_whole(killed)
 
 
 async def test_replay_of_an_index_that_is_open_is_retriable(tmp_path: Path) -> None:
