@@ -15,7 +15,8 @@ _WITH_INDEX = (LaneState.RESTORING, LaneState.ACTIVE, LaneState.DRAINING)
 
 def index_of(lane: Lane) -> DedupeIndex | None:
     """Return the lane's index while it is surely open."""
-    return lane.restorer.index if lane.state in _WITH_INDEX else None
+    is_open = lane.state in _WITH_INDEX and lane.restorer.is_open
+    return lane.restorer.index if is_open else None
 
 
 def newest_timestamp_ms(lanes: Sequence[Lane]) -> int:

@@ -57,9 +57,14 @@ class Restorer:
 
     @property
     def index(self) -> DedupeIndex:
-        """The open index; only after `check`."""
+        """The open index; only after `check`, and not while `replay` deletes one."""
         assert self._index is not None
         return self._index
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is an open index."""
+        return self._index is not None
 
     @property
     def window_seconds(self) -> float:
@@ -84,10 +89,7 @@ class Restorer:
             return
         if not self._context.gate.is_open:
             await self._reader.first(self.log_start, end, records_max=PROBE_RECORDS)
-        await self._context.store.prepare(self._identity)
-        async with self._context.open_turn:
-            self._index = self._open()
-            await asyncio.sleep(0)
+        await self._open()
 
     async def replay(
         self, end: Offset, on_entries: Callable[[Sequence[tuple[EventKey, Entry]]], None]
@@ -98,8 +100,8 @@ class Restorer:
         Raises:
             RetriableError, IndexCorruptError, LogCorruptError, IdentityMismatchError.
         """
-        index = self.index
         await self._reset_if_needed(end)
+        index = self.index
         self.window = window_of(self._context.policy, index)
         replay = Replay(index, self.window)
         start = index.state.applied_offset
@@ -138,13 +140,19 @@ class Restorer:
             self._index.close()
             self._index = None
 
-    def _open(self) -> DedupeIndex:
-        try:
-            return self._context.store.open(self._identity)
-        except IndexCorruptError as err:
-            self._report.error("index is unusable, rebuilding it from the log", reason=str(err))
-            self.discard()
-            return self._context.store.open(self._identity)
+    async def _open(self) -> None:
+        """Open the index, an empty one in place of an unusable one; of all lanes, one a turn of the loop."""
+        store = self._context.store
+        await store.prepare(self._identity)
+        async with self._context.open_turn:
+            try:
+                self._index = store.open(self._identity)
+            except IndexCorruptError as err:
+                self._report.error("index is unusable, rebuilding it from the log", reason=str(err))
+                self.discard()
+                await store.prepare(self._identity)
+                self._index = store.open(self._identity)
+            await asyncio.sleep(0)
 
     async def _reset_if_needed(self, end: Offset) -> None:
         """Begin the index anew where it is empty or must not be continued: at the window's start."""
@@ -153,10 +161,11 @@ class Restorer:
             reason = await self._reason_to_rebuild(end)
             if reason is None:
                 return
-            self._metrics.rebuilds += 1
             self._report.error("index is rebuilt from the log", reason=reason)
+            self.discard()  # unlike `reset`, it deletes files beside the loop
+            await self._open()
         start = await self._reader.window_start(self._context.policy, self.log_start, end)
-        if not is_empty or self.index.state.applied_offset != start:
+        if self.index.state.applied_offset != start:
             self.index.reset(start)
 
     async def _reason_to_rebuild(self, end: Offset) -> str | None:

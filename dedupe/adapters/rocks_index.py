@@ -82,7 +82,7 @@ class RocksStore:
         self._damage: dict[Path, IndexCorruptError] = {}  # found by a replay, and `open` says it
 
     async def prepare(self, identity: IndexIdentity) -> None:
-        """See IndexStore. Waits for an index of this store that is still closing."""
+        """See IndexStore. Waits for an index of this store that is still closing or being deleted."""
         path = self._path(identity)
         if (closing := self._closing.get(path)) is not None:
             closed = asyncio.wrap_future(closing)
@@ -120,18 +120,15 @@ class RocksStore:
 
     def discard(self, identity: IndexIdentity) -> None:
         """
-        See IndexStore. Refuses while anybody has the index open. 70 ms a GB of files.
+        See IndexStore. In a thread, 70 ms a GB of files: `prepare` waits for it.
 
-        An index that is still closing is deleted after that, and `open` says if it could not be.
+        An index that is still closing is deleted after that. One that anybody has open is kept, and
+        `open` says so.
         """
         path = self._path(identity)
         self._damage.pop(path, None)
         structlog.get_logger(__name__).warning("index is deleted", path=str(path))
-        closing = self._closing.pop(path, None)
-        if closing is None or closing.done():
-            destroy(path)
-        else:
-            self._closing[path] = self._closers.submit(_destroy_after, closing, path)
+        self._closing[path] = self._closers.submit(_destroy_after, self._closing.get(path), path)
 
     def close(self) -> None:
         """Wait until all indexes that were closed have released their files; the store is done then."""
@@ -201,7 +198,11 @@ class RocksIndex:
         return self._figure("rocksdb.live-sst-files-size")
 
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
-        """See DedupeIndex. One multi-get, about 1 ms for 1,000 absent keys."""
+        """
+        See DedupeIndex. One multi-get; it asks every file's filter for an absent key.
+
+        1,000 absent keys take 0.5 ms with a few files, and 30 to 45 ms with 25 million keys in 46 files.
+        """
         return self._get(self._opened(), list(keys))
 
     def apply(self, update: IndexUpdate) -> None:
@@ -222,7 +223,12 @@ class RocksIndex:
             self._steps = [step for step in (*self._steps, *update.new_steps) if step not in dropped]
 
     def reset(self, start: Offset) -> None:
-        """See DedupeIndex. About 0.1 s, and a second while a flush is running, which cannot be stopped."""
+        """
+        See DedupeIndex. As quick as an opening if the index is empty.
+
+        Otherwise 0.1 s, and a second while a flush is running, which cannot be stopped: where others
+        need the event loop, use RocksStore.discard.
+        """
         if self._database is not None:
             self._database.abandon()
             self._database = None
@@ -307,8 +313,9 @@ class RocksIndex:
                 raise IndexCorruptError(f"{self._path} lacks the entry that its own state calls the last")
 
 
-def _destroy_after(closing: Future[None], path: Path) -> None:
-    closing.result()
+def _destroy_after(closing: Future[None] | None, path: Path) -> None:
+    if closing is not None:
+        closing.exception()  # waits; what an earlier deletion could not do, this one tries again
     destroy(path)
 
 

@@ -5,6 +5,7 @@ from typing import cast
 
 import pytest
 
+from app.stats import index_of
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
 from dedupe.lane import Lane
@@ -79,3 +80,7 @@ def test_new_lane_is_unassigned() -> None:
 
 def test_assertions_are_on() -> None:
     assert __debug__  # python -O would let illegal moves through
+
+
+def test_lane_that_is_deleting_its_index_shows_none() -> None:
+    assert index_of(lane_in(RESTORING)) is None
