@@ -104,8 +104,9 @@ class RocksStore:
         """
         See IndexStore.
 
-        After `prepare` it takes about 20 ms, and 1.2 ms for each million keys, and eight syncs of small
-        files: on a busy disk they are most of it (loadtests/results/index_open.md).
+        After `prepare` it takes 5 ms of processor time, and 0.4 ms for each million keys, and syncs
+        eight small files. Where others take all processors, each sync is a wait for one: 20 to 155 ms
+        measured in all (loadtests/results/index_open.md).
 
         Raises:
             IndexCorruptError: see IndexStore.

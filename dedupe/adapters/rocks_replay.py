@@ -21,7 +21,7 @@ from dedupe.adapters.rocks_database import MIB, Database, Tuning
 from dedupe.errors import IndexCorruptError, IndexUnavailableError
 
 WAL_BYTES_MAX = MIB
-"""Opening replays up to this here: 25 ms measured, about 30,000 entries. All else takes 20 ms."""
+"""Opening replays up to this here: 25 ms measured, about 30,000 entries. All else takes 5 ms."""
 REPLAY_S = 30.0
 REPLAY_S_PER_MIB = 1.0
 """A replay may take this, and REPLAY_S: 40 times what was measured. Stopped, it has achieved nothing."""
