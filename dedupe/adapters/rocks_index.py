@@ -105,7 +105,7 @@ class RocksStore:
         See IndexStore.
 
         After `prepare` it takes 5 ms of processor time, and 0.4 ms for each million keys, and syncs
-        eight small files. Where others take all processors, each sync is a wait for one: 20 to 155 ms
+        eight small files. Where others take all processors, each sync is a wait for one: 21 to 155 ms
         measured in all (loadtests/results/index_open.md).
 
         Raises:
