@@ -57,11 +57,11 @@ async def test_history_keeps_every_promise(seed: int) -> None:
         world.boot()
         await world.wait_until_active()
         sending = [
-            asyncio.ensure_future(world.send(_request(world, dice))) for _ in range(dice.randint(1, 12))
+            asyncio.ensure_future(world.send(request_of(world, dice))) for _ in range(dice.randint(1, 12))
         ]
         for _ in range(dice.randint(1, 60)):
             await asyncio.sleep(0)
-        await _befall(world, dice)
+        await befall(world, dice)
         for task in sending:
             task.cancel()
         await asyncio.gather(*sending, return_exceptions=True)
@@ -71,7 +71,7 @@ async def test_history_keeps_every_promise(seed: int) -> None:
     world.boot()
     await world.wait_until_active()
     for _ in range(LAST_REQUESTS):
-        await world.send(_request(world, dice))
+        await world.send(request_of(world, dice))
     world.log.dice.faults = SimFaults()
     await world.wait_until_active()
     for number in range(IDS):
@@ -79,7 +79,7 @@ async def test_history_keeps_every_promise(seed: int) -> None:
     world.judge()
 
 
-def _request(world: World, dice: Random) -> list[Event]:
+def request_of(world: World, dice: Random) -> list[Event]:
     """Some events of a small set of ids: copies within and across requests, and a few conflicts."""
     return [
         world.event(str(dice.randrange(IDS)), content="" if dice.random() < 0.95 else "other")
@@ -87,7 +87,7 @@ def _request(world: World, dice: Random) -> list[Event]:
     ]
 
 
-async def _befall(world: World, dice: Random) -> None:
+async def befall(world: World, dice: Random) -> None:
     """Let something happen to a running process, now and then."""
     world.clock.ms += dice.choice((0, 1_000, 40_000))
     if dice.random() < 0.1:

@@ -1,0 +1,125 @@
+"""
+Claim: what is remembered follows from the log alone, to the record: a lane that was rebuilt, went on from its
+index, or lost the index's tail forgets the same ids at the same record as one that never stopped.
+
+Others are drawn with SIM_SEED and SIM_HISTORIES, see test_histories.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from dedupe.admission import Admission
+from dedupe.clock import Deadline
+from dedupe.errors import RetriableError
+from dedupe.lane_state import LaneState
+from dedupe.record import parse_identity
+from dedupe.types import Event, LogRecord, Offset
+from dedupe.window import Step, Window, WindowPolicy
+from tests.sim.test_histories import faults_of, request_of
+from tests.sim.world import FOREVER_S, World
+
+FIRST_SEED = int(os.environ.get("SIM_SEED", "0"))
+HISTORIES = int(os.environ.get("SIM_HISTORIES", "100"))
+ROUNDS = 5
+REQUESTS = 25
+POLICIES = [
+    WindowPolicy(window_ms=20_000, keys_max=1_000_000, time_step_ms=1_000),
+    WindowPolicy(window_ms=20_000, keys_max=20, time_step_ms=1_000),
+    WindowPolicy(window_ms=10_000_000, keys_max=20, time_step_ms=1_000),
+    WindowPolicy(window_ms=10_000_000, keys_max=130, time_step_ms=1_000),
+]
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + HISTORIES), ids=lambda seed: f"seed-{seed}")
+async def test_id_is_taken_again_exactly_where_the_log_says_that_it_is_forgotten(seed: int) -> None:
+    dice = Random(seed)
+    world = World(faults=faults_of(seed), policy=dice.choice(POLICIES))
+    trimmed: list[list[LogRecord]] = [[], []]
+    for _ in range(ROUNDS):
+        await world.start()
+        for _ in range(REQUESTS):
+            await _send(world, request_of(world, dice))
+            world.clock.ms += dice.choice((0, 0, 100, 1_000, 3_000, 30_000))
+            _befall(world, dice)
+            if dice.random() < 0.05:
+                await asyncio.sleep(0)
+        await world.crash(lost_updates=dice.choice((0, 0, 1, 4)))
+        _befall_stopped(world, dice, trimmed)
+    for earlier, records in zip(trimmed, world.committed(), strict=True):
+        _judge([*earlier, *records], world.policy)
+
+
+async def _send(world: World, events: list[Event]) -> None:
+    """Send one request; a success names the event's record, whichever of its copies that is by now."""
+    assert world.router is not None
+    deadline = Deadline(world.clock, FOREVER_S)
+    try:
+        outcomes = await world.router.submit(events, [], received_ms=world.clock.ms, deadline=deadline)
+    except RetriableError:
+        return
+    for event, (admission, offset) in zip(events, outcomes, strict=True):
+        if admission is not Admission.CONFLICT:
+            records = world.committed()[event.partition]
+            assert [record.value for record in records if record.offset == offset] == [event.value]
+
+
+def _befall(world: World, dice: Random) -> None:
+    partition = dice.randrange(2)
+    assert world.router is not None
+    if dice.random() < 0.03 and world.router.lanes[partition].state is LaneState.ACTIVE:
+        world.disk.damage(world.index_identity(partition))
+    if dice.random() < 0.03 and world.log.partition("events", partition).open is None:
+        world.clock.ms, now_ms = world.clock.ms + dice.choice((-9, 9)) * 100_000, world.clock.ms
+        world.intrude(partition)  # with a timestamp of its own
+        world.clock.ms = now_ms
+    world.note_skips()
+
+
+def _befall_stopped(world: World, dice: Random, trimmed: list[list[LogRecord]]) -> None:
+    """Lose an index, set the clock back, delete what the window has left."""
+    world.clock.ms += dice.choice((-30_000, 0, 0, 5_000))
+    partition = dice.randrange(2)
+    if dice.random() < 0.4:
+        world.disk.discard(world.index_identity(partition))
+    if dice.random() < 0.3:
+        records = [*trimmed[partition], *world.committed()[partition]]
+        *_, (_, start) = [(None, 0), *_windows(records, world.policy)]
+        end = dice.choice((start, max(start - 5, 0)))
+        before = world.committed()[partition]
+        world.log.trim("events", partition, end)
+        trimmed[partition] += before[: len(before) - len(world.committed()[partition])]
+
+
+def _windows(records: list[LogRecord], policy: WindowPolicy) -> Iterator[tuple[list[LogRecord], Offset]]:
+    """Yield each commit's records with the window's start before it; last the start behind them all."""
+    window = Window(policy)
+    commit: list[LogRecord] = []
+    for record in records:
+        if commit and record.offset != commit[-1].offset + 1:
+            yield commit, window.start
+            _advance(window, commit)
+            commit = []
+        commit.append(record)
+    if commit:
+        yield commit, window.start
+        _advance(window, commit)
+    yield [], window.start
+
+
+def _advance(window: Window, commit: list[LogRecord]) -> None:
+    steps = [Step(record.timestamp_ms, record.offset, parse_identity(record).lane_seq) for record in commit]
+    window.advance(steps[-1], lambda: steps)
+
+
+def _judge(records: list[LogRecord], policy: WindowPolicy) -> None:
+    """No id is committed again while the window holds it."""
+    newest: dict[bytes, Offset] = {}
+    for commit, start in _windows(records, policy):
+        for record in commit:
+            before = newest.get(record.key)
+            assert before is None or before < start, f"{record.key!r} is committed twice: {before}, {record}"
+            newest[record.key] = record.offset
