@@ -84,7 +84,8 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
         session = Session(*_SESSION.unpack_from(gateway, _BASE.size)) if flags & FLAG_SESSION else None
         source = headers[HEADER_SOURCE].decode()
         message_id = record.key.decode()
-    except (KeyError, struct.error, UnicodeDecodeError) as err:
+    except (KeyError, struct.error, UnicodeDecodeError, TypeError, AttributeError) as err:
+        # The last two: Kafka's headers may be null, whatever their type says.
         raise LogCorruptError(
             f"record at offset {record.offset} was not written by a gateway: {err!r}"
         ) from err

@@ -1,6 +1,7 @@
 """Record format v1: what is written is read back whole, and nothing else is taken for a record."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -139,6 +140,7 @@ def test_size_is_an_upper_bound(message_id: str, source: str, session: Session |
 
 # ---- what is not a record
 
+NULL: Any = None  # what a Kafka header may be
 HEADERS: Headers = build_record(message(), lane_seq=5, timestamp_ms=1).headers
 
 
@@ -151,6 +153,8 @@ HEADERS: Headers = build_record(message(), lane_seq=5, timestamp_ms=1).headers
         pytest.param(
             LogRecord(42, 1, b"id", b"{}", [("source", b"\xff"), HEADERS[1]]), id="source is not UTF-8"
         ),
+        pytest.param(LogRecord(42, 1, b"id", b"{}", [("source", NULL), HEADERS[1]]), id="source is null"),
+        pytest.param(LogRecord(42, 1, b"id", b"{}", [HEADERS[0], ("gw", NULL)]), id="gateway header is null"),
         pytest.param(LogRecord(42, 1, b"\xff", b"{}", HEADERS), id="message id is not UTF-8"),
         pytest.param(with_gateway_header(lambda _: b""), id="empty"),
         pytest.param(with_gateway_header(lambda gateway: gateway[:33]), id="cut by one byte"),
