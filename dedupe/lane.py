@@ -244,7 +244,11 @@ class Lane:
         if is_due and self._housekeeping is None and not self._is_draining:
             self._house_kept_at = now
             self._housekeeping = asyncio.ensure_future(self._find_log_start())
-            self._housekeeping.add_done_callback(lambda _: self._wake.set())
+            self._housekeeping.add_done_callback(self._look_at_house)
+
+    def _look_at_house(self, asked: "asyncio.Task[Offset | None]") -> None:
+        if not asked.cancelled():  # a pause after a failure goes on
+            self._wake.set()
 
     async def _find_log_start(self) -> Offset | None:
         """Return the log's first offset, or None: the next append will find out whether the log is there."""
@@ -309,8 +313,8 @@ class Lane:
             self._report.error("lane failed unexpectedly", state=self.state.value, exc_info=err)
         if self.state is not LaneState.FAILED:
             self._transition_to(LaneState.FAILED)
-        for submission in self.queue.take_all():
-            self._refuse_untaken(submission)
+        self._refuse_queued()
+        self._end_housekeeping()  # what it finds may be true of a topic that exists no more
         if isinstance(err, IndexCorruptError):
             self._discard_index()
         elif isinstance(err, IndexUnavailableError):
@@ -356,13 +360,18 @@ class Lane:
             kind(f"partition {self.partition} of {self.topic} stopped serving", told="it stopped serving")
         )
 
-    async def _release(self) -> None:
+    def _refuse_queued(self) -> None:
+        for submission in self.queue.take_all():
+            self._refuse_untaken(submission)
+
+    def _end_housekeeping(self) -> None:
         if self._housekeeping is not None:
             self._housekeeping.cancel()
             self._housekeeping = None
-        for submission in self.queue.take_all():
-            self._refuse_untaken(submission)
-        await self._log.close()
+
+    async def _release(self) -> None:
+        """Give everything up; first what needs no waiting, which a cancellation cannot leave undone."""
+        self._end_housekeeping()
         self.restorer.close()
         if self.state is LaneState.ACTIVE:
             self._transition_to(LaneState.DRAINING)
@@ -370,6 +379,8 @@ class Lane:
             self._transition_to(LaneState.FAILED)
         if self.state is not LaneState.UNASSIGNED:
             self._transition_to(LaneState.UNASSIGNED)
+        self._refuse_queued()
+        await self._log.close()
 
     def _transition_to(self, state: LaneState) -> None:
         assert state in TRANSITIONS[self.state], (self.state, state)

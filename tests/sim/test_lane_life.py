@@ -99,6 +99,23 @@ async def test_cancelled_lane_ends() -> None:
     assert not any(lane.is_running for lane in router.all_lanes)
 
 
+async def test_cancelled_lane_takes_nothing_while_its_log_is_closed() -> None:
+    world = World()
+    lane = (await world.start()).lanes[0]
+    stuck = asyncio.Event()
+    lane._log.close = stuck.wait  # type: ignore[method-assign,assignment]
+
+    world.end_lane(0)
+    await steps(3)
+
+    assert lane.is_running is False
+    with pytest.raises(LaneNotActiveError):
+        lane.check_room(1, 1, "web")
+    world.disk.open(world.index_identity(0)).close()  # it is free already
+    stuck.set()
+    await world.crash()
+
+
 async def test_indexes_are_opened_in_different_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     turn = 0
@@ -242,6 +259,30 @@ async def test_housekeeping_that_gets_no_answer_holds_no_commit() -> None:
 
     assert lane.metrics.commits == 5
     await world.crash()
+
+
+async def test_what_housekeeping_has_asked_before_a_failure_is_not_believed_after_it() -> None:
+    world = World(times=replace(QUICK, housekeeping_s=1.0))
+    lane = (await world.start()).lanes[0]
+    events = [world.event(event_of(world, 0, number)) for number in range(3)]
+    answer: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+    bounds = lane._log.bounds
+    lane._log.bounds = lambda: answer  # type: ignore[method-assign,assignment,return-value]
+    world.clock.ms += 2_000
+    await world.deliver(events[:1])
+    await world.deliver(events[1:2])  # the question is asked between the two
+    lane._log.bounds = bounds  # type: ignore[method-assign]
+    world.log.dice.faults = SimFaults(abort=1.0)
+    assert not await world.send(events[2:])
+    world.log.dice.faults = SimFaults()
+    await world.wait_until_active()
+
+    if not answer.done():
+        answer.set_result((1_000, 1_001))  # of a topic that has been deleted, and begun anew since
+    await steps(10)
+    await world.deliver(events)
+
+    world.judge()
 
 
 # ---- somebody else's records
