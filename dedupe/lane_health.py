@@ -73,8 +73,10 @@ class LaneHealth:
         """
         active_at, self._active_at = self._active_at, None
         served_s = 0.0 if active_at is None else self._clock.monotonic() - active_at
+        if served_s >= self._times.fenced_again_s:
+            self._fencings = 0
         if isinstance(err, FencedError):
-            self._note_fencing(served_s, append_s)
+            self._note_fencing(append_s)
             return self._dice.uniform(*self._times.refence_s)
         if served_s >= self._times.backoff_max_s:
             self._failures = 0
@@ -93,7 +95,7 @@ class LaneHealth:
         since = datetime.fromtimestamp(self.failing_since_ms // 1000, UTC)
         return f"has not been available since {since:%Y-%m-%dT%H:%M:%SZ}: {self.cause}"
 
-    def _note_fencing(self, served_s: float, append_s: float | None) -> None:
+    def _note_fencing(self, append_s: float | None) -> None:
         """
         Take the lane for another gateway's if it was fenced twice and served only a moment in between.
 
@@ -101,8 +103,6 @@ class LaneHealth:
         """
         if append_s is not None and append_s >= self._times.transaction_timeout_s:
             return  # the log itself fences a transaction that took too long
-        if served_s >= self._times.fenced_again_s:
-            self._fencings = 0
         self._fencings += 1
         self.is_lost = self._fencings > 1
 

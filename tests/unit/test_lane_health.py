@@ -1,0 +1,63 @@
+"""Claim: a lane is given up only where it was fenced twice in a row, and serving paid off for neither."""
+
+from random import Random
+
+from dedupe.errors import FencedError, RetriableError
+from dedupe.lane_context import LaneTimes
+from dedupe.lane_health import LaneHealth
+from tests.sim.world import ManualClock
+
+TIMES = LaneTimes(fenced_again_s=60.0, transaction_timeout_s=30.0)
+
+
+class Served:
+    """A lane's health, and what befalls the lane."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.health = LaneHealth(self.clock, TIMES, Random(0))
+
+    def fail(self, err: Exception, *, after_s: float, append_s: float | None = 0.1) -> None:
+        """Serve for so long, then fail."""
+        self.health.note_active()
+        self.clock.ms += round(after_s * 1000)
+        self.health.note_failure(err)
+        self.health.pause_s(err, append_s=append_s)
+
+
+def test_two_fencings_with_a_moment_between_them_lose_the_lane() -> None:
+    served = Served()
+
+    served.fail(FencedError(), after_s=1000)
+    assert not served.health.is_lost
+    served.fail(FencedError(), after_s=59)
+    assert served.health.is_lost
+
+
+def test_long_service_forgives_a_fencing_however_it_ended() -> None:
+    served = Served()
+    served.fail(FencedError(), after_s=1000)
+
+    served.fail(RetriableError(), after_s=60)
+    served.fail(FencedError(), after_s=5)
+
+    assert not served.health.is_lost
+
+
+def test_short_service_that_ended_otherwise_forgives_nothing() -> None:
+    served = Served()
+    served.fail(FencedError(), after_s=1000)
+
+    served.fail(RetriableError(), after_s=59)
+    served.fail(FencedError(), after_s=5)
+
+    assert served.health.is_lost
+
+
+def test_fencing_of_a_transaction_that_took_too_long_is_nobody_elses() -> None:
+    served = Served()
+
+    for _ in range(3):
+        served.fail(FencedError(), after_s=1, append_s=30.0)
+
+    assert not served.health.is_lost
