@@ -35,10 +35,22 @@ async def check_pins(store: LogStore, streams: Sequence[Stream], identity: Ident
 
 
 async def pin(store: LogStore, streams: Sequence[Stream], identity: Identity) -> None:
-    """Note this process's rules with each stream. Raises as LogStore.note does."""
+    """
+    Note this process's rules with each stream that is not pinned yet.
+
+    Another process may have begun the same new log at the same time: the notes are compared before
+    and after, so that two with different rules do not both serve it.
+
+    Raises:
+        IdentityMismatchError: another process was first, with other rules. Final.
+        RetriableError, ConfigurationError: see LogStore.note.
+    """
+    if await check_pins(store, streams, identity):
+        return
     for stream in streams:
         noted = Pin(stream.partitions, identity.check_value.hex())
         await store.note(PIN, stream.topic, 0, noted.encoded())
+    await check_pins(store, streams, identity)
 
 
 async def load_skips(store: LogStore, topic: str, partition: int) -> Skips:
