@@ -29,15 +29,16 @@ async def skip(store: LogStore, settings: Settings, stream: Stream, partition: i
     await check_pins(store, [stream], Identity(settings.identity_key))
     log = store.partition_log(stream.topic, partition)
     check = RecordCheck(Identity(settings.identity_key), partition, stream.partitions)
-    ours, foreign = await _count(log, check, span)
+    log_start, end = await log.bounds()
+    written = range(span.start, min(span.stop, end))  # what is not written yet nobody has looked at
+    ours, foreign = await _count(log, check, written)
     if not foreign:
         raise ConfigurationError(
             f"nothing to pass over at {_text(span)} of partition {partition} of {stream.topic}: "
             + (f"all {ours} records there are this log's own" if ours else "there is no record")
         )
-    log_start, _ = await log.bounds()
     skips = await load_skips(store, stream.topic, partition)
-    skips = skips.with_range(span.start, span.stop - 1, log_start=log_start)
+    skips = skips.with_range(written.start, written.stop - 1, log_start=log_start)
     await store.note(SKIPS, stream.topic, partition, skips.encoded())
     return foreign
 
@@ -45,8 +46,7 @@ async def skip(store: LogStore, settings: Settings, stream: Stream, partition: i
 async def _count(log: PartitionLog, check: RecordCheck, span: range) -> tuple[int, int]:
     """Return how many records of the span are ours, and how many are not."""
     ours = foreign = 0
-    _, end = await log.bounds()
-    async with aclosing(log.read(span.start, min(span.stop, end))) as batches:
+    async with aclosing(log.read(span.start, span.stop)) as batches:
         async for records in batches:
             for record in records:
                 try:
