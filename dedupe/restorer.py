@@ -52,6 +52,7 @@ class Restorer:
         self._index: DedupeIndex | None = None
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
         self._reported_start: Offset = 0
+        self._lost_ms = 0  # timestamp of the newest record that the index knew and the log has lost
         self.window = Window(context.policy)
         self.log_start: Offset = 0
 
@@ -69,7 +70,9 @@ class Restorer:
     @property
     def window_seconds(self) -> float:
         """How far back ids are remembered now."""
-        return self.window.seconds(self._context.clock.now_ms(), log_start=self.log_start)
+        now_ms = self._context.clock.now_ms()
+        since_lost_s = max(0, now_ms - self._lost_ms) / 1000
+        return min(since_lost_s, self.window.seconds(now_ms, log_start=self.log_start))
 
     async def check(self) -> None:
         """
@@ -178,8 +181,11 @@ class Restorer:
         state = self.index.state
         last = await self._reader.first(max(state.last_offset, self.log_start), end)
         reason = reason_to_rebuild(state, last, log_start=self.log_start, end=end)
-        if reason is not None or self.index.covers(self.log_start):
+        if reason is not None:
+            self._lost_ms = state.newest_timestamp_ms
             return reason
+        if self.index.covers(self.log_start):
+            return None
         window = window_of(self._context.policy, self.index)
         start = window.start
         if not window.has_past:  # the window may have been made longer than the index's steps reach

@@ -201,6 +201,20 @@ async def test_log_that_deletes_inside_the_window_is_told_in_the_windows_length(
     assert lane.metrics.tally.accepted == before + 1
 
 
+async def test_log_that_lost_all_it_had_is_told_in_the_windows_length_until_a_window_has_passed() -> None:
+    world, _ = await with_history(BY_TIME, 5)
+    world.clock.ms += 3_000
+    world.trim(0, world.log.partition("events", 0).end)
+    await world.crash()
+
+    lane = (await world.start()).lanes[0]
+
+    assert lane.metrics.rebuilds == 1
+    assert lane.restorer.window_seconds == 3.0
+    world.clock.ms += 90_000
+    assert lane.restorer.window_seconds == 20.0
+
+
 class TickingClock(ManualClock):
     """Goes on by two seconds whenever it is looked at."""
 
