@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dedupe.admission import Admission
 from dedupe.clock import Deadline
@@ -25,7 +25,7 @@ from dedupe.log import Crashpoint, no_crashpoint
 from dedupe.notes import PIN, SKIPS, Pin, Skips
 from dedupe.pinning import load_skips, pin
 from dedupe.quarantine import Quarantine
-from dedupe.record import parse_identity
+from dedupe.record import HEADER_GATEWAY, parse_identity
 from dedupe.router import Router
 from dedupe.routing import partition_of
 from dedupe.sim.memory_index import MemoryStore
@@ -187,7 +187,9 @@ class World:
 
     def intrude(self, partition: int) -> Offset:
         """Have somebody else write a record to a clean partition; return its offset."""
-        foreign = NewRecord(self.clock.ms, b"not ours", b"{}", [])
+        null: Any = None  # as any client may send
+        headers = [(HEADER_GATEWAY, null)] if len(self.foreign) % 2 else []
+        foreign = NewRecord(self.clock.ms, b"not ours", b"{}", headers)
         offset = self.log.partition(CLEAN.topic, partition).intrude(foreign)
         self.foreign.add(Place(partition, offset))
         return offset
