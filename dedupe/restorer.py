@@ -188,7 +188,7 @@ class Restorer:
             return None
         window = window_of(self._context.policy, self.index)
         start = window.start
-        if not window.has_past:  # the window may have been made longer than the index's steps reach
+        if not window.is_whole:  # the window may have been made longer than the index's steps reach
             start = await self._reader.window_start(self._context.policy, self.log_start, end)
         if not self.index.covers(max(start, self.log_start)):
             return "it does not hold the whole window"

@@ -96,9 +96,12 @@ class Window:
         return self._newest.lane_seq - self._steps[self._first].lane_seq + 1
 
     @property
-    def has_past(self) -> bool:
-        """Whether the table reaches back behind the window, and so is long enough for it."""
-        return self._first > 0
+    def is_whole(self) -> bool:
+        """Whether the table reaches back to where the window starts, and so knows where that is."""
+        if self._newest is None or not self._steps:
+            return False
+        first_kept_seq = self._policy.first_kept_seq(self._newest.lane_seq)
+        return self._first > 0 or self._steps[0].lane_seq <= first_kept_seq
 
     @property
     def steps(self) -> list[Step]:

@@ -1,6 +1,8 @@
 """Claim: a lane comes back by itself from what befalls its log, and at no higher price than it must."""
 
 import asyncio
+from itertools import count, islice
+from random import Random
 
 import pytest
 from structlog.testing import capture_logs
@@ -101,6 +103,7 @@ async def test_event_whose_old_copy_the_replay_meets_is_not_counted_for_it() -> 
     assert router.totals.unknown == before.unknown + 1
 
 
+DAY_MS = 86_400_000
 BY_TIME = WindowPolicy(window_ms=20_000, keys_max=1_000_000, time_step_ms=1_000)
 BY_KEYS = WindowPolicy(window_ms=7 * 86_400_000, keys_max=64)
 
@@ -177,6 +180,26 @@ async def test_longer_window_than_a_rebuilt_index_reaches_is_read_from_the_log()
     for event in events[-100:]:
         await world.deliver([event])
     assert lane.metrics.tally.duplicates == 100
+
+
+async def test_index_that_was_just_rebuilt_is_not_rebuilt_again() -> None:
+    dice = Random(5)
+    world = World(policy=WindowPolicy(window_ms=7 * DAY_MS, keys_max=640))
+    await world.start()
+    events = (event for event in map(world.event, map(str, count())) if event.partition == 0)
+    sent = 0
+    while sent < 960:  # records are not evenly spread over the offsets, so none is found at once
+        size = dice.choice((1, 1, 1, 7)) if sent // 128 % 2 else 7
+        await world.deliver(list(islice(events, size)))
+        sent += size
+    await world.crash()
+    world.disk.discard(world.index_identity(0))
+
+    for _ in range(20):
+        lane = (await world.start()).lanes[0]
+        assert lane.metrics.rebuilds == 0
+        await world.deliver(list(islice(events, dice.choice((1, 3)))))
+        await world.crash()
 
 
 async def test_log_that_deletes_inside_the_window_is_told_in_the_windows_length() -> None:

@@ -156,18 +156,18 @@ def test_steps_behind_the_window_are_dropped_when_they_are_many() -> None:
     assert window.start == PAST_STEPS_MAX + 3  # of 521,000 - 6,400 = 514,600 on
     assert dropped == records[:3]
     assert window.steps == records[3:]
-    assert window.has_past
+    assert window.is_whole
 
 
 def test_longer_window_is_found_in_the_steps_that_a_shorter_one_left() -> None:
-    records = [Step(1_000 * i, i, i) for i in range(20)]
+    records = [Step(1_000 * i, i, i + 5) for i in range(20)]
     window = window_after(POLICY, records)
 
     longer = Window(POLICY._replace(window_ms=10_000), window.steps, records[-1])
 
     assert (window.start, longer.start) == (13, 9)
-    assert longer.has_past
-    assert not Window(POLICY._replace(window_ms=30_000), window.steps, records[-1]).has_past
+    assert longer.is_whole
+    assert not Window(POLICY._replace(window_ms=30_000), window.steps, records[-1]).is_whole
 
 
 def test_steps_are_a_copy() -> None:
@@ -197,8 +197,22 @@ def test_seconds_counts_from_the_newest_forgotten_record_where_keys_bind() -> No
 def test_seconds_of_a_rebuilt_window_that_keys_bind_count_from_its_start() -> None:
     window = window_after(POLICY, [Step(1_000 + i, i, i) for i in range(360, 1_001)])
 
-    assert not window.has_past
+    assert window.start == 360
     assert window.seconds(2_000, log_start=0) == 0.64
+
+
+@pytest.mark.parametrize(("first_seq", "is_whole"), [(359, True), (360, True), (361, False)])
+def test_window_is_whole_where_its_first_step_is_the_oldest_that_keys_allow(
+    first_seq: int, is_whole: bool
+) -> None:
+    window = window_after(POLICY, [Step(1_000, seq, seq) for seq in range(first_seq, 1_001)])
+
+    assert window.is_whole == is_whole  # of 1,000 - 640 + 1 = 361 on, and so of the step at 360
+
+
+def test_window_of_a_whole_log_is_whole() -> None:
+    assert window_after(POLICY, [Step(1_000, 7, 0)]).is_whole
+    assert not Window(POLICY).is_whole
 
 
 def test_seconds_shrink_when_the_log_deletes_inside_the_window() -> None:
