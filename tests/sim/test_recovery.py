@@ -182,6 +182,24 @@ async def test_longer_window_than_a_rebuilt_index_reaches_is_read_from_the_log()
     assert lane.metrics.tally.duplicates == 100
 
 
+async def test_rebuild_finds_its_start_behind_a_record_that_is_passed_over() -> None:
+    world = World(policy=BY_KEYS)
+    world.intrude(0)
+    world.note_skips()
+    await world.start()
+    events = [event for event in map(world.event, map(str, range(600))) if event.partition == 0]
+    for event in events:
+        await world.deliver([event])
+    await world.crash()
+    world.disk.discard(world.index_identity(0))
+
+    lane = (await world.start()).lanes[0]
+
+    assert lane.metrics.restored_records <= 64 + 20
+    await world.deliver(events[-64:])
+    assert lane.metrics.tally.duplicates == 64
+
+
 async def test_index_that_was_just_rebuilt_is_not_rebuilt_again() -> None:
     dice = Random(5)
     world = World(policy=WindowPolicy(window_ms=7 * DAY_MS, keys_max=640))
