@@ -110,7 +110,7 @@ def test_timestamps_that_run_back_do_not_move_the_window() -> None:
     replay = Replay(index, Window(POLICY))
     replay.apply([checked(0, lane_seq=0, timestamp_ms=5_000)])
 
-    replay.apply([checked(1, lane_seq=1, timestamp_ms=1_000), checked(2, lane_seq=2, timestamp_ms=5_001)])
+    replay.apply([checked(1, lane_seq=1, timestamp_ms=5_001), checked(2, lane_seq=2, timestamp_ms=1_000)])
 
     assert index.state.newest_timestamp_ms == 5_001
     assert list(index.steps) == [Step(5_000, 0, 0)]
