@@ -282,6 +282,7 @@ class World:
                 message_id = record.key.decode()
                 assert message_id not in places, f"{message_id} is committed twice"
                 places[message_id] = Place(partition, record.offset)
+                assert record.timestamp_ms >= records[max(number - 1, 0)].timestamp_ms
                 assert parse_identity(record).lane_seq == parse_identity(records[0]).lane_seq + number
         for message_id, place in self.told.items():
             assert places.get(message_id) == place, f"{message_id} was acknowledged at {place}"
