@@ -15,7 +15,7 @@ from dedupe.lane_queue import QueueLimits
 from dedupe.lane_state import LaneState
 from dedupe.sim.memory_index import MemoryIndex
 from dedupe.sim.sim_log import SimFaults
-from tests.sim.world import CLEAN, QUICK, World
+from tests.sim.world import CLEAN, QUARANTINE, QUICK, World
 
 
 async def steps(count: int) -> None:
@@ -222,7 +222,36 @@ async def test_pauses_grow_while_every_recovery_ends_in_the_same_failure() -> No
     assert pauses[0] <= 0.001
 
 
+async def test_gateway_that_takes_a_partition_back_counts_only_its_own_events() -> None:
+    first = World(times=replace(QUICK, fenced_again_s=60.0))
+    second = first.beside()
+    await first.start()
+    await first.deliver([first.event(event_of(first, 0))])
+    await second.start()
+    for number in range(1, 4):
+        await second.deliver([first.event(event_of(first, 0, number))])
+    await second.crash()
+
+    await first.deliver([first.event(event_of(first, 0, 4))])
+
+    first.judge()
+    await first.crash()
+
+
 # ---- waiting
+
+
+@pytest.mark.parametrize("late", [(CLEAN.topic, 0), (CLEAN.topic, 1), (QUARANTINE.topic, 0)])
+async def test_no_lane_of_a_log_without_pin_serves_before_all_have_proved_it(late: tuple[str, int]) -> None:
+    world = World()
+    world.log.partition(*late).outage_calls = 10_000
+    router = world.boot()
+
+    await steps(500)
+    assert not any(lane.state is LaneState.ACTIVE for lane in router.all_lanes)
+
+    world.log.partition(*late).outage_calls = 0
+    await world.wait_until_active()
 
 
 async def test_queue_of_duplicates_lets_others_run() -> None:
