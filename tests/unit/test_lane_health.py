@@ -17,12 +17,12 @@ class Served:
         self.clock = ManualClock()
         self.health = LaneHealth(self.clock, TIMES, Random(0))
 
-    def fail(self, err: Exception, *, after_s: float, append_s: float | None = 0.1) -> None:
-        """Serve for so long, then fail."""
+    def fail(self, err: Exception, *, after_s: float, append_s: float | None = 0.1) -> float:
+        """Serve for so long, then fail; return how long the lane waits."""
         self.health.note_active()
         self.clock.ms += round(after_s * 1000)
         self.health.note_failure(err)
-        self.health.pause_s(err, append_s=append_s)
+        return self.health.pause_s(err, append_s=append_s)
 
 
 def test_two_fencings_with_a_moment_between_them_lose_the_lane() -> None:
@@ -61,3 +61,11 @@ def test_fencing_of_a_transaction_that_took_too_long_is_nobody_elses() -> None:
         served.fail(FencedError(), after_s=1, append_s=30.0)
 
     assert not served.health.is_lost
+
+
+def test_pauses_begin_anew_once_the_lane_has_served_for_longer_than_the_longest() -> None:
+    served = Served()
+    pauses = [served.fail(RetriableError(), after_s=4.9) for _ in range(8)]
+
+    assert pauses[-1] >= TIMES.backoff_max_s / 2
+    assert served.fail(RetriableError(), after_s=5.0) <= TIMES.backoff_s
