@@ -39,9 +39,17 @@ class Pin(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> "Pin":
-        """Read a note's text; fields that a later version added are passed over."""
-        fields = orjson.loads(text)
-        return cls(**{name: fields[name] for name in cls._fields})
+        """
+        Read a note's text; fields that a later version added are passed over.
+
+        Raises:
+            ConfigurationError: it is none of a gateway's.
+        """
+        try:
+            fields = orjson.loads(text)
+            return cls(**{name: fields[name] for name in cls._fields})
+        except (ValueError, TypeError, KeyError) as err:
+            raise _unreadable(PIN, text) from err
 
     def check(self, stream: Stream, key_check: bytes) -> None:
         """
@@ -93,8 +101,11 @@ class Skips:
 
     @classmethod
     def decode(cls, text: str) -> "Skips":
-        """Read a note's text."""
-        return cls((first, last) for first, last in orjson.loads(text))
+        """Read a note's text. Raises ConfigurationError: it is none of a gateway's."""
+        try:
+            return cls((int(first), int(last)) for first, last in orjson.loads(text))
+        except (ValueError, TypeError) as err:
+            raise _unreadable(SKIPS, text) from err
 
 
 class FingerprintRule(NamedTuple):
@@ -105,8 +116,11 @@ class FingerprintRule(NamedTuple):
 
     @staticmethod
     def decode(text: str) -> "list[FingerprintRule]":
-        """Read a note's text, oldest rule first."""
-        return [FingerprintRule(tuple(ignored), until_ms) for ignored, until_ms in orjson.loads(text)]
+        """Read a note's text, oldest rule first. Raises ConfigurationError: it is none of a gateway's."""
+        try:
+            return [FingerprintRule(tuple(ignored), until_ms) for ignored, until_ms in orjson.loads(text)]
+        except (ValueError, TypeError) as err:
+            raise _unreadable(FINGERPRINTS, text) from err
 
 
 def adopt_rule(
@@ -137,3 +151,7 @@ def encode_rules(rules: Sequence[FingerprintRule]) -> str:
     if len(text) > NOTE_BYTES_MAX:
         raise ConfigurationError("GATEWAY_FINGERPRINT_IGNORE was changed too often within a window: wait")
     return text
+
+
+def _unreadable(name: str, text: str) -> ConfigurationError:
+    return ConfigurationError(f"the note {name!r} of the log is none of a gateway's: {text[:100]!r}")

@@ -1,5 +1,7 @@
 """Notes: what was noted is read back, and no rule that decides where copies meet can be changed."""
 
+from collections.abc import Callable
+
 import pytest
 
 from dedupe.admission import Admission, admit
@@ -96,3 +98,12 @@ def test_retry_is_compared_by_the_rule_that_its_original_was_stored_under() -> N
     verdicts = admit([retry, other], [stored, stored], window_start=0)
 
     assert [verdict.admission for verdict in verdicts] == [Admission.DUPLICATE, Admission.CONFLICT]
+
+
+@pytest.mark.parametrize("read", [Pin.decode, Skips.decode, FingerprintRule.decode])
+@pytest.mark.parametrize("text", ["", "{", "17", '[["a"]]'])
+def test_note_that_no_gateway_wrote_is_refused_in_a_sentence(
+    read: Callable[[str], object], text: str
+) -> None:
+    with pytest.raises(ConfigurationError, match="none of a gateway's"):
+        read(text)
