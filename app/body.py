@@ -21,12 +21,16 @@ from app.errors import (
     BodyTooLargeError,
     UnsupportedEncodingError,
 )
+from app.large_json import Turn
 
 GZIP_MEMBERS_MAX = 100
 """Each costs a new decompressor; real clients send one, a proxy that concatenates a few."""
 
 SLICE_BYTES, PIECE_BYTES = 64 * 1024, 256 * 1024
 """Read and written by one step of inflating, well below 1 ms; others have their turn between two."""
+
+STEP_WORK_BYTES = PIECE_BYTES // 8
+"""What such a step counts in turns: parsing so many bytes takes as long."""
 
 _GZIP = 16 + zlib.MAX_WBITS
 _ZLIB_METHOD = 8  # low half of a zlib stream's first byte; a raw deflate stream never begins with it
@@ -48,7 +52,7 @@ class BodyLimits:
 
 
 async def read_body(
-    receive: Receive, headers: Mapping[bytes, bytes], limits: BodyLimits, lease: Lease
+    receive: Receive, headers: Mapping[bytes, bytes], limits: BodyLimits, lease: Lease, turn: Turn
 ) -> bytes:
     """
     Return the whole body, inflated.
@@ -59,6 +63,7 @@ async def read_body(
         limits: bounds in bytes and seconds.
         lease: what the request holds of the memory for bodies; the connection charges what arrives
             to it, and what that inflates to is charged here.
+        turn: awaited before each step of inflating but the first.
 
     Raises:
         RequestError: too large, or not what its Content-Encoding says.
@@ -71,7 +76,7 @@ async def read_body(
     wire_bytes_max = limits.compressed_bytes_max if inflater else limits.bytes_max
     lease.expect(_declared_length(headers, wire_bytes_max))
     body = await _arrived(receive, wire_bytes_max, limits, lease)
-    return await _inflated(inflater, body, lease) if inflater else body
+    return await _inflated(inflater, body, lease, turn) if inflater else body
 
 
 async def _arrived(receive: Receive, bytes_max: int, limits: BodyLimits, lease: Lease) -> bytes:
@@ -100,12 +105,12 @@ async def _arrived(receive: Receive, bytes_max: int, limits: BodyLimits, lease: 
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _inflated(inflater: "Inflater", body: bytes, lease: Lease) -> bytes:
-    """Return what a complete body inflates to, letting others have their turn after each step."""
+async def _inflated(inflater: "Inflater", body: bytes, lease: Lease, turn: Turn) -> bytes:
+    """Return what a complete body inflates to, a step at each turn."""
     pieces: list[bytes] = []
     for piece in inflater.inflate(body):
         if pieces:
-            await asyncio.sleep(0)
+            await turn(STEP_WORK_BYTES)
         lease.take(len(piece))
         lease.check()
         pieces.append(piece)

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from app.body_memory import LEASE, Lease
 from app.errors import BodyIncompleteError, HeadTooLargeError, RequestError, TooManyConnectionsError
-from app.head import check_head, size_of, without_offer
+from app.head import HEADERS_MAX, check_head, size_of, without_offer
 from app.port import Port
 from app.request_cycle import RequestTransport, closing_unless_continued, drop, lease_of
 from dedupe.errors import GatewayError, LaneSaturatedError
@@ -227,6 +227,9 @@ class EdgeProtocol(HttpToolsProtocol):
             if name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
             self.headers.append((name, value))
+            if len(self.headers) > HEADERS_MAX:  # now, since each takes 20 times its bytes
+                self._fault = HeadTooLargeError()
+                raise self._fault
 
     def on_headers_complete(self) -> None:
         """Check a complete head, and hand it to the application."""
@@ -273,10 +276,9 @@ class EdgeProtocol(HttpToolsProtocol):
         cycle.more_body = False
         cycle.message_event.set()
         self._trailer_bytes = 0
-        if self._is_waiting:
-            self._is_waiting = False
-            if self._is_answering:
-                self._port.connections.busy(self)
+        if self._is_waiting and self._is_answering:
+            self._port.connections.busy(self)
+        self._is_waiting = False
         if cycle.response_complete:
             self._disarm()
             self.timeout_keep_alive_task = self.loop.call_later(
@@ -289,7 +291,7 @@ class EdgeProtocol(HttpToolsProtocol):
             size_max = self._limits.head_bytes_max
             if self._head_bytes > size_max and size_of(self.url, self.headers) > size_max:
                 raise HeadTooLargeError
-            check_head(self.parser.get_method(), self.parser.get_http_version(), self.headers)
+            check_head(self.parser.get_method(), self.parser.get_http_version(), self.url, self.headers)
             if len(self.pipeline) >= PIPELINE_MAX:
                 raise LaneSaturatedError("too many requests wait on one connection")
         except GatewayError as err:
@@ -307,14 +309,12 @@ class EdgeProtocol(HttpToolsProtocol):
         self.app = self._client_app if is_served else cast(Any, self._port.refuse)
 
     @property
-    def _newest(self) -> RequestResponseCycle | None:
-        """The request whose head came last, None before the first."""
+    def _newest(self) -> RequestResponseCycle | None:  # its head came last; None before the first
         return self.cycle
 
     @property
     def _is_reading_body(self) -> bool:
-        newest: RequestResponseCycle | None = self.cycle
-        return newest is not None and newest.more_body
+        return self._newest is not None and self._newest.more_body
 
     # ---- answering
 
@@ -361,8 +361,8 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _say_last_words(self) -> None:
         if self._last_words is not None:
-            err, headers = self._last_words, self.headers or ()
-            self.transport.write(self._port.last_words(err, headers, self.server_state))
+            headers = self.headers or ()
+            self.transport.write(self._port.last_words(self._last_words, headers, self.server_state))
             self._last_words = None
         self.linger()
 

@@ -15,6 +15,7 @@ from app.advice import advice_on
 from app.auth import INGEST, REPLAY, Source, WriteKeys, find_write_key, key_in_head
 from app.body import BodyLimits, read_body
 from app.body_memory import LEASE, Lease
+from app.client_address import crowd_of
 from app.errors import FingerprintsInvalidError, IdempotencyKeyInvalidError
 from app.identify import STEP_BYTES, Arrival, Identified, Identifier
 from app.large_json import SMALL_BYTES, JSONLimits, Turn
@@ -116,8 +117,8 @@ async def post_events(
     request.scope["gateway.source"] = source and source.id
     lease: Lease = request.scope[LEASE]
     body_limits, json_limits = ingest.limits_for(source)
-    body = await read_body(request.receive, headers, body_limits, lease)
-    turn = partial(ingest.turns.take, source.id if source else f"address {client_ip}")
+    turn = partial(ingest.turns.take, source.id if source else f"address {client_ip and crowd_of(client_ip)}")
+    body = await read_body(request.receive, headers, body_limits, lease, turn)
     payload = await parse(body, json_limits, turn)
     payload.check_count(ingest.request_events_max)
     if source is None:

@@ -26,6 +26,9 @@ GIF = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAICRAEA
 FIELDS_MAX = 1000
 """Names in one query; a query has 64 KiB at most."""
 
+LEVELS_MAX = 250
+"""Dots of one name that nest; deeper than any event may be, and no deeper than JSON can be written."""
+
 
 async def get_pixel(
     ingest: Ingest, metrics: RequestMetrics, problems: Problems, request: Request, path: Path
@@ -60,6 +63,7 @@ async def parse_pixel(query: bytes, limits: JSONLimits, turn: Turn) -> Payload:
         InvalidJSONError: `data` is not base64 of JSON.
         BatchMissingError: no event in it.
     """
+    await turn(len(query))
     try:
         fields = parse_qsl(query.decode("ascii", "replace"), max_num_fields=FIELDS_MAX)
     except ValueError as err:
@@ -86,7 +90,7 @@ def _nested(fields: list[tuple[str, str]]) -> dict[str, Any]:
     """Return `a.b=c` as {"a": {"b": "c"}}; what has no place in there keeps its dots."""
     event: dict[str, Any] = {}
     for name, value in fields:
-        *parents, leaf = name.split(".")
+        *parents, leaf = name.split(".", LEVELS_MAX)
         node = event
         for parent in parents:
             child = node.setdefault(parent, {})

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from app.auth import OpenKeys, Source, find_write_key
+from app import auth
+from app.auth import OpenKeys, Source, find_write_key, key_in_head
 from app.errors import InvalidWriteKeyError, WriteKeyMissingError
 from app.quotas import Quota, QuotaPolicy
 
@@ -69,3 +70,24 @@ def test_open_keys_are_their_own_sources() -> None:
     assert keys.source_of("abc") == Source("abc", "abc")
     with pytest.raises(InvalidWriteKeyError):
         keys.source_of("ü" * 128)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        (b"writeKey=a+b%2Bc&writeKey=other", "a b+c"),
+        (b"writeKey=&writeKey=second", "second"),
+        (b"xwriteKey=no&a=writeKey=no", ""),
+        (b"writeKey=%ff", "\ufffd"),
+        (b"write%4Bey=no", ""),
+    ],
+)
+def test_key_of_a_query_is_decoded(query: bytes, found: str) -> None:
+    assert key_in_head({}, query) == found
+
+
+def test_nothing_else_of_a_query_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[str] = []
+    monkeypatch.setattr(auth, "unquote_plus", decoded.append)
+    key_in_head({}, b"a=%41&" * 9_000 + b"writeKey=" + b"%41" * 9_000)
+    assert sum(map(len, decoded)) <= 1_024

@@ -29,6 +29,11 @@ def lease(capacity: int = 1_000_000) -> Lease:
     return Lease(BodyMemory(capacity))
 
 
+async def look(_size_bytes: int) -> None:
+    """Everybody else's turn."""
+    await asyncio.sleep(0)
+
+
 def raw_deflate(data: bytes) -> bytes:
     stream = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     return stream.compress(data) + stream.flush()
@@ -58,7 +63,7 @@ def pieces(data: bytes, seed: int) -> list[bytes]:
 
 
 async def read(data: bytes, headers: dict[bytes, bytes], seed: int = 0) -> bytes:
-    return await read_body(channel(pieces(data, seed)), headers, LIMITS, lease())
+    return await read_body(channel(pieces(data, seed)), headers, LIMITS, lease(), look)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -108,7 +113,7 @@ async def test_body_that_is_not_what_it_says_is_refused(
 @pytest.mark.parametrize("encoding", [b"br", b"zstd", b"gzip, gzip", b"compress"])
 async def test_other_encodings_are_refused_before_reading(encoding: bytes) -> None:
     with pytest.raises(UnsupportedEncodingError):
-        await read_body(channel([]), {b"content-encoding": encoding}, LIMITS, lease())
+        await read_body(channel([]), {b"content-encoding": encoding}, LIMITS, lease(), look)
 
 
 async def test_largest_body_passes() -> None:
@@ -133,7 +138,7 @@ async def test_bomb_is_refused_at_the_first_byte_too_many() -> None:
     assert len(bomb) < LIMITS.compressed_bytes_max
     memory = BodyMemory(1_000_000)
     with pytest.raises(BodyTooLargeError):
-        await read_body(channel([bomb]), GZIP, LIMITS, Lease(memory))
+        await read_body(channel([bomb]), GZIP, LIMITS, Lease(memory), look)
     assert memory.peak <= LIMITS.bytes_max
 
 
@@ -149,7 +154,7 @@ async def test_compressed_body_that_stalls_holds_nothing_but_what_it_sent() -> N
         await asyncio.Event().wait()
         raise AssertionError
 
-    reading = asyncio.create_task(read_body(receive, GZIP, LIMITS, Lease(memory)))
+    reading = asyncio.create_task(read_body(receive, GZIP, LIMITS, Lease(memory), look))
     await is_waiting.wait()
     assert memory.peak == 0  # what arrives is charged by the connection
     reading.cancel()
@@ -171,31 +176,29 @@ def test_compressed_body_is_inflated_in_small_steps(data: bytes) -> None:
     assert len(sizes) >= max(len(data) / PIECE_BYTES, len(compressed) / SLICE_BYTES)
 
 
-async def test_others_have_their_turn_between_the_steps() -> None:
-    turns = 0
+async def test_each_step_but_the_first_waits_for_a_turn() -> None:
+    turns: list[int] = []
 
-    async def count_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
+    async def turn(size_bytes: int) -> None:
+        turns.append(size_bytes)
 
-    other = asyncio.create_task(count_turns())
     limits = BodyLimits(bytes_max=8_000_000, compressed_bytes_max=10_000, timeout_s=5)
-    await read_body(channel([gzip.compress(b"x" * 8_000_000)]), GZIP, limits, lease(10_000_000))
-    other.cancel()
-    assert turns >= 8_000_000 // PIECE_BYTES
+    await read_body(channel([gzip.compress(b"x" * 8_000_000)]), GZIP, limits, lease(10_000_000), turn)
+    assert len(turns) >= 8_000_000 // PIECE_BYTES
+    turns.clear()
+    await read_body(channel([gzip.compress(TEXT)]), GZIP, LIMITS, lease(), turn)
+    assert not turns
 
 
 @pytest.mark.parametrize(("headers", "length"), [({}, b"10001"), (GZIP, b"3001"), ({}, b"9" * 40)])
 async def test_declared_length_is_refused_before_reading(headers: dict[bytes, bytes], length: bytes) -> None:
     with pytest.raises(BodyTooLargeError):
-        await read_body(channel([]), {**headers, b"content-length": length}, LIMITS, lease())
+        await read_body(channel([]), {**headers, b"content-length": length}, LIMITS, lease(), look)
 
 
 async def test_client_that_leaves_ends_the_reading() -> None:
     with pytest.raises(ClientDisconnect):
-        await read_body(channel([b"half"], then_leave=True), {}, LIMITS, lease())
+        await read_body(channel([b"half"], then_leave=True), {}, LIMITS, lease(), look)
 
 
 async def test_body_that_does_not_arrive_is_given_up() -> None:
@@ -204,7 +207,9 @@ async def test_body_that_does_not_arrive_is_given_up() -> None:
         raise AssertionError
 
     with pytest.raises(BodyTimeoutError):
-        await read_body(receive, {}, BodyLimits(bytes_max=1, compressed_bytes_max=1, timeout_s=0.01), lease())
+        await read_body(
+            receive, {}, BodyLimits(bytes_max=1, compressed_bytes_max=1, timeout_s=0.01), lease(), look
+        )
 
 
 def test_patience_ends_with_the_grace_the_rate_or_the_deadline() -> None:
@@ -221,4 +226,4 @@ async def test_body_that_trickles_is_given_up_before_the_deadline() -> None:
 
     limits = BodyLimits(bytes_max=9, compressed_bytes_max=9, timeout_s=600, grace_s=0.01, rate_min=512)
     with pytest.raises(BodyTimeoutError):
-        await read_body(receive, {}, limits, lease())
+        await read_body(receive, {}, limits, lease(), look)

@@ -14,6 +14,11 @@ from app.errors import BodyMemoryFullError, BodyTooLargeError
 LIMITS = BodyLimits(bytes_max=1_000, compressed_bytes_max=1_000, timeout_s=5)
 
 
+async def look(_size_bytes: int) -> None:
+    """Everybody else's turn."""
+    await asyncio.sleep(0)
+
+
 def test_what_does_not_fit_is_refused_and_gives_all_back() -> None:
     memory = BodyMemory(100)
     first, second = Lease(memory), Lease(memory)
@@ -136,9 +141,9 @@ async def test_inflated_bytes_count() -> None:
 
     headers = {b"content-encoding": b"gzip"}
     with pytest.raises(BodyMemoryFullError):
-        await read_body(receive, headers, LIMITS, Lease(BodyMemory(899)))
+        await read_body(receive, headers, LIMITS, Lease(BodyMemory(899)), look)
     memory = BodyMemory(1_000)
-    assert len(await read_body(receive, headers, LIMITS, Lease(memory))) == 900
+    assert len(await read_body(receive, headers, LIMITS, Lease(memory), look)) == 900
     assert memory.used == 900
 
 
@@ -151,7 +156,7 @@ async def test_refusal_while_a_body_is_awaited_ends_the_waiting() -> None:
         return {"type": "http.request", "body": b"", "more_body": True}
 
     with pytest.raises(BodyMemoryFullError):
-        await read_body(receive, {}, LIMITS, lease)
+        await read_body(receive, {}, LIMITS, lease, look)
 
 
 async def test_size_limit_stands_before_memory() -> None:
@@ -159,4 +164,4 @@ async def test_size_limit_stands_before_memory() -> None:
         raise AssertionError
 
     with pytest.raises(BodyTooLargeError):
-        await read_body(receive, {b"content-length": b"1001"}, LIMITS, Lease(BodyMemory(1)))
+        await read_body(receive, {b"content-length": b"1001"}, LIMITS, Lease(BodyMemory(1)), look)

@@ -18,6 +18,7 @@ from app.body_memory import BodyMemory, Leased
 from app.client_address import TrustedProxies, parse_networks
 from app.connections import Connections
 from app.errors import HeadTooLargeError
+from app.head import HEADERS_MAX
 from app.metrics import RequestMetrics
 from app.port import ConnectionLimits, Port
 from app.problems import Problems
@@ -145,6 +146,18 @@ async def test_lost_connection_ends_every_request_on_it(caplog: pytest.LogCaptur
     await settle()
     assert ended == ["http.disconnect"]
     assert (memory.used, caplog.records) == (0, [])
+
+
+async def test_fields_are_counted_as_they_come() -> None:
+    wire = Wire()
+    connections = Connections(connections_max=9, per_address_max=9)
+    connection = connect(port_over(connections, BodyMemory(1_000)), wire)
+    connection.data_received(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 200)
+    assert not wire.written
+    connection.data_received(b"a:\r\n" * 40_000)
+    assert wire.written.startswith(b"HTTP/1.1 400")
+    assert b"head_too_large" in wire.written
+    assert len(connection.headers) == HEADERS_MAX + 1
 
 
 async def test_trailers_are_not_kept() -> None:
