@@ -220,9 +220,9 @@ class _Request:
         self._tail = b"," + orjson.dumps(self._added | self._merged)[1:]
 
     def check_growth(self, count: int) -> None:
-        """Raise RequestTooLargeError if what is added to so many events is more than allowed."""
+        """Raise RequestTooLargeError if what is merged into so many events is more than allowed."""
         growth_bytes_max = self._limits.growth_bytes_max
-        if count * len(self._tail) > growth_bytes_max:
+        if count * self._shared_bytes > growth_bytes_max:
             raise RequestTooLargeError(told=f"batch-level fields add more than {growth_bytes_max:,} bytes")
 
     def event_of(self, index: int, item: object) -> Event:

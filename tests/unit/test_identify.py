@@ -633,6 +633,24 @@ def test_batch_level_fields_may_not_multiply(shared: dict[str, Any]) -> None:
         identifier(limits).identify(Payload([{}] * 170, None, shared), arrival)
 
 
+@pytest.mark.parametrize("size", [1_980, 1_981, 1_982])
+def test_growth_is_judged_alike_wherever_and_whenever_a_request_is_sent(size: int) -> None:
+    limits = EventLimits(10_000, 6, request_bytes_max=10_000_000, growth_bytes_max=200_000)
+    context = {"a": "x" * size}
+
+    def is_taken(client_ip: str | None, **more: object) -> bool:
+        arrival = Arrival("web", RECEIVED_MS, client_ip=client_ip)
+        try:
+            identifier(limits).identify(Payload([{}] * 100, None, {"context": context, **more}), arrival)
+        except RequestTooLargeError:
+            return False
+        return True
+
+    addresses = (None, "::1", "2001:db8:1111:2222:3333:4444:5555:6666")
+    assert {is_taken(address) for address in addresses} == {is_taken(None, sentAt=BATCH_SENT_AT)}
+    assert is_taken(None) == (100 * len(orjson.dumps({"context": context})) <= 200_000)
+
+
 def test_usual_batch_level_fields_pass() -> None:
     limits = EventLimits(800 * 1024, 32, request_bytes_max=16 * 1024**2)
     shared = {"context": {"a": "x" * 9_900}, "integrations": {"All": True}, "sentAt": BATCH_SENT_AT}
