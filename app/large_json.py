@@ -175,16 +175,22 @@ class _Cutter:
         """See read_json."""
         for work_bytes in self._steps():
             await turn(work_bytes)
-        outside = b"".join([*self._outside, self._body[self._outside_from :]])
-        await turn(len(outside))
-        document = _load_piece(outside)
+        document, outside = await self._read_outside(turn, b"")
         if isinstance(document, list):
             return self._items
-        if isinstance(document, dict) and isinstance(batch := document.get("batch"), list):
-            if batch and len(outside) > AT_ONCE_BYTES:
-                raise BodyTooComplexError  # its name is written so that it was not found
-            return document | {"batch": batch or self._items}
-        return self._limits.judged(document, outside)
+        if not isinstance(document, dict) or not isinstance(batch := document.get("batch"), list):
+            return self._limits.judged(document, outside)
+        if batch and len(outside) > AT_ONCE_BYTES:
+            raise BodyTooComplexError  # its name is written so that it was not found
+        if batch or (b"\\u" in outside and (await self._read_outside(turn, b"0"))[0] == document):
+            return document  # the last batch is one of such a name, and not where the items were
+        return document | {"batch": self._items}
+
+    async def _read_outside(self, turn: Turn, inside: bytes) -> tuple[object, bytes]:
+        """Return the document with something else in the items' place, and its JSON."""
+        outside = inside.join([*self._outside, self._body[self._outside_from :]])
+        await turn(len(outside))
+        return _load_piece(outside, ", counted without the events" if self._outside else ""), outside
 
     def _steps(self) -> Iterator[int]:
         """Find the items, and parse them; yield how many bytes each step worked on."""
@@ -234,7 +240,8 @@ class _Cutter:
             if before:
                 self._parse_group(before.removesuffix(b",") if before.endswith(b",") else b"")
             content = self._body[start:end]
-            self._items.append(self._limits.judged(_load_piece(content), content))
+            item = _load_piece(content, f", counted from byte {start + 1:,}")
+            self._items.append(self._limits.judged(item, content))
         elif end - self._group_from >= GROUP_BYTES:
             self._parse_group(self._body[self._group_from : end])
         else:
@@ -255,7 +262,7 @@ class _Cutter:
 
     def _parse_group(self, group: bytes) -> None:
         """Parse some items; nothing where one is due is not JSON."""
-        found = _load_piece(b"[%b]" % group)
+        found = _load_piece(b"[%b]" % group, f", counted from byte {self._group_from:,}")
         if not isinstance(found, list) or not found:
             raise InvalidJSONError
         self._items += found
@@ -263,14 +270,10 @@ class _Cutter:
             raise TooManyEventsError
 
 
-def _load_piece(piece: bytes) -> object:
+def _load_piece(piece: bytes, where: str = "") -> object:
     if not is_cheap(piece):
         raise BodyTooComplexError
-    return _loads(piece)
-
-
-def _loads(document: bytes) -> object:
     try:
-        return read_document(document)
+        return read_document(piece)
     except ValueError as err:
-        raise InvalidJSONError(told=json_problem(err, document)) from err
+        raise InvalidJSONError(told=json_problem(err, piece) + where) from err

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from typing import Any
 
 import orjson
@@ -137,6 +138,10 @@ def test_what_is_not_json_is_refused(body: bytes) -> None:
         b'"a":{"batch":[1]}',
         b'"batch"   \n:   [7]',
         b'"batch":{"batch":[1]}',
+        b'"batch":[1],"b\\u0061tch":[]',
+        b'"b\\u0061tch":[],"batch":[1]',
+        b'"batch":[1],"b\\u0061tch":[],"batch":[]',
+        b'"batch":[1],"a":"\\u00e9"',
     ],
 )
 def test_batch_is_found_by_its_name_and_the_last_one_counts(names: bytes) -> None:
@@ -155,6 +160,25 @@ def test_batch_whose_name_is_hidden_is_read_only_where_that_is_cheap() -> None:
     assert read(small) == orjson.loads(small)
     with pytest.raises(BodyTooComplexError):
         read(b"{%b}" % names % (b"x" * AT_ONCE_BYTES))
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (b'"batch":[{"a":1},{"a":!}]', "counted from byte"),
+        (b'"batch":[{"a":1}],"a":!', "counted without the events"),
+    ],
+)
+def test_place_of_what_is_no_json_is_told_with_where_it_is_counted_from(names: bytes, told: str) -> None:
+    body = b'{"padding":"%b",%b}' % (b"x" * AT_ONCE_BYTES, names)
+    with pytest.raises(InvalidJSONError) as refusal:
+        read(body)
+    assert told in refusal.value.told
+    found = re.search(r"column (\d+)(?:.* byte ([\d,]+))?", refusal.value.told)
+    assert found is not None
+    column, start = int(found[1]), int((found[2] or "1").replace(",", ""))
+    cut = 0 if found[2] else len(b'{"a":1}')
+    assert body[column + start - 2 + cut] == ord("!")
 
 
 JSON = st.recursive(
@@ -229,7 +253,7 @@ def test_looking_for_cuts_pauses_whatever_the_body_is() -> None:
     ],
 )
 def test_body_with_too_many_marks_is_refused_unparsed(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_json, "_loads", None)
+    monkeypatch.setattr(large_json, "read_document", None)
     with pytest.raises(BodyTooComplexError):
         read(body)
 
