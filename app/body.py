@@ -108,12 +108,18 @@ async def _arrived(receive: Receive, bytes_max: int, limits: BodyLimits, lease: 
 async def _inflated(inflater: "Inflater", body: bytes, lease: Lease, turn: Turn) -> bytes:
     """Return what a complete body inflates to, a step at each turn."""
     pieces: list[bytes] = []
+    charged, size = inflater.told_size(body), 0
+    lease.take(charged)
+    lease.check()
     for piece in inflater.inflate(body):
         if pieces:
             await turn(STEP_WORK_BYTES)
-        lease.take(len(piece))
-        lease.check()
         pieces.append(piece)
+        size += len(piece)
+        if size > charged:
+            lease.take(size - charged)
+            charged = size
+        lease.check()
     return b"".join(pieces)
 
 
@@ -126,6 +132,14 @@ class Inflater:
         self._bytes_left = bytes_max
         self._stream: zlib._Decompress | None = None
         self._members_left = GZIP_MEMBERS_MAX if is_gzip else 1
+
+    def told_size(self, body: bytes) -> int:
+        """
+        Return the bytes that a gzip body says at its end that its last member has, no more than allowed.
+
+        Charged at once, so that of many bodies those that fit are completed, and no others begun.
+        """
+        return min(int.from_bytes(body[-4:], "little"), self._bytes_left) if self._is_gzip else 0
 
     def inflate(self, body: bytes) -> Iterator[bytes]:
         """

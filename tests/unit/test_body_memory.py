@@ -165,3 +165,26 @@ async def test_size_limit_stands_before_memory() -> None:
 
     with pytest.raises(BodyTooLargeError):
         await read_body(receive, {b"content-length": b"1001"}, LIMITS, Lease(BodyMemory(1)), look)
+
+
+async def test_body_that_says_it_cannot_fit_is_refused_before_it_is_inflated() -> None:
+    turns: list[int] = []
+
+    async def turn(size_bytes: int) -> None:
+        turns.append(size_bytes)
+
+    memory, headers = BodyMemory(3_000_000), {b"content-encoding": b"gzip"}
+    limits = BodyLimits(bytes_max=1_500_000, compressed_bytes_max=900_000, timeout_s=5)
+    body = gzip.compress(b"x" * 1_500_000)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    first, second = Lease(memory), Lease(memory)
+    await read_body(receive, headers, limits, first, turn)
+    assert first.held == 1_500_000
+    turns.clear()
+    with pytest.raises(BodyMemoryFullError):
+        await read_body(receive, headers, limits, second, turn)
+    assert not turns
+    assert memory.used == 1_500_000
