@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.body_memory import LEASE, BodyMemory, Leased
 from app.cors import CORS
-from app.errors import QuotaExceededError, TooManyConnectionsError
+from app.errors import BodyMemoryFullError, QuotaExceededError, TooManyConnectionsError
 from app.metrics import RequestMetrics
 from app.openapi import openapi_document
 from app.problems import Problems
@@ -40,7 +40,10 @@ def create_edge(
     add_error_handlers(app, problems)
 
     @app.exception_handler(QuotaExceededError)
-    async def answer_late(request: Request, err: QuotaExceededError) -> Response:
+    @app.exception_handler(
+        BodyMemoryFullError
+    )  # refused at once, a few clients could ask 10,000 times a second
+    async def answer_late(request: Request, err: GatewayError) -> Response:
         request.scope[LEASE].fail(err)
         await asyncio.sleep(quota_penalty_s)
         return problems.answer(err, request.scope)

@@ -117,8 +117,8 @@ class Settings(LogSettings):
         0.5,
         ge=0,
         le=3,
-        description="how long the 429 of a used-up quota is held back, so that a client that "
-        "ignores `Retry-After` cannot crowd the others out",
+        description="how long the 429 of a used-up quota, or the 503 `memory_full`, is held back, so that a "
+        "client that ignores `Retry-After` cannot crowd the others out",
     )
     quota_index_share: ShareLimit = _in_production(
         0.5,

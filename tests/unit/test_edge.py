@@ -84,6 +84,8 @@ def edge_over(
     write_keys: WriteKeys = OPEN_KEYS,
     *,
     gives_advice: bool = False,
+    memory: BodyMemory | None = None,
+    penalty_s: float = 0.0,
 ) -> ASGIApp:
     ingest = Ingest(
         router=router,
@@ -101,7 +103,8 @@ def edge_over(
         registry.register(metrics)
     return create_edge(
         ingest,
-        memory=BodyMemory(1_000_000),
+        memory=memory or BodyMemory(1_000_000),
+        quota_penalty_s=penalty_s,
         problems=Problems(retry_after_max=30, dice=random.Random(0)),
         metrics=metrics,
     )
@@ -288,6 +291,20 @@ async def test_body_whose_key_stands_in_it_has_a_bound_of_its_own(tmp_path: Path
     assert (answer.status_code, answer.json()["code"]) == (400, "body_too_large")
     assert (await post(app, body, **{"X-Write-Key": "known"})).status_code == 200
     assert (await post(app, body.replace(b"x" * 200, b""))).status_code == 200
+
+
+async def test_refusal_for_want_of_memory_is_held_back() -> None:
+    memory = BodyMemory(1_000)
+    memory.add(None, 1_000)
+    app = edge_over(ScriptedRouter(accept), memory=memory, penalty_s=3_600)
+    asking = asyncio.create_task(post(app, b"{}", **{"Content-Length": "2"}))
+    while not memory.refused:
+        await asyncio.sleep(0)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not asking.done()
+    asking.cancel()
+    await asyncio.wait([asking])
 
 
 async def test_bytes_quota_counts_what_is_stored(tmp_path: Path) -> None:
