@@ -228,7 +228,7 @@ class EdgeProtocol(HttpToolsProtocol):
                 self.expect_100_continue = True
             self.headers.append((name, value))
             if len(self.headers) > HEADERS_MAX:  # now, since each takes 20 times its bytes
-                self._fault = HeadTooLargeError()
+                self._fault = HeadTooLargeError(told=f"more than {HEADERS_MAX} fields")
                 raise self._fault
 
     def on_headers_complete(self) -> None:

@@ -157,6 +157,7 @@ async def test_fields_are_counted_as_they_come() -> None:
     connection.data_received(b"a:\r\n" * 40_000)
     assert wire.written.startswith(b"HTTP/1.1 400")
     assert b"head_too_large" in wire.written
+    assert b"more than 256 fields" in wire.written
     assert len(connection.headers) == HEADERS_MAX + 1
 
 
