@@ -246,4 +246,5 @@ def _lane_times(settings: Settings) -> LaneTimes:
         fenced_again_s=settings.fenced_again,
         transaction_timeout_s=settings.kafka_transaction_timeout,
         housekeeping_s=settings.housekeeping_interval,
+        gate_s=settings.start_timeout,
     )

@@ -265,15 +265,15 @@ class Lane:
         self._append_began = None
         self._transition_to(LaneState.FENCING)
         async with self._context.restore_slots:
-            await self.restorer.check()
-        await self._context.gate.pass_lane(self._number)
+            proved = await self.restorer.check()
+        await self._context.gate.pass_lane(self._number, proved=proved)
         end = self.restore_end_offset = await self._log.fence()
         self._transition_to(LaneState.RESTORING)
         async with self._context.restore_slots:
             await self.restorer.replay(end, self._resolve_doubt)
         self._in_doubt.clear()
         self._begin_counting(end)
-        await self._context.gate.wait()
+        await self._context.gate.wait(self._context.times.gate_s)
         self.has_been_active = True
         self.health.note_active()
         self._transition_to(LaneState.ACTIVE)

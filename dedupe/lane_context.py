@@ -21,6 +21,11 @@ LoadSkips: TypeAlias = Callable[[int], Awaitable[Skips]]
 """Asks the log where records of a partition may be passed over. Raises RetriableError."""
 
 
+PROOF_RECORDS = 64
+"""Records that prove a log's secret and partition count: each of another count passes at best every
+second time, so the chance that none of so many tells is 1 in 2**64."""
+
+
 async def no_skips(_partition: int) -> Skips:
     """What a log says of which no operator has said anything."""
     return Skips()
@@ -31,8 +36,9 @@ class IdentityGate:
     Keeps every lane from serving until each has checked records of its log, or found it empty.
 
     With a wrong secret or a raised partition count an empty lane would look healthy, and let
-    copies of another lane's events in. Once opened, the log is pinned: the gate of the next process
-    is open from the start, and no lane waits for another any more.
+    copies of another lane's events in. Once all have passed, the log is pinned: the gate of the next
+    process is open from the start, and no lane waits for another any more. Lanes that cannot read
+    their records are waited for so long only, if the others have proved enough.
     """
 
     def __init__(self, lanes: int, pin: Pin | None = None) -> None:
@@ -43,6 +49,7 @@ class IdentityGate:
         """
         self._missing = set(range(lanes)) if pin else set()
         self._pin = pin
+        self._proved = 0
         self._open = asyncio.Event()
         if pin is None:
             self._open.set()
@@ -52,16 +59,31 @@ class IdentityGate:
         """Whether this log is known to be of our secret and partition count."""
         return self._open.is_set()
 
-    async def pass_lane(self, number: int) -> None:
-        """Report one lane's log as checked; again is harmless. Raises what `pin` raises."""
-        self._missing.discard(number)
-        if self._pin is not None and not self._missing and not self.is_open:
+    async def pass_lane(self, number: int, *, proved: int) -> None:
+        """
+        Report one lane's log as checked; again is harmless. Raises what `pin` raises.
+
+        Args:
+            number: the lane's.
+            proved: how many records proved it, 0 if it is empty.
+        """
+        if number in self._missing:
+            self._missing.discard(number)
+            self._proved += proved
+        if self._pin is not None and not self._missing:
             await self._pin()
+            self._pin = None
             self._open.set()
 
-    async def wait(self) -> None:
-        """Wait until all lanes have passed."""
-        await self._open.wait()
+    async def wait(self, limit_s: float) -> None:
+        """Wait until all lanes have passed, or for the last ones so long only."""
+        while not self.is_open:
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self._open.wait()
+            except TimeoutError:
+                if self._proved >= PROOF_RECORDS:
+                    self._open.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +96,7 @@ class LaneTimes:
     fenced_again_s: float = 60.0  # fenced twice within it: another gateway owns the partition
     transaction_timeout_s: float = 30.0  # a transaction older than this was fenced by the log itself
     housekeeping_s: float = 30.0
+    gate_s: float = 60.0  # how long lanes that have proved their log wait for those that cannot read theirs
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ from dedupe.window import WindowPolicy
 TAIL_OFFSETS = 4
 """How far back the newest record is looked for first; markers and aborted records may hide it."""
 
+PROBE_RECORDS = 128
+"""Records of each partition that prove its log, from its start on: those of another time come first."""
+
 SEARCH_PROBES_MAX = 24
 """Records read to find a lane sequence. Each takes a few ms; a place found too early costs time only."""
 
@@ -57,18 +60,25 @@ class RecordReader:
                 if checked:
                     yield checked
 
-    async def first(self, start: Offset, end: Offset, *, records_max: int = 1) -> CheckedRecord | None:
-        """Return the first record of [start, end), or None; check up to `records_max`."""
-        first = None
-        skipped = self._metrics.skipped_records
-        async with aclosing(self.read(start, end, records_max=records_max)) as batches:
+    async def prove(self, start: Offset, end: Offset) -> int:
+        """Check the first records of [start, end), and return how many they are: PROBE_RECORDS at most."""
+        proved = 0
+        async with aclosing(self.read(start, end, records_max=PROBE_RECORDS)) as batches:
             async for records in batches:
-                first = first or records[0]
-        if first is None and self._metrics.skipped_records > skipped:
+                proved += len(records)
+        return proved
+
+    async def first(self, start: Offset, end: Offset) -> CheckedRecord | None:
+        """Return the first record of [start, end), or None."""
+        skipped = self._metrics.skipped_records
+        async with aclosing(self.read(start, end, records_max=1)) as batches:
+            async for records in batches:
+                return records[0]
+        if self._metrics.skipped_records > skipped:
             async with aclosing(self.read(start, end)) as batches:
                 async for records in batches:
                     return records[0]
-        return first
+        return None
 
     async def last(self, start: Offset, end: Offset) -> CheckedRecord | None:
         """Return the last record of [start, end), or None."""

@@ -26,11 +26,6 @@ PROGRESS_S = 5.0
 CLOCK_JUMP_MS = 3_600_000
 """A log whose newest record is this far in the future was written by a wrong clock, or ours is."""
 
-PROBE_RECORDS = 128
-"""Records that prove a log's secret and partition count. Each record of another count passes at best
-every second time, so a partition with so many cannot be taken for ours, and one with fewer is
-checked whole."""
-
 
 class Restorer:
     """The index of one lane and how it gets to the end of the log."""
@@ -74,12 +69,15 @@ class Restorer:
         since_lost_s = max(0, now_ms - self._lost_ms) / 1000
         return min(since_lost_s, self.window.seconds(now_ms, log_start=self.log_start))
 
-    async def check(self) -> None:
+    async def check(self) -> int:
         """
         Prove the log by its first records, before a fence disturbs anybody, and open the index.
 
         The records come first: an index of another secret would be taken for a useless one. A log
         that is pinned needs no proof.
+
+        Returns:
+            How many records proved the log.
 
         Raises:
             IdentityMismatchError: final, see RecordCheck.
@@ -89,10 +87,12 @@ class Restorer:
         """
         self.log_start, end = await self._log.bounds()
         if self._index is not None:
-            return
+            return 0
+        proved = 0
         if not self._context.gate.is_open:
-            await self._reader.first(self.log_start, end, records_max=PROBE_RECORDS)
+            proved = await self._reader.prove(self.log_start, end)
         await self._open()
+        return proved
 
     async def replay(
         self, end: Offset, on_entries: Callable[[Sequence[tuple[EventKey, Entry]]], None]
