@@ -108,6 +108,15 @@ class Lease:
         self.take(size)
         self.check()
 
+    def hold_parsed(self, body_bytes: int, more_bytes: int) -> None:
+        """
+        Hold a body and what it takes while it is parsed. Raises BodyMemoryFullError.
+
+        No more is charged than one address may always have: a body that is allowed fits where nothing
+        else is held, however small the budget was made.
+        """
+        self.hold(max(body_bytes, min(body_bytes + more_bytes, int(self._memory.capacity * ADDRESS_SHARE))))
+
     def fail(self, err: GatewayError) -> None:
         """Refuse from now on, and give all back."""
         self.error = err

@@ -34,6 +34,9 @@ MARKS_AT_ONCE, COMMAS_AT_ONCE = 60_000, 500_000
 MARKS_MAX = 600_000
 """Of one body, those in strings included: 8 MiB of usual events have 250,000."""
 
+MARK_BYTES, COMMA_BYTES = 128, 32
+"""What a name with its value or a container, and what a number in an array take as Python's objects."""
+
 GROUP_BYTES = 64 * 1024
 """Items are parsed together until they have so many bytes."""
 
@@ -109,6 +112,11 @@ async def read_json(body: bytes, limits: JSONLimits, turn: Turn, *, has_items: b
 def count_marks(data: bytes) -> int:
     """Return how many colons and opening brackets there are, in strings too."""
     return data.count(b":") + data.count(b"{") + data.count(b"[")
+
+
+def parsed_bytes(body: bytes) -> int:
+    """Return about how much memory a body takes beside itself once it is parsed."""
+    return MARK_BYTES * count_marks(body) + COMMA_BYTES * body.count(b",")
 
 
 def is_cheap(piece: bytes) -> bool:

@@ -18,7 +18,7 @@ from app.body_memory import LEASE, Lease
 from app.client_address import crowd_of
 from app.errors import FingerprintsInvalidError, IdempotencyKeyInvalidError
 from app.identify import STEP_BYTES, Arrival, Identified, Identifier
-from app.large_json import SMALL_BYTES, JSONLimits, Turn
+from app.large_json import SMALL_BYTES, JSONLimits, Turn, parsed_bytes
 from app.payload import Payload, parse_batch, parse_event, parse_events
 from app.prefer import Return, return_preference
 from app.receipts import answer
@@ -119,6 +119,8 @@ async def post_events(
     body_limits, json_limits = ingest.limits_for(source)
     turn = partial(ingest.turns.take, source.id if source else f"address {client_ip and crowd_of(client_ip)}")
     body = await read_body(request.receive, headers, body_limits, lease, turn)
+    if len(body) > SMALL_BYTES:
+        lease.hold_parsed(len(body), parsed_bytes(body))
     payload = await parse(body, json_limits, turn)
     payload.check_count(ingest.request_events_max)
     if source is None:

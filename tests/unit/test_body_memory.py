@@ -57,6 +57,19 @@ def test_body_gives_way_to_what_became_of_it() -> None:
     assert memory.used == 0
 
 
+def test_body_is_charged_for_what_it_takes_while_it_is_parsed_and_fits_alone() -> None:
+    memory = BodyMemory(1_000)
+    first, second, third = Lease(memory), Lease(memory), Lease(memory)
+    first.hold_parsed(100, 120)
+    assert memory.used == 220
+    second.hold_parsed(300, 9_000)  # it alone would be refused for ever otherwise
+    assert memory.used == 520
+    third.hold_parsed(100, 9_000)
+    assert memory.used == 770
+    with pytest.raises(BodyMemoryFullError):
+        Lease(memory).hold_parsed(100, 9_000)
+
+
 def test_release_is_final_and_once() -> None:
     ended: list[int] = []
     memory = BodyMemory(100)

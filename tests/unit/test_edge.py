@@ -86,13 +86,14 @@ def edge_over(
     gives_advice: bool = False,
     memory: BodyMemory | None = None,
     penalty_s: float = 0.0,
+    body_bytes_max: int = 100_000,
 ) -> ASGIApp:
     ingest = Ingest(
         router=router,
         identifier=Identifier(IDENTITY, 8, QUARANTINE, EventLimits(10_000, 32, 100_000)),
         write_keys=write_keys,
         clock=SystemClock(),
-        body_limits=BodyLimits(bytes_max=100_000, compressed_bytes_max=10_000, timeout_s=5),
+        body_limits=BodyLimits(bytes_max=body_bytes_max, compressed_bytes_max=10_000, timeout_s=5),
         request_events_max=100,
         answer_timeout_s=5,
         keyless_bytes_max=5_000,
@@ -291,6 +292,18 @@ async def test_body_whose_key_stands_in_it_has_a_bound_of_its_own(tmp_path: Path
     assert (answer.status_code, answer.json()["code"]) == (400, "body_too_large")
     assert (await post(app, body, **{"X-Write-Key": "known"})).status_code == 200
     assert (await post(app, body.replace(b"x" * 200, b""))).status_code == 200
+
+
+async def test_large_body_is_charged_for_what_it_takes_while_it_is_parsed() -> None:
+    memory = BodyMemory(8_000_000)
+    app = edge_over(ScriptedRouter(accept), memory=memory, body_bytes_max=400_000)
+    events = [{"messageId": str(n), "a": {"b": {"c": ["x" * 1_500]}}} for n in range(99)]
+
+    answer = await post(app, orjson.dumps(events), authorization="Basic azo=")
+
+    assert answer.json()["code"] == "request_too_large"  # which is found out once it is parsed
+    assert memory.peak >= len(orjson.dumps(events)) + 99 * 6 * 128
+    assert memory.used == 0
 
 
 async def test_refusal_for_want_of_memory_is_held_back() -> None:
