@@ -34,8 +34,9 @@ MARKS_AT_ONCE, COMMAS_AT_ONCE = 60_000, 500_000
 MARKS_MAX = 600_000
 """Of one body, those in strings included: 8 MiB of usual events have 250,000."""
 
-MARK_BYTES, COMMA_BYTES = 128, 32
-"""What a name with its value or a container, and what a number in an array take as Python's objects."""
+MARK_BYTES, COMMA_BYTES = 64, 16
+"""What a name with its value or a container, and what a number in an array take as Python's objects, at
+least; up to four times as much, which the bound of memory in the README allows for."""
 
 GROUP_BYTES = 64 * 1024
 """Items are parsed together until they have so many bytes."""
