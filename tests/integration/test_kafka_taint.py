@@ -5,6 +5,7 @@ not, says so truthfully, and never becomes part of a later one.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -49,11 +50,21 @@ async def log(proxy: KafkaProxy, request: pytest.FixtureRequest) -> AsyncIterato
     await create_topic(servers, topic)
     store = await KafkaStore.open(KafkaConfig(servers, request_timeout_s=5))
     log = store.partition_log(topic, 0)
-    await log.fence()
-    await log.append([record("first")])
-    yield log
-    await log.close()
-    await store.close()
+    try:
+        await begin(log)
+        yield log
+    finally:
+        await log.close()
+        await store.close()
+
+
+async def begin(log: KafkaLog) -> None:
+    """Commit a first record; a broker that has just started may refuse it for want of replicas."""
+    while True:
+        await log.fence()
+        with suppress(NotAppendedError):
+            await log.append([record("first")])
+            return
 
 
 def record(key: str) -> NewRecord:

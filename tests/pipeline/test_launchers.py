@@ -63,7 +63,7 @@ def test_audit_runs_under_spark_submit(log_source: str) -> None:
     done = run(SPARK_SUBMIT, *LOCAL, MAIN, "audit", "--source", log_source)
 
     assert done.returncode == 0, done
-    assert b"40 records in 8 partitions" in done.stdout
+    assert b"\n40 records in " in done.stdout
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_jobs_run_on_spark_connect(log_source: str, connect_url: str, tmp_path: 
 
     assert archived.returncode == 0, archived
     assert audited.returncode == 0, audited
-    assert b"40 records in 8 partitions" in audited.stdout
+    assert b"\n40 records in " in audited.stdout
 
 
 def run(*command: object) -> subprocess.CompletedProcess[bytes]:
