@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import CoroutineType
 
@@ -97,7 +98,8 @@ def awaited_by(coroutine: object) -> list[str]:
 def children() -> list[int]:
     found = []
     for task in Path("/proc/self/task").iterdir():
-        found += [int(pid) for pid in (task / "children").read_text().split()]
+        with suppress(FileNotFoundError):  # a thread that has just ended; its children are another's now
+            found += [int(pid) for pid in (task / "children").read_text().split()]
     return found
 
 
