@@ -120,6 +120,7 @@ async def post_events(
     turn = partial(ingest.turns.take, source.id if source else f"address {client_ip and crowd_of(client_ip)}")
     body = await read_body(request.receive, headers, body_limits, lease, turn)
     if len(body) > SMALL_BYTES:
+        await turn(len(body))  # counting is work as well
         lease.hold_parsed(len(body), parsed_bytes(body))
     payload = await parse(body, json_limits, turn)
     payload.check_count(ingest.request_events_max)
