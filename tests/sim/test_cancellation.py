@@ -1,0 +1,74 @@
+"""Claim: a lane survives a cancellation at any of its awaits, or ends by it, and keeps every promise."""
+
+import asyncio
+import types
+from collections.abc import Coroutine, Generator
+from typing import Any
+
+import pytest
+
+from tests.sim.world import World
+
+EVENTS = 12
+AWAITS = 90  # recovery and the first commits have fewer
+
+
+@types.coroutine
+def cancelled_at(number: int, work: Coroutine[Any, Any, None]) -> Generator[Any, None, None]:
+    """Run a coroutine, and have its n-th await end in a CancelledError that nobody asked for."""
+    awaits = 0
+    thrown: BaseException | None = None
+    while True:
+        try:
+            waited_for = work.send(None) if thrown is None else work.throw(thrown)
+            awaits += 1
+            if awaits == number:
+                waited_for = work.throw(asyncio.CancelledError())
+        except StopIteration:
+            return
+        thrown = None
+        try:
+            yield waited_for
+        except BaseException as err:  # of the task that runs this: it is the coroutine's
+            thrown = err
+
+
+async def send_all(world: World) -> None:
+    for number in range(EVENTS):
+        await world.deliver([world.event(str(number))])
+
+
+@pytest.mark.parametrize("number", range(1, AWAITS))
+async def test_cancellation_of_a_library_at_any_await_costs_nothing(number: int) -> None:
+    world = World()
+    router = world.router = world.build()
+    running = [asyncio.ensure_future(lane.run()) for lane in router.all_lanes[1:]]
+    running.append(asyncio.ensure_future(cancelled_at(number, router.lanes[0].run())))
+
+    async with asyncio.timeout(60):
+        await send_all(world)
+        await send_all(world)
+
+    assert all(lane.is_running for lane in router.all_lanes)
+    world.judge()
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("steps", range(AWAITS))
+async def test_lane_that_is_ended_at_any_step_leaves_a_log_that_another_process_continues(steps: int) -> None:
+    world = World()
+    world.boot()
+    sending = asyncio.ensure_future(send_all(world))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    await world.crash()
+
+    await world.start()
+    async with asyncio.timeout(60):
+        await send_all(world)
+
+    world.judge()
