@@ -26,9 +26,7 @@ from app.units import KIB, format_size
 from dedupe.clock import Clock
 from dedupe.identity import Identity
 from dedupe.index import IndexStore
-from dedupe.lane import Lane
-from dedupe.lane_context import IdentityGate, LaneContext, LaneTimes
-from dedupe.lane_queue import QueueLimits
+from dedupe.lane import IdentityGate, Lane, LaneContext, LaneTimes, QueueLimits
 from dedupe.log import Crashpoint, LogStore
 from dedupe.pinning import load_skips, pin
 from dedupe.quarantine import Quarantine

@@ -8,8 +8,7 @@ from prometheus_client.registry import Collector
 from app.stats import bytes_of, index_of
 from app.stderr import lines_lost
 from app.version import VERSION
-from dedupe.lane import Lane
-from dedupe.lane_state import LaneState
+from dedupe.lane import Lane, LaneState
 from dedupe.router import Router
 
 LANE_LABELS = ("topic", "partition")

@@ -41,11 +41,15 @@ from app.process import Server, ThreadServer, bind, stop_signals, supervise, url
 from app.protocol import EdgeProtocol
 from app.settings import Settings
 from app.units import DAY
-from dedupe.adapters.kafka_client import KafkaConfig
-from dedupe.adapters.kafka_log import KafkaStore
-from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
-from dedupe.adapters.rocks_index import RocksStore
-from dedupe.adapters.sqlite_log import SqliteStore
+from dedupe.adapters import (
+    Demands,
+    KafkaConfig,
+    KafkaStore,
+    RocksStore,
+    SqliteStore,
+    TopicSpec,
+    prepare_topics,
+)
 from dedupe.clock import Clock, SystemClock
 from dedupe.errors import ConfigurationError, GatewayError, RetriableError
 from dedupe.identity import Identity

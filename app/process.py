@@ -22,9 +22,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from dedupe.errors import ConfigurationError
-from dedupe.lane_state import LaneState
+from dedupe.lane import LaneState, keep_running
 from dedupe.router import Router
-from dedupe.supervisor import keep_running
 
 SIGNAL_EXIT_CODE = 128
 """A second signal ends the process with this plus the signal's number, as shells report it."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dedupe.lane_state import LaneState
+from dedupe.lane import LaneState
 from dedupe.router import Router
 
 HEALTH_PATH = "/health"

@@ -21,7 +21,7 @@ from app.identify import (
 )
 from app.prefer import Return
 from dedupe.admission import Admission
-from dedupe.lane_queue import Outcome
+from dedupe.lane import Outcome
 from dedupe.record import FLAG_NOT_IDEMPOTENT
 from dedupe.router import CONFLICT
 from dedupe.types import Event

@@ -6,8 +6,7 @@ from typing import Any
 
 from dedupe.errors import GatewayError
 from dedupe.index import DedupeIndex
-from dedupe.lane import Lane
-from dedupe.lane_state import LaneState
+from dedupe.lane import Lane, LaneState
 from dedupe.metrics import Tally
 
 _WITH_INDEX = (LaneState.RESTORING, LaneState.ACTIVE, LaneState.DRAINING)

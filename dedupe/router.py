@@ -22,9 +22,7 @@ from dedupe.errors import (
     OutcomeUnknownError,
     RetriableError,
 )
-from dedupe.lane import Lane
-from dedupe.lane_queue import Outcome
-from dedupe.lane_state import LaneState
+from dedupe.lane import Lane, LaneState, Outcome
 from dedupe.metrics import Tally
 from dedupe.quarantine import Quarantine
 from dedupe.types import Event

@@ -1,1 +1,9 @@
 """Real logs and indexes behind the core's protocols. Adapters import the core, never each other."""
+
+from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaStore
+from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
+from dedupe.adapters.rocks_index import RocksStore
+from dedupe.adapters.sqlite_log import SqliteStore
+
+__all__ = ["Demands", "KafkaConfig", "KafkaStore", "RocksStore", "SqliteStore", "TopicSpec", "prepare_topics"]

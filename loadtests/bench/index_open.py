@@ -28,9 +28,9 @@ from dedupe.adapters.rocks_replay import wal_bytes
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
 from dedupe.index import DedupeIndex, IndexIdentity, IndexState, IndexUpdate
-from dedupe.lane_context import IdentityGate, LaneContext
+from dedupe.lane.context import IdentityGate, LaneContext
+from dedupe.lane.restorer import Restorer
 from dedupe.metrics import LaneMetrics
-from dedupe.restorer import Restorer
 from dedupe.sim.sim_log import SimStore
 from dedupe.types import Entry
 from dedupe.window import WindowPolicy

@@ -33,7 +33,7 @@ from app.settings import Settings
 from dedupe.admission import Admission
 from dedupe.clock import Deadline, SystemClock
 from dedupe.identity import Identity
-from dedupe.lane_queue import Outcome
+from dedupe.lane.queue import Outcome
 from dedupe.quarantine import Quarantine
 from dedupe.router import Router
 from dedupe.types import Event, Stream

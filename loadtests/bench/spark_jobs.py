@@ -22,12 +22,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dedupe.types import NewRecord
-from pipeline import checks
-from pipeline.io import KafkaSource, LakeSource, Source, Span, read_records, stream_records
-from pipeline.session import create_session
+from pipeline.audit import checks
+from pipeline.runtime.session import create_session
 from pipeline.sinks.lake import lake_writer
 from pipeline.sinks.parquet_counts import ParquetCounts
-from pipeline.transforms import archived
+from pipeline.sources.records import KafkaSource, LakeSource, Source, Span, read_records, stream_records
+from pipeline.transforms.clean_topic import archived
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.records import RecordMaker, fill_topic
 

@@ -5,11 +5,9 @@ from typing import Annotated
 
 import typer
 
-from pipeline import options
-from pipeline.io import LakeSource, stream_records
-from pipeline.session import IcebergTable, create_session
-from pipeline.sinks.lake import create_table, lake_writer
-from pipeline.streams import StreamPlan, default_checkpoint, run_stream
+from pipeline.runtime import IcebergTable, StreamPlan, create_session, default_checkpoint, options, run_stream
+from pipeline.sinks import create_table, lake_writer
+from pipeline.sources import LakeSource, stream_records
 from pipeline.transforms import archived
 
 

@@ -7,14 +7,18 @@ from typing import Annotated
 
 import typer
 
-from pipeline import checks, judge, options
-from pipeline.deep import identity_secret, wrong_keys
-from pipeline.io import read_records
-from pipeline.reconciliation import load_stats
-from pipeline.report import print_text, write_report
-from pipeline.session import create_session
-from pipeline.stall import stalled_partitions
-from pipeline.verdict import Audit
+from pipeline.audit import (
+    Audit,
+    checks,
+    identity_secret,
+    judge,
+    load_stats,
+    print_text,
+    write_report,
+    wrong_keys,
+)
+from pipeline.runtime import create_session, options, stalled_partitions
+from pipeline.sources import read_records
 
 
 def audit(

@@ -9,13 +9,12 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline import judge, options
-from pipeline.dirty import CONFLICT, ORIGINAL, REJECTED, named, sorted_out
+from pipeline.audit import finding_lines, judge
 from pipeline.errors import UsageError
-from pipeline.io import read_records
-from pipeline.publisher import Target, publish
-from pipeline.report import finding_lines
-from pipeline.session import create_session
+from pipeline.runtime import create_session, options
+from pipeline.sinks import Target, publish
+from pipeline.sources import read_records
+from pipeline.transforms import CONFLICT, ORIGINAL, REJECTED, named, sorted_out
 
 PARQUET, GATEWAY = "parquet://", ("http://", "https://")
 KEPT = (ORIGINAL, CONFLICT, REJECTED)

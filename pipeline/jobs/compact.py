@@ -7,11 +7,10 @@ import typer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline import options
 from pipeline.errors import PipelineError, UsageError
-from pipeline.io import LakeSource, read_lake
-from pipeline.session import IcebergTable, create_session
-from pipeline.sinks.lake import FOLDERS
+from pipeline.runtime import IcebergTable, create_session, options
+from pipeline.sinks import FOLDERS
+from pipeline.sources import LakeSource, read_lake
 
 ROWS_PER_FILE_MAX = 2_000_000  # about 250 MB of events
 

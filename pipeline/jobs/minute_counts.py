@@ -4,13 +4,10 @@ from typing import Annotated
 
 import typer
 
-from pipeline import options
 from pipeline.errors import UsageError
-from pipeline.io import stream_records
-from pipeline.session import create_session
-from pipeline.sinks.parquet_counts import ParquetCounts
-from pipeline.sinks.postgres import PostgresCounts
-from pipeline.streams import StreamPlan, default_checkpoint, run_stream
+from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options, run_stream
+from pipeline.sinks import ParquetCounts, PostgresCounts
+from pipeline.sources import stream_records
 
 POSTGRES, PARQUET = ("postgresql://", "postgres://"), "parquet://"
 

@@ -6,11 +6,9 @@ import typer
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline import options
-from pipeline.io import stream_records
-from pipeline.publisher import Target, Verdicts, publish
-from pipeline.session import create_session
-from pipeline.streams import StreamPlan, run_stream
+from pipeline.runtime import StreamPlan, create_session, options, run_stream
+from pipeline.sinks import Target, Verdicts, publish
+from pipeline.sources import stream_records
 from pipeline.transforms import decoded
 
 

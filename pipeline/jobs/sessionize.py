@@ -5,10 +5,8 @@ from typing import Annotated
 
 import typer
 
-from pipeline import options
-from pipeline.io import stream_records
-from pipeline.session import create_session
-from pipeline.streams import StreamPlan, default_checkpoint, run_stream
+from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options, run_stream
+from pipeline.sources import stream_records
 from pipeline.transforms import sessions
 
 

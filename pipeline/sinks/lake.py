@@ -9,9 +9,9 @@ through Spark, or take only the files that `_spark_metadata` lists.
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pipeline.io import LakeSource
+from pipeline.runtime import IcebergTable
 from pipeline.schema import ARCHIVE
-from pipeline.session import IcebergTable
+from pipeline.sources import LakeSource
 
 FOLDERS = ("dt", "hr")
 

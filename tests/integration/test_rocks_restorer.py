@@ -14,9 +14,9 @@ from dedupe.adapters.rocks_index import CLOSERS, LANE_BYTES_MIN, RocksStore
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
 from dedupe.index import EMPTY_STATE, IndexIdentity
-from dedupe.lane_context import IdentityGate, LaneContext
+from dedupe.lane.context import IdentityGate, LaneContext
+from dedupe.lane.restorer import Restorer
 from dedupe.metrics import LaneMetrics
-from dedupe.restorer import Restorer
 from dedupe.sim.sim_log import SimStore
 from dedupe.window import WindowPolicy
 from tests.contract.index_contract import KEYS_MAX, update_of

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.cli import main
-from pipeline.session import LOG_CONFIG, create_session
+from pipeline.runtime.session import LOG_CONFIG, create_session
 
 HERE = Path(__file__).parent
 

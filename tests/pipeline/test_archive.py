@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dedupe.types import Event
-from pipeline.io import LakeSource, read_lake
 from pipeline.schema import ARCHIVE
+from pipeline.sources.records import LakeSource, read_lake
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.jobs import JobProcess, run_through_kills

@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from dedupe.types import NewRecord, Session
-from pipeline import checks
-from pipeline.checks import client_gaps, examined, has_faults, outside_retention, surveyed, violations
-from pipeline.deep import wrong_keys
+from pipeline.audit import checks
+from pipeline.audit.checks import client_gaps, examined, has_faults, outside_retention, surveyed, violations
+from pipeline.audit.deep import wrong_keys
 from pipeline.schema import RECORD
 from tests.support.records import SECRET, RecordMaker
 

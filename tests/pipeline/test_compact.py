@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.io import LakeSource, read_lake
-from pipeline.session import IcebergTable
+from pipeline.runtime.session import IcebergTable
+from pipeline.sources.records import LakeSource, read_lake
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.records import RecordMaker, fill_topic

@@ -13,16 +13,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dedupe.types import NewRecord
-from pipeline.checks import examined
-from pipeline.deep import wrong_keys
-from pipeline.dirty import REJECTED, sorted_out
-from pipeline.io import Span, parse_source, read_records
-from pipeline.judge import collected, find, survey
-from pipeline.publisher import Target, publish
+from pipeline.audit.checks import examined
+from pipeline.audit.deep import wrong_keys
+from pipeline.audit.judge import collected, find, survey
 from pipeline.schema import RECORD
 from pipeline.sinks.parquet_counts import ParquetCounts
 from pipeline.sinks.postgres import PostgresCounts
-from pipeline.transforms import KEY_CHARS_MAX, archived, sessions
+from pipeline.sinks.publisher import Target, publish
+from pipeline.sources.records import Span, parse_source, read_records
+from pipeline.transforms.clean_topic import KEY_CHARS_MAX, archived, sessions
+from pipeline.transforms.dirty_topic import REJECTED, sorted_out
 from tests.conftest import TopicFactory
 from tests.support.gateway import Gateway
 from tests.support.hostile import Hostile, read_corpus

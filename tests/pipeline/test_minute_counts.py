@@ -15,7 +15,7 @@ from pyspark.testing import assertDataFrameEqual
 from dedupe.types import NewRecord
 from pipeline.schema import MINUTE_COUNTS, RECORD
 from pipeline.sinks.postgres import PostgresCounts
-from pipeline.transforms import per_minute
+from pipeline.transforms.clean_topic import per_minute
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.jobs import run_through_kills

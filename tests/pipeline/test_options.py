@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.io import KafkaSource, LakeSource, LogSource, parse_source
-from pipeline.options import duration, key_value, moment, offsets
+from pipeline.runtime.options import duration, key_value, moment, offsets
+from pipeline.sources.records import KafkaSource, LakeSource, LogSource, parse_source
 
 HERE = Path.cwd()
 

@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 
+from pipeline.audit.reconciliation import (
+    AGREES,
+    DIFFERS,
+    NOT_RECONCILED,
+    Reading,
+    Stats,
+    load_stats,
+    reconcile,
+)
 from pipeline.errors import PipelineError
-from pipeline.reconciliation import AGREES, DIFFERS, NOT_RECONCILED, Reading, Stats, load_stats, reconcile
 
 READINGS = {0: Reading(counted=10, first_offset=0, last_seq=109), 1: Reading(5, 0, 4)}
 

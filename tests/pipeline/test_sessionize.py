@@ -9,7 +9,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from dedupe.types import NewRecord
 from pipeline.schema import RECORD, SESSIONS
-from pipeline.transforms import sessions
+from pipeline.transforms.clean_topic import sessions
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.records import START_MS, RecordMaker, fill_topic

@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from pipeline.io import from_archive
 from pipeline.schema import RECORD
-from pipeline.transforms import archived, decoded, routed_partition
+from pipeline.sources.records import from_archive
+from pipeline.transforms.clean_topic import archived, decoded, routed_partition
 
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS: dict[str, Any] = orjson.loads((ROOT / "tests/unit/golden_vectors.json").read_bytes())

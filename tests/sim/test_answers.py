@@ -8,8 +8,8 @@ import pytest
 from dedupe.clock import Deadline
 from dedupe.errors import LaneNotActiveError, OutcomeUnknownError
 from dedupe.identity import fingerprint_of
-from dedupe.lane_queue import LaneQueue, Outcome, QueueLimits
-from dedupe.lane_state import LaneState
+from dedupe.lane.queue import LaneQueue, Outcome, QueueLimits
+from dedupe.lane.state import LaneState
 from dedupe.router import Router
 from dedupe.sim.sim_log import SimFaults
 from dedupe.types import Event

@@ -9,10 +9,10 @@ from structlog.testing import capture_logs
 from dedupe.clock import Deadline
 from dedupe.errors import LaneNotActiveError, LogCorruptError
 from dedupe.index import IndexIdentity
-from dedupe.lane import Lane
-from dedupe.lane_context import PROOF_RECORDS, LaneTimes
-from dedupe.lane_queue import QueueLimits
-from dedupe.lane_state import LaneState
+from dedupe.lane.context import PROOF_RECORDS, LaneTimes
+from dedupe.lane.lane import Lane
+from dedupe.lane.queue import QueueLimits
+from dedupe.lane.state import LaneState
 from dedupe.sim.memory_index import MemoryIndex
 from dedupe.sim.sim_log import SimFaults
 from tests.sim.world import CLEAN, QUARANTINE, QUICK, World

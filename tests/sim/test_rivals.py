@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from dedupe.lane_state import LaneState
+from dedupe.lane.state import LaneState
 from dedupe.sim.sim_log import SimFaults
 from tests.sim.test_histories import IDS, befall, faults_of, request_of
 from tests.sim.world import QUICK, World

@@ -3,7 +3,7 @@
 import asyncio
 
 from app.process import Server, bind, supervise
-from dedupe.lane_state import LaneState
+from dedupe.lane.state import LaneState
 from tests.sim.world import World
 
 

@@ -16,7 +16,7 @@ import pytest
 from dedupe.admission import Admission
 from dedupe.clock import Deadline
 from dedupe.errors import RetriableError
-from dedupe.lane_state import LaneState
+from dedupe.lane.state import LaneState
 from dedupe.record import parse_identity
 from dedupe.types import Event, LogRecord, Offset
 from dedupe.window import Step, Window, WindowPolicy

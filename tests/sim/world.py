@@ -17,10 +17,11 @@ from dedupe.clock import Deadline
 from dedupe.errors import RetriableError
 from dedupe.identity import Identity, fingerprint_of
 from dedupe.index import IndexIdentity
-from dedupe.lane import Lane
-from dedupe.lane_context import IdentityGate, LaneContext, LaneTimes
-from dedupe.lane_queue import Outcome, QueueLimits
-from dedupe.lane_state import LaneState
+from dedupe.lane.context import IdentityGate, LaneContext, LaneTimes
+from dedupe.lane.lane import Lane
+from dedupe.lane.queue import Outcome, QueueLimits
+from dedupe.lane.state import LaneState
+from dedupe.lane.supervisor import keep_running
 from dedupe.log import Crashpoint, no_crashpoint
 from dedupe.notes import PIN, SKIPS, Pin, Skips
 from dedupe.pinning import load_skips, pin
@@ -30,7 +31,6 @@ from dedupe.router import Router
 from dedupe.routing import partition_of
 from dedupe.sim.memory_index import MemoryStore
 from dedupe.sim.sim_log import SimFaults, SimStore
-from dedupe.supervisor import keep_running
 from dedupe.types import Event, LogRecord, NewRecord, Offset, Stream
 from dedupe.window import WindowPolicy
 

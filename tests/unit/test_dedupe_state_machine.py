@@ -19,11 +19,11 @@ from structlog.testing import capture_logs
 from dedupe.admission import Admission, Verdict, admit
 from dedupe.identity import Identity
 from dedupe.index import IndexIdentity
-from dedupe.lane_context import IdentityGate, LaneContext
+from dedupe.lane.context import IdentityGate, LaneContext
+from dedupe.lane.restorer import Restorer
 from dedupe.metrics import LaneMetrics
 from dedupe.record import build_record, parse_identity
 from dedupe.recovery import index_update
-from dedupe.restorer import Restorer
 from dedupe.sim.memory_index import MemoryStore
 from dedupe.sim.sim_log import SimStore
 from dedupe.types import Entry, Event, EventKey, LogRecord, NewRecord, Offset

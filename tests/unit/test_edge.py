@@ -36,7 +36,7 @@ from dedupe.errors import (
     OutcomeUnknownError,
 )
 from dedupe.identity import Identity
-from dedupe.lane_queue import Outcome
+from dedupe.lane.queue import Outcome
 from dedupe.quarantine import Quarantine
 from dedupe.router import Router
 from dedupe.types import Event, Stream

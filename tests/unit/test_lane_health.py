@@ -3,8 +3,8 @@
 from random import Random
 
 from dedupe.errors import FencedError, RetriableError
-from dedupe.lane_context import LaneTimes
-from dedupe.lane_health import LaneHealth
+from dedupe.lane.context import LaneTimes
+from dedupe.lane.health import LaneHealth
 from tests.sim.world import ManualClock
 
 TIMES = LaneTimes(fenced_again_s=60.0, transaction_timeout_s=30.0)

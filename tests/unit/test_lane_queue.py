@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dedupe.admission import Admission
 from dedupe.clock import Deadline
 from dedupe.errors import LaneSaturatedError, OutcomeUnknownError
-from dedupe.lane_queue import (
+from dedupe.lane.queue import (
     EVENT_COST_BYTES,
     TURN_BYTES,
     Batch,

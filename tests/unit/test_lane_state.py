@@ -8,9 +8,9 @@ import pytest
 from app.stats import index_of
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
-from dedupe.lane import Lane
-from dedupe.lane_context import IdentityGate, LaneContext
-from dedupe.lane_state import TRANSITIONS, LaneState
+from dedupe.lane.context import IdentityGate, LaneContext
+from dedupe.lane.lane import Lane
+from dedupe.lane.state import TRANSITIONS, LaneState
 from dedupe.log import PartitionLog
 from dedupe.sim.memory_index import MemoryStore
 from dedupe.window import WindowPolicy

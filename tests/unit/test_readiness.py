@@ -8,7 +8,7 @@ import pytest
 from starlette.responses import Response
 
 from app.readiness import Health, readiness_of
-from dedupe.lane_state import LaneState
+from dedupe.lane.state import LaneState
 from dedupe.router import Router
 from tests.sim.world import World
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from dedupe.clock import Clock
 from dedupe.identity import Identity
 from dedupe.index import IndexStore
-from dedupe.lane_queue import QueueLimits
+from dedupe.lane.queue import QueueLimits
 from dedupe.log import Crashpoint, no_crashpoint
 from dedupe.notes import Skips
 from dedupe.window import WindowPolicy

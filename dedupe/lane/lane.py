@@ -25,15 +25,15 @@ from dedupe.errors import (
     OutcomeUnknownError,
     RetriableError,
 )
-from dedupe.lane_context import LaneContext
-from dedupe.lane_health import LaneHealth, is_own_cancellation
-from dedupe.lane_queue import Batch, LaneQueue, Outcome, Submission
-from dedupe.lane_state import TRANSITIONS, LaneState
+from dedupe.lane.context import LaneContext
+from dedupe.lane.health import LaneHealth, is_own_cancellation
+from dedupe.lane.queue import Batch, LaneQueue, Outcome, Submission
+from dedupe.lane.restorer import Restorer
+from dedupe.lane.state import TRANSITIONS, LaneState
 from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics, Tally
 from dedupe.record import build_record
 from dedupe.recovery import index_update
-from dedupe.restorer import Restorer
 from dedupe.types import Entry, Event, EventKey, Offset
 from dedupe.window import Step
 

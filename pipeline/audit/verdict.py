@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from pipeline.io import Span
-from pipeline.reconciliation import DIFFERS, Reconciliation
+from pipeline.audit.reconciliation import DIFFERS, Reconciliation
+from pipeline.sources import Span
 
 CLEAN, VIOLATED, UNDECIDED = "clean", "violated", "undecided"
 _EXIT_CODES = {CLEAN: 0, VIOLATED: 1, UNDECIDED: 2}

@@ -11,7 +11,7 @@ from contextlib import aclosing
 import structlog
 
 from dedupe.errors import IdentityMismatchError, LogCorruptError
-from dedupe.lane_context import LaneContext
+from dedupe.lane.context import LaneContext
 from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics
 from dedupe.notes import Skips

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from dedupe.identity import Identity
 from dedupe.routing import partition_of
-from pipeline.checks import WRONG_KEY
+from pipeline.audit.checks import WRONG_KEY
 from pipeline.errors import UsageError
 from pipeline.transforms import decoded
 

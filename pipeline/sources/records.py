@@ -16,10 +16,10 @@ from urllib.parse import parse_qs
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline import log_source
 from pipeline.errors import UsageError
-from pipeline.kafka import KafkaSettings, standings
 from pipeline.schema import ARCHIVE, RECORD
+from pipeline.sources import embedded_log
+from pipeline.sources.kafka import KafkaSettings, standings
 
 KAFKA_OPTIONS = {
     # Kafka's own default would show records of aborted and open transactions.
@@ -132,7 +132,7 @@ def read_records(spark: SparkSession, source: Source, span: Span) -> DataFrame:
             records = reader.load().transform(_from_kafka)
         case LogSource():
             options = {"path": source.data_dir, "topic": source.topic}
-            records = spark.read.format(log_source.FORMAT).options(**options).load()
+            records = spark.read.format(embedded_log.FORMAT).options(**options).load()
         case LakeSource():
             records = read_lake(spark, source).transform(from_archive)
         case _:
@@ -151,7 +151,7 @@ def stream_records(
             records = spark.readStream.format("kafka").options(**options).load().transform(_from_kafka)
         case LogSource():
             options = {"path": source.data_dir, "topic": source.topic}
-            records = spark.readStream.format(log_source.FORMAT).options(**options).load()
+            records = spark.readStream.format(embedded_log.FORMAT).options(**options).load()
         case LakeSource(format="parquet"):
             files = spark.readStream.schema(ARCHIVE).option("maxFilesPerTrigger", 16)
             records = files.parquet(source.path).transform(from_archive)

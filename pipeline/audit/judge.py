@@ -10,13 +10,11 @@ from datetime import datetime, timedelta
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from pipeline import checks
+from pipeline.audit import checks
+from pipeline.audit.reconciliation import Reading, Reconciliation, Stats, reconcile
+from pipeline.audit.verdict import Finding, Named, PartitionSummary
 from pipeline.errors import UsageError
-from pipeline.io import KafkaSource, LakeSource, LogSource, Source, Span
-from pipeline.kafka import standings
-from pipeline.log_source import read_partitions
-from pipeline.reconciliation import Reading, Reconciliation, Stats, reconcile
-from pipeline.verdict import Finding, Named, PartitionSummary
+from pipeline.sources import KafkaSource, LakeSource, LogSource, Source, Span, read_partitions, standings
 
 NAMED_MAX = 100  # of each kind; their number is always told
 

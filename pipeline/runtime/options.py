@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from pipeline.errors import UsageError
-from pipeline.io import Offsets, Source, Span, parse_source
+from pipeline.sources import Offsets, Source, Span, parse_source
 
 T = TypeVar("T")
 

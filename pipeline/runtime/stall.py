@@ -7,8 +7,7 @@ it, and a job would see "no new rows" for as long as it lasts; so jobs look, and
 
 import time
 
-from pipeline.io import KafkaSource, Source
-from pipeline.kafka import Standing, standings
+from pipeline.sources import KafkaSource, Source, Standing, standings
 
 STALL_AFTER_S = 10.0
 """How long a transaction may stay open before it is called a stall: a hundred times a gateway's."""

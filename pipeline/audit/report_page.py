@@ -26,7 +26,7 @@ text{fill:var(--soft);font-size:12px}
 
 
 def page(document: dict[str, Any]) -> str:
-    """Return the page for a document of pipeline.report."""
+    """Return the page for a document of pipeline.audit.report."""
     verdict = document["verdict"]
     parts = [
         f"<h1>Audit of {_text(document['source'])}</h1>",

@@ -1,4 +1,4 @@
-"""An audit as text on stdout, as audit.json, and as audit.html (pipeline/report_page.py)."""
+"""An audit as text on stdout, as audit.json, and as audit.html (pipeline/audit/report_page.py)."""
 
 import json
 from collections.abc import Mapping
@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.checks import NOTICES, VIOLATIONS
-from pipeline.report_page import page
-from pipeline.verdict import CLEAN, VIOLATED, Audit, Finding, Named
+from pipeline.audit.checks import NOTICES, VIOLATIONS
+from pipeline.audit.report_page import page
+from pipeline.audit.verdict import CLEAN, VIOLATED, Audit, Finding, Named
 
 NAMED_ON_TERMINAL_MAX = 10  # the rest is in the report
 

@@ -18,7 +18,7 @@ from dedupe.errors import (
     OutcomeUnknownError,
     RetriableError,
 )
-from dedupe.lane_context import LaneTimes
+from dedupe.lane.context import LaneTimes
 
 _CAUSES: dict[type[BaseException], str] = {
     RetriableError: "the log does not answer",

@@ -15,11 +15,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from pipeline.errors import UsageError
-from pipeline.log_source import GatewayLogSource
+from pipeline.sources import GatewayLogSource
 
 JARS_VARIABLE = "PIPELINE_JARS_DIR"
-JARS_DIR = Path(__file__).resolve().parents[1] / "build" / "spark" / "jars"
-LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
+JARS_DIR = Path(__file__).resolve().parents[2] / "build" / "spark" / "jars"
+LOG_CONFIG = Path(__file__).resolve().parents[1] / "log4j2.properties"
 
 COMMON = {
     # Days and hours of the archive, and minutes of the counts, are the same wherever a job runs.

@@ -18,9 +18,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipeline.errors import PipelineError
-from pipeline.io import Source
-from pipeline.progress import JobProgress
-from pipeline.stall import stalled_partitions
+from pipeline.runtime.progress import JobProgress
+from pipeline.runtime.stall import stalled_partitions
+from pipeline.sources import Source
 
 POLL_INTERVAL_S = 0.5
 STALL_LOOK_INTERVAL_S = 60.0

@@ -7,8 +7,8 @@ import asyncio
 import structlog
 
 from dedupe.errors import IdentityMismatchError
-from dedupe.lane import Lane
-from dedupe.lane_health import is_own_cancellation
+from dedupe.lane.health import is_own_cancellation
+from dedupe.lane.lane import Lane
 
 RESTART_PAUSE_S = 1.0
 """A lane catches what it can foresee, so its end is a bug: often enough to serve, too seldom to spin."""

@@ -12,10 +12,10 @@ import structlog
 
 from dedupe.errors import IndexCorruptError
 from dedupe.index import DedupeIndex, IndexIdentity
-from dedupe.lane_context import LaneContext
+from dedupe.lane.context import LaneContext
+from dedupe.lane.record_reader import RecordReader
 from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics
-from dedupe.record_reader import RecordReader
 from dedupe.recovery import Replay, reason_to_rebuild, window_of
 from dedupe.types import Entry, EventKey, Offset
 from dedupe.window import Window

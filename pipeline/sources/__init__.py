@@ -1,0 +1,33 @@
+"""Where records are read from, and what is known of the place: topics, the embedded log, lakes."""
+
+from pipeline.sources.embedded_log import GatewayLogSource, read_partitions
+from pipeline.sources.kafka import Standing, standings
+from pipeline.sources.records import (
+    KafkaSource,
+    LakeSource,
+    LogSource,
+    Offsets,
+    Source,
+    Span,
+    parse_source,
+    read_lake,
+    read_records,
+    stream_records,
+)
+
+__all__ = [
+    "GatewayLogSource",
+    "KafkaSource",
+    "LakeSource",
+    "LogSource",
+    "Offsets",
+    "Source",
+    "Span",
+    "Standing",
+    "parse_source",
+    "read_lake",
+    "read_partitions",
+    "read_records",
+    "standings",
+    "stream_records",
+]

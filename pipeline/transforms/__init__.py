@@ -1,0 +1,27 @@
+"""What jobs compute: pure functions from DataFrame to DataFrame, for clean topics and for dirty ones."""
+
+from pipeline.transforms.clean_topic import (
+    BASE_HEADER_BYTES,
+    archived,
+    decoded,
+    minute_of,
+    per_minute,
+    routed_partition,
+    sessions,
+)
+from pipeline.transforms.dirty_topic import CONFLICT, ORIGINAL, REJECTED, named, sorted_out
+
+__all__ = [
+    "BASE_HEADER_BYTES",
+    "CONFLICT",
+    "ORIGINAL",
+    "REJECTED",
+    "archived",
+    "decoded",
+    "minute_of",
+    "named",
+    "per_minute",
+    "routed_partition",
+    "sessions",
+    "sorted_out",
+]
