@@ -2,27 +2,24 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from app.auth import OpenKeys
-from app.body import BodyLimits
-from app.body_memory import BodyMemory
-from app.client_address import TrustedProxies
-from app.connections import Connections
-from app.disk import Disk
-from app.edge import create_refusal
-from app.guards import Guards
-from app.identify import EventLimits, Identifier
-from app.key_file import KeyFile
-from app.metrics import RequestMetrics
-from app.port import ConnectionLimits, Port
-from app.problems import Problems
-from app.process import allow_connections
-from app.quotas import Quota, QuotaPolicy
-from app.routes.events import Ingest
-from app.settings import Settings
-from app.units import KIB, format_size
+from app.access import Guards, KeyFile, OpenKeys, Quota, QuotaPolicy
+from app.config import KIB, Settings, format_size
+from app.http import (
+    BodyLimits,
+    BodyMemory,
+    ConnectionLimits,
+    Connections,
+    Port,
+    Problems,
+    RefusalLog,
+    RequestMetrics,
+    TrustedProxies,
+)
+from app.ingest import PATH_WORDS, EventLimits, Identifier, Ingest, create_refusal
+from app.process import Disk, allow_connections
 from dedupe.clock import Clock
 from dedupe.identity import Identity
 from dedupe.index import IndexStore
@@ -40,14 +37,6 @@ ADMIN_CONNECTIONS_MAX = 64
 ADMIN_HEAD_BYTES_MAX, ADMIN_BODY_BYTES = 16 * KIB, 64 * KIB
 
 
-def streams_of(settings: Settings) -> tuple[Stream, Stream]:
-    """Return the clean stream and its quarantine."""
-    return (
-        Stream(settings.topic, settings.partitions),
-        Stream(settings.quarantine_topic, settings.quarantine_partitions),
-    )
-
-
 def build_router(
     settings: Settings,
     store: LogStore,
@@ -59,7 +48,7 @@ def build_router(
     crashpoint: Crashpoint,
 ) -> Router:
     """Return the router over all lanes of both streams, none of them running yet."""
-    clean, quarantine = streams = streams_of(settings)
+    clean, quarantine = streams = settings.streams
     gate = IdentityGate(
         clean.partitions + quarantine.partitions,
         None if is_pinned else partial(pin, store, streams, identity),
@@ -177,13 +166,27 @@ def build_guards(settings: Settings, clock: Clock, *, index_files: int) -> Guard
 
 
 def build_problems(settings: Settings) -> Problems:
-    """Return what makes answers of errors."""
+    """Return what makes answers of errors on the ingest port."""
     body, compressed = map(format_size, (settings.body_bytes_max, settings.body_compressed_bytes_max))
     figures = {
         "head_too_large": f"at most {format_size(settings.head_bytes_max)}",
         "body_too_large": f"at most {body}, and {compressed} if compressed",
     }
-    return Problems(retry_after_max=settings.retry_after_max, dice=random.Random(), figures=figures)
+    return _problems(settings, figures)
+
+
+def build_admin_problems(settings: Settings) -> Problems:
+    """Return the same for the admin port."""
+    return _problems(settings, {"head_too_large": f"at most {format_size(ADMIN_HEAD_BYTES_MAX)}"})
+
+
+def _problems(settings: Settings, figures: Mapping[str, str]) -> Problems:
+    return Problems(
+        retry_after_max=settings.retry_after_max,
+        dice=random.Random(),
+        figures=figures,
+        refusals=RefusalLog(PATH_WORDS),
+    )
 
 
 def build_port(settings: Settings, guards: Guards, *, problems: Problems, metrics: RequestMetrics) -> Port:

@@ -3,7 +3,7 @@ Time as the core sees it: injected, so that tests own it.
 
 Log time starts at the wall clock and advances with the time since boot, so a wall clock that is set
 while the process runs moves nothing, and a machine that sleeps does not fall behind. A clock that is
-wrong at start is refused by the brokers or by app.clock_check, or reported by recovery.
+wrong at start is refused by the brokers or by app.process.clock_check, or reported by recovery.
 """
 
 import time

@@ -2,7 +2,7 @@
 Who an event is: its key, and the fingerprint of what it says. Pure and frozen.
 
 Two gateway versions must agree on every byte here: golden vectors stand in
-tests/unit/test_golden_vectors.py. No timestamp, no batch and no body enters a key; a key is keyed
+tests/unit/dedupe/test_golden_vectors.py. No timestamp, no batch and no body enters a key; a key is keyed
 with the operator's secret, so nobody outside can craft collisions or skew partitions.
 """
 

@@ -1,5 +1,5 @@
 """
-What lanes and router count. Plain integers on the hot path; app.admin renders them.
+What lanes and router count. Plain integers on the hot path; app.admin.application renders them.
 
 Each event that enters ends in exactly one of accepted, duplicates, conflicts, rejected, unknown or
 refused. `unknown` is what the caller was told; if recovery finds such an event committed after

@@ -1,5 +1,5 @@
 """
-Which partition an event belongs to. Frozen: golden vectors in tests/unit/test_golden_vectors.py.
+Which partition an event belongs to. Frozen: golden vectors in tests/unit/dedupe/test_golden_vectors.py.
 
 The partition count is fixed when a topic is created; recovery refuses a log whose records were
 routed under another count (see dedupe.recovery).

@@ -25,11 +25,12 @@ from dedupe.errors import (
     OutcomeUnknownError,
     RetriableError,
 )
+from dedupe.index import DedupeIndex
 from dedupe.lane.context import LaneContext
 from dedupe.lane.health import LaneHealth, is_own_cancellation
 from dedupe.lane.queue import Batch, LaneQueue, Outcome, Submission
 from dedupe.lane.restorer import Restorer
-from dedupe.lane.state import TRANSITIONS, LaneState
+from dedupe.lane.state import TRANSITIONS, WITH_INDEX, LaneState
 from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics, Tally
 from dedupe.record import build_record
@@ -101,6 +102,11 @@ class Lane:
         if self.state is LaneState.ACTIVE:
             self._transition_to(LaneState.DRAINING)
         self._wake.set()
+
+    @property
+    def open_index(self) -> DedupeIndex | None:
+        """The index while it is surely open, for those who only look."""
+        return self.restorer.index if self.state in WITH_INDEX and self.restorer.is_open else None
 
     @property
     def should_run(self) -> bool:

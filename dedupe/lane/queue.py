@@ -73,7 +73,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Bounds of a lane's queue and of one batch; app.settings documents each."""
+    """Bounds of a lane's queue and of one batch; app.config.settings documents each."""
 
     queue_events_max: int = 20_000
     queue_bytes_max: int = 32 * 1024 * 1024

@@ -24,6 +24,9 @@ class LaneState(Enum):
     FAILED = "failed"  # something is in doubt; only the log can tell
 
 
+WITH_INDEX = frozenset({LaneState.RESTORING, LaneState.ACTIVE, LaneState.DRAINING})
+"""In these a lane's index may be open; in all others it is surely closed, or about to be."""
+
 TRANSITIONS: dict[LaneState, frozenset[LaneState]] = {
     LaneState.UNASSIGNED: frozenset({LaneState.FENCING, LaneState.FAILED}),
     LaneState.FENCING: frozenset({LaneState.RESTORING, LaneState.FAILED}),

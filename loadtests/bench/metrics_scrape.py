@@ -18,13 +18,13 @@ from pathlib import Path
 import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 
+from app.admin.edge_metrics import EdgeCollector
+from app.admin.lane_metrics import LaneCollector
 from app.build import build_guards, build_router
-from app.data_dir import index_path, sqlite_path
-from app.edge_metrics import EdgeCollector
-from app.lane_metrics import LaneCollector
-from app.metrics import RequestMetrics
-from app.routes.paths import PATHS
-from app.settings import Settings
+from app.config.data_dir import index_path, sqlite_path
+from app.config.settings import Settings
+from app.http.request_metrics import RequestMetrics
+from app.ingest.routes.paths import PATHS
 from dedupe.adapters.rocks_index import RocksStore
 from dedupe.adapters.sqlite_log import SqliteStore
 from dedupe.clock import SystemClock

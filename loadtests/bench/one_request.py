@@ -25,11 +25,11 @@ import orjson
 import uvloop
 
 from app.build import build_guards, build_ingest
-from app.edge import create_edge
+from app.config.settings import Settings
+from app.http.problems import Problems
+from app.http.request_metrics import RequestMetrics
+from app.ingest.application import create_edge
 from app.main import GC_THRESHOLDS
-from app.metrics import RequestMetrics
-from app.problems import Problems
-from app.settings import Settings
 from dedupe.admission import Admission
 from dedupe.clock import Deadline, SystemClock
 from dedupe.identity import Identity

@@ -11,7 +11,7 @@ import httpx
 import orjson
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
-from app.settings import DEVELOPMENT_SECRET
+from app.config.settings import DEVELOPMENT_SECRET
 from dedupe.identity import Identity
 from dedupe.routing import partition_of
 from tests.fault.conftest import PARTITIONS, LogUnderTest, kafka_log

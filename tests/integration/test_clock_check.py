@@ -16,8 +16,8 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from app.clock_check import check_clock, keep_time
-from app.settings import Settings
+from app.config.settings import Settings
+from app.process.clock_check import check_clock, keep_time
 from dedupe.adapters.sqlite_log import SqliteLimits, SqliteStore
 from dedupe.errors import ConfigurationError
 from dedupe.types import NewRecord

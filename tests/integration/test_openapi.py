@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.openapi import openapi_document
-from app.problems import PROBLEMS
-from app.receipts import REASONS
-from app.routes.paths import PATHS
+from app.http.problems import PROBLEMS
+from app.ingest.openapi import openapi_document
+from app.ingest.receipts import REASONS
+from app.ingest.routes.paths import PATHS
 from tests.support.gateway import Gateway
 
 SCHEMATHESIS = str(Path(sys.executable).with_name("st"))

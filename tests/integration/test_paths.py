@@ -9,7 +9,7 @@ import httpx
 import orjson
 import pytest
 
-from app.routes.paths import PATHS, TYPES, Kind
+from app.ingest.routes.paths import PATHS, TYPES, Kind
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post, stored
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import orjson
 
-from app.key_file import KeyFile
-from app.quotas import Quota, QuotaPolicy
+from app.access.key_file import KeyFile
+from app.access.quotas import Quota, QuotaPolicy
 from tests.support.documents import README, blocks_of, typed
 from tests.support.gateway import Gateway
 

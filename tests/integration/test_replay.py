@@ -10,8 +10,8 @@ from contextlib import aclosing
 import orjson
 import pytest
 
-from app.quarantine_reader import Kept, Place
-from app.replay import TRIES_MAX, Replayer, Result
+from app.cli.quarantine_reader import Kept, Place
+from app.cli.replay import TRIES_MAX, Replayer, Result
 from dedupe.errors import ConfigurationError
 from tests.support.processes import HOST
 from tests.support.tcp_server import TCPServer

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from app.process import Server, bind, supervise
+from app.process.life import Server, bind, supervise
 from dedupe.lane.state import LaneState
 from tests.sim.world import World
 

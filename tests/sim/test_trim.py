@@ -2,8 +2,8 @@
 
 import asyncio
 
-from app.chores import trim_log
-from app.settings import Settings
+from app.config.settings import Settings
+from app.process.chores import trim_log
 from dedupe.types import Stream
 from tests.sim.world import CLEAN, QUARANTINE, World
 

@@ -193,8 +193,8 @@ class Gateway:
 
 def main() -> None:
     """Serve until the crash point."""
+    from app.config.settings import Settings
     from app.main import serve
-    from app.settings import Settings
 
     step, hits = sys.argv[1], int(sys.argv[2])
     reached = 0

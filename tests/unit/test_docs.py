@@ -10,15 +10,15 @@ import pytest
 import typer.core
 import typer.main
 
-from app import identify, large_json
-from app.cli import app as command_line
-from app.environment import CLIENT_VARIABLES
-from app.log_settings import variable_of
-from app.problems import PROBLEMS
-from app.receipts import REASONS
-from app.routes.paths import PATHS
-from app.settings import Settings
-from app.units import MIB
+from app.cli.commands import app as command_line
+from app.config.environment import CLIENT_VARIABLES
+from app.config.log_settings import variable_of
+from app.config.settings import Settings
+from app.config.units import MIB
+from app.http.problems import PROBLEMS
+from app.ingest import identify, large_json
+from app.ingest.receipts import REASONS
+from app.ingest.routes.paths import PATHS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(

@@ -1,0 +1,20 @@
+"""The guards of the ingest port: who may send, how much, and what that may take of the process."""
+
+from dataclasses import dataclass
+
+from app.access.auth import OpenKeys
+from app.access.key_file import KeyFile
+from app.access.quotas import QuotaPolicy
+from app.http import BodyMemory, Connections
+from app.process import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """One of each, for the whole process."""
+
+    write_keys: OpenKeys | KeyFile
+    quotas: QuotaPolicy
+    memory: BodyMemory
+    connections: Connections
+    disk: Disk

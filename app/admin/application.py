@@ -1,0 +1,116 @@
+"""
+The admin port: health, metrics and statistics for operators. Never public.
+
+It runs in a thread with an event loop of its own (ADR 0010), so that liveness is answered whatever
+the ingest's does. Everything that belongs to the ingest is read there, in one short turn; documents
+are rendered here. Liveness must not depend on the log, or an outage of Kafka would restart every
+gateway in the middle of it.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp
+
+from app.admin.edge_metrics import EdgeCollector
+from app.admin.guard import AdminGuard
+from app.admin.ingest_loop import ALIVE_S, IngestLoop
+from app.admin.lane_metrics import LaneCollector
+from app.admin.stats import partition_of, progress_of, totals_of
+from app.config import VERSION, Settings
+from app.http import Problems, add_error_handlers
+from app.process import readiness_of
+from dedupe.router import Router
+
+
+def create_admin(
+    router: Router,
+    edge: EdgeCollector,
+    *,
+    settings: Settings,
+    problems: Problems,
+    registry: CollectorRegistry,
+    ingest_loop: IngestLoop,
+) -> ASGIApp:
+    """Return the admin application; the registry gets the collectors that belong to the ingest."""
+    registry.register(LaneCollector(router))
+    registry.register(edge)
+    process = ProcessCollector(registry=None)
+    began = time.monotonic()
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    add_error_handlers(app, problems)
+
+    @app.get("/livez")
+    async def get_livez() -> Response:
+        silence_s = ingest_loop.silence_s
+        is_alive = silence_s < ALIVE_S
+        return _json(
+            {"alive": is_alive, "silence_seconds": round(silence_s, 3)}, status=200 if is_alive else 503
+        )
+
+    @app.get("/readyz")
+    async def get_readyz(request: Request) -> Response:
+        def read() -> dict[str, Any]:
+            ready = readiness_of(router)
+            if "verbose" in request.query_params:
+                ready["progress"] = [progress_of(lane) for lane in router.all_lanes]
+            return ready
+
+        ready = await ingest_loop.read(read)
+        return _json(ready, status=200 if ready["ready"] else 503)
+
+    @app.get("/metrics")
+    async def get_metrics() -> Response:
+        families = await ingest_loop.read(lambda: list(registry.collect()))
+        text = generate_latest(_Collected([*families, *process.collect()]))
+        return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    @app.get("/admin/v1/stats")
+    async def get_stats() -> Response:
+        def read() -> dict[str, Any]:
+            return {
+                "totals": totals_of(router.totals),
+                "in_flight": router.in_flight,
+                "outage": router.outage,
+                **edge.document(),
+                "partitions": [partition_of(lane) for lane in router.lanes],
+                "quarantine": [partition_of(lane) for lane in router.quarantine_lanes],
+            }
+
+        return _json(
+            {
+                "version": VERSION,
+                "uptime_seconds": round(time.monotonic() - began, 3),
+                "mode": settings.mode,
+                "log": settings.log,
+                "topic": settings.topic,
+                **await ingest_loop.read(read),
+            }
+        )
+
+    token = settings.admin_token
+    return AdminGuard(
+        app,
+        hosts=[settings.admin_host, *settings.admin_hosts],
+        token=None if token is None else token.get_secret_value(),
+    )
+
+
+class _Collected(Collector):
+    """Families that were collected before, for the renderer."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
+def _json(document: dict[str, Any], *, status: int = 200) -> Response:
+    return Response(orjson.dumps(document), status, media_type="application/json")

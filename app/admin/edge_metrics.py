@@ -1,0 +1,100 @@
+"""What the edge counts besides requests, for /metrics and /admin/v1/stats."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from app.access import Guards, KeyFile
+
+
+class EdgeCollector(Collector):
+    """Reads the parts of the edge at each scrape, in their own event loop."""
+
+    def __init__(self, guards: Guards) -> None:
+        """Take what is read."""
+        self._guards = guards
+
+    def describe(self) -> Iterator[Metric]:
+        """Name nothing in advance."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """See Collector."""
+        refused = CounterMetricFamily(
+            "gateway_quota_refused_requests", "Requests over a quota of their write key", labels=["limit"]
+        )
+        for limit, count in self._guards.quotas.refusals.items():
+            refused.add_metric([limit], count)
+        yield refused
+        yield from self._resources()
+        if isinstance(self._guards.write_keys, KeyFile):
+            status = self._guards.write_keys.status
+            yield GaugeMetricFamily("gateway_write_keys", "Write keys in use", status.keys)
+            yield GaugeMetricFamily("gateway_write_keys_age_seconds", "Since they were read", status.age_s)
+            yield GaugeMetricFamily(
+                "gateway_write_keys_stale", "1 if their file cannot be used now", int(status.is_stale)
+            )
+            yield CounterMetricFamily(
+                "gateway_write_keys_failures", "Changes of their file that could not be used", status.failures
+            )
+
+    def _resources(self) -> Iterator[Metric]:
+        memory, connections, disk = self._guards.memory, self._guards.connections, self._guards.disk
+        yield GaugeMetricFamily(
+            "gateway_disk_has_room", "1 if requests are taken as far as the disk goes", int(disk.has_room)
+        )
+        yield GaugeMetricFamily(
+            "gateway_disk_free_bytes", "Free space under the data folder", disk.free_bytes
+        )
+        yield GaugeMetricFamily("gateway_body_memory_bytes", "Memory that bodies take now", memory.used)
+        yield GaugeMetricFamily("gateway_body_memory_limit_bytes", "What they may take", memory.capacity)
+        yield CounterMetricFamily(
+            "gateway_body_memory_refused_requests", "Requests for which there was none left", memory.refused
+        )
+        open_now = GaugeMetricFamily("gateway_connections", "Connections open now", labels=["state"])
+        open_now.add_metric(["idle"], connections.idle)
+        open_now.add_metric(["busy"], connections.open - connections.idle)
+        yield open_now
+        yield CounterMetricFamily(
+            "gateway_connections_evicted", "Idle connections closed to make room", connections.evicted
+        )
+        yield CounterMetricFamily(
+            "gateway_connections_refused", "Connections and requests that were too many", connections.refused
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return the same as fields of the stats document."""
+        memory, connections, disk = self._guards.memory, self._guards.connections, self._guards.disk
+        fields: dict[str, Any] = {
+            "disk": {
+                "has_room": disk.has_room,
+                "free_bytes": disk.free_bytes,
+                "free_min_bytes": disk.free_min_bytes,
+            },
+            "connections": {
+                "open": connections.open,
+                "idle": connections.idle,
+                "max": connections.connections_max,
+                "evicted": connections.evicted,
+                "refused": connections.refused,
+            },
+            "body_memory": {
+                "used_bytes": memory.used,
+                "peak_bytes": memory.peak,
+                "limit_bytes": memory.capacity,
+                "refused": memory.refused,
+            },
+            "quota_refusals": dict(self._guards.quotas.refusals),
+            "write_keys": None,
+        }
+        if isinstance(self._guards.write_keys, KeyFile):
+            status = self._guards.write_keys.status
+            fields["write_keys"] = {
+                "keys": status.keys,
+                "age_seconds": round(status.age_s, 3),
+                "is_stale": status.is_stale,
+                "failures": status.failures,
+            }
+        return fields

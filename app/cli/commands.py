@@ -1,0 +1,108 @@
+"""The command line: what can be typed. app.cli.console says how each command runs and ends."""
+
+from typing import Annotated
+
+import typer
+
+from app.cli.console import guarded, run_async, write_lines
+from app.cli.keys import keys
+from app.cli.partitions import partitions
+from app.cli.quarantine import quarantine
+from app.config import VERSION
+
+app = typer.Typer(
+    name="gateway",
+    help="An HTTP event gateway in front of Kafka: every event is stored once, however often it is sent.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # paragraphs are wrapped anew, whatever width they were written in
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(keys)
+app.add_typer(partitions)
+app.add_typer(quarantine)
+
+
+def main() -> None:
+    """Run the command line; the entry point of the package."""
+    app()
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(VERSION)
+        raise typer.Exit
+
+
+@app.callback()
+def gateway(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
+@app.command()
+def serve() -> None:
+    """
+    Run the gateway until SIGTERM or Ctrl-C.
+
+    All settings are environment variables, GATEWAY_*; the README lists them. In production
+    (GATEWAY_MODE, the default) GATEWAY_IDENTITY_SECRET and GATEWAY_WRITE_KEYS_FILE must be set;
+    GATEWAY_MODE=development needs nothing.
+
+    The first signal lets open commits finish, a second one stops at once; neither loses anything.
+
+    Exit codes: 0 stopped in order, 1 the log stayed out of reach, 2 refused settings, topics,
+    brokers, clock or data folder, 3 the log was written under another identity secret or partition count.
+    """
+
+    def run() -> None:
+        import uvloop
+
+        from app.config import Settings, load, refuse_unknown_variables
+        from app.main import serve as serve_gateway
+        from app.process import configure_logging, protect_stderr
+
+        protect_stderr()
+        refuse_unknown_variables()
+        settings = load(Settings)
+        configure_logging(level=settings.logging_level, is_json=settings.logging_format == "json")
+        run_async(serve_gateway(settings), uvloop.new_event_loop)
+
+    guarded(run)
+
+
+@app.command()
+def events(
+    from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the oldest event.")] = False,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="Stop at what is the end when the command starts.")
+    ] = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Go on with new events; begins at the end without --from-start."),
+    ] = False,
+) -> None:
+    """
+    Print the stored events as JSON lines.
+
+    Each line has messageId, source, partition, offset, timestamp (log time in ms) and value (the
+    event). Without options all events up to the end. Needs only the settings of the log, runs
+    beside a gateway, and changes nothing. Order holds within a partition.
+    """
+    if follow and until_end:
+        raise typer.BadParameter("--follow and --until-end exclude each other")
+
+    def run() -> None:
+        from app.cli.event_reader import Span, print_events
+        from app.config import LogSettings, load
+        from app.process import configure_logging
+
+        configure_logging(level="warning", is_json=False)
+        span = Span(is_from_start=from_start or not follow, is_followed=follow)
+        run_async(print_events(load(LogSettings), span, write_lines))
+
+    guarded(run)

@@ -1,0 +1,65 @@
+"""`gateway partitions`: what an operator may have to do to one partition."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from app.cli.console import guarded, run_async
+
+partitions = typer.Typer(
+    name="partitions", help="Let a partition go on that somebody else wrote to.", no_args_is_help=True
+)
+
+
+@partitions.command()
+def skip(
+    partition: Annotated[int, typer.Argument(min=0, help="Number of the partition.")],
+    offset: Annotated[int, typer.Argument(min=0, help="Offset of the record, as `last_error` names it.")],
+    through: Annotated[
+        int | None, typer.Option(min=0, help="Last offset of a range that begins at OFFSET.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option(help="GATEWAY_TOPIC (the default) or its quarantine topic.")
+    ] = None,
+) -> None:
+    """
+    Let the gateways pass over records that none of them wrote.
+
+    Such a record stops its partition, since nobody knows what it stands for: look at it first. Only
+    foreign records in the range are passed over, so no event can be lost. The decision is kept with
+    the log; running gateways see it within seconds, and name each record that they pass over in
+    their log. Needs the settings of the gateway, GATEWAY_IDENTITY_SECRET and GATEWAY_PARTITIONS
+    among them.
+    """
+    last = offset if through is None else through
+    if last < offset:
+        raise typer.BadParameter("--through must not be less than OFFSET")
+
+    async def run() -> None:
+        from app.cli.record_skips import skip as skip_records
+        from app.config import Settings, load
+        from app.stores import open_for_notes
+        from dedupe.errors import ConfigurationError
+
+        settings = load(Settings)
+        streams = {stream.topic: stream for stream in settings.streams}
+        stream = streams.get(topic or settings.topic)
+        if stream is None:
+            raise ConfigurationError(f"--topic must be {' or '.join(streams)}")
+        async with open_for_notes(settings) as store:
+            span = range(offset, last + 1)
+            records = await skip_records(store, settings, stream, partition, span)
+        print(
+            f"gateway: {records} foreign record{'s' if records > 1 else ''} in partition {partition} of "
+            f"{stream.topic} will be passed over",
+            file=sys.stderr,
+        )
+
+    def configured() -> None:
+        from app.process import configure_logging
+
+        configure_logging(level="warning", is_json=False)
+        run_async(run())
+
+    guarded(configured)

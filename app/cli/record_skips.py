@@ -1,0 +1,63 @@
+"""Lets recovery pass over records that no gateway of this log wrote, as an operator decides."""
+
+from contextlib import aclosing
+
+from app.config import Settings
+from dedupe.errors import ConfigurationError, IdentityMismatchError, LogCorruptError
+from dedupe.identity import Identity
+from dedupe.log import LogStore, PartitionLog
+from dedupe.notes import SKIPS
+from dedupe.pinning import check_pins, load_skips
+from dedupe.recovery import RecordCheck
+from dedupe.types import Offset, Stream
+
+
+async def skip(store: LogStore, settings: Settings, stream: Stream, partition: int, span: range) -> int:
+    """
+    Note with the log that foreign records at these offsets are passed over; a running gateway sees it.
+
+    Returns:
+        How many such records there are.
+
+    Raises:
+        ConfigurationError: there is no foreign record, or no such partition. Nothing was noted.
+        IdentityMismatchError: these are not the settings of the gateway that serves this log.
+        RetriableError: the log cannot be reached; try again.
+    """
+    if not 0 <= partition < await store.partitions_of(stream.topic):
+        raise ConfigurationError(f"topic {stream.topic} has no partition {partition}")
+    await check_pins(store, [stream], Identity(settings.identity_key))
+    log = store.partition_log(stream.topic, partition)
+    check = RecordCheck(Identity(settings.identity_key), partition, stream.partitions)
+    log_start, end = await log.bounds()
+    written = range(span.start, min(span.stop, end))  # what is not written yet nobody has looked at
+    ours, foreign = await _count(log, check, written)
+    if not foreign:
+        raise ConfigurationError(
+            f"nothing to pass over at {_text(span)} of partition {partition} of {stream.topic}: "
+            + (f"all {ours} records there are this log's own" if ours else "there is no record")
+        )
+    skips = await load_skips(store, stream.topic, partition)
+    skips = skips.with_range(written.start, written.stop - 1, log_start=log_start)
+    await store.note(SKIPS, stream.topic, partition, skips.encoded())
+    return foreign
+
+
+async def _count(log: PartitionLog, check: RecordCheck, span: range) -> tuple[int, int]:
+    """Return how many records of the span are ours, and how many are not."""
+    ours = foreign = 0
+    async with aclosing(log.read(span.start, span.stop)) as batches:
+        async for records in batches:
+            for record in records:
+                try:
+                    check.checked(record)
+                except (LogCorruptError, IdentityMismatchError):
+                    foreign += 1
+                else:
+                    ours += 1
+    return ours, foreign
+
+
+def _text(span: range) -> str:
+    last: Offset = span.stop - 1
+    return f"offset {span.start}" if len(span) == 1 else f"offsets {span.start} to {last}"

@@ -1,0 +1,33 @@
+"""What the gateway is told: settings, what contradicts what, units, the data folder."""
+
+from app.config.data_dir import check_format, index_path, locked, refuse_lost_log, sqlite_path
+from app.config.environment import refuse_unknown_variables
+from app.config.log_settings import LogSettings, load, variable_of
+from app.config.networks import Network, is_address, is_loopback_name
+from app.config.settings import Settings
+from app.config.units import DAY, KIB, Bytes, Seconds, format_duration, format_size, parse_duration
+from app.config.version import VERSION
+
+__all__ = [
+    "DAY",
+    "KIB",
+    "VERSION",
+    "Bytes",
+    "LogSettings",
+    "Network",
+    "Seconds",
+    "Settings",
+    "check_format",
+    "format_duration",
+    "format_size",
+    "index_path",
+    "is_address",
+    "is_loopback_name",
+    "load",
+    "locked",
+    "parse_duration",
+    "refuse_lost_log",
+    "refuse_unknown_variables",
+    "sqlite_path",
+    "variable_of",
+]

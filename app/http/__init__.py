@@ -1,0 +1,69 @@
+"""From the socket to a request and back: connections, limits, bodies, client addresses, CORS, problems."""
+
+from app.http.body import BodyLimits, read_body
+from app.http.body_memory import LEASE, BodyMemory, Lease, Leased
+from app.http.client_address import TrustedProxies, crowd_of
+from app.http.connections import Connections
+from app.http.cors import CORS
+from app.http.error_handlers import add_error_handlers
+from app.http.errors import (
+    BatchMissingError,
+    BodyMemoryFullError,
+    BodyTooComplexError,
+    DisabledWriteKeyError,
+    FingerprintsInvalidError,
+    IdempotencyKeyInvalidError,
+    InvalidJSONError,
+    InvalidWriteKeyError,
+    QuotaExceededError,
+    RequestTooLargeError,
+    ScopeMissingError,
+    TooManyConnectionsError,
+    TooManyEventsError,
+    WriteKeyMissingError,
+)
+from app.http.port import ConnectionLimits, Port
+from app.http.problems import PROBLEMS, Problems
+from app.http.protocol import EdgeProtocol
+from app.http.refusal_log import RefusalLog
+from app.http.request_hook import RequestHook
+from app.http.request_metrics import RequestMetrics
+from app.http.turns import Turn, Turns
+
+__all__ = [
+    "CORS",
+    "LEASE",
+    "PROBLEMS",
+    "BatchMissingError",
+    "BodyLimits",
+    "BodyMemory",
+    "BodyMemoryFullError",
+    "BodyTooComplexError",
+    "ConnectionLimits",
+    "Connections",
+    "DisabledWriteKeyError",
+    "EdgeProtocol",
+    "FingerprintsInvalidError",
+    "IdempotencyKeyInvalidError",
+    "InvalidJSONError",
+    "InvalidWriteKeyError",
+    "Lease",
+    "Leased",
+    "Port",
+    "Problems",
+    "QuotaExceededError",
+    "RefusalLog",
+    "RequestHook",
+    "RequestMetrics",
+    "RequestTooLargeError",
+    "ScopeMissingError",
+    "TooManyConnectionsError",
+    "TooManyEventsError",
+    "TrustedProxies",
+    "Turn",
+    "Turns",
+    "WriteKeyMissingError",
+    "add_error_handlers",
+    "crowd_of",
+    "read_body",
+]

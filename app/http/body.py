@@ -1,0 +1,207 @@
+"""
+Reads a request's body within its limits: bytes on the wire, bytes inflated, and time.
+
+Whatever a client sends, memory stays bounded: the declared length is judged before anything is
+read, a compressed body is inflated once it is complete, so that one which stalls holds what it sent
+and no more, and inflating stops at the first byte too many. Nothing here looks into the body.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from app.http.body_memory import Lease
+from app.http.errors import (
+    BodyNotDecompressableError,
+    BodyTimeoutError,
+    BodyTooLargeError,
+    UnsupportedEncodingError,
+)
+from app.http.turns import Turn
+
+GZIP_MEMBERS_MAX = 100
+"""Each costs a new decompressor; real clients send one, a proxy that concatenates a few."""
+
+SLICE_BYTES, PIECE_BYTES = 64 * 1024, 256 * 1024
+"""Read and written by one step of inflating, well below 1 ms; others have their turn between two."""
+
+STEP_WORK_BYTES = PIECE_BYTES // 8
+"""What such a step counts in turns: parsing so many bytes takes as long."""
+
+_GZIP = 16 + zlib.MAX_WBITS
+_ZLIB_METHOD = 8  # low half of a zlib stream's first byte; a raw deflate stream never begins with it
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """Bounds of one request body; app.config.settings documents each."""
+
+    bytes_max: int
+    compressed_bytes_max: int
+    timeout_s: float
+    grace_s: float = 10.0
+    rate_min: int = 512  # bytes a second, on average, once the grace is over
+
+    def patience_s(self, size: int) -> float:
+        """Return the seconds since its start within which more of a body must come than so many bytes."""
+        return min(self.timeout_s, max(self.grace_s, size / self.rate_min))
+
+
+async def read_body(
+    receive: Receive, headers: Mapping[bytes, bytes], limits: BodyLimits, lease: Lease, turn: Turn
+) -> bytes:
+    """
+    Return the whole body, inflated.
+
+    Args:
+        receive: the request's ASGI channel, unread.
+        headers: by lower-case name.
+        limits: bounds in bytes and seconds.
+        lease: what the request holds of the memory for bodies; the connection charges what arrives
+            to it, and what that inflates to is charged here.
+        turn: awaited before each step of inflating but the first.
+
+    Raises:
+        RequestError: too large, or not what its Content-Encoding says.
+        BodyTimeoutError, BodyIncompleteError, BodyMemoryFullError: it did not arrive (in time), or
+            there is no memory for it now.
+        ClientDisconnect: the client left before the end; nobody waits for an answer.
+    """
+    encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+    inflater = _inflater(encoding, limits.bytes_max)
+    wire_bytes_max = limits.compressed_bytes_max if inflater else limits.bytes_max
+    lease.expect(_declared_length(headers, wire_bytes_max))
+    body = await _arrived(receive, wire_bytes_max, limits, lease)
+    return await _inflated(inflater, body, lease, turn) if inflater else body
+
+
+async def _arrived(receive: Receive, bytes_max: int, limits: BodyLimits, lease: Lease) -> bytes:
+    """Return the body as it was sent; see read_body."""
+    chunks: list[bytes] = []
+    size = 0
+    began = asyncio.get_running_loop().time()
+    try:
+        async with asyncio.timeout(None) as patience:
+            more = True
+            while more:
+                lease.check()
+                patience.reschedule(began + limits.patience_s(size))
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                more = message.get("more_body", False)
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                if size > bytes_max:
+                    raise BodyTooLargeError
+                chunks.append(chunk)
+    except TimeoutError as err:
+        raise BodyTimeoutError from err
+    lease.check()
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+async def _inflated(inflater: "Inflater", body: bytes, lease: Lease, turn: Turn) -> bytes:
+    """Return what a complete body inflates to, a step at each turn."""
+    pieces: list[bytes] = []
+    charged, size = inflater.told_size(body), 0
+    lease.take(charged)
+    lease.check()
+    for piece in inflater.inflate(body):
+        if pieces:
+            await turn(STEP_WORK_BYTES)
+        pieces.append(piece)
+        size += len(piece)
+        if size > charged:
+            lease.take(size - charged)
+            charged = size
+        lease.check()
+    return b"".join(pieces)
+
+
+class Inflater:
+    """Inflates one complete body step by step; gzip bodies may consist of several members."""
+
+    def __init__(self, *, is_gzip: bool, bytes_max: int) -> None:
+        """Take the format and the most bytes that may come out."""
+        self._is_gzip = is_gzip
+        self._bytes_left = bytes_max
+        self._stream: zlib._Decompress | None = None
+        self._members_left = GZIP_MEMBERS_MAX if is_gzip else 1
+
+    def told_size(self, body: bytes) -> int:
+        """
+        Return the bytes that a gzip body says at its end that its last member has, no more than allowed.
+
+        Charged at once, so that of many bodies those that fit are completed, and no others begun.
+        """
+        return min(int.from_bytes(body[-4:], "little"), self._bytes_left) if self._is_gzip else 0
+
+    def inflate(self, body: bytes) -> Iterator[bytes]:
+        """
+        Yield what the body inflates to, PIECE_BYTES at most in one step.
+
+        Raises:
+            BodyNotDecompressableError: it is not in this format, or cut short.
+            BodyTooLargeError: the first byte too many has come out.
+        """
+        for start in range(0, len(body), SLICE_BYTES):
+            data = body[start : start + SLICE_BYTES]
+            while data:
+                if self._stream is None:
+                    self._stream = self._begin(data)
+                elif self._stream.eof:
+                    data = data.lstrip(b"\0")  # padding after a member is allowed
+                    if not data:
+                        break
+                    self._stream = self._begin(data)
+                yield self._step(self._stream, data)
+                data = self._stream.unused_data or self._stream.unconsumed_tail
+        while self._stream is not None and (piece := self._step(self._stream, b"")):
+            yield piece
+        if self._stream is None or not self._stream.eof:
+            raise BodyNotDecompressableError
+
+    def _begin(self, data: bytes) -> "zlib._Decompress":
+        if self._members_left == 0:
+            raise BodyNotDecompressableError
+        self._members_left -= 1
+        if self._is_gzip:
+            return zlib.decompressobj(_GZIP)
+        return zlib.decompressobj(zlib.MAX_WBITS if data[0] & 0x0F == _ZLIB_METHOD else -zlib.MAX_WBITS)
+
+    def _step(self, stream: "zlib._Decompress", data: bytes) -> bytes:
+        try:
+            piece = stream.decompress(data, min(PIECE_BYTES, self._bytes_left + 1))
+        except zlib.error as err:
+            raise BodyNotDecompressableError from err
+        self._bytes_left -= len(piece)
+        if self._bytes_left < 0:
+            raise BodyTooLargeError
+        return piece
+
+
+def _inflater(encoding: bytes, bytes_max: int) -> Inflater | None:
+    match encoding:
+        case b"identity" | b"":
+            return None
+        case b"gzip" | b"x-gzip":
+            return Inflater(is_gzip=True, bytes_max=bytes_max)
+        case b"deflate":
+            return Inflater(is_gzip=False, bytes_max=bytes_max)
+        case _:
+            raise UnsupportedEncodingError
+
+
+def _declared_length(headers: Mapping[bytes, bytes], bytes_max: int) -> int:
+    """Return the Content-Length, 0 without one. Raises BodyTooLargeError."""
+    declared = headers.get(b"content-length", b"")
+    if not declared.isdigit():
+        return 0
+    if int(declared) > bytes_max:
+        raise BodyTooLargeError
+    return int(declared)

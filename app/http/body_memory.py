@@ -1,0 +1,164 @@
+"""
+One memory budget for the bodies of all requests, from the first byte that arrives to the answer.
+
+A byte is charged before it is kept; a request whose next byte does not fit is refused, its bytes are
+given back at once, and the rest of its body is thrown away as it arrives. Charging what has come,
+not what was announced, means that an announcement alone takes nothing from others; those who lose
+are those who ask when nothing is left, and as many large bodies as fit are always completed.
+
+Nobody takes all of it: an eighth is kept for small bodies, and once half is in use, one address
+may not have more than a quarter.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.http.client_address import crowd_of
+from app.http.errors import BodyMemoryFullError
+from dedupe.errors import GatewayError
+
+LEASE = "gateway.lease"
+"""Where a request's lease stands in its ASGI scope."""
+
+SMALL_BODY_BYTES = 256 * 1024
+"""What one request may hold of the part that is kept for small bodies; batches of SDKs mostly have 10 KB."""
+
+RESERVE = 1 / 8
+"""The part of the budget that only such requests may use."""
+
+ADDRESS_SHARE = 1 / 4
+"""The part that one address may hold beyond the time when half is in use; alone it may have that half."""
+
+_RELEASED = BodyMemoryFullError("the request has ended")
+
+
+class BodyMemory:
+    """The budget, in bytes."""
+
+    def __init__(self, capacity: int) -> None:
+        """Begin with nothing used."""
+        self.capacity = capacity
+        self.used = 0
+        self.peak = 0
+        self.refused = 0  # requests
+        self._by_owner: Counter[str] = Counter()
+
+    def has_room(self, owner: str | None, held: int, size: int) -> bool:
+        """Whether a request that holds so much may take so much more."""
+        room = self.capacity
+        if held + size > SMALL_BODY_BYTES:
+            room -= int(self.capacity * RESERVE)
+        if owner is not None and self._by_owner[owner] + size > self.capacity * ADDRESS_SHARE:
+            room = min(room, self.capacity // 2)
+        return self.used + size <= room
+
+    def add(self, owner: str | None, size: int) -> None:
+        """Count what an owner takes, or with a negative size gives back; None is nobody in particular."""
+        self.used += size
+        self.peak = max(self.peak, self.used)
+        if owner is not None:
+            self._by_owner[owner] += size
+            if not self._by_owner[owner]:
+                del self._by_owner[owner]
+
+
+class Lease:
+    """What one request holds of the budget."""
+
+    __slots__ = ("_memory", "_owner", "error", "held", "on_release")
+
+    def __init__(self, memory: BodyMemory, on_release: Callable[[], None] | None = None) -> None:
+        """Hold nothing yet; `on_release` is called once at the end."""
+        self._memory = memory
+        self._owner: str | None = None
+        self.on_release = on_release
+        self.held = 0
+        self.error: GatewayError | None = None
+        """Why the body cannot be read to its end, once that is so."""
+
+    def belong_to(self, owner: str) -> None:
+        """Count what is held, and all that will be, for an address."""
+        held = self.held
+        self._give_back()
+        self._owner = owner
+        self._add(held)
+
+    def take(self, size: int) -> bool:
+        """Charge more bytes; where they do not fit, give all back and refuse from now on."""
+        if self.error is not None:
+            return False
+        if not self._memory.has_room(self._owner, self.held, size):
+            self._memory.refused += 1
+            self.fail(BodyMemoryFullError())
+            return False
+        self._add(size)
+        return True
+
+    def expect(self, size: int) -> None:
+        """Refuse a body that is announced and could not fit now, before it is sent."""
+        more = size - self.held
+        if more > 0 and not self._memory.has_room(self._owner, self.held, more):
+            self.take(more)
+
+    def hold(self, size: int) -> None:
+        """Hold so many bytes instead: what became of the body. Raises BodyMemoryFullError."""
+        self._give_back()
+        self.take(size)
+        self.check()
+
+    def hold_parsed(self, body_bytes: int, more_bytes: int) -> None:
+        """
+        Hold a body and what it takes while it is parsed. Raises BodyMemoryFullError.
+
+        No more is charged than one address may always have: a body that is allowed fits where nothing
+        else is held, however small the budget was made.
+        """
+        self.hold(max(body_bytes, min(body_bytes + more_bytes, int(self._memory.capacity * ADDRESS_SHARE))))
+
+    def fail(self, err: GatewayError) -> None:
+        """Refuse from now on, and give all back."""
+        self.error = err
+        self._give_back()
+
+    def check(self) -> None:
+        """Raise why the body cannot be read, if so."""
+        if self.error is not None:
+            raise self.error
+
+    def release(self) -> None:
+        """Give all back, for good."""
+        self.fail(_RELEASED)
+        if self.on_release is not None:
+            self.on_release()
+            self.on_release = None
+
+    def _add(self, size: int) -> None:
+        self._memory.add(self._owner, size)
+        self.held += size
+
+    def _give_back(self) -> None:
+        self._add(-self.held)
+
+
+class Leased:
+    """Wraps an application: every request has a lease, and loses it when it ends."""
+
+    def __init__(self, app: ASGIApp, memory: BodyMemory) -> None:
+        """Wrap an application. The connection may have put a lease there before."""
+        self._app = app
+        self._memory = memory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        lease: Lease = scope.setdefault(LEASE, Lease(self._memory))
+        if scope["client"]:
+            lease.belong_to(crowd_of(scope["client"][0]))
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            lease.release()

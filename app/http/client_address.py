@@ -1,0 +1,87 @@
+"""
+Whose a request is: the address of the client, also behind load balancers.
+
+Anybody can write an X-Forwarded-For header. It counts only on connections from proxies that the
+operator trusts, and is read from its end, where the nearest proxy wrote: the first address that is
+not a trusted proxy itself is the client's.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+
+from app.config import Network
+
+Address = IPv4Address | IPv6Address
+
+HEADERS_CACHED = 4096
+
+FORWARDED_BYTES_MAX = 512
+"""What is read, and kept, of an X-Forwarded-For, from its end: a dozen proxies with IPv6 addresses."""
+
+IPV6_PREFIX = 64
+"""One client of the Internet has at least so large a network of its own to choose addresses from."""
+
+
+class TrustedProxies:
+    """Finds the client's address."""
+
+    def __init__(self, networks: Iterable[Network]) -> None:
+        """Take the networks whose X-Forwarded-For counts."""
+        self._networks = tuple(networks)
+        self._client = lru_cache(HEADERS_CACHED)(self._last_untrusted)
+
+    def are_trusted(self, peer: str) -> bool:
+        """Whether a connection from there may say whose its requests are."""
+        address = _parse(peer)
+        return address is not None and self._is_trusted(address)
+
+    def client_of(self, peer: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """
+        Return the address of the client of one request on a trusted connection.
+
+        Args:
+            peer: the trusted proxy's own address, and the answer if the header says nothing usable.
+            headers: of the request, names in lower case.
+        """
+        forwarded = b",".join(value for name, value in headers if name == b"x-forwarded-for")
+        if len(forwarded) > FORWARDED_BYTES_MAX:
+            forwarded = forwarded[-FORWARDED_BYTES_MAX:].partition(b",")[2]
+        return self._client(peer, forwarded) if forwarded else peer
+
+    def _last_untrusted(self, peer: str, forwarded: bytes) -> str:
+        found = peer
+        for part in reversed(forwarded.split(b",")):
+            address = _parse(part.decode("ascii", "replace"))
+            if address is None:
+                break  # what stands before it was not written by a proxy that writes addresses
+            found = str(address)
+            if not self._is_trusted(address):
+                break
+        return found
+
+    def _is_trusted(self, address: Address) -> bool:
+        return any(address in network for network in self._networks)
+
+
+def crowd_of(address: str) -> str:
+    """Return what limits per address count by: an IPv4 address, or the network of an IPv6 one."""
+    parsed = _parse(address)
+    if isinstance(parsed, IPv6Address):
+        return str(IPv6Network((parsed, IPV6_PREFIX), strict=False))
+    return address
+
+
+def _parse(text: str) -> Address | None:
+    """Return an address, with or without brackets and port; IPv4 in IPv6 is IPv4."""
+    text = text.strip().strip('"')
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address

@@ -1,0 +1,196 @@
+"""
+Counts the connections of a port and decides who has to go when there are too many.
+
+A connection on which nothing is asked costs its owner nothing, so it is the first to make room: a
+crowd of idle sockets cannot keep out clients that send. Where that is not enough, an address with
+more than its share loses the requests that it is slowest to send, or whose answers it does not read.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from app.http.client_address import crowd_of
+
+REFUSED_MAX = 256
+"""Connections beyond the limit that are told so, or still end; of any more the oldest are aborted."""
+
+SHARE = 1 / 16
+"""
+The part of all connections that one address may keep once there are no others to be had: 1,024 of
+the default. A company's NAT has fewer at work at once; a load balancer is a trusted proxy.
+"""
+
+
+class Evictable(Protocol):
+    """A connection as the register sees it."""
+
+    def evict(self) -> None:
+        """Make room: at once, or within moments after a last answer."""
+
+
+@dataclass(slots=True, eq=False)
+class Crowd:
+    """The connections of one address, those longest in their state first."""
+
+    name: str | None
+    count: int = 0
+    idle: dict[Evictable, None] = field(default_factory=dict)
+    waiting: dict[Evictable, None] = field(default_factory=dict)  # for their client, amid a request
+
+
+class Connections:
+    """All connections of one port."""
+
+    def __init__(
+        self, *, connections_max: int, per_address_max: int | None, refused_max: int = REFUSED_MAX
+    ) -> None:
+        """Take the limits; None is none."""
+        self.connections_max = connections_max
+        self._per_address_max = per_address_max
+        self._sockets_max = connections_max + refused_max
+        self._share = max(1, int(connections_max * SHARE))
+        self._slots: dict[Evictable, Crowd] = {}
+        self._idle: dict[Evictable, None] = {}  # longest idle first
+        self._leaving: dict[Evictable, None] = {}  # without a slot: refused, evicted or closing
+        self._crowds: dict[str | None, Crowd] = {}
+        self._greedy: dict[str | None, Crowd] = {}  # those over the share: a few at most
+        self.open = 0
+        self.evicted = 0
+        self.refused = 0
+
+    @property
+    def idle(self) -> int:
+        """How many have no request at the moment."""
+        return len(self._idle)
+
+    def enter(self, connection: Evictable, address: str | None) -> bool:
+        """
+        Count a new connection, an idle one at first; false if its requests have to be refused.
+
+        Args:
+            connection: the new one.
+            address: whom it counts for; None for a trusted proxy, which is nobody's share.
+        """
+        self.open += 1
+        crowd = self._join(address)
+        has_room = self._is_within_limit(crowd) and self._has_slot(crowd)
+        if has_room:
+            self._slots[connection] = crowd
+            self.rest(connection)
+        else:
+            self.refused += 1
+            self._part(crowd)
+            self._leaving[connection] = None
+        if self.open > self._sockets_max:
+            self._abort_oldest()
+        return has_room
+
+    def leave(self, connection: Evictable) -> None:
+        """Count a connection no more."""
+        self.open -= 1
+        self._leaving.pop(connection, None)
+        self._free_slot(connection)
+
+    def close(self, connection: Evictable) -> None:
+        """Give the slot of a connection that is about to end to others."""
+        self._free_slot(connection)
+        self._leaving[connection] = None
+
+    def busy(self, connection: Evictable) -> None:
+        """The gateway works on a request of the connection."""
+        crowd = self._slots.get(connection)
+        if crowd is not None:
+            self._idle.pop(connection, None)
+            crowd.idle.pop(connection, None)
+            if crowd.waiting:
+                crowd.waiting.pop(connection, None)
+
+    def wait(self, connection: Evictable) -> None:
+        """A busy connection waits for its client: for the rest of a body, or for it to read."""
+        crowd = self._slots.get(connection)
+        if crowd is not None and connection not in crowd.idle:
+            crowd.waiting[connection] = None
+
+    def rest(self, connection: Evictable) -> None:
+        """Everything asked on the connection has been answered."""
+        crowd = self._slots.get(connection)
+        if crowd is not None:
+            if crowd.waiting:
+                crowd.waiting.pop(connection, None)
+            crowd.idle[connection] = None
+            self._idle[connection] = None
+
+    def enter_crowd(self, address: str) -> bool:
+        """
+        Count one request of an address behind a trusted proxy; false if that is one too many.
+
+        Each call, whatever it returns, is undone by leave_crowd.
+        """
+        if self._per_address_max is None:
+            return True
+        has_room = self._is_within_limit(self._join(address))
+        if not has_room:
+            self.refused += 1
+        return has_room
+
+    def leave_crowd(self, address: str) -> None:
+        """Undo one enter_crowd."""
+        if self._per_address_max is not None:
+            self._part(self._crowds[crowd_of(address)])
+
+    def _is_within_limit(self, crowd: Crowd) -> bool:
+        return self._per_address_max is None or crowd.name is None or crowd.count <= self._per_address_max
+
+    def _has_slot(self, crowd: Crowd) -> bool:
+        """Whether there is a slot for a newcomer, made if necessary."""
+        if len(self._slots) < self.connections_max:
+            return True
+        greediest = max(self._greedy.values(), key=lambda greedy: greedy.count, default=None)
+        if greediest is None:
+            victim = _first(self._idle)
+        elif greediest is crowd:  # which makes room for itself only
+            victim = _first(crowd.idle)
+        else:
+            victim = _first(greediest.idle) or _first(greediest.waiting) or _first(self._idle)
+        if victim is None:
+            return False
+        self.evicted += 1
+        self.close(victim)
+        victim.evict()
+        return True
+
+    def _abort_oldest(self) -> None:
+        oldest = _first(self._leaving)
+        if oldest is not None:
+            del self._leaving[oldest]
+            oldest.evict()
+
+    def _join(self, address: str | None) -> Crowd:
+        name = None if address is None else crowd_of(address)
+        crowd = self._crowds.get(name)
+        if crowd is None:
+            crowd = self._crowds[name] = Crowd(name)
+        crowd.count += 1
+        if crowd.count > self._share and name is not None:
+            self._greedy[name] = crowd
+        return crowd
+
+    def _part(self, crowd: Crowd) -> None:
+        crowd.count -= 1
+        if crowd.count <= self._share:
+            self._greedy.pop(crowd.name, None)
+        if crowd.count == 0:
+            del self._crowds[crowd.name]
+
+    def _free_slot(self, connection: Evictable) -> None:
+        crowd = self._slots.pop(connection, None)
+        if crowd is not None:
+            self._idle.pop(connection, None)
+            crowd.idle.pop(connection, None)
+            crowd.waiting.pop(connection, None)
+            self._part(crowd)
+
+
+def _first(connections: Iterable[Evictable]) -> Evictable | None:
+    return next(iter(connections), None)

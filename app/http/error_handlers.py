@@ -1,0 +1,29 @@
+"""Answers every error of an application with a problem."""
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from app.http.problems import Problems
+from app.http.request_hook import CLIENT_LEFT
+from dedupe.errors import GatewayError
+
+
+def add_error_handlers(app: FastAPI, problems: Problems) -> None:
+    """Answer every error with a problem, the framework's own included."""
+
+    @app.exception_handler(GatewayError)
+    async def answer_error(request: Request, err: GatewayError) -> Response:
+        return problems.answer(err, request.scope)
+
+    @app.exception_handler(HTTPException)
+    async def answer_http_error(request: Request, err: HTTPException) -> Response:
+        return problems.http(err, request.scope)
+
+    @app.exception_handler(ClientDisconnect)
+    async def answer_nobody(_request: Request, _err: ClientDisconnect) -> Response:
+        return Response(status_code=CLIENT_LEFT)
+
+    @app.exception_handler(Exception)
+    async def answer_unforeseen(request: Request, err: Exception) -> Response:
+        return problems.unforeseen(err, request.scope.get("gateway.request_id"))

@@ -1,0 +1,68 @@
+"""What all connections of one port share: their limits, and how a request is refused that nobody can read."""
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.server import ServerState
+
+from app.http.body_memory import BodyMemory
+from app.http.client_address import TrustedProxies
+from app.http.connections import Connections
+from app.http.cors import origin_headers
+from app.http.problems import Problems
+from app.http.request_metrics import RequestMetrics
+from dedupe.errors import GatewayError
+
+MALFORMED = "malformed"
+"""The route of requests that could not be parsed, in metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of one connection; app.config.settings documents each."""
+
+    head_bytes_max: int
+    head_timeout_s: float
+    body_timeout_s: float
+    send_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """What all connections of one port share."""
+
+    limits: ConnectionLimits
+    connections: Connections
+    memory: BodyMemory
+    proxies: TrustedProxies
+    problems: Problems
+    metrics: RequestMetrics
+    refuse: ASGIApp
+    """Answers the requests of a connection that is one too many."""
+
+    def last_words(
+        self, err: GatewayError, headers: Iterable[tuple[bytes, bytes]], state: ServerState
+    ) -> bytes:
+        """
+        Return the whole answer to a request that could not be parsed, and count it.
+
+        Args:
+            err: what is wrong with it.
+            headers: those that were understood.
+            state: the server's, for the headers of all its answers.
+        """
+        answer = self.problems.answer(err)
+        self.metrics.observe(MALFORMED, answer.status_code, 0.0)
+        origin = next((value for name, value in headers if name == b"origin"), b"")
+        answered = [
+            *state.default_headers,
+            *answer.raw_headers,
+            *origin_headers(origin),
+            (b"gateway-request-id", secrets.token_hex(8).encode()),
+            (b"connection", b"close"),
+        ]
+        lines = [b"%b: %b\r\n" % header for header in answered]
+        return b"".join([STATUS_LINE[answer.status_code], *lines, b"\r\n", bytes(answer.body)])

@@ -1,0 +1,174 @@
+"""
+Problems: the one table from error code to HTTP answer.
+
+An error's body is a JSON object with `code` and `message`, never anything else: some SDKs retry a
+400 whose body lacks either. Size limits are 400 as well, the only status on which every SDK gives
+up. The texts are constant: nothing of a request, a topic or an exception gets into an answer.
+"""
+
+import math
+import random
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import NamedTuple
+
+import orjson
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Scope
+
+from app.http.errors import BodyTimeoutError, QuotaExceededError, TooManyConnectionsError
+from app.http.refusal_log import RefusalLog
+from dedupe.errors import GatewayError, RetriableError
+
+
+class Problem(NamedTuple):
+    """How one error code is answered."""
+
+    status: int
+    message: str
+
+
+QUOTA_WAIT_MAX_S = 240
+"""A quarter of jitter on top makes 300 s, the longest `Retry-After` that SDKs keep to."""
+
+BAD_REQUEST, UNAVAILABLE = HTTPStatus.BAD_REQUEST.value, HTTPStatus.SERVICE_UNAVAILABLE.value
+
+PROBLEMS: dict[str, Problem] = {
+    "bad_request": Problem(BAD_REQUEST, "the request cannot be understood"),
+    "head_too_large": Problem(BAD_REQUEST, "the request line and headers are larger than allowed"),
+    "body_too_large": Problem(BAD_REQUEST, "the body is larger than allowed"),
+    "body_not_decompressable": Problem(BAD_REQUEST, "the body is not what its Content-Encoding says"),
+    "unsupported_encoding": Problem(BAD_REQUEST, "the Content-Encoding must be gzip, deflate or absent"),
+    "body_too_complex": Problem(
+        BAD_REQUEST,
+        "the body has more than 600,000 colons and opening brackets, or one event in it, or a body whose "
+        "write key does not stand in the head, has more than 60,000, or 500,000 commas",
+    ),
+    "invalid_json": Problem(BAD_REQUEST, "the body is not JSON"),
+    "batch_missing": Problem(BAD_REQUEST, "the body holds no event and no batch of events"),
+    "too_many_events": Problem(BAD_REQUEST, "the request has more events than allowed"),
+    "request_too_large": Problem(
+        BAD_REQUEST, "the events with the batch-level fields merged in are larger than allowed"
+    ),
+    "idempotency_key_invalid": Problem(BAD_REQUEST, "Idempotency-Key must have 1 to 255 bytes"),
+    "fingerprints_invalid": Problem(
+        BAD_REQUEST, "Gateway-Fingerprints must have 16 hex digits for each event, separated by commas"
+    ),
+    "write_key_missing": Problem(
+        BAD_REQUEST,
+        "the request has no write key: it may be the user name of Basic authorization, X-Write-Key, or "
+        "writeKey in the query, at the body's top level or in the first event",
+    ),
+    "invalid_write_key": Problem(HTTPStatus.UNAUTHORIZED, "the write key is unknown or disabled"),
+    "scope_missing": Problem(
+        HTTPStatus.FORBIDDEN,
+        "the write key may not do this: Gateway-Fingerprints needs a key whose scopes include replay, "
+        "all else one whose scopes include ingest",
+    ),
+    "not_found": Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path"),
+    "method_not_allowed": Problem(HTTPStatus.METHOD_NOT_ALLOWED, "this path does not know this method"),
+    "quota_exceeded": Problem(HTTPStatus.TOO_MANY_REQUESTS, "the write key has used up its quota"),
+    "overloaded": Problem(HTTPStatus.TOO_MANY_REQUESTS, "too many events are waiting; nothing was taken"),
+    "unavailable": Problem(UNAVAILABLE, "try again; retries with the same ids are harmless"),
+    "lane_not_active": Problem(UNAVAILABLE, "part of the gateway does not serve now; try again"),
+    "disk_full": Problem(UNAVAILABLE, "the gateway is short of disk space; try again"),
+    "deadline_exceeded": Problem(UNAVAILABLE, "no verdict in time; retry with the same ids to learn it"),
+    "not_appended": Problem(UNAVAILABLE, "the log did not take the events; try again"),
+    "outcome_unknown": Problem(UNAVAILABLE, "the outcome is unknown; retry with the same ids to learn it"),
+    "fenced": Problem(UNAVAILABLE, "another gateway took over; try again"),
+    "index_unavailable": Problem(UNAVAILABLE, "the dedupe index cannot be used now; try again"),
+    "body_timeout": Problem(UNAVAILABLE, "the body did not arrive in time; try again"),
+    "body_incomplete": Problem(UNAVAILABLE, "the body ended early; try again"),
+    "memory_full": Problem(UNAVAILABLE, "too many large requests at once; try again"),
+    "too_many_connections": Problem(UNAVAILABLE, "too many connections; try again"),
+    "internal": Problem(UNAVAILABLE, "something went wrong; retries with the same ids are harmless"),
+}
+
+_CODES_BY_STATUS = {
+    HTTPStatus.NOT_FOUND.value: "not_found",
+    HTTPStatus.METHOD_NOT_ALLOWED.value: "method_not_allowed",
+}
+
+log = structlog.get_logger(__name__)
+
+
+class Problems:
+    """Turns errors into answers."""
+
+    def __init__(
+        self,
+        *,
+        retry_after_max: int,
+        dice: random.Random,
+        figures: Mapping[str, str] | None = None,
+        refusals: RefusalLog | None = None,
+    ) -> None:
+        """
+        Take how answers are made.
+
+        Args:
+            retry_after_max: the largest Retry-After in seconds.
+            dice: what jitters it.
+            figures: by code, the limit that a client ran into, where the error does not say.
+            refusals: where they are logged.
+        """
+        self._retry_after_max = retry_after_max
+        self._dice = dice
+        self._figures = figures or {}
+        self._refusals = refusals or RefusalLog()
+
+    def answer(self, err: GatewayError, scope: Scope | None = None) -> Response:
+        """Answer an error that was raised on purpose; `scope` is that of its request."""
+        if err.code not in PROBLEMS:
+            return self.unforeseen(err, (scope or {}).get("gateway.request_id"))
+        headers = {}
+        if isinstance(err, BodyTimeoutError | TooManyConnectionsError):
+            headers["Connection"] = "close"
+        if isinstance(err, QuotaExceededError):
+            headers["Retry-After"] = str(self._after_quota(err.wait_s))
+        self.note(err, scope)
+        return self._response(err.code, headers, self._told(err))
+
+    def note(self, err: GatewayError, scope: Scope | None) -> None:
+        """Log an error that was raised on purpose, now and then; `scope` is that of its request."""
+        status = PROBLEMS[err.code].status if err.code in PROBLEMS else UNAVAILABLE
+        self._refusals.note(err.code, status, told=self._told(err), scope=scope)
+
+    def http(self, err: HTTPException, scope: Scope | None = None) -> Response:
+        """Answer what the framework refuses by itself, such as an unknown path."""
+        code = _CODES_BY_STATUS.get(err.status_code, "bad_request")
+        self._refusals.note(code, PROBLEMS[code].status, told="", scope=scope)
+        return self._response(code, err.headers or {})
+
+    def unforeseen(self, err: BaseException, request_id: str | None) -> Response:
+        """Answer what nobody foresaw, and log it with the request's id."""
+        log.error("unforeseen error", request_id=request_id, exc_info=err)
+        return self._response("internal", {})
+
+    def _told(self, err: GatewayError) -> str:
+        return err.told or self._figures.get(err.code, "")
+
+    def _after_quota(self, wait_s: float) -> int:
+        """Return when the request would pass, and up to a quarter later: not all at once."""
+        seconds = max(1, math.ceil(min(wait_s, QUOTA_WAIT_MAX_S)))
+        return seconds + self._dice.randint(0, max(1, seconds // 4))
+
+    def _response(self, code: str, headers: Mapping[str, str], told: str = "") -> Response:
+        problem = PROBLEMS[code]
+        message = f"{problem.message} ({told})" if told else problem.message
+        response = Response(
+            orjson.dumps({"code": code, "message": message}),
+            problem.status,
+            headers,
+            media_type="application/json",
+        )
+        if problem.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+            response.headers.setdefault("Retry-After", str(self._dice.randint(1, self._retry_after_max)))
+        return response
+
+
+def has_answer(kind: type[GatewayError]) -> bool:
+    """Whether errors of this kind may reach a client at all, so that the table must know them."""
+    return issubclass(kind, RetriableError) or kind.code in PROBLEMS

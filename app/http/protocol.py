@@ -1,0 +1,400 @@
+"""
+One connection of a port: uvicorn's httptools protocol with the limits that it lacks.
+
+It is the one place that sees a connection before its requests. It bounds heads, bodies as they
+arrive, pipelines and waits, and sees to it that whatever begins like a request is answered as the
+contract says: a head that does not come in time ends the connection, since no request exists yet;
+everything after a complete head gets an answer, malformed requests included.
+
+Bytes that a client leaves unread in the kernel's buffers are the listener's (app.process.life.bind); here
+are those that the kernel does not take any more.
+"""
+
+import asyncio
+from typing import Any, cast
+
+import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from app.http.body_memory import LEASE, Lease
+from app.http.errors import BodyIncompleteError, HeadTooLargeError, RequestError, TooManyConnectionsError
+from app.http.head import HEADERS_MAX, check_head, size_of, without_offer
+from app.http.port import Port
+from app.http.request_cycle import RequestTransport, closing_unless_continued, drop, lease_of
+from dedupe.errors import GatewayError, LaneSaturatedError
+
+PIPELINE_MAX = 100
+"""Requests that may wait behind the one that is answered. SDKs and browsers send none."""
+
+FRAMING_BYTES_MAX = 64 * 1024
+"""
+What chunk sizes and extensions may take on the wire beyond as many bytes as the body. Without a
+bound, chunks of one byte would cost 6 times their bytes and thousands of callbacks a read.
+"""
+
+LINGER_S = 2.0
+"""How long a client that still sends has to read the last answer before it loses the connection."""
+
+LAST_LOOK_S = 0.05
+"""Long enough for one look at all sockets; timers that are due come before it."""
+
+
+class EdgeProtocol(HttpToolsProtocol):
+    """See the module."""
+
+    def __init__(self, *, port: Port, **of_uvicorn: Any) -> None:
+        """Take what the connections share, and what uvicorn gives to each."""
+        super().__init__(**of_uvicorn)
+        self._port = port
+        self._limits = port.limits
+        self._deadline: asyncio.TimerHandle | None = None
+        self._send_deadline: asyncio.TimerHandle | None = None
+        self._client_app = self.app
+        self._is_proxied = False
+        self._is_refused = False  # the connection is one too many
+        self._is_waiting = False  # for the rest of a body
+        self._is_deaf = False  # what still arrives is thrown away
+        self._last_words: GatewayError | None = None  # to be said once everything else is answered
+        self._fault: GatewayError | None = None  # why a parser callback stopped the parser
+        self._is_in_head = False
+        self._is_offer = False  # of another protocol, which is passed over
+        self._is_answering = False
+        self._running: RequestResponseCycle | None = None  # the request that is answered
+        self._lease = Lease(port.memory)  # of the newest request
+        self._is_fresh = False  # what is read now begins with a head
+        self._read_bytes = 0
+        self._head_bytes = 0  # of the reads that a head stands in, at most its own
+        self._shared_bytes = 0  # of those, of the first one if something else stands in it too
+        self._trailer_bytes = 0  # since the last byte of the body
+        self._wire_bytes = self._body_bytes = 0
+
+    # ---- the connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a new connection, or prepare to refuse its requests."""
+        super().connection_made(transport)
+        self._request_transport = RequestTransport(self)
+        if self.client is not None:  # IPv4 on an IPv6 socket is IPv4
+            self.client = (self.client[0].removeprefix("::ffff:"), self.client[1])
+        peer = self.client[0] if self.client else ""
+        self._is_proxied = self._port.proxies.are_trusted(peer)
+        self._is_refused = not self._port.connections.enter(self, None if self._is_proxied else peer)
+        if self._is_refused:
+            self.app = cast(Any, self._port.refuse)
+        self._arm(self._limits.head_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection, and tell the request that is answered."""
+        self._port.connections.leave(self)
+        self._disarm()
+        if self._send_deadline is not None:
+            self._send_deadline.cancel()
+        self._drop_pipeline()
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        super().connection_lost(exc)
+        self._request_transport.release()
+        self._running = self._fault = None
+
+    def evict(self) -> None:
+        """Make room for others."""
+        if self._is_deaf or self._is_refused or self.flow.write_paused:
+            self.transport.abort()
+        elif self._is_answering and self._is_reading_body:
+            self._refuse(TooManyConnectionsError())
+        else:
+            self._end(LAST_LOOK_S)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection of a client that ended its side until what it asked is answered."""
+        if not self._is_answering:
+            return False
+        if not self._is_deaf:
+            self._is_deaf = True
+            if self.cycle.more_body:
+                self._refuse(BodyIncompleteError())
+        return True
+
+    def pause_writing(self) -> None:
+        """Give a client that does not read its answers some time, and no more."""
+        super().pause_writing()
+        self._port.connections.wait(self)
+        self._send_deadline = self.loop.call_later(self._limits.send_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """See pause_writing."""
+        super().resume_writing()
+        if self._is_answering:
+            self._port.connections.busy(self)
+        if self._send_deadline is not None:
+            self._send_deadline.cancel()
+            self._send_deadline = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Override uvicorn's: a client that does not read must not keep the connection either."""
+        self._end(LINGER_S)
+
+    def _end(self, within_s: float) -> None:
+        """Close the connection once what is written is sent, at the latest after so long."""
+        self._is_deaf = True
+        self._port.connections.close(self)
+        self._disarm()
+        self.transport.close()
+        self._deadline = self.loop.call_later(within_s, self.transport.abort)
+
+    # ---- reading
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came; see to it that something is due by some time."""
+        self._unset_keepalive_if_required()
+        if self._is_deaf:
+            return
+        is_in_body = self._is_reading_body
+        self._is_fresh = not (self._is_in_head or is_in_body)
+        self._read_bytes = len(data)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+        else:
+            self._wire_bytes += len(data)
+        if is_in_body:
+            self._trailer_bytes += len(data)
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self._refuse(self._fault or RequestError())
+            return
+        self._check_progress()
+
+    def _check_progress(self) -> None:
+        """Refuse what takes too many bytes; give the rest of a request its time."""
+        if max(self._trailer_bytes, self._head_bytes_seen()) > self._limits.head_bytes_max:
+            self._refuse(HeadTooLargeError())
+        elif self._wire_bytes > 2 * self._body_bytes + FRAMING_BYTES_MAX:
+            self._refuse(RequestError())
+        elif self._is_answering:
+            if self._is_reading_body:
+                self._is_waiting = True
+                self._port.connections.wait(self)
+        elif self._deadline is None and self.timeout_keep_alive_task is None:
+            self._await_rest()
+
+    def _head_bytes_seen(self) -> int:
+        """Return how large an unfinished head is at least."""
+        if not self._is_in_head:
+            return 0
+        own_bytes = self._head_bytes - self._shared_bytes  # the first read may hold more of it
+        return max(own_bytes, size_of(self.url, self.headers)) if self._shared_bytes else own_bytes
+
+    def _await_rest(self) -> None:
+        """Close the connection if the head, or the rest of a body that nobody reads, is not here in time."""
+        self._arm(self._limits.body_timeout_s if self._is_reading_body else self._limits.head_timeout_s)
+
+    def _feed(self, data: bytes) -> None:
+        """
+        Parse; a request that offers another protocol is an ordinary one, and so is what follows it.
+
+        The parser would take its body for the other protocol's first bytes, so it is parsed again.
+        Some clients offer HTTP/2 with each first request.
+        """
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                data = data[offer.args[0] :]
+                if self._is_offer:
+                    method, version = self.parser.get_method(), self.parser.get_http_version()
+                    data = without_offer(method, version, self.url, self.headers) + data
+                    self._is_offer = False
+                    self.parser = httptools.HttpRequestParser(self)
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def on_message_begin(self) -> None:
+        """Begin a head."""
+        super().on_message_begin()
+        self._is_in_head = True
+        self._head_bytes = self._read_bytes
+        self._shared_bytes = 0 if self._is_fresh else self._read_bytes
+        self._is_fresh = False
+        self._wire_bytes = self._body_bytes = self._trailer_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Override uvicorn's: trailers are no headers, and thrown away."""
+        if self._is_in_head:
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
+            if len(self.headers) > HEADERS_MAX:  # now, since each takes 20 times its bytes
+                self._fault = HeadTooLargeError(told=f"more than {HEADERS_MAX} fields")
+                raise self._fault
+
+    def on_headers_complete(self) -> None:
+        """Check a complete head, and hand it to the application."""
+        self._check_head()
+        self._is_offer = self.parser.should_upgrade()
+        if self._is_offer:
+            return
+        self._is_in_head = False
+        self._disarm()
+        self._unset_keepalive_if_required()
+        lease = self._lease = Lease(self._port.memory)
+        if self._is_proxied:
+            self._find_client(lease)
+        self.scope[LEASE] = lease  # type: ignore[literal-required]
+        self._port.connections.busy(self)
+        try:
+            super().on_headers_complete()
+        except BaseException:
+            lease.release()
+            raise
+        self._is_answering = True
+        self.cycle.transport = cast(asyncio.Transport, self._request_transport)
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a piece of the body if the budget has room for it."""
+        self._body_bytes += len(body)
+        self._trailer_bytes = 0
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        if self._lease.take(len(body)):
+            cycle.body += body
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+        else:
+            cycle.body = bytearray()
+        cycle.message_event.set()
+
+    def on_message_complete(self) -> None:
+        """Tell the request that its body is whole; if it was answered before, rest."""
+        if self._is_offer:
+            return
+        cycle = self.cycle
+        cycle.more_body = False
+        cycle.message_event.set()
+        self._trailer_bytes = 0
+        if self._is_waiting and self._is_answering:
+            self._port.connections.busy(self)
+        self._is_waiting = False
+        if cycle.response_complete:
+            self._disarm()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def _check_head(self) -> None:
+        """Raise what stops the parser if a head is not as it must be, or one too many."""
+        try:
+            size_max = self._limits.head_bytes_max
+            if self._head_bytes > size_max and size_of(self.url, self.headers) > size_max:
+                raise HeadTooLargeError
+            check_head(self.parser.get_method(), self.parser.get_http_version(), self.url, self.headers)
+            if len(self.pipeline) >= PIPELINE_MAX:
+                raise LaneSaturatedError("too many requests wait on one connection")
+        except GatewayError as err:
+            self._fault = err
+            raise
+
+    def _find_client(self, lease: Lease) -> None:
+        """Set whose a request behind a trusted proxy is, and refuse it where that is one too many."""
+        assert self.client is not None
+        address = self._port.proxies.client_of(self.client[0], self.headers)
+        self.scope["client"] = (address, 0)
+        connections = self._port.connections
+        is_served = connections.enter_crowd(address) and not self._is_refused
+        lease.on_release = lambda: connections.leave_crowd(address)
+        self.app = self._client_app if is_served else cast(Any, self._port.refuse)
+
+    @property
+    def _newest(self) -> RequestResponseCycle | None:  # its head came last; None before the first
+        return self.cycle
+
+    @property
+    def _is_reading_body(self) -> bool:
+        return self._newest is not None and self._newest.more_body
+
+    # ---- answering
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        if cycle.waiting_for_100_continue:
+            app = closing_unless_continued(cycle, app)
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, or rest, or say the last words."""
+        self._is_answering = bool(self.pipeline)
+        if self._is_deaf and not self.pipeline:
+            self.server_state.total_requests += 1
+            self._say_last_words()
+            return
+        super().on_response_complete()
+        if not self.transport.is_closing() and not self._is_answering:
+            self._port.connections.rest(self)
+            if self._is_in_head or self._is_reading_body:
+                self._unset_keepalive_if_required()
+                self._await_rest()
+
+    def _refuse(self, err: GatewayError) -> None:
+        """Answer a request that cannot be parsed, after those before it; then end the connection."""
+        self._is_deaf = True
+        self._disarm()
+        cycle = self._newest
+        if cycle is None or not cycle.more_body:
+            self._last_words = err
+        elif cycle.response_complete:
+            self._last_words = None
+        elif any(cycle is waiting for waiting, _ in self.pipeline):
+            self.pipeline.popleft()
+            lease_of(cycle).release()
+            self._last_words = err
+        else:
+            cycle.keep_alive = False
+            lease_of(cycle).fail(err)
+            cycle.message_event.set()
+            return
+        if not self._is_answering:
+            self._say_last_words()
+
+    def _say_last_words(self) -> None:
+        if self._last_words is not None:
+            headers = self.headers or ()
+            self.transport.write(self._port.last_words(self._last_words, headers, self.server_state))
+            self._last_words = None
+        self.linger()
+
+    def linger(self) -> None:
+        """Close the connection, but not before a client that still sends could read its answer."""
+        self._is_deaf = True
+        self._drop_pipeline()
+        if self.transport.is_closing():
+            return
+        if self._newest is not None and not self._is_reading_body and not self._is_in_head:
+            self._end(self._limits.send_timeout_s)
+            return
+        self._port.connections.close(self)
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._disarm()
+        self._arm(LINGER_S)
+
+    def _drop_pipeline(self) -> None:
+        """Forget the requests that were never started, and give back what they hold."""
+        while self.pipeline:
+            drop(self.pipeline.pop()[0])
+
+    def _arm(self, timeout_s: float) -> None:
+        """Close the connection if nothing disarms it in time."""
+        self._deadline = self.loop.call_later(timeout_s, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        """Look once more: what a busy process has not read yet has come in time."""
+        self._deadline = self.loop.call_later(LAST_LOOK_S, self.timeout_keep_alive_handler)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

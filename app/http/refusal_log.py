@@ -1,0 +1,63 @@
+"""
+The log of refused requests: one line a code and interval, however many there are.
+
+A line says what a person needs to find the request and its sender: the id that its answer carried, the
+path, the source. Of a path only words that the gateway knows are told: others may be anybody's secret.
+"""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import structlog
+from starlette.types import Scope
+
+INTERVAL_S = 10.0
+SEGMENTS_MAX = 8
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Code:
+    """What was logged of one code."""
+
+    next_at: float = 0.0
+    unlogged: int = 0
+
+
+class RefusalLog:
+    """Remembers for each code when it was logged last."""
+
+    def __init__(
+        self, path_words: Collection[str] = (), *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Take the words of paths that are nobody's secret, and a clock in seconds."""
+        self._path_words = frozenset(path_words) | {""}
+        self._clock = clock
+        self._codes: dict[str, _Code] = {}
+
+    def note(self, code: str, status: int, *, told: str, scope: Scope | None) -> None:
+        """Log a refusal, or count it for the code's next line; without a scope it never became a request."""
+        entry = self._codes.setdefault(code, _Code())
+        now = self._clock()
+        if now < entry.next_at:
+            entry.unlogged += 1
+            return
+        scope = scope or {}
+        report = log.info if status < 500 else log.warning
+        report(
+            "request refused",
+            code=code,
+            status=int(status),
+            told=told,
+            request_id=scope.get("gateway.request_id"),
+            path=self._known_words(scope.get("path", "")),
+            source=scope.get("gateway.source"),
+            more_since_last_line=entry.unlogged,
+        )
+        entry.next_at, entry.unlogged = now + INTERVAL_S, 0
+
+    def _known_words(self, path: str) -> str:
+        segments = path.split("/")[: SEGMENTS_MAX + 1]
+        return "/".join(segment if segment in self._path_words else "*" for segment in segments)

@@ -1,0 +1,39 @@
+"""
+Advice, in development only: what is stored as it was sent, but surely meant otherwise.
+
+It follows from the request alone, so the answers to a retry stay the same bytes. It names no word of
+an event but its place.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from app.ingest.identify import Arrival
+from app.ingest.routes.paths import TYPES
+
+ADVICE_MAX = 20
+"""Of one answer; the first ones show what is wrong with all."""
+
+NO_ID = "it has no messageId: a retry of the request would be stored again (or send an Idempotency-Key)"
+UNKNOWN_TYPE = f"its type is none of {', '.join(TYPES)}"
+NO_NAME = "it is a track without the name of its event, in `event`"
+
+
+def advice_on(items: Sequence[object], arrival: Arrival) -> list[dict[str, object]]:
+    """Return what is to be said of a request's items, by their places."""
+    found: list[dict[str, object]] = []
+    for index, item in enumerate(items):
+        if type(item) is dict:
+            found += [{"index": index, "message": message} for message in _messages(item, arrival)]
+        if len(found) >= ADVICE_MAX:
+            break
+    return found[:ADVICE_MAX]
+
+
+def _messages(item: dict[str, object], arrival: Arrival) -> Iterator[str]:
+    event_type = item.get("type")
+    if item.get("messageId") is None and arrival.idempotency_key is None:
+        yield NO_ID
+    if event_type is not None and event_type not in TYPES:
+        yield UNKNOWN_TYPE
+    if (arrival.default_type if event_type is None else event_type) == "track" and not item.get("event"):
+        yield NO_NAME

@@ -1,0 +1,383 @@
+"""
+Identify: turns the items of a request into events, or into quarantine events with a reason.
+
+An event's identity and fingerprint come from the event exactly as it was sent; what the batch adds
+(context, integrations, sentAt) and what the gateway adds (type, receivedAt, an id where there is
+none) goes into the record's value only. One bad item never harms the others.
+
+This runs for every event: an event to which nothing has to be merged is serialised once, and its
+canonical bytes serve as fingerprint input and as the beginning of the value.
+
+routes.post_events -> **Identifier.identify**, Router.submit -> Lane.submit -> admit -> PartitionLog.append
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import orjson
+
+from app.http import RequestTooLargeError
+from app.ingest.deep_json import dumps_any, is_deeper
+from app.ingest.large_json import Oversize
+from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
+from app.ingest.payload import Payload
+from dedupe.document import is_event_type
+from dedupe.identity import MESSAGE_ID_BYTES_MAX, RETRY_FIELDS, Identity, canonical_content, fingerprint_of
+from dedupe.quarantine import KEPT_BYTES_MAX, Quarantine
+from dedupe.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
+from dedupe.routing import partition_of
+from dedupe.types import Event, Fingerprint
+
+NOT_AN_OBJECT = "not_an_object"
+EVENT_TOO_LARGE = "event_too_large"
+EVENT_TOO_DEEP = "event_too_deep"
+MESSAGE_ID_INVALID = "message_id_invalid"
+TYPE_INVALID = "type_invalid"
+
+SHARED_FIELDS = ("context", "integrations")
+"""Batch-level objects that belong to every event; the event's own fields win."""
+
+WRITE_KEY = "writeKey"
+RECEIVED_AT = "receivedAt"
+
+REPLACED = frozenset({WRITE_KEY, RECEIVED_AT})
+"""What no record keeps of its event."""
+
+TIMESTAMP = "timestamp"
+"""Told anew at each try by clients that name no event; only there it is no part of what they say."""
+
+
+RETRY_BYTES_FREE = 1024
+"""
+Of what retries change (`sentAt`, `_metadata`), this much counts for no limit, as what the gateway adds
+does not: the same event is taken or refused alike at each try, and wherever it comes from.
+app.config.contradictions.RECORD_MARGIN_BYTES has room for it.
+"""
+
+SENT_AT_CHARS_MAX = 100
+"""Of a batch-level `sentAt`; a longer one is no time, and goes into no event."""
+
+STEP_BYTES = 192 * 1024
+"""Of values built before others have a turn, each event counted as EVENT_COST_BYTES more: about 2 ms."""
+
+EVENT_COST_BYTES = 1024
+
+
+class Rejection(NamedTuple):
+    """One item that is kept apart, as its receipt tells."""
+
+    place: int  # among the items
+    message_id: str | None  # None if it has no valid one
+    code: str
+
+
+class Identified(NamedTuple):
+    """The items of one request, each of them in exactly one of two ways."""
+
+    events: list[Event]
+    places: list[int]  # of the events among the items
+    quarantined: list[Event]
+    rejections: list[Rejection]  # of the quarantined, same order
+
+    @property
+    def size_bytes(self) -> int:
+        """What all of their values take."""
+        return sum(len(event.value) for event in self.events) + sum(
+            len(event.value) for event in self.quarantined
+        )
+
+
+class Arrival(NamedTuple):
+    """What is known of a request besides its items."""
+
+    source: str
+    received_ms: int
+    default_type: str = "track"
+    idempotency_key: bytes | None = None
+    fingerprints: Sequence[Fingerprint] = ()
+    """Of the items as their clients sent them, where stored records are sent again; else empty."""
+    client_ip: str | None = None
+    """Becomes `context.ip` of events without; no part of what they say, since retries come from elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventLimits:
+    """Bounds of the events of one request; app.config.settings documents each."""
+
+    event_bytes_max: int
+    event_depth_max: int
+    request_bytes_max: int
+    growth_bytes_max: int = 5 * 1024 * 1024
+
+
+class Identifier:
+    """Identifies events for one deployment."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        partitions: int,
+        quarantine: Quarantine,
+        limits: EventLimits,
+        *,
+        fingerprint_ignore: frozenset[str] = frozenset(),
+        earlier_ignore: Sequence[frozenset[str]] = (),
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        """
+        Take the clean topic's partition count, and fields that retries change besides the known ones.
+
+        `earlier_ignore`: what `fingerprint_ignore` was when events were stored that are still remembered.
+        """
+        self.identity = identity
+        self.partitions = partitions
+        self.quarantine = quarantine
+        self.limits = limits
+        self.ignore = RETRY_FIELDS | fingerprint_ignore
+        self.earlier_ignore = earlier_ignore
+        self.changed_fields = frozenset[str]().union(*(rule ^ fingerprint_ignore for rule in earlier_ignore))
+        self.random_bytes = random_bytes
+
+    def identify(self, payload: Payload, arrival: Arrival) -> Identified:
+        """Identify every item at once; see `steps`."""
+        found = Identified([], [], [], [])
+        for _ in self.steps(payload, arrival, found):
+            pass
+        return found
+
+    def steps(self, payload: Payload, arrival: Arrival, found: Identified) -> Iterator[None]:
+        """
+        Identify every item in short steps: each becomes an event or a rejection in `found`, in order.
+
+        Raises:
+            RequestTooLargeError: the events would exceed the limit once the batch-level fields
+                are merged into each, or these would add too much; nothing is built beyond it.
+        """
+        request = _Request(self, payload.shared, arrival)
+        request.check_growth(len(payload.items))
+        step_bytes_left = STEP_BYTES
+        for index, item in enumerate(payload.items):
+            if step_bytes_left < 0:
+                step_bytes_left = STEP_BYTES
+                yield
+            try:
+                event = request.event_of(index, item)
+            except _RefusedError as refusal:
+                rejection, event = request.refused(index, item, refusal)
+                found.rejections.append(rejection)
+                found.quarantined.append(event)
+            else:
+                found.events.append(event)
+                found.places.append(index)
+            step_bytes_left -= len(event.value) + EVENT_COST_BYTES
+            if request.size_bytes > self.limits.request_bytes_max:
+                raise RequestTooLargeError(told=f"more than {self.limits.request_bytes_max:,} bytes")
+
+
+class _RefusedError(Exception):
+    """An item cannot become a clean event."""
+
+    def __init__(self, code: str, value: bytes | None = None, said: bytes | None = None) -> None:
+        """Take the reason, the record's value if it could be built, and its content if it is known."""
+        self.code = code
+        self.value = value
+        self.said = said
+
+
+class _Request:
+    """The items' surroundings, prepared once."""
+
+    def __init__(self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival) -> None:
+        self._identifier = identifier
+        self._ignore = identifier.ignore
+        self._ignore_unnamed = identifier.ignore
+        if arrival.idempotency_key is not None:
+            self._ignore_unnamed = identifier.ignore | {TIMESTAMP}
+        self._limits = identifier.limits
+        self._arrival = arrival
+        self._merged: dict[str, dict[str, Any]] = {
+            name: value for name in SHARED_FIELDS if isinstance(value := shared.get(name), dict) and value
+        }
+        self._is_too_deep = bool(self._merged) and is_deeper(self._merged, self._limits.event_depth_max)
+        if self._is_too_deep:
+            self._merged = {}
+        self.size_bytes = 0
+        """Of the items so far, as the limits count them: what was sent, and not what is added here."""
+        self._shared_bytes = len(orjson.dumps(self._merged)) if self._merged else 0
+        self._has_valid_type = is_event_type(arrival.default_type)
+        self._ip_field = b'"ip":%b' % orjson.dumps(arrival.client_ip) if arrival.client_ip else b""
+        shared_context = self._merged.get("context")
+        if arrival.client_ip and shared_context and shared_context.get("ip") is None:
+            self._merged["context"] = {**shared_context, "ip": arrival.client_ip}
+        self._merged_names = frozenset(self._merged)
+        self._added: dict[str, object] = {RECEIVED_AT: _iso(arrival.received_ms)}
+        sent_at = shared.get("sentAt")
+        if isinstance(sent_at, str) and len(sent_at) <= SENT_AT_CHARS_MAX:
+            self._added["sentAt"] = sent_at
+        self._tail = b"," + orjson.dumps(self._added | self._merged)[1:]
+
+    def check_growth(self, count: int) -> None:
+        """Raise RequestTooLargeError if what is merged into so many events is more than allowed."""
+        growth_bytes_max = self._limits.growth_bytes_max
+        if count * self._shared_bytes > growth_bytes_max:
+            raise RequestTooLargeError(told=f"batch-level fields add more than {growth_bytes_max:,} bytes")
+
+    def event_of(self, index: int, item: object) -> Event:
+        """Return one item as an event of the clean stream. Raises _RefusedError."""
+        if type(item) is not dict:
+            if isinstance(item, Oversize):
+                raise _RefusedError(EVENT_TOO_LARGE, item.content)
+            raise _RefusedError(NOT_AN_OBJECT)
+        flags = 0
+        message_id = item.get("messageId")
+        ignored = self._ignored_of(item)
+        try:
+            content = canonical_content(item, ignored)
+            self._count(item, content, ignored)
+            if message_id is None:
+                message_id, flags = self._assigned_id(index)
+                value = self._joined_value(item, {"messageId": message_id})
+            else:
+                value = self._value_of(item, content)
+        except TypeError as err:
+            raise _RefusedError(EVENT_TOO_DEEP) from err
+        self._check_depth(item, value)
+        if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
+            raise _RefusedError(MESSAGE_ID_INVALID, value)
+        event_type = item.get("type")
+        if not (self._has_valid_type if event_type is None else is_event_type(event_type)):
+            raise _RefusedError(TYPE_INVALID, value)
+        identifier, source = self._identifier, self._arrival.source
+        key = identifier.identity.message_key(source, message_id)
+        partition = partition_of(key, identifier.partitions)
+        known = self._arrival.fingerprints
+        fingerprint = known[index] if known else fingerprint_of(content)
+        event = Event(key, partition, fingerprint, source, message_id, value, flags)
+        if identifier.changed_fields.isdisjoint(item) or known:
+            return event
+        return event._replace(earlier_fingerprints=self._earlier_fingerprints(item, ignored))
+
+    def refused(self, index: int, item: object, refusal: _RefusedError) -> tuple[Rejection, Event]:
+        """Return what the client is told of a refused item, and the quarantine event that keeps it."""
+        message_id, said = None, refusal.said
+        if isinstance(item, Oversize):
+            message_id = item.message_id
+        elif isinstance(item, dict):
+            message_id = item.get("messageId")
+            ignored = self._ignored_of(item)
+            said = said or dumps_any({name: item[name] for name in item if name not in ignored})
+            item = {name: value for name, value in item.items() if name != WRITE_KEY}
+        if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
+            message_id = None
+        content = refusal.value or dumps_any(item)
+        if refusal.value is None:  # else it is counted already
+            self.size_bytes += min(len(said or content), KEPT_BYTES_MAX)
+        event = self._identifier.quarantine.event(
+            source=self._arrival.source,
+            message_id=message_id or "",
+            fingerprint=fingerprint_of(said or content),
+            content=content,
+            reason=refusal.code,
+        )
+        return Rejection(index, message_id, refusal.code), event
+
+    def _value_of(self, item: dict[str, Any], content: bytes) -> bytes:
+        """Return the value of an event that has an id of its own, by the cheapest way that is right."""
+        if (
+            self._ignore.isdisjoint(item)
+            and item.get("type") is not None
+            and self._merged_names.isdisjoint(item)
+        ):
+            said = self._with_ip(item, content) if self._ip_field else content
+            if said:
+                return said[:-1] + self._tail
+        return self._joined_value(item, {})
+
+    def _joined_value(self, item: dict[str, Any], assigned: dict[str, object]) -> bytes:
+        """Return the value of any other event, serialised once more with what is merged."""
+        joined = self._added | item | assigned
+        joined[RECEIVED_AT] = self._added[RECEIVED_AT]
+        if joined.get("sentAt") is None and "sentAt" in self._added:
+            joined["sentAt"] = self._added["sentAt"]
+        if joined.get("type") is None:
+            joined["type"] = self._arrival.default_type
+        for name, batch_level in self._merged.items():
+            own_value = item.get(name)
+            if own_value is None or isinstance(own_value, dict):
+                joined[name] = {**batch_level, **(own_value or {})}
+        if self._arrival.client_ip:
+            context = joined.get("context")
+            if context is None or (isinstance(context, dict) and context.get("ip") is None):
+                joined["context"] = {**(context or {}), "ip": self._arrival.client_ip}
+        joined.pop(WRITE_KEY, None)
+        return orjson.dumps(joined)
+
+    def _with_ip(self, item: dict[str, Any], content: bytes) -> bytes | None:
+        """
+        Return the content with the client's address where it has none; None if that takes a merge.
+
+        Most events of browsers and phones have a context without an address: it is put between the
+        bytes, which costs a tenth of serialising the event again.
+        """
+        if "context" in self._merged:
+            return content
+        if "context" not in item:
+            return b'%b,"context":{%b}}' % (content[:-1], self._ip_field)
+        context = item["context"]
+        if not isinstance(context, dict):
+            return None if context is None else content
+        if context.get("ip") is not None:
+            return content
+        name = b',"context":{'
+        start = content.find(name)
+        is_top_level = start > 0 and content.count(b"{", 0, start) == 1 and content.count(b"[", 0, start) == 0
+        if not is_top_level or not context or "ip" in context:
+            return None
+        start += len(name)
+        return b"%b%b,%b" % (content[:start], self._ip_field, content[start:])
+
+    def _check_depth(self, item: dict[str, Any], value: bytes) -> None:
+        """Walk the event only if it has enough brackets to be too deep."""
+        depth_max = self._limits.event_depth_max
+        if self._is_too_deep or (
+            value.count(b"{") + value.count(b"[") > depth_max and is_deeper(item, depth_max)
+        ):
+            raise _RefusedError(EVENT_TOO_DEEP)
+
+    def _ignored_of(self, item: Mapping[str, Any]) -> frozenset[str]:
+        """Return the fields that are no part of what an item says."""
+        return self._ignore if item.get("messageId") is not None else self._ignore_unnamed
+
+    def _count(self, item: dict[str, Any], content: bytes, ignored: frozenset[str]) -> None:
+        """Add an item to the request's size, before anything is merged. Raises _RefusedError."""
+        size = len(content) + self._shared_bytes
+        if not ignored.isdisjoint(item):
+            own = {name: item[name] for name in ignored if name in item and name not in REPLACED}
+            size += max(0, len(orjson.dumps(own)) - RETRY_BYTES_FREE)
+        if size > self._limits.event_bytes_max:
+            raise _RefusedError(EVENT_TOO_LARGE, said=content)
+        self.size_bytes += size
+
+    def _earlier_fingerprints(self, item: dict[str, Any], ignored: frozenset[str]) -> tuple[Fingerprint, ...]:
+        """Return the fingerprints by the rules under which an original may have been stored."""
+        identifier = self._identifier
+        always = RETRY_FIELDS | (ignored - identifier.ignore)
+        return tuple(
+            fingerprint_of(canonical_content(item, always | rule)) for rule in identifier.earlier_ignore
+        )
+
+    def _assigned_id(self, index: int) -> tuple[str, int]:
+        """Return an id for an event that has none, and the flags that say so."""
+        arrival = self._arrival
+        if arrival.idempotency_key is None:
+            payload = self._identifier.random_bytes(PAYLOAD_BYTES)
+            return fresh_id(arrival.received_ms, payload), FLAG_ID_ASSIGNED | FLAG_NOT_IDEMPOTENT
+        return derived_id(arrival.source, arrival.idempotency_key, index), FLAG_ID_ASSIGNED
+
+
+def _iso(ms: int) -> str:
+    seconds, rest = divmod(ms, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}.{rest:03d}Z"

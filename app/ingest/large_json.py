@@ -1,0 +1,285 @@
+"""
+Reads the JSON of a body without holding the event loop for long.
+
+What JSON costs depends on its marks, the colons and opening brackets, more than on its bytes.
+They are counted before anything is parsed, at the speed of memory; those within strings count too, so
+a count is never too low, and only where it is too high it is taken again without them. A body with
+few is parsed at once. One with many is cut between the items of its batch, piece by piece.
+
+A cut is found by looking at brackets and strings alone, and proved by the parser: if what is left of
+the body parses with an empty batch in it, and every piece parses as items of an array, then the whole
+is what these are together, since JSON reads in one way only. A wrong cut can only fail.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import orjson
+
+from app.http import BodyTooComplexError, InvalidJSONError, TooManyEventsError, Turn
+from app.ingest.json_problem import json_problem
+from dedupe.document import read_document
+
+SMALL_BYTES = 128 * 1024
+"""Bodies up to here are parsed without a count: nothing but brackets, the worst, takes 12 ms."""
+
+AT_ONCE_BYTES = 2 * 1024 * 1024
+"""Larger bodies are always cut, and an event that is larger as sent is judged by that, unparsed."""
+
+MARKS_AT_ONCE, COMMAS_AT_ONCE = 60_000, 500_000
+"""Of one piece, hence of one event: 15 ms at worst for either. 2,500 usual events have 55,000 marks."""
+
+MARKS_MAX = 600_000
+"""Of one body, those in strings included: 8 MiB of usual events have 250,000."""
+
+MARK_BYTES, COMMA_BYTES = 64, 16
+"""What a name with its value or a container, and what a number in an array take as Python's objects, at
+least; up to four times as much, which the bound of memory in the README allows for."""
+
+GROUP_BYTES = 64 * 1024
+"""Items are parsed together until they have so many bytes."""
+
+WINDOW_BYTES = 64 * 1024
+STEP_WORK = 256 * 1024
+"""Looking for cuts lets others have their turn after so many bytes, each bracket counted as BRACKET_WORK."""
+
+BRACKET_WORK = 32
+
+_RUN = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
+_REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_BATCH_NAME = re.compile(rb'[{,\s]"batch"\s*:\s*\Z')
+_NAME_BYTES = 64  # that stand before the batch's bracket: its name, and some blanks
+_BLANKS = b" \t\n\r"
+_AFTER_ITEM = re.compile(rb"[ \t\n\r]*([,\]])")
+
+
+class Oversize(NamedTuple):
+    """An item that is too large as it was sent, so that nobody looks further into it."""
+
+    message_id: object
+    content: bytes  # as sent, without the write key
+
+
+@dataclass(frozen=True, slots=True)
+class JSONLimits:
+    """Bounds of one body; app.config.settings documents the events'."""
+
+    events_max: int
+    event_bytes_max: int
+    may_cut: bool = True  # false: as much as can be parsed at once
+
+    def judged(self, item: object, content: bytes) -> object:
+        """Return an item as it was parsed, or as Oversize if what was sent is too large."""
+        if len(content) <= max(self.event_bytes_max, AT_ONCE_BYTES):
+            return item
+        if not isinstance(item, dict):
+            return Oversize(None, content)
+        if isinstance(write_key := item.get("writeKey"), str):
+            content = content.replace(orjson.dumps(write_key), b'""')
+        return Oversize(item.get("messageId"), content)
+
+
+async def read_json(body: bytes, limits: JSONLimits, turn: Turn, *, has_items: bool) -> object:
+    """
+    Return the document of a body.
+
+    Args:
+        body: inflated.
+        limits: its bounds.
+        turn: awaited before each piece of work.
+        has_items: whether an array, or a `batch` in an object, is one of events, so that it may be cut
+            between them. These, or else the document itself, may be Oversize.
+
+    Raises:
+        InvalidJSONError: it is not JSON.
+        BodyTooComplexError: it has more marks than allowed, in all or in one event.
+        TooManyEventsError: more items than allowed; only bodies that are cut are checked for it here.
+    """
+    await turn(len(body))
+    if has_items and limits.may_cut and len(body) > SMALL_BYTES:
+        marks = count_marks(body)
+        if marks > MARKS_MAX:
+            raise BodyTooComplexError
+        if marks > MARKS_AT_ONCE or len(body) > AT_ONCE_BYTES:
+            return await _Cutter(body, limits).read(turn)
+    return limits.judged(_load_piece(body), body)
+
+
+def count_marks(data: bytes) -> int:
+    """Return how many colons and opening brackets there are, in strings too."""
+    return data.count(b":") + data.count(b"{") + data.count(b"[")
+
+
+def parsed_bytes(body: bytes) -> int:
+    """Return about how much memory a body takes beside itself once it is parsed."""
+    return MARK_BYTES * count_marks(body) + COMMA_BYTES * body.count(b",")
+
+
+def is_cheap(piece: bytes) -> bool:
+    """Whether a piece may be parsed at once; what stands in its strings does not count."""
+    if len(piece) <= SMALL_BYTES or _has_few(piece):
+        return True
+    if len(piece) > AT_ONCE_BYTES:
+        return False
+    plain = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 2 * (MARKS_AT_ONCE + COMMAS_AT_ONCE):  # each string stands behind one of them
+        return False
+    return _has_few(b"".join(plain.split(b'"')[::2]))
+
+
+def _has_few(data: bytes) -> bool:
+    return count_marks(data) <= MARKS_AT_ONCE and data.count(b",") <= COMMAS_AT_ONCE
+
+
+def brackets(body: bytes) -> Iterator[int]:
+    """Yield the places of all brackets outside of strings, and -1 whenever others should have a turn."""
+    place, end, work = 0, len(body), 0
+    run, is_in_string = _RUN, False
+    while place < end:
+        start, place = place, _end_of(run, body, place)
+        work += place - start
+        if work > STEP_WORK:
+            work = 0
+            yield -1
+        if place == end or place == start + WINDOW_BYTES:
+            continue
+        if is_in_string:
+            if body[place] == ord("\\") and place > start:  # its other half is in the next window
+                continue
+            place += 1
+            run, is_in_string = _RUN, False
+        elif body[place] == ord('"'):  # a string that ends in another window
+            place += 1
+            run, is_in_string = _REST_OF_STRING, True
+        else:
+            work += BRACKET_WORK
+            yield place
+            place += 1
+
+
+def _end_of(run: "re.Pattern[bytes]", body: bytes, place: int) -> int:
+    found = run.match(body, place, place + WINDOW_BYTES)
+    assert found is not None
+    return found.end()
+
+
+class _Cutter:
+    """Cuts one body, and reads its pieces."""
+
+    def __init__(self, body: bytes, limits: JSONLimits) -> None:
+        self._body = body
+        self._limits = limits
+        self._items: list[object] = []
+        self._outside: list[bytes] = []  # the body without the items
+        self._outside_from = 0
+        self._group_from = 0
+        self._is_item_due = False  # after a comma
+
+    async def read(self, turn: Turn) -> object:
+        """See read_json."""
+        for work_bytes in self._steps():
+            await turn(work_bytes)
+        document, outside = await self._read_outside(turn, b"")
+        if isinstance(document, list):
+            return self._items
+        if not isinstance(document, dict) or not isinstance(batch := document.get("batch"), list):
+            return self._limits.judged(document, outside)
+        if batch and len(outside) > AT_ONCE_BYTES:
+            raise BodyTooComplexError  # its name is written so that it was not found
+        if batch or (b"\\u" in outside and (await self._read_outside(turn, b"0"))[0] == document):
+            return document  # the last batch is one of such a name, and not where the items were
+        return document | {"batch": self._items}
+
+    async def _read_outside(self, turn: Turn, inside: bytes) -> tuple[object, bytes]:
+        """Return the document with something else in the items' place, and its JSON."""
+        outside = inside.join([*self._outside, self._body[self._outside_from :]])
+        await turn(len(outside))
+        return _load_piece(outside, ", counted without the events" if self._outside else ""), outside
+
+    def _steps(self) -> Iterator[int]:
+        """Find the items, and parse them; yield how many bytes each step worked on."""
+        body, depth, item_from = self._body, 0, 0
+        level = 0  # of the items' array while within it: its depth, 1 or 2
+        for place in brackets(body):
+            if place < 0:
+                yield GROUP_BYTES
+            elif body[place] in b"[{":
+                depth += 1
+                if not level and self._is_batch(place, depth):
+                    level = depth
+                    self._begin_batch(place + 1)
+                elif depth == level + 1:
+                    item_from = place
+            else:
+                depth -= 1
+                if level and depth == level:
+                    if work_bytes := self._end_item(item_from, place + 1):
+                        yield work_bytes
+                elif level and depth < level:
+                    level = 0
+                    self._end_batch(place)
+                    yield GROUP_BYTES
+                if depth <= 0:
+                    return
+        raise InvalidJSONError
+
+    def _is_batch(self, place: int, depth: int) -> bool:
+        """Whether a bracket begins an array of items."""
+        if self._body[place] != ord("["):
+            return False
+        if depth == 2:
+            return _BATCH_NAME.search(self._body, max(0, place - _NAME_BYTES), place) is not None
+        return depth == 1
+
+    def _begin_batch(self, place: int) -> None:
+        self._items = []  # of two batches the last one counts
+        self._outside.append(self._body[self._outside_from : place])
+        self._group_from = place
+        self._is_item_due = False
+
+    def _end_item(self, start: int, end: int) -> int:
+        """Parse what has gathered, if that is enough, and return how many bytes that was."""
+        if end - start > AT_ONCE_BYTES:
+            before = self._body[self._group_from : start].rstrip(_BLANKS)
+            if before:
+                self._parse_group(before.removesuffix(b",") if before.endswith(b",") else b"")
+            content = self._body[start:end]
+            item = _load_piece(content, f", counted from byte {start + 1:,}")
+            self._items.append(self._limits.judged(item, content))
+        elif end - self._group_from >= GROUP_BYTES:
+            self._parse_group(self._body[self._group_from : end])
+        else:
+            return 0
+        work_bytes = end - self._group_from
+        after = _AFTER_ITEM.match(self._body, end)
+        if after is None:
+            raise InvalidJSONError
+        self._is_item_due = after[1] == b","
+        self._group_from = after.end() if self._is_item_due else end
+        return work_bytes
+
+    def _end_batch(self, place: int) -> None:
+        group = self._body[self._group_from : place]
+        if self._is_item_due or group.strip(_BLANKS):
+            self._parse_group(group)
+        self._outside_from = place
+
+    def _parse_group(self, group: bytes) -> None:
+        """Parse some items; nothing where one is due is not JSON."""
+        found = _load_piece(b"[%b]" % group, f", counted from byte {self._group_from:,}")
+        if not isinstance(found, list) or not found:
+            raise InvalidJSONError
+        self._items += found
+        if len(self._items) > self._limits.events_max:
+            raise TooManyEventsError
+
+
+def _load_piece(piece: bytes, where: str = "") -> object:
+    if not is_cheap(piece):
+        raise BodyTooComplexError
+    try:
+        return read_document(piece)
+    except ValueError as err:
+        raise InvalidJSONError(told=json_problem(err, piece) + where) from err

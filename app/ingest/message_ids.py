@@ -1,0 +1,40 @@
+"""
+Message ids that the gateway assigns: KSUIDs, for events whose client gave them none. Pure, frozen.
+
+With an Idempotency-Key the id follows from source, key and place alone, whatever the event says, so
+a retry of the request gets the same ids; golden vectors stand in tests/unit/ingest/test_identify.py.
+Without one the id is fresh, and the receipt says that a retry would be stored again.
+"""
+
+import hashlib
+
+from ksuid import Ksuid
+
+KSUID_EPOCH_S = 1_400_000_000
+KSUID_SECONDS_MAX = 2**32 - 1
+KSUID_BYTES = 20
+PAYLOAD_BYTES = 16
+
+
+def fresh_id(received_ms: int, payload: bytes) -> str:
+    """Return a KSUID of arrival time and 16 random bytes; a time it cannot express is 0."""
+    since_epoch = received_ms // 1000 - KSUID_EPOCH_S
+    if not 0 <= since_epoch <= KSUID_SECONDS_MAX:
+        since_epoch = 0
+    return str(Ksuid.from_bytes(since_epoch.to_bytes(KSUID_BYTES - PAYLOAD_BYTES, "big") + payload))
+
+
+def derived_id(source: str, idempotency_key: bytes, index: int) -> str:
+    """
+    Return the KSUID of an event that only its request identifies.
+
+    All of it is a hash, its time part too: an SDK may give the event another timestamp at each try.
+
+    Args:
+        source: who sends.
+        idempotency_key: the header's bytes, 1 to 255.
+        index: the event's place in the request, from 0.
+    """
+    parts = source.encode(), idempotency_key, index.to_bytes(4, "big")
+    content = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return str(Ksuid.from_bytes(hashlib.blake2b(content, digest_size=KSUID_BYTES).digest()))

@@ -1,0 +1,214 @@
+"""
+The paths that take events. Each request is decided whole: one answer, after every event's commit.
+
+**routes.post_events** -> Router.submit -> Lane.submit -> admit -> PartitionLog.append
+"""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+from fastapi import Request, Response
+
+from app.access import INGEST, REPLAY, Source, WriteKeys, find_write_key, key_in_head
+from app.http import (
+    LEASE,
+    BodyLimits,
+    FingerprintsInvalidError,
+    IdempotencyKeyInvalidError,
+    Lease,
+    Turn,
+    Turns,
+    crowd_of,
+    read_body,
+)
+from app.ingest.advice import advice_on
+from app.ingest.identify import STEP_BYTES, Arrival, Identified, Identifier
+from app.ingest.large_json import SMALL_BYTES, JSONLimits, parsed_bytes
+from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
+from app.ingest.prefer import Return, return_preference
+from app.ingest.receipts import answer
+from app.ingest.routes.path_table import Handler
+from app.ingest.routes.paths import Kind, Path
+from dedupe.admission import Admission
+from dedupe.clock import Clock, Deadline
+from dedupe.document import TYPE_CHARS_MAX
+from dedupe.identity import FINGERPRINT_BYTES
+from dedupe.router import Router
+from dedupe.types import Fingerprint
+
+IDEMPOTENCY_KEY_BYTES_MAX = 255
+
+FINGERPRINTS = b"gateway-fingerprints"
+"""Trusted: junk under the id and fingerprint of an event to come would make that one a duplicate."""
+
+Parse: TypeAlias = Callable[[bytes, JSONLimits, Turn], Coroutine[Any, Any, Payload]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """What the paths need, chosen by app.main."""
+
+    router: Router
+    identifier: Identifier
+    write_keys: WriteKeys
+    clock: Clock
+    body_limits: BodyLimits
+    request_events_max: int
+    answer_timeout_s: float
+    keyless_bytes_max: int = 1024 * 1024
+    sets_context_ip: bool = False
+    gives_advice: bool = False
+    turns: Turns = field(default_factory=Turns)
+
+    def limits_for(self, source: Source | None) -> tuple[BodyLimits, JSONLimits]:
+        """Return the bounds of a body, tighter ones before it is known who sends it."""
+        events_max, event_bytes_max = self.request_events_max, self.identifier.limits.event_bytes_max
+        if source is not None:
+            return self.body_limits, JSONLimits(events_max, event_bytes_max)
+        body_limits = replace(
+            self.body_limits, bytes_max=min(self.keyless_bytes_max, self.body_limits.bytes_max)
+        )
+        return body_limits, JSONLimits(events_max, event_bytes_max, may_cut=False)
+
+
+def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
+    """Return what handles the paths that take events in a body."""
+
+    async def post_native(request: Request, path: Path) -> Response:
+        return await post_events(
+            ingest, request, parse_events, event_type=path.event_type, wants_receipts=True
+        )
+
+    async def post_batch(request: Request, path: Path) -> Response:
+        return await post_events(
+            ingest, request, parse_batch, event_type=path.event_type, wants_receipts=False
+        )
+
+    async def post_single(request: Request, path: Path) -> Response:
+        return await post_events(
+            ingest, request, parse_event, event_type=event_type_of(request, path), wants_receipts=False
+        )
+
+    return {Kind.EVENTS: post_native, Kind.BATCH: post_batch, Kind.SINGLE: post_single}
+
+
+def event_type_of(request: Request, path: Path) -> str:
+    """Return the type that the path gives to an event without one; one that is too long is cut."""
+    event_type: str = request.path_params.get("type", path.event_type)
+    return event_type[:TYPE_CHARS_MAX]
+
+
+async def post_events(
+    ingest: Ingest, request: Request, parse: Parse, *, event_type: str, wants_receipts: bool
+) -> Response:
+    """
+    Take one request's events and answer once each of them has a verdict.
+
+    Args:
+        ingest: what this path needs.
+        request: its body still unread.
+        parse: finds the items in the body, by the rules of the path.
+        event_type: of an event that has no type.
+        wants_receipts: whether the body lists where each event is, if the client has no preference.
+
+    Raises:
+        RequestError: the request is wrong; nothing was taken.
+        RetriableError: nothing was taken, or the outcome is unknown; see Router.submit.
+    """
+    headers, query = dict(request.scope["headers"]), request.scope["query_string"]
+    client_ip = request.scope["client"][0] if request.scope["client"] else None
+    source = _source_in_head(ingest.write_keys, headers, query)
+    request.scope["gateway.source"] = source and source.id
+    lease: Lease = request.scope[LEASE]
+    body_limits, json_limits = ingest.limits_for(source)
+    turn = partial(ingest.turns.take, source.id if source else f"address {client_ip and crowd_of(client_ip)}")
+    body = await read_body(request.receive, headers, body_limits, lease, turn)
+    if len(body) > SMALL_BYTES:
+        await turn(len(body))  # counting is work as well
+        lease.hold_parsed(len(body), parsed_bytes(body))
+    payload = await parse(body, json_limits, turn)
+    payload.check_count(ingest.request_events_max)
+    if source is None:
+        first = payload.items[0] if payload.items else None
+        source = ingest.write_keys.source_of(find_write_key(headers, query, payload.top, first))
+        del first
+    request.scope["gateway.source"] = source.id
+    allowance = source.allowance
+    if allowance is not None:
+        allowance.take(events=len(payload.items), size_bytes=len(body))
+    source.check(REPLAY if FINGERPRINTS in headers else INGEST)
+    deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
+    received_ms = ingest.clock.now_ms()
+    arrival = Arrival(
+        source.id,
+        received_ms,
+        event_type,
+        _idempotency_key(headers),
+        _fingerprints(headers, len(payload.items)),
+        client_ip if ingest.sets_context_ip else None,
+    )
+    found = Identified([], [], [], [])
+    if len(body) > SMALL_BYTES:
+        await ingest.turns.take(source.id, len(body))
+    for _ in ingest.identifier.steps(payload, arrival, found):
+        await ingest.turns.take(source.id, STEP_BYTES)
+    if allowance is not None:
+        allowance.owe(found.size_bytes - len(body))
+    advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
+    del body, payload  # the events are all that is needed of them, and of the memory
+    lease.hold(found.size_bytes)
+    outcomes = await ingest.router.submit(
+        found.events, found.quarantined, received_ms=received_ms, deadline=deadline
+    )
+    if allowance is not None:
+        allowance.grow(sum(outcome.admission is Admission.NEW for outcome in outcomes))
+    preference = _return_preference(request) if b"prefer" in headers else None
+    return answer(found, outcomes, preference=preference, wants_receipts=wants_receipts, advice=advice)
+
+
+def _source_in_head(write_keys: WriteKeys, headers: dict[bytes, bytes], query: bytes) -> Source | None:
+    """
+    Return who sends if the head says so; what will be refused is refused before its body is read.
+
+    Raises:
+        InvalidWriteKeyError, DisabledWriteKeyError: it is nobody.
+        QuotaExceededError: the key has no quota left for it.
+    """
+    write_key = key_in_head(headers, query)
+    if not write_key:
+        return None
+    source = write_keys.source_of(write_key)
+    if source.allowance is not None:
+        declared = headers.get(b"content-length", b"")
+        size_bytes = int(declared) if declared.isdigit() and b"content-encoding" not in headers else 0
+        source.allowance.check(events=1, size_bytes=size_bytes)
+    return source
+
+
+def _idempotency_key(headers: dict[bytes, bytes]) -> bytes | None:
+    key = headers.get(b"idempotency-key")
+    if key is not None and not 0 < len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
+        raise IdempotencyKeyInvalidError(told=f"it has {len(key)}")
+    return key
+
+
+def _fingerprints(headers: dict[bytes, bytes], count: int) -> list[Fingerprint]:
+    """Return the fingerprints that stored records had when they came first; empty without the header."""
+    header = headers.get(FINGERPRINTS)
+    if header is None:
+        return []
+    try:
+        fingerprints = [bytes.fromhex(part.decode("ascii")) for part in header.split(b",")]
+    except ValueError:
+        fingerprints = []
+    if len(fingerprints) != count or any(len(found) != FINGERPRINT_BYTES for found in fingerprints):
+        raise FingerprintsInvalidError(told=f"the request has {count} events")
+    return fingerprints
+
+
+def _return_preference(request: Request) -> Return | None:
+    """What the client prefers to get back, by all of its Prefer headers."""
+    headers = request.scope["headers"]
+    return return_preference(b",".join(value for name, value in headers if name == b"prefer"))

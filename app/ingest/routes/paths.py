@@ -1,0 +1,80 @@
+"""
+Every path of the ingest port, once: what is routed, documented and counted comes from this table.
+
+Which SDK needs which path was measured with the SDKs themselves. One method a path; a template has
+at most one {parameter}, which stands for one segment.
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Kind(Enum):
+    """What a path does; app.ingest.application has the handlers, app.ingest.openapi descriptions."""
+
+    EVENTS = "events"  # native: one event, an array or a batch
+    BATCH = "batch"  # an object with a `batch` array
+    SINGLE = "single"  # one event
+    PIXEL = "pixel"  # one event in the query, answered with an image
+    TELEMETRY = "telemetry"  # what SDKs tell about themselves: taken and forgotten
+    SEGMENT_SETTINGS = "segment settings"
+    RUDDERSTACK_SETTINGS = "rudderstack settings"
+    OPENAPI = "openapi"
+
+
+class Path(NamedTuple):
+    """One path."""
+
+    template: str
+    kind: Kind
+    who: str
+    event_type: str = "track"  # of an event that has no type, unless the path's parameter is one
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods it knows besides OPTIONS, the main one first."""
+        match self.kind:
+            case Kind.EVENTS | Kind.BATCH | Kind.SINGLE | Kind.TELEMETRY:
+                return ("POST",)
+            case Kind.PIXEL:
+                return ("GET",)  # no HEAD: it would store the event and ask for no image
+            case _:
+                return ("GET", "HEAD")
+
+
+TYPES = ("track", "page", "identify", "group", "alias", "screen")
+
+PATHS = (
+    Path("/v1/batch", Kind.BATCH, "Segment's and RudderStack's server SDKs, RudderStack's mobile SDKs"),
+    Path("/v1/events", Kind.EVENTS, "the native path"),
+    Path("/v1/b", Kind.BATCH, "Segment's Analytics.js (batching), Swift, Kotlin and React Native"),
+    Path("/v1/import", Kind.BATCH, "Segment's Ruby, Java and older Android SDKs"),
+    Path("/beacon/v1/batch", Kind.BATCH, "RudderStack's JavaScript SDK with beacons"),
+    Path("/v1/batch/b", Kind.BATCH, "Segment's React Native with a batch URL for its host"),
+    Path("/b", Kind.BATCH, "Segment's mobile SDKs with a host without /v1"),
+    Path("/batch", Kind.BATCH, "server SDKs with a host without /v1"),
+    *(Path(f"/v1/{kind[0]}", Kind.SINGLE, "Segment's Analytics.js", kind) for kind in TYPES),
+    *(
+        Path(f"/v1/{kind}", Kind.SINGLE, "RudderStack's JavaScript SDK, and HTTP without an SDK", kind)
+        for kind in TYPES
+    ),
+    Path("/api/s/{type}", Kind.SINGLE, "@jitsu/js"),
+    Path("/api/s/s2s/{type}", Kind.SINGLE, "@jitsu/js on a server"),
+    Path("/api/s/s2s/batch", Kind.BATCH, "Jitsu's HTTP API"),
+    Path("/v1/pixel/{type}", Kind.PIXEL, "Segment's pixel"),
+    Path("/pixel/v1/{type}", Kind.PIXEL, "RudderStack's pixel"),
+    Path("/v1/m", Kind.TELEMETRY, "Segment's Analytics.js, Kotlin and Swift"),
+    Path("/v1/projects/{writeKey}/settings", Kind.SEGMENT_SETTINGS, "Segment's web and mobile SDKs"),
+    Path(
+        "/v1/projects/projects/{writeKey}/settings",
+        Kind.SEGMENT_SETTINGS,
+        "Segment's mobile SDKs with a projects URL for their host",
+    ),
+    Path("/sourceConfig", Kind.RUDDERSTACK_SETTINGS, "RudderStack's web and mobile SDKs"),
+    Path("/openapi.json", Kind.OPENAPI, "you"),
+)
+
+PATH_WORDS = frozenset(
+    word for path in PATHS for word in path.template.split("/") if not word.startswith("{")
+)
+"""The words of all templates: nobody's secret, so they may be logged."""

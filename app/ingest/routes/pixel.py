@@ -1,0 +1,100 @@
+"""
+Pixels: one event in the query of a GET, for mails and pages that can show an image and nothing else.
+
+An image cannot be told of an error and shows a broken one, so the answer is always the image; a
+pixel whose event could not be taken is counted under its error code.
+"""
+
+import base64
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl
+
+from fastapi import Request, Response
+
+from app.http import BatchMissingError, InvalidJSONError, Problems, RequestMetrics, Turn
+from app.ingest.large_json import JSONLimits
+from app.ingest.payload import Payload, parse_event
+from app.ingest.routes.events import Ingest, event_type_of, post_events
+from app.ingest.routes.paths import Path
+from dedupe.errors import GatewayError
+
+GIF = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAICRAEAOw==")
+
+FIELDS_MAX = 1000
+"""Names in one query; a query has 64 KiB at most."""
+
+LEVELS_MAX = 250
+"""Dots of one name that nest; deeper than any event may be, and no deeper than JSON can be written."""
+
+
+async def get_pixel(
+    ingest: Ingest, metrics: RequestMetrics, problems: Problems, request: Request, path: Path
+) -> Response:
+    """Take the event in the query as any other, and answer with the image whatever becomes of it."""
+    query: bytes = request.scope["query_string"]
+    headers = {}
+    try:
+        answer = await post_events(
+            ingest,
+            request,
+            partial(_parse_query, query),
+            event_type=event_type_of(request, path),
+            wants_receipts=False,
+        )
+        headers = {name: value for name, value in answer.headers.items() if name.startswith("gateway-")}
+    except GatewayError as err:
+        metrics.discard(path.template, err.code)
+        problems.note(err, request.scope)
+    return Response(GIF, 200, {"Cache-Control": "no-store", **headers}, media_type="image/gif")
+
+
+async def _parse_query(query: bytes, _body: bytes, limits: JSONLimits, turn: Turn) -> Payload:
+    return await parse_pixel(query, limits, turn)
+
+
+async def parse_pixel(query: bytes, limits: JSONLimits, turn: Turn) -> Payload:
+    """
+    Return the event in a query: `data` as base64 of its JSON, or its fields as names with dots.
+
+    Raises:
+        InvalidJSONError: `data` is not base64 of JSON.
+        BatchMissingError: no event in it.
+    """
+    await turn(len(query))
+    try:
+        fields = parse_qsl(query.decode("ascii", "replace"), max_num_fields=FIELDS_MAX)
+    except ValueError as err:
+        raise BatchMissingError from err
+    data = next((value for name, value in fields if name == "data"), None)
+    if data is not None:
+        return await parse_event(_decoded(data), limits, turn)
+    event = _nested(fields)
+    if not event.keys() - {"writeKey"}:
+        raise BatchMissingError
+    return Payload([event], event, {})
+
+
+def _decoded(data: str) -> bytes:
+    """Decode either alphabet of base64, padded or not; a plus sign arrives in a query as a blank."""
+    standard = data.replace(" ", "+").replace("-", "+").replace("_", "/").rstrip("=")
+    try:
+        return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
+    except ValueError as err:
+        raise InvalidJSONError(told="data is no base64") from err
+
+
+def _nested(fields: list[tuple[str, str]]) -> dict[str, Any]:
+    """Return `a.b=c` as {"a": {"b": "c"}}; what has no place in there keeps its dots."""
+    event: dict[str, Any] = {}
+    for name, value in fields:
+        *parents, leaf = name.split(".", LEVELS_MAX)
+        node = event
+        for parent in parents:
+            child = node.setdefault(parent, {})
+            if type(child) is not dict:
+                node, leaf = event, name
+                break
+            node = child
+        node.setdefault(leaf, value)
+    return event

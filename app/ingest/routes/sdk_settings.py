@@ -1,0 +1,89 @@
+"""
+Settings documents: what SDKs ask for before they send anything.
+
+Segment's mobile SDKs fall back to built-in settings that name Segment's own host when this fails,
+and from then on send the events there: so their document is served for every key, whatever becomes
+of the events. Each document also switches the SDK's own telemetry off.
+"""
+
+from typing import Any
+
+import orjson
+from fastapi import Request, Response
+
+from app.access import WriteKeys, find_write_key
+from app.http import DisabledWriteKeyError
+from app.ingest.routes.path_table import Handler
+from app.ingest.routes.paths import Kind, Path
+
+UNCHANGED_SINCE = "2026-01-01T00:00:00.000Z"
+"""RudderStack's SDKs take another `updatedAt` for another configuration; it never changes."""
+
+
+def settings_handlers(write_keys: WriteKeys, public_host: str | None) -> dict[Kind, Handler]:
+    """Return what handles the paths of settings documents."""
+
+    async def get_segment(request: Request, _path: Path) -> Response:
+        return _json(segment_settings(request.path_params["writeKey"], public_host))
+
+    async def get_rudderstack(request: Request, _path: Path) -> Response:
+        headers = dict(request.scope["headers"])
+        write_key = find_write_key(headers, request.scope["query_string"], None, None)
+        try:
+            write_keys.source_of(write_key)
+        except DisabledWriteKeyError:
+            return _json(rudderstack_settings(write_key, enabled=False))
+        return _json(rudderstack_settings(write_key, enabled=True))
+
+    return {Kind.SEGMENT_SETTINGS: get_segment, Kind.RUDDERSTACK_SETTINGS: get_rudderstack}
+
+
+def segment_settings(write_key: str, public_host: str | None) -> dict[str, Any]:
+    """
+    Return the document of Segment's SDKs.
+
+    Args:
+        write_key: echoed; SDKs require it.
+        public_host: where they shall send to, over https. Without it they keep the host that the
+            app configured; a wrong one would lead all of them astray.
+    """
+    destination = {
+        "apiKey": write_key,
+        "httpConfig": {"rateLimitConfig": {"enabled": True}, "backoffConfig": {"enabled": True}},
+    }
+    if public_host is not None:
+        destination["apiHost"] = f"{public_host}/v1"
+    return {
+        "integrations": {"Segment.io": destination},
+        "plan": {"track": {"__default": {"enabled": True}}},
+        "edgeFunction": {},
+        "analyticsNextEnabled": True,
+        "middlewareSettings": {},
+        "enabledMiddleware": {},
+        "metrics": {"sampleRate": 0},
+        "remotePlugins": [],
+    }
+
+
+def rudderstack_settings(write_key: str, *, enabled: bool) -> dict[str, Any]:
+    """Return the document of RudderStack's SDKs; a disabled source makes them keep quiet."""
+    return {
+        "source": {
+            "config": {"statsCollection": {"errors": {"enabled": False}, "metrics": {"enabled": False}}},
+            "id": write_key,
+            "name": write_key,
+            "writeKey": write_key,
+            "enabled": enabled,
+            "workspaceId": "gateway",
+            "connections": [],
+            "destinations": [],
+            "dataplanes": {},
+            "updatedAt": UNCHANGED_SINCE,
+        },
+        "updatedAt": UNCHANGED_SINCE,
+        "consentManagementMetadata": {},
+    }
+
+
+def _json(document: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(document), media_type="application/json")

@@ -1,0 +1,31 @@
+"""The life of the process: start, signals, chores, readiness, disk, clock, logs."""
+
+from app.process.chores import announce, keep_notes, tell_outages, trim_log
+from app.process.clock_check import check_clock, keep_time
+from app.process.disk import Disk
+from app.process.life import Server, ThreadServer, allow_connections, bind, stop_signals, supervise, url_of
+from app.process.logging_setup import configure_logging
+from app.process.readiness import Health, readiness_of
+from app.process.stderr import lines_lost, protect_stderr
+
+__all__ = [
+    "Disk",
+    "Health",
+    "Server",
+    "ThreadServer",
+    "allow_connections",
+    "announce",
+    "bind",
+    "check_clock",
+    "configure_logging",
+    "keep_notes",
+    "keep_time",
+    "lines_lost",
+    "protect_stderr",
+    "readiness_of",
+    "stop_signals",
+    "supervise",
+    "tell_outages",
+    "trim_log",
+    "url_of",
+]

@@ -1,0 +1,203 @@
+"""
+Opens the log and makes the indexes that the settings name: the only module that chooses between
+implementations of the core's seams.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import structlog
+
+from app.config import (
+    DAY,
+    LogSettings,
+    Settings,
+    check_format,
+    index_path,
+    refuse_lost_log,
+    sqlite_path,
+    variable_of,
+)
+from app.process import check_clock
+from dedupe.adapters import (
+    Demands,
+    KafkaConfig,
+    KafkaStore,
+    RocksStore,
+    SqliteStore,
+    TopicSpec,
+    prepare_topics,
+)
+from dedupe.clock import Clock
+from dedupe.errors import ConfigurationError, RetriableError
+from dedupe.identity import Identity
+from dedupe.log import Crashpoint, LogStore
+from dedupe.pinning import adopt_fingerprint_rule, check_pins
+
+START_RETRY_S = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class OpenLog(NamedTuple):
+    """The log, ready to be written, and what is noted with it."""
+
+    store: LogStore
+    embedded: SqliteStore | None  # the same, if it is ours to trim and to keep time for
+    is_pinned: bool  # it is known to be of our secret and partition count
+    earlier_ignore: Sequence[frozenset[str]]  # see Identifier
+
+
+def create_indexes(settings: Settings) -> RocksStore:
+    """Return the store of all lanes' indexes, none of them open yet."""
+    return RocksStore(
+        index_path(settings.data_dir),
+        lanes=settings.partitions + settings.quarantine_partitions,
+        memory_bytes=settings.index_memory,
+        keys_max=settings.index_keys_max // settings.partitions,
+    )
+
+
+async def open_log(
+    settings: Settings, crashpoint: Crashpoint, stop: asyncio.Event, clock: Clock
+) -> OpenLog | None:
+    """
+    Open the log with its topics for the one gateway that writes to it, trying again for a while.
+
+    Returns:
+        None if told to stop meanwhile.
+
+    Raises:
+        ConfigurationError: it must not start like this.
+        IdentityMismatchError: the log was written under another secret or partition count.
+        RetriableError: the log was not reachable for GATEWAY_START_TIMEOUT.
+    """
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + settings.start_timeout
+    while not stop.is_set():
+        try:
+            return await _try_to_open(settings, crashpoint, clock)
+        except RetriableError as err:
+            if loop.time() > give_up_at:
+                raise
+            log.warning("the log cannot be opened yet", error=str(err))
+        await asyncio.sleep(START_RETRY_S)
+    return None
+
+
+async def _try_to_open(settings: Settings, crashpoint: Crashpoint, clock: Clock) -> OpenLog:
+    """Connect to the log, compare its pins before anything is concluded from its topics, prepare these."""
+    store: SqliteStore | KafkaStore
+    if settings.log == "sqlite":
+        refuse_lost_log(settings.data_dir)
+        store = await SqliteStore.open(sqlite_path(settings.data_dir), crashpoint=crashpoint)
+    else:
+        store = await KafkaStore.open(_writing_config(settings), crashpoint=crashpoint)
+    try:
+        is_pinned = await check_pins(store, settings.streams, Identity(settings.identity_key))
+        if isinstance(store, SqliteStore):
+            for stream in settings.streams:
+                await store.create_topic(*stream)
+            await check_clock(store, settings, clock, newest_ms=await store.newest_timestamp_ms())
+        else:
+            await _prepare_topics(store, settings)
+        earlier_ignore = await adopt_fingerprint_rule(
+            store,
+            settings.topic,
+            settings.fingerprint_ignore,
+            now_ms=clock.now_ms(),
+            remembered_ms=round((settings.window + DAY) * 1000),
+        )
+    except BaseException:
+        await store.close()
+        raise
+    return OpenLog(store, store if isinstance(store, SqliteStore) else None, is_pinned, earlier_ignore)
+
+
+@asynccontextmanager
+async def open_for_reading(settings: LogSettings) -> AsyncIterator[LogStore | None]:
+    """
+    Open the log beside whoever writes to it; None if there is none yet.
+
+    Raises:
+        ConfigurationError: it is of a newer format, or not a log.
+        RetriableError: no broker answers.
+    """
+    if settings.log == "sqlite" and not sqlite_path(settings.data_dir).exists():
+        yield None
+        return
+    async with _open_beside(settings, read_only=True) as store:
+        yield store
+
+
+@asynccontextmanager
+async def open_for_notes(settings: LogSettings) -> AsyncIterator[LogStore]:
+    """
+    Open the log beside whoever writes to it, to note something with it.
+
+    Raises:
+        ConfigurationError: there is none yet, it is of a newer format, or not a log.
+        RetriableError: no broker answers.
+    """
+    if settings.log == "sqlite" and not sqlite_path(settings.data_dir).exists():
+        raise ConfigurationError(f"there is no log in {settings.data_dir}")
+    async with _open_beside(settings, read_only=False) as store:
+        yield store
+
+
+@asynccontextmanager
+async def _open_beside(settings: LogSettings, *, read_only: bool) -> AsyncIterator[LogStore]:
+    store: LogStore
+    if settings.log == "sqlite":
+        check_format(settings.data_dir)
+        store = await SqliteStore.open(sqlite_path(settings.data_dir), read_only=read_only)
+    else:
+        store = await KafkaStore.open(_kafka_config(settings))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def _prepare_topics(store: KafkaStore, settings: Settings) -> None:
+    names = ("partitions", "quarantine_partitions")
+    specs = [
+        TopicSpec(*stream, variable_of(name)) for stream, name in zip(settings.streams, names, strict=True)
+    ]
+    demands = Demands(
+        retention_ms=round(settings.retention * 1000),
+        batch_bytes_max=settings.batch_bytes_max,
+        transaction_timeout_ms=round(settings.kafka_transaction_timeout * 1000),
+    )
+    await prepare_topics(store, specs, demands, is_development=settings.is_development)
+
+
+def _writing_config(settings: Settings) -> KafkaConfig:
+    return _kafka_config(
+        settings,
+        transaction_timeout_s=settings.kafka_transaction_timeout,
+        batch_bytes_max=settings.batch_bytes_max,
+    )
+
+
+def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:
+    assert settings.kafka_bootstrap_servers is not None
+    password = settings.kafka_sasl_password
+    return KafkaConfig(
+        bootstrap_servers=settings.kafka_bootstrap_servers,
+        security_protocol=settings.kafka_security_protocol,
+        sasl_mechanism=settings.kafka_sasl_mechanism,
+        sasl_username=settings.kafka_sasl_username,
+        sasl_password=password.get_secret_value() if password else None,
+        ssl_ca_file=_text(settings.kafka_ssl_ca_file),
+        ssl_cert_file=_text(settings.kafka_ssl_cert_file),
+        ssl_key_file=_text(settings.kafka_ssl_key_file),
+        request_timeout_s=settings.kafka_request_timeout,
+        **more,
+    )
+
+
+def _text(path: object) -> str | None:
+    return str(path) if path else None

@@ -1,0 +1,311 @@
+"""Claim: settings parse as people write them, contradictions are refused in plain sentences, secrets stay."""
+
+from pathlib import Path
+
+import pytest
+
+from app.config.environment import refuse_unknown_variables
+from app.config.log_settings import LogSettings, load, variable_of
+from app.config.settings import Settings
+from app.config.settings_table import settings_table
+from app.config.units import format_duration, format_size, parse_duration, parse_size
+from dedupe.errors import ConfigurationError
+
+README = Path(__file__).parents[3] / "README.md"
+SECRET = "an identity secret of tests"
+DAY = 86_400
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*Settings.model_fields, "admin_url"):
+        monkeypatch.delenv(variable_of(name), raising=False)
+
+
+def refusal(monkeypatch: pytest.MonkeyPatch, **variables: str) -> str:
+    """Return what is said when these settings are read, on top of development mode."""
+    for name, value in {"mode": "development", **variables}.items():
+        monkeypatch.setenv(variable_of(name), value)
+    with pytest.raises(ConfigurationError) as caught:
+        load(Settings)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("7d", 604_800),
+        ("24h", 86_400),
+        ("30s", 30),
+        ("1.5m", 90),
+        ("200ms", 0.2),
+        ("8", 8),
+        (" 4.5 s", 4.5),
+        (3, 3),
+    ],
+)
+def test_duration_is_read(text: object, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("512MiB", 536_870_912),
+        ("1GiB", 1 << 30),
+        ("800 kib", 819_200),
+        ("4096", 4096),
+        (5, 5),
+        ("1.5KiB", 1536),
+    ],
+)
+def test_size_is_read(text: object, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "d", "7 days", "-1s", "1e3", "1MB", "\u0661s", True, None, [1], "9" * 400]
+)
+def test_other_quantities_are_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        parse_duration(text)
+    with pytest.raises(ValueError, match="must be"):
+        parse_size(text)
+
+
+def test_fraction_of_a_byte_is_refused() -> None:
+    with pytest.raises(ValueError, match="whole number"):
+        parse_size("0.3b")
+
+
+@pytest.mark.parametrize("text", ["7d", "90m", "4.5s", "0s", "100d"])
+def test_duration_is_written_as_it_is_read(text: str) -> None:
+    assert format_duration(parse_duration(text)) == text
+
+
+@pytest.mark.parametrize("text", ["800KiB", "1GiB", "512MiB", "1000", "0"])
+def test_size_is_written_as_it_is_read(text: str) -> None:
+    assert format_size(parse_size(text)) == text
+
+
+def test_defaults_are_those_of_the_design(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_MODE", "development")
+    settings = load(Settings)
+    assert (settings.log, settings.host, settings.port, settings.admin_port) == (
+        "sqlite",
+        "127.0.0.1",
+        8080,
+        9090,
+    )
+    assert (settings.topic, settings.quarantine_topic, settings.partitions) == (
+        "events",
+        "events.quarantine",
+        8,
+    )
+    assert (settings.window, settings.retention) == (7 * DAY, 8 * DAY)
+    assert (settings.body_bytes_max, settings.body_compressed_bytes_max) == (8 << 20, 4 << 20)
+    assert (settings.request_events_max, settings.event_bytes_max, settings.event_depth_max) == (
+        2500,
+        800 << 10,
+        32,
+    )
+    assert (settings.queue_events_max, settings.queue_bytes_max) == (20_000, 32 << 20)
+    assert (settings.batch_events_max, settings.batch_bytes_max) == (1000, 900 << 10)
+    assert (settings.answer_timeout, settings.keep_alive) == (4.5, 75)
+
+
+QUOTAS = ("quota_requests", "quota_events", "quota_bytes", "quota_index_share")
+
+
+def test_keys_have_quotas_in_production_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GATEWAY_MODE", "development")
+    assert [getattr(load(Settings), name) for name in QUOTAS] == [None] * 4
+    monkeypatch.setenv("GATEWAY_MODE", "production")
+    monkeypatch.setenv("GATEWAY_IDENTITY_SECRET", SECRET)
+    monkeypatch.setenv("GATEWAY_WRITE_KEYS_FILE", str(tmp_path / "keys.yaml"))
+    assert [getattr(load(Settings), name) for name in QUOTAS] == [1_000, 10_000, 16 << 20, 0.5]
+    for name in QUOTAS:
+        monkeypatch.setenv(variable_of(name), "none")
+    assert [getattr(load(Settings), name) for name in QUOTAS] == [None] * 4
+    monkeypatch.setenv("GATEWAY_QUOTA_BYTES", "0")
+    with pytest.raises(ConfigurationError, match="GATEWAY_QUOTA_BYTES"):
+        load(Settings)
+
+
+def test_retention_and_jump_of_the_clock_follow_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_MODE", "development")
+    monkeypatch.setenv("GATEWAY_WINDOW", "20d")
+    assert load(Settings).retention == 21 * DAY
+    assert load(Settings).clock_jump_max == 10 * DAY
+
+
+def test_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_MODE", "development")
+    monkeypatch.setenv("GATEWAY_PORT", "")
+    assert load(Settings).port == 8080
+
+
+def test_names_to_ignore_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_MODE", "development")
+    monkeypatch.setenv("GATEWAY_FINGERPRINT_IGNORE", "retryCount, attempt,")
+    assert load(Settings).fingerprint_ignore == ("retryCount", "attempt")
+
+
+def test_production_is_the_default_and_needs_secret_and_keys() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(Settings)
+    sentences = str(caught.value).splitlines()
+    assert len(sentences) == 2
+    assert sentences[0].startswith("GATEWAY_IDENTITY_SECRET must be set in production")
+    assert sentences[1].startswith("GATEWAY_WRITE_KEYS_FILE must be set in production")
+
+
+def test_production_with_secret_and_keys_starts_without_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_IDENTITY_SECRET", SECRET)
+    monkeypatch.setenv("GATEWAY_WRITE_KEYS_FILE", "keys.yaml")
+    settings = load(Settings)
+    assert settings.mode == "production"
+    assert settings.identity_key == SECRET.encode()
+    assert list(settings.warnings()) == []
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "gateway.internal"])
+def test_admin_port_that_others_reach_needs_a_token(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.setenv("GATEWAY_IDENTITY_SECRET", SECRET)
+    monkeypatch.setenv("GATEWAY_WRITE_KEYS_FILE", "keys.yaml")
+    monkeypatch.setenv("GATEWAY_ADMIN_HOST", host)
+    with pytest.raises(ConfigurationError, match="GATEWAY_ADMIN_TOKEN must be set in production"):
+        load(Settings)
+    monkeypatch.setenv("GATEWAY_MODE", "development")
+    assert any("GATEWAY_ADMIN_TOKEN" in warning for warning in load(Settings).warnings())
+    monkeypatch.setenv("GATEWAY_MODE", "production")
+    monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", "short")
+    with pytest.raises(ConfigurationError) as caught:
+        load(Settings)
+    assert "short" not in str(caught.value).replace("too_short", "")
+    monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", "0123456789abcdef")
+    assert "0123456789abcdef" not in repr(load(Settings))
+
+
+def test_development_warns_of_everything_it_lets_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_MODE", "development")
+    settings = load(Settings)
+    assert len(settings.identity_key) >= 16
+    assert [warning.split(" ")[0] for warning in settings.warnings()] == [
+        "GATEWAY_IDENTITY_SECRET",
+        "GATEWAY_WRITE_KEYS_FILE",
+    ]
+
+
+@pytest.mark.parametrize("secret", ["fifteen bytes.", "x" * 65, "ü" * 33])
+def test_secret_of_wrong_length_is_refused_without_showing_it(
+    secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = refusal(monkeypatch, identity_secret=secret)
+    assert message == f"GATEWAY_IDENTITY_SECRET must have 16 to 64 bytes, it has {len(secret.encode())}"
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"window": "23h"}, "GATEWAY_WINDOW must be at least 24h"),
+        ({"window": "7d", "retention": "7d"}, "GATEWAY_RETENTION (7d) must be at least GATEWAY_WINDOW (7d)"),
+        (
+            {"batch_bytes_max": "800KiB"},
+            "GATEWAY_BATCH_BYTES_MAX (800KiB) must exceed GATEWAY_EVENT_BYTES_MAX",
+        ),
+        ({"queue_bytes_max": "16MiB"}, "GATEWAY_QUEUE_BYTES_MAX (16MiB) must be at least"),
+        ({"queue_events_max": "2499"}, "GATEWAY_QUEUE_EVENTS_MAX must not be less"),
+        ({"request_bytes_max": "4MiB"}, "GATEWAY_REQUEST_BYTES_MAX must not be less"),
+        ({"fingerprint_ignore": "a,messageId"}, "GATEWAY_FINGERPRINT_IGNORE must not name messageId"),
+        ({"lane_backoff": "6s"}, "GATEWAY_LANE_BACKOFF_MAX must not be less"),
+        ({"refence_min": "6s"}, "GATEWAY_REFENCE_MAX must not be less"),
+        ({"port": "x"}, "GATEWAY_PORT: "),
+        ({"window": "x"}, "GATEWAY_WINDOW: "),
+        ({"clock_accept": "today"}, "GATEWAY_CLOCK_ACCEPT: "),
+        ({"mode": "test"}, "GATEWAY_MODE: "),
+        ({"topic": "no spaces"}, "GATEWAY_TOPIC: "),
+        ({"disk_free_min": "much"}, "GATEWAY_DISK_FREE_MIN: must be a size"),
+        ({"log": "kafka"}, "GATEWAY_KAFKA_BOOTSTRAP_SERVERS must be set"),
+    ],
+)
+def test_contradiction_is_refused_in_one_sentence(
+    variables: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = refusal(monkeypatch, **variables)
+    assert message.startswith(sentence)
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        (
+            {"answer_timeout": "8s"},
+            "GATEWAY_ANSWER_TIMEOUT (8s) must be less than GATEWAY_KAFKA_REQUEST_TIMEOUT (8s)",
+        ),
+        (
+            {"kafka_request_timeout": "30s"},
+            "GATEWAY_KAFKA_REQUEST_TIMEOUT (30s) must be less than GATEWAY_KAFKA_TRANSACTION_TIMEOUT (30s)",
+        ),
+        (
+            {"kafka_security_protocol": "SASL_SSL"},
+            "GATEWAY_KAFKA_SASL_USERNAME and GATEWAY_KAFKA_SASL_PASSWORD",
+        ),
+    ],
+)
+def test_kafka_contradiction_is_refused(
+    variables: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = refusal(monkeypatch, log="kafka", kafka_bootstrap_servers="127.0.0.1:9092", **variables)
+    assert message.startswith(sentence)
+
+
+def test_reader_of_the_log_needs_only_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_PORT", "tcp://10.0.0.1:8080")
+    monkeypatch.setenv("GATEWAY_TOPIC", "clicks")
+    assert load(LogSettings).topic == "clicks"
+
+
+def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_MODE", "development")
+    monkeypatch.setenv("GATEWAY_IDENTITY_SECRET", SECRET)
+    monkeypatch.setenv("GATEWAY_KAFKA_SASL_PASSWORD", "broker password")
+    assert SECRET not in repr(load(Settings))
+    assert "broker password" not in repr(load(Settings))
+
+
+def test_known_and_foreign_variables_pass() -> None:
+    refuse_unknown_variables({"GATEWAY_PORT": "8080", "GATEWAY_ADMIN_URL": "http://x", "PATH": "/bin"})
+
+
+def test_unknown_variable_is_refused_with_the_likely_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"GATEWAY_PARTITION is not a setting.*GATEWAY_PARTITIONS"):
+        refuse_unknown_variables({"GATEWAY_PARTITION": "4"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GATEWAY_PORT", "tcp://10.96.0.1:8080"),
+        ("GATEWAY_SERVICE_HOST", "10.96.0.1"),
+        ("GATEWAY_SERVICE_PORT_HTTP", "8080"),
+        ("GATEWAY_PORT_8080_TCP_ADDR", "10.96.0.1"),
+    ],
+)
+def test_kubernetes_service_link_is_named_as_the_cause(name: str, value: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} looks like a service link.*enableServiceLinks"):
+        refuse_unknown_variables({name: value})
+
+
+def test_readme_has_the_settings_table() -> None:
+    text = README.read_text(encoding="utf-8")
+    shown = text.partition("<!-- settings -->")[2].partition("<!-- /settings -->")[0]
+    assert shown.strip() == settings_table(), "python -m app.config.settings_table prints README's table"
+
+
+def test_table_has_every_setting_once() -> None:
+    rows = settings_table().splitlines()[2:]
+    assert len(rows) == len(Settings.model_fields)
+    assert "| `GATEWAY_WINDOW` | `7d` |" in settings_table()
+    assert "| `GATEWAY_RETENTION` | window + 1d |" in settings_table()

@@ -1,0 +1,229 @@
+"""Claim: whatever a client sends, reading its body takes bounded memory and time, and ends in one verdict."""
+
+import asyncio
+import gzip
+import random
+import zlib
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive
+
+from app.http.body import GZIP_MEMBERS_MAX, PIECE_BYTES, SLICE_BYTES, BodyLimits, Inflater, read_body
+from app.http.body_memory import BodyMemory, Lease
+from app.http.errors import (
+    BodyNotDecompressableError,
+    BodyTimeoutError,
+    BodyTooLargeError,
+    UnsupportedEncodingError,
+)
+
+LIMITS = BodyLimits(bytes_max=10_000, compressed_bytes_max=3_000, timeout_s=5)
+TEXT = b'{"batch":[' + b'{"event":"x"},' * 300 + b"{}]}"
+GZIP = {b"content-encoding": b"gzip"}
+
+
+def lease(capacity: int = 1_000_000) -> Lease:
+    return Lease(BodyMemory(capacity))
+
+
+async def look(_size_bytes: int) -> None:
+    """Everybody else's turn."""
+    await asyncio.sleep(0)
+
+
+def raw_deflate(data: bytes) -> bytes:
+    stream = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return stream.compress(data) + stream.flush()
+
+
+def channel(chunks: Sequence[bytes], *, then_leave: bool = False) -> Receive:
+    """An ASGI channel that delivers the chunks; reading beyond its end fails the test."""
+    messages: list[Message] = [
+        {"type": "http.request", "body": chunk, "more_body": then_leave or chunk_number < len(chunks) - 1}
+        for chunk_number, chunk in enumerate(chunks)
+    ]
+    if then_leave:
+        messages.append({"type": "http.disconnect"})
+    remaining = iter(messages)
+
+    async def receive() -> Message:
+        return next(remaining)
+
+    return receive
+
+
+def pieces(data: bytes, seed: int) -> list[bytes]:
+    """Cut data at random places, empty pieces included."""
+    dice = random.Random(seed)
+    places = [0, *sorted(dice.randint(0, len(data)) for _ in range(dice.randint(0, 12))), len(data)]
+    return [data[start:end] for start, end in pairwise(places)]
+
+
+async def read(data: bytes, headers: dict[bytes, bytes], seed: int = 0) -> bytes:
+    return await read_body(channel(pieces(data, seed)), headers, LIMITS, lease(), look)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("headers", "data"),
+    [
+        ({}, TEXT),
+        ({b"content-encoding": b"identity"}, TEXT),
+        ({b"content-encoding": b""}, TEXT),
+        (GZIP, gzip.compress(TEXT)),
+        ({b"content-encoding": b" GZIP "}, gzip.compress(TEXT)),
+        ({b"content-encoding": b"x-gzip"}, gzip.compress(TEXT)),
+        (GZIP, gzip.compress(TEXT[:100]) + gzip.compress(b"") + gzip.compress(TEXT[100:])),
+        (GZIP, gzip.compress(TEXT) + b"\0" * 40),
+        ({b"content-encoding": b"deflate"}, zlib.compress(TEXT)),
+        ({b"content-encoding": b"deflate"}, raw_deflate(TEXT)),
+    ],
+)
+async def test_body_is_read_however_it_is_cut(headers: dict[bytes, bytes], data: bytes, seed: int) -> None:
+    assert await read(data, headers, seed) == TEXT
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("headers", "data"),
+    [
+        (GZIP, TEXT[:500]),
+        (GZIP, b""),
+        (GZIP, gzip.compress(TEXT)[:-1]),
+        (GZIP, gzip.compress(TEXT)[:-9] + b"\0" + gzip.compress(TEXT)[-8:]),
+        (GZIP, gzip.compress(TEXT) + b"garbage"),
+        (GZIP, gzip.compress(TEXT) + gzip.compress(TEXT)[:20]),
+        (GZIP, gzip.compress(b"") * (GZIP_MEMBERS_MAX + 1)),
+        (GZIP, zlib.compress(TEXT)),
+        ({b"content-encoding": b"deflate"}, gzip.compress(TEXT)),
+        ({b"content-encoding": b"deflate"}, zlib.compress(TEXT) + zlib.compress(TEXT)),
+        ({b"content-encoding": b"deflate"}, zlib.compress(TEXT)[:-1]),
+    ],
+)
+async def test_body_that_is_not_what_it_says_is_refused(
+    headers: dict[bytes, bytes], data: bytes, seed: int
+) -> None:
+    with pytest.raises(BodyNotDecompressableError):
+        await read(data, headers, seed)
+
+
+@pytest.mark.parametrize("encoding", [b"br", b"zstd", b"gzip, gzip", b"compress"])
+async def test_other_encodings_are_refused_before_reading(encoding: bytes) -> None:
+    with pytest.raises(UnsupportedEncodingError):
+        await read_body(channel([]), {b"content-encoding": encoding}, LIMITS, lease(), look)
+
+
+async def test_largest_body_passes() -> None:
+    assert await read(b"x" * 10_000, {b"content-length": b"10000"}) == b"x" * 10_000
+    assert await read(gzip.compress(b"x" * 10_000), GZIP) == b"x" * 10_000
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_one_byte_too_many_is_refused(seed: int) -> None:
+    with pytest.raises(BodyTooLargeError):
+        await read(b"x" * 10_001, {}, seed)
+    with pytest.raises(BodyTooLargeError):
+        await read(gzip.compress(b"x" * 10_001), GZIP, seed)
+    with pytest.raises(BodyTooLargeError):
+        await read(gzip.compress(b"x" * 9_000) + gzip.compress(b"x" * 1_001), GZIP, seed)
+    with pytest.raises(BodyTooLargeError):
+        await read(gzip.compress(random.Random(1).randbytes(3_100)), GZIP, seed)
+
+
+async def test_bomb_is_refused_at_the_first_byte_too_many() -> None:
+    bomb = gzip.compress(b"\0" * 1_000_000)
+    assert len(bomb) < LIMITS.compressed_bytes_max
+    memory = BodyMemory(1_000_000)
+    with pytest.raises(BodyTooLargeError):
+        await read_body(channel([bomb]), GZIP, LIMITS, Lease(memory), look)
+    assert memory.peak <= LIMITS.bytes_max
+
+
+async def test_compressed_body_that_stalls_holds_nothing_but_what_it_sent() -> None:
+    memory = BodyMemory(1_000_000)
+    is_waiting = asyncio.Event()
+    sent = iter([gzip.compress(TEXT)[:-1]])
+
+    async def receive() -> Message:
+        for chunk in sent:
+            return {"type": "http.request", "body": chunk, "more_body": True}
+        is_waiting.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    reading = asyncio.create_task(read_body(receive, GZIP, LIMITS, Lease(memory), look))
+    await is_waiting.wait()
+    assert memory.peak == 0  # what arrives is charged by the connection
+    reading.cancel()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x" * 10_000_000,
+        random.Random(1).randbytes(3_000_000),
+        b'{"event":"x"},' * 500_000,
+    ],
+)
+def test_compressed_body_is_inflated_in_small_steps(data: bytes) -> None:
+    compressed = gzip.compress(data)
+    sizes = [len(piece) for piece in Inflater(is_gzip=True, bytes_max=10_000_000).inflate(compressed)]
+    assert sum(sizes) == len(data)
+    assert max(sizes) <= PIECE_BYTES
+    assert len(sizes) >= max(len(data) / PIECE_BYTES, len(compressed) / SLICE_BYTES)
+
+
+async def test_each_step_but_the_first_waits_for_a_turn() -> None:
+    turns: list[int] = []
+
+    async def turn(size_bytes: int) -> None:
+        turns.append(size_bytes)
+
+    limits = BodyLimits(bytes_max=8_000_000, compressed_bytes_max=10_000, timeout_s=5)
+    await read_body(channel([gzip.compress(b"x" * 8_000_000)]), GZIP, limits, lease(10_000_000), turn)
+    assert len(turns) >= 8_000_000 // PIECE_BYTES
+    turns.clear()
+    await read_body(channel([gzip.compress(TEXT)]), GZIP, LIMITS, lease(), turn)
+    assert not turns
+
+
+@pytest.mark.parametrize(("headers", "length"), [({}, b"10001"), (GZIP, b"3001"), ({}, b"9" * 40)])
+async def test_declared_length_is_refused_before_reading(headers: dict[bytes, bytes], length: bytes) -> None:
+    with pytest.raises(BodyTooLargeError):
+        await read_body(channel([]), {**headers, b"content-length": length}, LIMITS, lease(), look)
+
+
+async def test_client_that_leaves_ends_the_reading() -> None:
+    with pytest.raises(ClientDisconnect):
+        await read_body(channel([b"half"], then_leave=True), {}, LIMITS, lease(), look)
+
+
+async def test_body_that_does_not_arrive_is_given_up() -> None:
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with pytest.raises(BodyTimeoutError):
+        await read_body(
+            receive, {}, BodyLimits(bytes_max=1, compressed_bytes_max=1, timeout_s=0.01), lease(), look
+        )
+
+
+def test_patience_ends_with_the_grace_the_rate_or_the_deadline() -> None:
+    limits = BodyLimits(bytes_max=1, compressed_bytes_max=1, timeout_s=30, grace_s=10, rate_min=512)
+    assert limits.patience_s(0) == limits.patience_s(5_120) == 10
+    assert limits.patience_s(5_120 + 1_024) == 12
+    assert limits.patience_s(8_000_000) == 30
+
+
+async def test_body_that_trickles_is_given_up_before_the_deadline() -> None:
+    async def receive() -> Message:
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"", "more_body": True}
+
+    limits = BodyLimits(bytes_max=9, compressed_bytes_max=9, timeout_s=600, grace_s=0.01, rate_min=512)
+    with pytest.raises(BodyTimeoutError):
+        await read_body(receive, {}, limits, lease(), look)

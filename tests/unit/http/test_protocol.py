@@ -1,0 +1,206 @@
+"""
+Claim: a connection that ended is freed at once, whatever happened on it, and so is every request on it;
+no crowd piles up as garbage, and nothing that a client sends beside its bodies is kept.
+"""
+
+import asyncio
+import gc
+import random
+import weakref
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from app.config.networks import parse_networks
+from app.http.body_memory import BodyMemory, Leased
+from app.http.client_address import TrustedProxies
+from app.http.connections import Connections
+from app.http.errors import HeadTooLargeError
+from app.http.head import HEADERS_MAX
+from app.http.port import ConnectionLimits, Port
+from app.http.problems import Problems
+from app.http.protocol import EdgeProtocol
+from app.http.request_metrics import RequestMetrics
+
+POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
+
+
+class Wire(asyncio.Transport):
+    """A transport whose other side takes everything."""
+
+    def __init__(self, peer: str = "192.0.2.1") -> None:
+        super().__init__({"peername": (peer, 1), "sockname": ("192.0.2.2", 2)})
+        self.written = b""
+        self.is_closed = False
+
+    def write(self, data: Any) -> None:
+        assert not self.is_closed
+        self.written += data
+
+    def write_eof(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+async def echo(_scope: Scope, receive: Receive, send: Send) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+    headers = [(b"content-length", b"0"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def port_over(connections: Connections, memory: BodyMemory, proxies: str = "") -> Port:
+    return Port(
+        limits=ConnectionLimits(head_bytes_max=1_000, head_timeout_s=9, body_timeout_s=9, send_timeout_s=9),
+        connections=connections,
+        memory=memory,
+        proxies=TrustedProxies(parse_networks(proxies)),
+        problems=Problems(retry_after_max=1, dice=random.Random()),
+        metrics=RequestMetrics(),
+        refuse=Leased(refuse, memory),
+    )
+
+
+def connect(port: Port, wire: Wire, app: ASGIApp = echo) -> EdgeProtocol:
+    config = uvicorn.Config(
+        Leased(app, port.memory), http="httptools", ws="none", lifespan="off", log_config=None
+    )
+    config.load()
+    connection = EdgeProtocol(port=port, config=config, server_state=ServerState(), app_state={})
+    connection.connection_made(wire)
+    return connection
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        POST + b"{}",
+        POST + b"{",
+        (POST + b"{}") * 3 + POST,
+        b"garbage\r\n\r\n",
+        b"GET /" + b"x" * 5_000 + b" HTTP/1.1\r\n\r\n",
+        POST.replace(b"Host: x", b"Host: x\r\nConnection: Upgrade\r\nUpgrade: h2c") + b"{}",
+        POST.replace(b"Host: x", b"Host: x\r\nExpect: 100-continue"),
+    ],
+)
+async def test_connection_is_freed_without_the_cycle_collector(data: bytes) -> None:
+    memory, connections = BodyMemory(1_000), Connections(connections_max=9, per_address_max=9)
+    gc.disable()
+    try:
+        connection = connect(port_over(connections, memory), Wire())
+        if data:
+            connection.data_received(data)
+        await settle()
+        connection.connection_lost(None)
+        is_left = weakref.ref(connection)
+        del connection
+        await settle()
+        assert is_left() is None
+    finally:
+        gc.enable()
+    assert (memory.used, connections.open, connections.idle) == (0, 0, 0)
+
+
+async def test_lost_connection_ends_every_request_on_it(caplog: pytest.LogCaptureFixture) -> None:
+    memory, connections = BodyMemory(1_000), Connections(connections_max=9, per_address_max=9)
+    ended: list[str] = []
+
+    async def wait(_scope: Scope, receive: Receive, _send: Send) -> None:
+        await receive()  # the body
+        ended.append((await receive())["type"])
+
+    wire = Wire()
+    connection = connect(port_over(connections, memory), wire, wait)
+    connection.data_received((POST + b"{}") * 3)
+    await settle()
+    wire.close()
+    connection.connection_lost(None)
+    await settle()
+    assert ended == ["http.disconnect"]
+    assert (memory.used, caplog.records) == (0, [])
+
+
+async def test_fields_are_counted_as_they_come() -> None:
+    wire = Wire()
+    connections = Connections(connections_max=9, per_address_max=9)
+    connection = connect(port_over(connections, BodyMemory(1_000)), wire)
+    connection.data_received(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 200)
+    assert not wire.written
+    connection.data_received(b"a:\r\n" * 40_000)
+    assert wire.written.startswith(b"HTTP/1.1 400")
+    assert b"head_too_large" in wire.written
+    assert b"more than 256 fields" in wire.written
+    assert len(connection.headers) == HEADERS_MAX + 1
+
+
+async def test_trailers_are_not_kept() -> None:
+    memory, connections = BodyMemory(1_000), Connections(connections_max=9, per_address_max=9)
+    wire = Wire()
+    connection = connect(port_over(connections, memory), wire)
+    connection.data_received(
+        POST.replace(b"Content-Length: 2", b"Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\n"
+    )
+    headers = len(connection.headers)
+    connection.data_received(b"X: y\r\n" * 100)
+    assert len(connection.headers) == headers
+    connection.data_received(b"X: y\r\n" * 100)
+    await settle()
+    assert isinstance(connection._lease.error, HeadTooLargeError)  # 1,200 bytes: more than a head has
+    connection.connection_lost(None)
+    await settle()
+
+
+async def test_crowd_of_a_trusted_proxy_is_refused_beyond_the_limit_as_it_is_counted() -> None:
+    memory, connections = BodyMemory(1_000), Connections(connections_max=1, per_address_max=None)
+    port = port_over(connections, memory, "10.0.0.0/8")
+    first, second = Wire("10.0.0.1"), Wire("10.0.0.1")
+    connected = [connect(port, first)]
+    connected[0].data_received(POST)
+    connected.append(connect(port, second))
+    connected[1].data_received(POST.replace(b"Host: x", b"Host: x\r\nX-Forwarded-For: 203.0.113.7") + b"{}")
+    await settle()
+    assert second.written.startswith(b"HTTP/1.1 503")
+    assert connections.refused == 1
+    for connection in connected:
+        connection.connection_lost(None)
+    await settle()
+
+
+async def test_offer_of_another_protocol_does_not_widen_the_limit_of_a_head() -> None:
+    memory, connections = BodyMemory(1_000), Connections(connections_max=9, per_address_max=9)
+    wire = Wire()
+    connection = connect(port_over(connections, memory), wire)
+    connection.data_received(POST[:-2] + b"Connection: Upgrade\r\nUpgrade: h2c\r\nX-Large: " + b"x" * 800)
+    connection.data_received(b"x" * 200 + b"\r\n\r\n{}")
+    await settle()
+    assert wire.written.startswith(b"HTTP/1.1 400")
+    connection.connection_lost(None)

@@ -1,0 +1,408 @@
+"""Claim: whatever happens behind a route, the client gets one of the contract's answers, CORS included."""
+
+import asyncio
+import random
+import time
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp, Message, Scope
+from structlog.testing import capture_logs
+
+from app.access.auth import OpenKeys, WriteKeys
+from app.access.key_file import KeyFile
+from app.access.quotas import Quota, QuotaPolicy
+from app.http.body import BodyLimits
+from app.http.body_memory import BodyMemory
+from app.http.problems import Problems
+from app.http.refusal_log import RefusalLog
+from app.http.request_metrics import RequestMetrics
+from app.ingest.application import create_edge
+from app.ingest.identify import EventLimits, Identifier
+from app.ingest.routes.events import Ingest
+from app.ingest.routes.paths import PATH_WORDS
+from dedupe.admission import Admission
+from dedupe.clock import Deadline, SystemClock
+from dedupe.errors import (
+    DeadlineExceededError,
+    DiskFullError,
+    GatewayError,
+    LaneNotActiveError,
+    LaneSaturatedError,
+    OutcomeUnknownError,
+)
+from dedupe.identity import Identity
+from dedupe.lane.queue import Outcome
+from dedupe.quarantine import Quarantine
+from dedupe.router import Router
+from dedupe.types import Event, Stream
+
+IDENTITY = Identity(b"a secret of 24 bytes....")
+QUARANTINE = Quarantine(IDENTITY, Stream("q", 1))
+Decide = Callable[[Sequence[Event]], list[Outcome]]
+
+
+class ScriptedRouter(Router):
+    """A router without lanes, whose outcomes the test decides."""
+
+    def __init__(self, decide: Decide) -> None:
+        super().__init__([], [], QUARANTINE)
+        self.decide = decide
+        self.is_hanging = False
+        self.is_asked = asyncio.Event()
+
+    async def submit(
+        self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
+    ) -> list[Outcome]:
+        self.is_asked.set()
+        if self.is_hanging:
+            await asyncio.Event().wait()
+        return self.decide(events)
+
+
+def accept(events: Sequence[Event]) -> list[Outcome]:
+    return [Outcome(Admission.NEW, offset) for offset in range(len(events))]
+
+
+def failing(err: Exception) -> Decide:
+    def decide(_events: Sequence[Event]) -> list[Outcome]:
+        raise err
+
+    return decide
+
+
+OPEN_KEYS = OpenKeys(QuotaPolicy(Quota(), index_keys_max=1, window_s=1, clock=time.monotonic))
+
+
+def edge_over(
+    router: Router,
+    registry: CollectorRegistry | None = None,
+    write_keys: WriteKeys = OPEN_KEYS,
+    *,
+    gives_advice: bool = False,
+    memory: BodyMemory | None = None,
+    penalty_s: float = 0.0,
+    body_bytes_max: int = 100_000,
+) -> ASGIApp:
+    ingest = Ingest(
+        router=router,
+        identifier=Identifier(IDENTITY, 8, QUARANTINE, EventLimits(10_000, 32, 100_000)),
+        write_keys=write_keys,
+        clock=SystemClock(),
+        body_limits=BodyLimits(bytes_max=body_bytes_max, compressed_bytes_max=10_000, timeout_s=5),
+        request_events_max=100,
+        answer_timeout_s=5,
+        keyless_bytes_max=5_000,
+        gives_advice=gives_advice,
+    )
+    metrics = RequestMetrics()
+    if registry is not None:
+        registry.register(metrics)
+    return create_edge(
+        ingest,
+        memory=memory or BodyMemory(1_000_000),
+        quota_penalty_s=penalty_s,
+        problems=Problems(retry_after_max=30, dice=random.Random(0), refusals=RefusalLog(PATH_WORDS)),
+        metrics=metrics,
+    )
+
+
+async def post(
+    app: ASGIApp, body: bytes = b'{"messageId":"1","writeKey":"k"}', **headers: str
+) -> httpx.Response:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        return await client.post("/v1/events", content=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("err", "status", "code"),
+    [
+        (LaneNotActiveError("x"), 503, "lane_not_active"),
+        (LaneSaturatedError("x"), 429, "overloaded"),
+        (DiskFullError("x"), 503, "disk_full"),
+        (DeadlineExceededError("x"), 503, "deadline_exceeded"),
+        (OutcomeUnknownError("x"), 503, "outcome_unknown"),
+        (KeyError("s3cret payload"), 503, "internal"),
+        (RecursionError(), 503, "internal"),
+    ],
+)
+async def test_errors_of_the_core_become_answers(
+    err: Exception, status: int, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = await post(edge_over(ScriptedRouter(failing(err))), Origin="https://shop.example")
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert list(answer.json()) == ["code", "message"]
+    assert 1 <= int(answer.headers["Retry-After"]) <= 30
+    assert answer.headers["Access-Control-Allow-Origin"] == "https://shop.example"
+    assert "s3cret" not in answer.text
+    if code == "internal":
+        assert answer.headers["Gateway-Request-Id"] in capsys.readouterr().out
+
+
+async def test_outcomes_become_receipts_in_order() -> None:
+    outcomes = [
+        Outcome(Admission.NEW, 7),
+        Outcome(Admission.REPEAT, 7),
+        Outcome(Admission.DUPLICATE, 3),
+        Outcome(Admission.CONFLICT, 3),
+        Outcome(Admission.NEW, 8),
+    ]
+    body = orjson.dumps([*({"messageId": str(n), "writeKey": "k"} for n in range(4)), 5, {"messageId": "4"}])
+    answer = await post(edge_over(ScriptedRouter(lambda _events: outcomes)), body)
+    document = answer.json()
+    assert [(r["messageId"], r["offset"]) for r in document["receipts"]] == [
+        ("0", 7),
+        ("1", 7),
+        ("2", 3),
+        ("4", 8),
+    ]
+    assert [(r["index"], r["messageId"], r["code"]) for r in document["rejected"]] == [
+        (3, "3", "conflict"),
+        (4, None, "not_an_object"),
+    ]
+    assert (answer.headers["Gateway-Accepted"], answer.headers["Gateway-Duplicates"]) == ("2", "2")
+    assert "Idempotent-Replayed" not in answer.headers
+
+
+@pytest.mark.parametrize("gives_advice", [False, True])
+async def test_advice_stands_in_answers_of_development_only_and_the_same_at_each_try(
+    gives_advice: bool,
+) -> None:
+    app = edge_over(ScriptedRouter(accept), gives_advice=gives_advice)
+    body = b'[{"messageId":"1","writeKey":"k","type":"trakc"},5]'
+    first, again = [await post(app, body), await post(app, body)]
+    assert first.content == again.content
+    assert [found["index"] for found in first.json().get("warnings", [])] == [0] * gives_advice
+    good = await post(app, b'{"messageId":"1","writeKey":"k","event":"Seen"}')
+    assert list(good.json()) == ["success", "receipts"]
+
+
+@pytest.mark.parametrize("request_id", ["7b3e9e2a-0c7e-4a53-8f6e-1f3d7a2b9c00", "lb.12345_6"])
+async def test_request_id_of_the_client_leads_from_its_answer_to_the_log(request_id: str) -> None:
+    with capture_logs() as lines:
+        answer = await post(edge_over(ScriptedRouter(accept)), b"{", **{"X-Request-Id": request_id})
+    assert answer.headers["Gateway-Request-Id"] == request_id
+    (line,) = lines
+    assert (line["code"], line["request_id"], line["path"]) == ("invalid_json", request_id, "/v1/events")
+
+
+@pytest.mark.parametrize("request_id", ["", "short", "x" * 65, "a b c d e f", "a/b/c/d/e", "a;b;c;d;e"])
+async def test_odd_request_id_is_replaced_by_one_that_leads_to_the_log(request_id: str) -> None:
+    edge = edge_over(ScriptedRouter(failing(DiskFullError("x"))))
+    with capture_logs() as lines:
+        answer = await post(edge, b'{"messageId":"1","writeKey":"k"}', **{"X-Request-Id": request_id})
+    assert answer.headers["Gateway-Request-Id"] not in ("", request_id)
+    assert (lines[0]["request_id"], lines[0]["source"]) == (answer.headers["Gateway-Request-Id"], "k")
+
+
+async def test_outage_of_the_log_reaches_the_client_in_one_sentence() -> None:
+    err = LaneNotActiveError(
+        "partition 3 of events is failed", told="the log has not answered since 12:34:56Z"
+    )
+    answer = await post(edge_over(ScriptedRouter(failing(err))))
+    message = "part of the gateway does not serve now; try again (the log has not answered since 12:34:56Z)"
+    assert answer.json() == {"code": "lane_not_active", "message": message}
+
+
+async def test_draining_gateway_tells_clients_to_leave() -> None:
+    router = ScriptedRouter(accept)
+    assert "Connection" not in (await post(edge_over(router))).headers
+    router.is_draining = True
+    assert (await post(edge_over(router))).headers["Connection"] == "close"
+
+
+async def test_requests_are_counted_by_route_and_code() -> None:
+    registry = CollectorRegistry()
+    app = edge_over(ScriptedRouter(accept), registry)
+    await post(app)
+    await post(app, b"{")
+    counted = {
+        (
+            code,
+            registry.get_sample_value("gateway_http_requests_total", {"route": "/v1/events", "code": code}),
+        )
+        for code in ("200", "400")
+    }
+    assert counted == {("200", 1.0), ("400", 1.0)}
+    assert (
+        registry.get_sample_value("gateway_http_request_duration_seconds_count", {"route": "/v1/events"})
+        == 2.0
+    )
+
+
+@pytest.mark.parametrize("err", [LaneNotActiveError("x"), LaneSaturatedError("x"), OutcomeUnknownError("x")])
+async def test_pixel_answers_with_its_image_whatever_the_core_says(err: GatewayError) -> None:
+    registry = CollectorRegistry()
+    transport = httpx.ASGITransport(edge_over(ScriptedRouter(failing(err)), registry))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        with capture_logs() as lines:
+            answer = await client.get("/pixel/v1/track?writeKey=k&event=Opened")
+    assert [(line["code"], line["path"]) for line in lines] == [(err.code, "/pixel/v1/track")]
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "image/gif")
+    labels = {"route": "/pixel/v1/{type}", "reason": err.code}
+    assert registry.get_sample_value("gateway_http_discarded_total", labels) == 1.0
+
+
+# ---- who sends, before what
+
+
+def edge_with_keys(keys: str, folder: Path, registry: CollectorRegistry | None = None) -> ASGIApp:
+    file = folder / "keys.yaml"
+    file.write_text(keys)
+    policy = QuotaPolicy(Quota(), index_keys_max=1, window_s=1, clock=lambda: 1.0)
+    return edge_over(ScriptedRouter(accept), registry, write_keys=KeyFile(file, policy))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Basic " + b64encode(b"unknown:").decode()},
+        {"X-Write-Key": "unknown"},
+        {"X-Write-Key": "gone"},
+    ],
+)
+async def test_unknown_key_in_the_head_is_refused_before_the_body_is_read(
+    headers: dict[str, str], tmp_path: Path
+) -> None:
+    app = edge_with_keys("- {key: known, source: a}\n- {key: gone, source: b, enabled: false}", tmp_path)
+    scope = scope_of("/v1/events")
+    scope["query_string"] = b""
+    scope["headers"] = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        raise AssertionError("the body is read")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 401
+
+
+async def test_body_whose_key_stands_in_it_has_a_bound_of_its_own(tmp_path: Path) -> None:
+    app = edge_with_keys("- {key: known, source: a}", tmp_path)
+    body = b'{"messageId":"1","writeKey":"known","p":"%b"}' % (b"x" * 5_100)
+    answer = await post(app, body)
+    assert (answer.status_code, answer.json()["code"]) == (400, "body_too_large")
+    assert (await post(app, body, **{"X-Write-Key": "known"})).status_code == 200
+    assert (await post(app, body.replace(b"x" * 200, b""))).status_code == 200
+
+
+async def test_large_body_is_charged_for_what_it_takes_while_it_is_parsed() -> None:
+    memory = BodyMemory(8_000_000)
+    app = edge_over(ScriptedRouter(accept), memory=memory, body_bytes_max=400_000)
+    events = [{"messageId": str(n), "a": {"b": {"c": ["x" * 1_500]}}} for n in range(99)]
+
+    answer = await post(app, orjson.dumps(events), authorization="Basic azo=")
+
+    assert answer.json()["code"] == "request_too_large"  # which is found out once it is parsed
+    assert memory.peak >= len(orjson.dumps(events)) + 99 * 6 * 64
+    assert memory.used == 0
+
+
+async def test_refusal_for_want_of_memory_is_held_back() -> None:
+    memory = BodyMemory(1_000)
+    memory.add(None, 1_000)
+    app = edge_over(ScriptedRouter(accept), memory=memory, penalty_s=3_600)
+    asking = asyncio.create_task(post(app, b"{}", **{"Content-Length": "2"}))
+    while not memory.refused:
+        await asyncio.sleep(0)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not asking.done()
+    asking.cancel()
+    await asyncio.wait([asking])
+
+
+async def test_bytes_quota_counts_what_is_stored(tmp_path: Path) -> None:
+    app = edge_with_keys("- {key: known, source: a, quotas: {bytes: 700, burst: 100s}}", tmp_path)
+    batch = {"batch": [{}] * 60, "context": {"a": "x" * 1_000}}
+    assert len(orjson.dumps(batch)) < 2_000
+    headers = {"X-Write-Key": "known"}
+    assert (await post(app, orjson.dumps(batch), **headers)).status_code == 200  # 66 KB of 70
+    assert (await post(app, orjson.dumps(batch), **headers)).status_code == 200  # beyond them: a debt
+    answer = await post(app, b"{}", **headers)
+    assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+
+
+async def test_pixels_are_charged_for_their_query(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    keys = "- {key: known, source: a, quotas: {bytes: 1000, burst: 1s}}"
+    transport = httpx.ASGITransport(edge_with_keys(keys, tmp_path, registry))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        for _ in range(3):
+            await client.get("/pixel/v1/track?writeKey=known&event=" + "x" * 900)
+    labels = {"route": "/pixel/v1/{type}", "reason": "quota_exceeded"}
+    assert registry.get_sample_value("gateway_http_discarded_total", labels) == 2.0
+
+
+# ---- what httpx cannot do
+
+
+def scope_of(path: str) -> Scope:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"writeKey=k",
+        "root_path": "",
+        "headers": [],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+    }
+
+
+async def run(app: ASGIApp, messages: list[dict[str, Any]], sent: list[Message]) -> None:
+    remaining = iter(messages)
+
+    async def receive() -> Message:
+        return next(remaining)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope_of("/v1/events"), receive, send)
+
+
+REQUEST = {"type": "http.request", "body": b'{"messageId":"1"}', "more_body": False}
+
+
+async def test_handler_that_the_server_cancels_still_answers_503() -> None:
+    router = ScriptedRouter(accept)
+    router.is_hanging = True
+    sent: list[Message] = []
+    task = asyncio.create_task(run(edge_over(router), [REQUEST], sent))
+    await router.is_asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sent[0]["status"] == 503
+    assert orjson.loads(sent[1]["body"])["code"] == "outcome_unknown"
+    assert b"retry-after" in dict(sent[0]["headers"])
+
+
+async def test_client_that_leaves_is_counted_and_nothing_is_taken() -> None:
+    registry = CollectorRegistry()
+    taken: list[Event] = []
+
+    def decide(events: Sequence[Event]) -> list[Outcome]:
+        taken.extend(events)
+        return accept(events)
+
+    half = {"type": "http.request", "body": b'{"mess', "more_body": True}
+    await run(edge_over(ScriptedRouter(decide), registry), [half, {"type": "http.disconnect"}], [])
+    assert taken == []
+    labels = {"route": "/v1/events", "code": "499"}
+    assert registry.get_sample_value("gateway_http_requests_total", labels) == 1.0
