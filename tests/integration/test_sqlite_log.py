@@ -739,7 +739,8 @@ async def test_log_id_is_made_with_the_file(store: SqliteStore, path: Path, tmp_
 
 
 async def test_processes_that_create_the_file_together_agree(path: Path) -> None:
-    stores = await asyncio.gather(*(SqliteStore.open(path) for _ in range(6)))
+    patient = SqliteLimits(busy_timeout_s=60.0)  # a slow disk makes six of them wait for one another
+    stores = await asyncio.gather(*(SqliteStore.open(path, limits=patient) for _ in range(6)))
 
     assert len({store.log_id for store in stores}) == 1
     for store in stores:
