@@ -41,11 +41,20 @@ def create_admin(
     """Return the admin application; the registry gets the collectors that belong to the ingest."""
     registry.register(LaneCollector(router))
     registry.register(edge)
-    process = ProcessCollector(registry=None)
-    began = time.monotonic()
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     add_error_handlers(app, problems)
+    _add_probes(app, router, ingest_loop)
+    _add_metrics(app, registry, ingest_loop)
+    _add_stats(app, router, edge, settings, ingest_loop)
+    token = settings.admin_token
+    return AdminGuard(
+        app,
+        hosts=[settings.admin_host, *settings.admin_hosts],
+        token=None if token is None else token.get_secret_value(),
+    )
 
+
+def _add_probes(app: FastAPI, router: Router, ingest_loop: IngestLoop) -> None:
     @app.get("/livez")
     async def get_livez() -> Response:
         silence_s = ingest_loop.silence_s
@@ -65,24 +74,34 @@ def create_admin(
         ready = await ingest_loop.read(read)
         return _json(ready, status=200 if ready["ready"] else 503)
 
+
+def _add_metrics(app: FastAPI, registry: CollectorRegistry, ingest_loop: IngestLoop) -> None:
+    process = ProcessCollector(registry=None)
+
     @app.get("/metrics")
     async def get_metrics() -> Response:
         families = await ingest_loop.read(lambda: list(registry.collect()))
         text = generate_latest(_Collected([*families, *process.collect()]))
         return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
+
+def _add_stats(
+    app: FastAPI, router: Router, edge: EdgeCollector, settings: Settings, ingest_loop: IngestLoop
+) -> None:
+    began = time.monotonic()
+
+    def read() -> dict[str, Any]:
+        return {
+            "totals": totals_of(router.totals),
+            "in_flight": router.in_flight,
+            "outage": router.outage,
+            **edge.document(),
+            "partitions": [partition_of(lane) for lane in router.lanes],
+            "quarantine": [partition_of(lane) for lane in router.quarantine_lanes],
+        }
+
     @app.get("/admin/v1/stats")
     async def get_stats() -> Response:
-        def read() -> dict[str, Any]:
-            return {
-                "totals": totals_of(router.totals),
-                "in_flight": router.in_flight,
-                "outage": router.outage,
-                **edge.document(),
-                "partitions": [partition_of(lane) for lane in router.lanes],
-                "quarantine": [partition_of(lane) for lane in router.quarantine_lanes],
-            }
-
         return _json(
             {
                 "version": VERSION,
@@ -93,13 +112,6 @@ def create_admin(
                 **await ingest_loop.read(read),
             }
         )
-
-    token = settings.admin_token
-    return AdminGuard(
-        app,
-        hosts=[settings.admin_host, *settings.admin_hosts],
-        token=None if token is None else token.get_secret_value(),
-    )
 
 
 class _Collected(Collector):

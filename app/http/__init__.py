@@ -22,6 +22,7 @@ from app.http.errors import (
     TooManyEventsError,
     WriteKeyMissingError,
 )
+from app.http.in_flight import InFlight
 from app.http.port import ConnectionLimits, Port
 from app.http.problems import PROBLEMS, Problems
 from app.http.protocol import EdgeProtocol
@@ -45,6 +46,7 @@ __all__ = [
     "EdgeProtocol",
     "FingerprintsInvalidError",
     "IdempotencyKeyInvalidError",
+    "InFlight",
     "InvalidJSONError",
     "InvalidWriteKeyError",
     "Lease",

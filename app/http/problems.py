@@ -44,7 +44,8 @@ PROBLEMS: dict[str, Problem] = {
     "body_too_complex": Problem(
         BAD_REQUEST,
         "the body has more than 600,000 colons and opening brackets, or one event in it, or a body whose "
-        "write key does not stand in the head, has more than 60,000, or 500,000 commas",
+        "write key does not stand in the head, has more than 60,000; or there, or in a body of up to 2 MiB, "
+        "stand more than 500,000 commas",
     ),
     "invalid_json": Problem(BAD_REQUEST, "the body is not JSON"),
     "batch_missing": Problem(BAD_REQUEST, "the body holds no event and no batch of events"),

@@ -42,6 +42,11 @@ class Turns:
         self._sender: str | None = None
         self._shared_until = 0.0
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several have sent of late."""
+        return asyncio.get_running_loop().time() < self._shared_until
+
     async def take(self, sender: str, size_bytes: int) -> None:
         """Wait for the sender's turn to work on so many bytes; work at once when it comes."""
         loop = asyncio.get_running_loop()
@@ -60,8 +65,7 @@ class Turns:
 
     def _begin_round(self) -> None:
         """Hand the round's work to those who wait, one piece for each sender in turn."""
-        loop = asyncio.get_running_loop()
-        is_shared = loop.time() < self._shared_until
+        is_shared = self.is_shared
         self._left = ROUND_BYTES if is_shared else LONE_ROUND_BYTES
         while self._waiting and self._left > 0:
             sender, turns = next(iter(self._waiting.items()))
@@ -74,7 +78,9 @@ class Turns:
                 turn.set_result(None)
                 self._left -= size_bytes + PIECE_COST_BYTES
         self._is_round_open = True
-        loop.call_soon(self._end_round, LOOKS if is_shared else 1)  # after what was handed out
+        asyncio.get_running_loop().call_soon(
+            self._end_round, LOOKS if is_shared else 1
+        )  # after what was handed out
 
     def _end_round(self, looks_left: int) -> None:
         if looks_left > 1 and (self._waiting or self._left <= 0):

@@ -151,6 +151,10 @@ def _problem(status: int) -> Schema:
 
 
 def _schemas(request_events_max: int) -> Schema:
+    return {**_schemas_of_requests(request_events_max), **_schemas_of_answers()}
+
+
+def _schemas_of_requests(request_events_max: int) -> Schema:
     items = {
         "type": "array",
         "maxItems": request_events_max,
@@ -184,6 +188,11 @@ def _schemas(request_events_max: int) -> Schema:
         },
         "Batch": batch,
         "Events": {"anyOf": [_ref("schemas", "Batch"), _ref("schemas", "Event"), items]},
+    }
+
+
+def _schemas_of_answers() -> Schema:
+    return {
         "Success": {
             "type": "object",
             "required": ["success"],

@@ -17,6 +17,7 @@ from app.http import (
     BodyLimits,
     FingerprintsInvalidError,
     IdempotencyKeyInvalidError,
+    InFlight,
     Lease,
     Turn,
     Turns,
@@ -61,16 +62,24 @@ class Ingest:
     sets_context_ip: bool = False
     gives_advice: bool = False
     turns: Turns = field(default_factory=Turns)
+    in_flight: InFlight = field(init=False)
 
-    def limits_for(self, source: Source | None) -> tuple[BodyLimits, JSONLimits]:
+    def __post_init__(self) -> None:
+        """Let as many requests in as the turns say."""
+        object.__setattr__(self, "in_flight", InFlight(self.turns))
+
+    def body_limits_for(self, source: Source | None) -> BodyLimits:
         """Return the bounds of a body, tighter ones before it is known who sends it."""
-        events_max, event_bytes_max = self.request_events_max, self.identifier.limits.event_bytes_max
         if source is not None:
-            return self.body_limits, JSONLimits(events_max, event_bytes_max)
-        body_limits = replace(
-            self.body_limits, bytes_max=min(self.keyless_bytes_max, self.body_limits.bytes_max)
+            return self.body_limits
+        bytes_max = min(self.keyless_bytes_max, self.body_limits.bytes_max)
+        return replace(self.body_limits, bytes_max=bytes_max)
+
+    def json_limits_for(self, source: Source | None) -> JSONLimits:
+        """Return the bounds of its JSON, likewise."""
+        return JSONLimits(
+            self.request_events_max, self.identifier.limits.event_bytes_max, may_cut=source is not None
         )
-        return body_limits, JSONLimits(events_max, event_bytes_max, may_cut=False)
 
 
 def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
@@ -117,53 +126,40 @@ async def post_events(
         RequestError: the request is wrong; nothing was taken.
         RetriableError: nothing was taken, or the outcome is unknown; see Router.submit.
     """
-    headers, query = dict(request.scope["headers"]), request.scope["query_string"]
-    client_ip = request.scope["client"][0] if request.scope["client"] else None
-    source = _source_in_head(ingest.write_keys, headers, query)
+    headers = dict(request.scope["headers"])
+    source = _source_in_head(ingest.write_keys, headers, request.scope["query_string"])
     request.scope["gateway.source"] = source and source.id
     lease: Lease = request.scope[LEASE]
-    body_limits, json_limits = ingest.limits_for(source)
-    turn = partial(ingest.turns.take, source.id if source else f"address {client_ip and crowd_of(client_ip)}")
-    body = await read_body(request.receive, headers, body_limits, lease, turn)
-    if len(body) > SMALL_BYTES:
-        await turn(len(body))  # counting is work as well
-        lease.hold_parsed(len(body), parsed_bytes(body))
-    payload = await parse(body, json_limits, turn)
-    payload.check_count(ingest.request_events_max)
-    if source is None:
-        first = payload.items[0] if payload.items else None
-        source = ingest.write_keys.source_of(find_write_key(headers, query, payload.top, first))
-        del first
-    request.scope["gateway.source"] = source.id
-    allowance = source.allowance
-    if allowance is not None:
-        allowance.take(events=len(payload.items), size_bytes=len(body))
-    source.check(REPLAY if FINGERPRINTS in headers else INGEST)
+    sender = source.id if source else _network_of(request)
+    turn = partial(ingest.turns.take, sender)
+    body = await read_body(request.receive, headers, ingest.body_limits_for(source), lease, turn)
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
-    received_ms = ingest.clock.now_ms()
-    arrival = Arrival(
-        source.id,
-        received_ms,
-        event_type,
-        _idempotency_key(headers),
-        _fingerprints(headers, len(payload.items)),
-        client_ip if ingest.sets_context_ip else None,
-    )
-    found = Identified([], [], [], [])
-    if len(body) > SMALL_BYTES:
-        await ingest.turns.take(source.id, len(body))
-    for _ in ingest.identifier.steps(payload, arrival, found):
-        await ingest.turns.take(source.id, STEP_BYTES)
-    if allowance is not None:
-        allowance.owe(found.size_bytes - len(body))
-    advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
-    del body, payload  # the events are all that is needed of them, and of the memory
-    lease.hold(found.size_bytes)
-    outcomes = await ingest.router.submit(
-        found.events, found.quarantined, received_ms=received_ms, deadline=deadline
-    )
-    if allowance is not None:
-        allowance.grow(sum(outcome.admission is Admission.NEW for outcome in outcomes))
+    async with ingest.in_flight.room(sender, len(body), deadline):
+        if len(body) > SMALL_BYTES:
+            await turn(len(body))  # counting is work as well
+            lease.hold_parsed(len(body), parsed_bytes(body))
+        payload = await parse(body, ingest.json_limits_for(source), turn)
+        payload.check_count(ingest.request_events_max)
+        source = source or _source_in_body(ingest.write_keys, request, headers, payload)
+        if source.allowance is not None:
+            source.allowance.take(events=len(payload.items), size_bytes=len(body))
+        source.check(REPLAY if FINGERPRINTS in headers else INGEST)
+        arrival = _arrival(ingest, request, headers, source, payload, event_type)
+        found = Identified([], [], [], [])
+        if len(body) > SMALL_BYTES:
+            await turn(len(body))
+        for _ in ingest.identifier.steps(payload, arrival, found):
+            await turn(STEP_BYTES)
+        if source.allowance is not None:
+            source.allowance.owe(found.size_bytes - len(body))
+        advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
+        del body, payload  # the events are all that is needed of them, and of the memory
+        lease.hold(found.size_bytes)
+        outcomes = await ingest.router.submit(
+            found.events, found.quarantined, received_ms=arrival.received_ms, deadline=deadline
+        )
+    if source.allowance is not None:
+        source.allowance.grow(sum(outcome.admission is Admission.NEW for outcome in outcomes))
     preference = _return_preference(request) if b"prefer" in headers else None
     return answer(found, outcomes, preference=preference, wants_receipts=wants_receipts, advice=advice)
 
@@ -185,6 +181,41 @@ def _source_in_head(write_keys: WriteKeys, headers: dict[bytes, bytes], query: b
         size_bytes = int(declared) if declared.isdigit() and b"content-encoding" not in headers else 0
         source.allowance.check(events=1, size_bytes=size_bytes)
     return source
+
+
+def _network_of(request: Request) -> str:
+    """Return who sends as far as anybody knows before the body is read."""
+    client = request.scope["client"]
+    return f"address {client and crowd_of(client[0])}"
+
+
+def _source_in_body(
+    write_keys: WriteKeys, request: Request, headers: dict[bytes, bytes], payload: Payload
+) -> Source:
+    first = payload.items[0] if payload.items else None
+    key = find_write_key(headers, request.scope["query_string"], payload.top, first)
+    source = write_keys.source_of(key)
+    request.scope["gateway.source"] = source.id
+    return source
+
+
+def _arrival(
+    ingest: Ingest,
+    request: Request,
+    headers: dict[bytes, bytes],
+    source: Source,
+    payload: Payload,
+    event_type: str,
+) -> Arrival:
+    client = request.scope["client"]
+    return Arrival(
+        source.id,
+        ingest.clock.now_ms(),
+        event_type,
+        _idempotency_key(headers),
+        _fingerprints(headers, len(payload.items)),
+        client[0] if client and ingest.sets_context_ip else None,
+    )
 
 
 def _idempotency_key(headers: dict[bytes, bytes]) -> bytes | None:
