@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -66,17 +67,11 @@ class KafkaConfig:
         keep_from_creating_topics(consumer._client)
         return consumer
 
-    def producer(self, transactional_id: str) -> AIOKafkaProducer:
-        """Return an unstarted transactional producer whose batches hold whatever an append may be."""
-        producer = AIOKafkaProducer(
-            **self._options(),
-            transactional_id=transactional_id,
-            transaction_timeout_ms=int(self.transaction_timeout_s * 1000),
-            max_batch_size=2 * self.batch_bytes_max,
-            max_request_size=2 * self.batch_bytes_max,
-        )
-        keep_from_creating_topics(producer.client)
-        return producer
+    def client(self) -> AIOKafkaClient:
+        """Return a client for requests of our own that is not connected yet."""
+        client = AIOKafkaClient(**self._options())
+        keep_from_creating_topics(client)
+        return client
 
     def _options(self) -> dict[str, Any]:
         uses_tls = self.security_protocol in ("SSL", "SASL_SSL")

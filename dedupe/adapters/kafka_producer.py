@@ -1,132 +1,57 @@
 """
 One transactional producer that is thrown away at the first doubt (rules R1, R2, R3).
 
-aiokafka retries inside, for ever and with the same producer epoch: after an error *response* as
-well as after a lost one. A request that is retried may take effect late, in a later transaction,
-and turn its commit into one of nothing. So every request of a transaction is watched: unless
-AddPartitionsToTxn, Produce and EndTxn were each sent once and answered without error, the producer
-is tainted, is never used again, and nothing it did counts as committed.
-
-aiokafka offers no hook for this; `client.send` is wrapped (tried with 0.14), and the tests on a
-real broker fail if an upgrade moves it.
+It speaks the protocol through aiokafka's client and not through its producer, which retries inside, for
+ever and with the same epoch: a request that is retried may take effect late, in a later transaction, and
+turn its commit into one of nothing. Here each request of a transaction is sent once. Whatever is not
+answered, or answered with an error, ends the producer: nothing it did counts as committed, and before its
+last request was sent nothing ever will be.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.client import ConnectionGroup
-from aiokafka.errors import KafkaConnectionError, KafkaError, ProducerFenced, for_code
+from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from dedupe.adapters.kafka_client import CLOSE_TIMEOUT_S, close_client, mark_retrieved
+from dedupe.adapters.kafka_client import KafkaConfig, bounded, close_client
 from dedupe.errors import FencedError, GatewayError, NotAppendedError, OutcomeUnknownError
 from dedupe.log import Crashpoint
 from dedupe.types import NewRecord, Offset
 
-CONCURRENT_TRANSACTIONS = 51
-"""AddPartitionsToTxn came while the previous markers are being written: a definite refusal."""
+NONE, INVALID_TIMESTAMP, CONCURRENT_TRANSACTIONS = 0, 32, 51
 FENCED_CODES = frozenset({47, 90})  # INVALID_PRODUCER_EPOCH, PRODUCER_FENCED
-ONCE_EACH = {AddPartitionsToTxnRequest: 1, ProduceRequest: 1, EndTxnRequest: 1}
-INVALID_TIMESTAMP = 32
+NOT_YET_CODES = frozenset({14, 15, 16, CONCURRENT_TRANSACTIONS})
+"""Definite refusals for a while: the coordinator is loading, elsewhere, or still writes markers."""
 
+RETRY_S = 0.005
+"""The markers of the transaction before are on their way: written within a few milliseconds."""
 
-class RequestWatch:
-    """Sees every request of one producer and says when it can no longer be trusted."""
+FENCE_RETRY_S = 0.02
 
-    def __init__(self, client: Any) -> None:
-        """Take the place of `client.send`."""
-        self._send: Callable[..., Awaitable[Any]] = client.send
-        self._is_closed = False
-        self._answered: dict[type, int] = {}
-        self.has_lost_fence = False
-        self.tainted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.tainted.add_done_callback(mark_retrieved)
-        client.send = self.send
-
-    async def send(
-        self, node_id: int, request: Any, *, group: ConnectionGroup = ConnectionGroup.DEFAULT
-    ) -> Any:
-        """Pass a request on and judge its answer."""
-        if self._is_closed:
-            raise KafkaConnectionError("producer was discarded")
-        kind = type(request)
-        try:
-            response = await self._send(node_id, request, group=group)
-        except Exception as err:
-            if kind in ONCE_EACH:
-                self._taint(NotAppendedError(f"{kind.__name__} was not answered: {err!r}"))
-            self.has_lost_fence |= kind is InitProducerIdRequest
-            raise
-        if kind in ONCE_EACH:
-            self._judge(kind, _error_codes(kind, response))
-        return response
-
-    def begin(self) -> None:
-        """Start counting the requests of the next transaction."""
-        self._answered.clear()
-
-    @property
-    def saw_each_once(self) -> bool:
-        """Whether each request of the transaction was sent once and succeeded."""
-        return self._answered == ONCE_EACH and not self.tainted.done()
-
-    def close(self) -> None:
-        """Let no further request out: what a discarded producer still retries ends here."""
-        self._is_closed = True
-
-    def _judge(self, kind: type, codes: Sequence[int]) -> None:
-        if kind is AddPartitionsToTxnRequest and codes and set(codes) == {CONCURRENT_TRANSACTIONS}:
-            return
-        errors = [code for code in codes if code != 0]
-        if FENCED_CODES.intersection(errors):
-            self._taint(FencedError(f"{kind.__name__} was refused: a newer producer epoch exists"))
-        elif errors:
-            self._taint(NotAppendedError(f"{kind.__name__} was refused: {_meaning(errors)}"))
-        else:
-            self._answered[kind] = self._answered.get(kind, 0) + 1
-
-    def _taint(self, err: GatewayError) -> None:
-        if not self.tainted.done():
-            self.tainted.set_exception(err)
-
-
-def _error_codes(kind: type, response: Any) -> list[int]:
-    """Return all error codes of a response; 0 is none."""
-    if kind is EndTxnRequest:
-        return [response.error_code]
-    if kind is AddPartitionsToTxnRequest:
-        return [code for _, partitions in response.errors for _, code in partitions]
-    return [partition[1] for _, partitions in response.topics for partition in partitions]
-
-
-def _meaning(codes: Sequence[int]) -> str:
-    if INVALID_TIMESTAMP in codes:
-        return "the clock of this machine or of the broker is wrong (InvalidTimestampError)"
-    return ", ".join(for_code(code).__name__ for code in codes)
+ALL_REPLICAS = -1
+SEQUENCES = 2**31
+"""A producer counts its records of a partition, and begins anew here."""
 
 
 class Transactor:
     """Commits record batches to one partition, one transaction each, until the first doubt."""
 
-    def __init__(
-        self, producer: AIOKafkaProducer, *, topic: str, partition: int, crashpoint: Crashpoint
-    ) -> None:
-        """Take over a producer that has not been started."""
-        self._producer = producer
-        self._topic = topic
-        self._partition = partition
+    def __init__(self, config: KafkaConfig, tp: TopicPartition, *, crashpoint: Crashpoint) -> None:
+        """Connect to nothing yet. The transactional.id follows from the partition alone (rule R4)."""
+        self._config = config
+        self._client: AIOKafkaClient = config.client()
+        self._tp = tp
+        self._transactional_id = f"gateway-{tp.topic}-{tp.partition}"
         self._crashpoint = crashpoint
-        self._watch = RequestWatch(producer.client)
+        self._leader = self._coordinator = -1
+        self._producer_id, self._epoch, self._sequence = -1, -1, 0
         self._is_committing = False
-        self._work: asyncio.Future[None] | None = None
-
-    @property
-    def has_lost_fence(self) -> bool:
-        """Whether `start` sent an InitProducerId that was not answered, and may take effect late."""
-        return self._watch.has_lost_fence
 
     async def start(self) -> None:
         """
@@ -135,7 +60,13 @@ class Transactor:
         Returns when no earlier transaction is undecided and all markers are written. Raises
         KafkaError or OSError; unbounded, so the caller sets a timeout.
         """
-        await self._producer.start()
+        await self._client.bootstrap()
+        await self._client.set_topics([self._tp.topic])
+        self._leader = self._client.cluster.leader_for_partition(self._tp)
+        if self._leader in (None, -1):
+            raise KafkaError(f"{self._tp} has no leader")
+        while not await self._has_epoch():  # noqa: ASYNC110 - only asking again tells
+            await asyncio.sleep(FENCE_RETRY_S)
 
     async def commit(self, records: Sequence[NewRecord], *, expected: Offset, timeout_s: float) -> None:
         """
@@ -146,90 +77,110 @@ class Transactor:
             transactor must be discarded then.
         """
         self._is_committing = False
-        self._watch.begin()
-        work = self._work = asyncio.ensure_future(self._transact(records, expected))
-        work.add_done_callback(mark_retrieved)
         try:
-            await asyncio.wait(
-                {work, self._watch.tainted}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if work.done() and not self._watch.tainted.done():
-                work.result()
-            elif self._watch.tainted.done():
-                self._watch.tainted.result()
-            else:
-                raise NotAppendedError(f"no answer within {timeout_s} s")
-            if not self._watch.saw_each_once:
-                raise NotAppendedError("a request of the transaction is missing or was sent twice")
+            await bounded(self._transact(records, expected), timeout_s)
         except FencedError:
             raise
-        except (NotAppendedError, KafkaError, OSError, AssertionError) as err:
+        except (NotAppendedError, KafkaError, OSError) as err:
             raise self._translated(err) from err
 
     async def discard(self) -> None:
-        """
-        Stop using the producer, whatever state it is in; bounded, never raises.
+        """Stop using the producer, whatever state it is in; bounded, never raises."""
+        await close_client(self._client)
 
-        Its own `stop` would flush through the retrying sender and can hang, and leaves connections
-        open when the sender has failed.
-        """
-        self._watch.close()
-        self._fail_waiters(KafkaConnectionError("producer was discarded"))
-        if self._work is not None:
-            await asyncio.wait({self._work}, timeout=CLOSE_TIMEOUT_S)
-            self._work.cancel()
-        sender_task = self._producer._sender.sender_task
-        if sender_task is not None:
-            sender_task.cancel()
-            await asyncio.wait({sender_task}, timeout=CLOSE_TIMEOUT_S)
-        self._producer._closed = True
-        await close_client(self._producer.client)
-        self._mark_transaction_end()
-
-    def _fail_waiters(self, err: KafkaError) -> None:
-        accumulator, manager = self._producer._message_accumulator, self._producer._txn_manager
-        batches = [batch for queued in accumulator._batches.values() for batch in queued]
-        batches += accumulator._pending_batches
-        accumulator.fail_all(err)
-        if manager.is_in_transaction() or self._is_committing:
-            manager.fatal_error(err)
-        for batch in batches:
-            batch.future.add_done_callback(mark_retrieved)
-            batch._drain_waiter.add_done_callback(mark_retrieved)
-        self._mark_transaction_end()
-
-    def _mark_transaction_end(self) -> None:
-        """aiokafka replaces this future when its sender fails, so it is looked at again in the end."""
-        waiter = self._producer._txn_manager.wait_for_transaction_end()
-        if waiter is not None:
-            waiter.add_done_callback(mark_retrieved)
+    async def _has_epoch(self) -> bool:
+        """Ask the coordinator once for a new epoch; false if it is too early."""
+        try:
+            self._coordinator = await self._client.coordinator_lookup(
+                CoordinationType.TRANSACTION, self._transactional_id
+            )
+        except KafkaError as err:
+            if getattr(err, "errno", None) in NOT_YET_CODES:
+                return False
+            raise
+        answer = await self._coordinate(
+            InitProducerIdRequest(self._transactional_id, round(self._config.transaction_timeout_s * 1000))
+        )
+        if answer.error_code in NOT_YET_CODES:
+            return False
+        if answer.error_code != NONE:
+            raise for_code(answer.error_code)()
+        self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+        return True
 
     async def _transact(self, records: Sequence[NewRecord], expected: Offset) -> None:
-        producer = self._producer
-        await producer.begin_transaction()
-        batch = producer.create_batch()
-        for record in records:
-            if (
-                batch.append(
-                    timestamp=record.timestamp_ms, key=record.key, value=record.value, headers=record.headers
-                )
-                is None
-            ):
-                raise NotAppendedError("the records do not fit into one record batch")
-        assert batch.record_count() == len(records)
-        batch.close()
-        sent = await (await producer.send_batch(batch, self._topic, partition=self._partition))
-        if sent.offset != expected:
-            raise NotAppendedError(f"the batch landed at offset {sent.offset} instead of {expected}")
+        batch = self._batch_of(records)
+        await self._begin()
+        offset = await self._produce(batch)
+        if offset != expected:
+            raise NotAppendedError(f"the batch landed at offset {offset} instead of {expected}")
+        self._sequence = (self._sequence + len(records)) % SEQUENCES
         self._crashpoint("append")
         self._is_committing = True
-        await producer.commit_transaction()
+        answer = await self._coordinate(
+            EndTxnRequest(self._transactional_id, self._producer_id, self._epoch, True)
+        )
+        _judge("EndTxn", answer.error_code)
         self._crashpoint("commit")
+
+    async def _begin(self) -> None:
+        """Register the partition, again while the markers of the transaction before are written."""
+        topic, partition = self._tp
+        request = AddPartitionsToTxnRequest(
+            self._transactional_id, self._producer_id, self._epoch, [(topic, [partition])]
+        )
+        while True:
+            answer = await self._coordinate(request)
+            ((_, ((_, code),)),) = answer.errors
+            if code != CONCURRENT_TRANSACTIONS:
+                break
+            await asyncio.sleep(RETRY_S)
+        _judge("AddPartitionsToTxn", code)
+
+    async def _produce(self, batch: bytes) -> Offset:
+        """Send the batch to the partition's leader, and return where it landed."""
+        topic, partition = self._tp
+        timeout_ms = round(self._config.request_timeout_s * 1000)
+        request = ProduceRequest(
+            self._transactional_id, ALL_REPLICAS, timeout_ms, [(topic, [(partition, batch)])]
+        )
+        answer = await self._client.send(self._leader, request)
+        ((_, ((_, code, offset, *_),)),) = answer.topics
+        _judge("Produce", code)
+        return int(offset)
+
+    async def _coordinate(self, request: Any) -> Any:
+        return await self._client.send(self._coordinator, request, group=ConnectionGroup.COORDINATION)
+
+    def _batch_of(self, records: Sequence[NewRecord]) -> bytes:
+        batch = DefaultRecordBatchBuilder(
+            magic=2,
+            compression_type=0,
+            is_transactional=1,
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch,
+            base_sequence=self._sequence,
+            batch_size=2 * self._config.batch_bytes_max,
+        )
+        for place, (timestamp_ms, key, value, headers) in enumerate(records):
+            if batch.append(place, timestamp_ms, key, value, headers) is None:  # type: ignore[arg-type] # invariant
+                raise NotAppendedError("the records do not fit into one record batch")
+        return bytes(batch.build())
 
     def _translated(self, err: Exception) -> GatewayError:
         """Say what an error means: before EndTxn nothing can ever be committed, after it nobody knows."""
-        if isinstance(err, ProducerFenced):
-            return FencedError("a newer producer epoch exists")
         if self._is_committing:
             return OutcomeUnknownError(f"commit was not confirmed: {err!r}")
         return err if isinstance(err, NotAppendedError) else NotAppendedError(repr(err))
+
+
+def _judge(request: str, code: int) -> None:
+    if code in FENCED_CODES:
+        raise FencedError(f"{request} was refused: a newer producer epoch exists")
+    if code == INVALID_TIMESTAMP:
+        raise NotAppendedError(
+            f"{request} was refused: the clock of this machine or of the broker is wrong "
+            "(InvalidTimestampError)"
+        )
+    if code != NONE:
+        raise NotAppendedError(f"{request} was refused: {for_code(code).__name__}")

@@ -24,7 +24,7 @@ PARTITIONS = 2
 START_MS = int(time.time() * 1000)
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """Ends an append half-way, as the end of its process would."""
 
 
