@@ -9,6 +9,7 @@ Lane.submit -> **admit** -> PartitionLog.append -> DedupeIndex.apply
 
 from collections.abc import Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 from dedupe.types import Entry, Event, EventKey, Fingerprint, Offset
@@ -64,5 +65,11 @@ def admit(events: Sequence[Event], known: Sequence[Entry | None], *, window_star
         else:
             place = len(new)
             new[event.key] = (place, event.fingerprint)
-            verdicts.append(Verdict(Admission.NEW, place, True))
+            verdicts.append(_new_at(place))
     return verdicts
+
+
+@lru_cache(None)  # as many as a batch may have events
+def _new_at(place: int) -> Verdict:
+    """Return the verdict that nearly all events get, made once: making it costs more than deciding it."""
+    return Verdict(Admission.NEW, place, True)

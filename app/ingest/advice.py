@@ -22,11 +22,16 @@ def advice_on(items: Sequence[object], arrival: Arrival) -> list[dict[str, objec
     """Return what is to be said of a request's items, by their places."""
     found: list[dict[str, object]] = []
     for index, item in enumerate(items):
-        if type(item) is dict:
+        if type(item) is dict and not _is_complete(item):
             found += [{"index": index, "message": message} for message in _messages(item, arrival)]
         if len(found) >= ADVICE_MAX:
             break
     return found[:ADVICE_MAX]
+
+
+def _is_complete(item: dict[str, object]) -> bool:
+    """Whether an event is as nearly all are, with nothing to be said of it."""
+    return item.get("messageId") is not None and item.get("type") in TYPES and bool(item.get("event"))
 
 
 def _messages(item: dict[str, object], arrival: Arrival) -> Iterator[str]:

@@ -85,9 +85,7 @@ class Identified(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """What all of their values take."""
-        return sum(len(event.value) for event in self.events) + sum(
-            len(event.value) for event in self.quarantined
-        )
+        return sum([len(event.value) for event in (*self.events, *self.quarantined)])
 
 
 class Arrival(NamedTuple):

@@ -164,8 +164,8 @@ class Lane:
         crashpoint("admit")
         new = [
             event
-            for event, verdict in zip(batch.events, verdicts, strict=True)
-            if verdict.admission is Admission.NEW
+            for event, (admission, _, _) in zip(batch.events, verdicts, strict=True)
+            if admission is Admission.NEW
         ]
         base = await self._append(new, batch.received_ms) if new else 0
         self._answer(batch, verdicts, base, len(new))
@@ -207,8 +207,10 @@ class Lane:
 
     def _answer(self, batch: Batch, verdicts: Sequence[Verdict], base: Offset, new_count: int) -> None:
         """Hand out the outcomes; submissions whose last event this was are answered."""
-        outcomes = [Outcome(v.admission, base + v.place if v.in_batch else v.place) for v in verdicts]
-        conflicts = sum(v.admission is Admission.CONFLICT for v in verdicts)
+        outcomes = [
+            Outcome(admission, base + place if in_batch else place) for admission, place, in_batch in verdicts
+        ]
+        conflicts = sum([admission is Admission.CONFLICT for admission, _, _ in verdicts])
         self.metrics.tally.conflicts += conflicts
         self.metrics.tally.duplicates += len(verdicts) - conflicts - new_count
         start = 0

@@ -169,6 +169,16 @@ class LaneQueue:
         events_left = self._limits.batch_events_max - len(events)
         bytes_left = self._limits.batch_bytes_max - batch.size_bytes
         credit = waiting.credit
+        count = len(submission.events)
+        cost = submission.size_bytes + count * EVENT_COST_BYTES
+        if (
+            not submission.taken
+            and count <= events_left
+            and submission.size_bytes <= bytes_left
+            and cost <= credit
+        ):
+            self._take_whole(batch, submission, waiting, cost)
+            return False
         is_full = False
         for event in islice(submission.events, submission.taken, None):
             size_bytes = event.size_bytes
@@ -186,6 +196,15 @@ class LaneQueue:
             submission.taken += count
             batch.shares.append((submission, count))
         return is_full
+
+    @staticmethod
+    def _take_whole(batch: Batch, submission: Submission, waiting: _Waiting, cost: int) -> None:
+        """Move a submission that fits, without a look at each of its events."""
+        batch.events += submission.events
+        batch.size_bytes += submission.size_bytes
+        batch.shares.append((submission, len(submission.events)))
+        submission.taken = len(submission.events)
+        waiting.credit -= cost
 
     def _remove_first(self, source: str) -> Submission:
         waiting = self._sources[source]

@@ -22,6 +22,7 @@ from tests.support.processes import HOST, free_port
 
 pytestmark = pytest.mark.kafka
 
+
 @pytest.fixture(scope="module")
 def proxied_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaBroker, int]]:
     """A broker that tells its clients to come through the proxy's port."""

@@ -150,11 +150,12 @@ async def post_events(
             await turn(len(body))
         for _ in ingest.identifier.steps(payload, arrival, found):
             await turn(STEP_BYTES)
+        stored_bytes = found.size_bytes
         if source.allowance is not None:
-            source.allowance.owe(found.size_bytes - len(body))
+            source.allowance.owe(stored_bytes - len(body))
         advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
         del body, payload  # the events are all that is needed of them, and of the memory
-        lease.hold(found.size_bytes)
+        lease.hold(stored_bytes)
         outcomes = await ingest.router.submit(
             found.events, found.quarantined, received_ms=arrival.received_ms, deadline=deadline
         )
