@@ -17,7 +17,7 @@ TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test unit check kafka pipeline demo clean
+.PHONY: help run test unit mutants check kafka pipeline demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test: $(TEST_NEEDS) ## run all tests, e.g. make test ARGS="tests/unit -x"
 
 unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, in about a minute
 	@exec $(BIN)/pytest -m "not kafka and not slow" tests/unit tests/sim tests/contract $(ARGS)
+
+mutants: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## break the code on purpose, see that the named tests fail; half an hour
+	@exec $(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types and import contracts
 	@$(BIN)/ruff check

@@ -14,6 +14,8 @@ import pytest
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, post, stored
 
+EVENTS_BEFORE_THE_STOP = 500
+
 
 def test_restart_and_lost_index_change_no_receipt(own_gateway: Gateway) -> None:
     requests = [orjson.dumps([new_event() for _ in range(9)]) for _ in range(5)]
@@ -55,7 +57,8 @@ def test_graceful_stop_refuses_new_requests_and_loses_none(tmp_path: Path) -> No
     clients = [threading.Thread(target=send) for _ in range(4)]
     for client in clients:
         client.start()
-    time.sleep(0.5)
+    while len(accepted) < EVENTS_BEFORE_THE_STOP:
+        time.sleep(0.01)
     stopped_at = time.monotonic()
     gateway.process.terminate()
     for client in clients:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -344,6 +345,7 @@ async def test_busy_log_is_not_appended_to_and_recovers(path: Path, store: Sqlit
 
 KILLED_WRITER = """
 import asyncio, os, signal, sys
+from itertools import cycle
 from pathlib import Path
 from tests.integration.test_sqlite_log import TOPIC, SqliteStore, fenced, records
 
@@ -362,6 +364,7 @@ asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
 
 FOLLOWING_READER = """
 import asyncio, sys
+from itertools import cycle
 from pathlib import Path
 from tests.integration.test_sqlite_log import TOPIC, SqliteStore, aclosing
 
@@ -386,6 +389,7 @@ asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
 
 COMPETING_WRITER = """
 import asyncio, sys
+from itertools import cycle
 from pathlib import Path
 from tests.integration.test_sqlite_log import SqliteStore, fenced, records
 
@@ -542,6 +546,7 @@ async def test_header_of_no_record_format_is_refused(store: SqliteStore) -> None
 
 NOTE_TAKER = """
 import asyncio, sys
+from itertools import cycle
 from pathlib import Path
 from tests.integration.test_sqlite_log import TOPIC, SqliteStore
 
@@ -675,6 +680,11 @@ async def test_trimmed_room_is_used_again(store: SqliteStore, path: Path) -> Non
 SMALL_WAL = SqliteLimits(wal_checkpoint_bytes=200_000, wal_bytes_max=1_000_000, wal_restart_wait_s=0.05)
 
 
+def _begin_reading(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN")
+    connection.execute("SELECT count(*) FROM partitions").fetchone()
+
+
 async def test_wal_stays_small_under_reads_that_overlap_without_end(path: Path) -> None:
     store = await SqliteStore.open(path, limits=SMALL_WAL)
     await store.create_topic(TOPIC, 1)
@@ -682,14 +692,23 @@ async def test_wal_stays_small_under_reads_that_overlap_without_end(path: Path) 
     is_done = False
 
     async def read() -> None:
-        while not is_done:
-            await read_all(log)
+        """Begin each transaction before the last one ends."""
+        connections = [sqlite3.connect(path, isolation_level=None) for _ in range(2)]
+        for current, last in cycle([connections, connections[::-1]]):
+            _begin_reading(current)
+            if last.in_transaction:
+                last.execute("COMMIT")
+            if is_done:
+                break
+            await asyncio.sleep(0)
+        for connection in connections:
+            connection.close()
 
-    readers = [asyncio.ensure_future(read()) for _ in range(3)]
+    reading = asyncio.ensure_future(read())
     for first in range(0, 4_000, 40):
         await log.append([record(number, value=bytes(2_000)) for number in range(first, first + 40)])
     is_done = True
-    await asyncio.gather(*readers)
+    await reading
 
     assert wal_bytes(path) < 4 * SMALL_WAL.wal_bytes_max
     await store.close()

@@ -89,8 +89,9 @@ async def test_request_that_no_lane_has_begun_was_not_taken() -> None:
     world.end_lane(0)
     world.end_lane(1)
 
-    with pytest.raises(LaneNotActiveError):
-        await request
+    async with asyncio.timeout(5):
+        with pytest.raises(LaneNotActiveError):
+            await request
 
 
 async def test_cancelled_lane_answers_the_batch_that_it_was_committing() -> None:

@@ -1,17 +1,19 @@
 """Claim: a lane comes back by itself from what befalls its log, and at no higher price than it must."""
 
 import asyncio
+from collections.abc import Sequence
 from itertools import count, islice
 from random import Random
 
 import pytest
 from structlog.testing import capture_logs
 
-from dedupe.errors import IdentityMismatchError
+from dedupe.errors import IdentityMismatchError, IndexCorruptError
 from dedupe.identity import Identity
 from dedupe.router import Router
+from dedupe.sim.memory_index import MemoryIndex
 from dedupe.sim.sim_log import SimFaults
-from dedupe.types import Event
+from dedupe.types import Entry, Event, EventKey
 from dedupe.window import WindowPolicy
 from tests.sim.world import ManualClock, World
 
@@ -304,4 +306,27 @@ async def test_full_disk_costs_no_rebuild() -> None:
         await world.deliver([world.event(str(number))])
 
     assert rebuilds_of(router) == 0
+    world.judge()
+
+
+async def test_index_that_is_only_found_damaged_when_it_is_asked_is_rebuilt_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, events = await with_history(BY_TIME, 5)
+    damaged = world.disk._disks["events", 0]
+    lookup = MemoryIndex.lookup
+
+    def lookup_unless_damaged(index: MemoryIndex, keys: Sequence[EventKey]) -> list[Entry | None]:
+        if index._disk is damaged:
+            raise IndexCorruptError("a block cannot be read")
+        return lookup(index, keys)
+
+    monkeypatch.setattr(MemoryIndex, "lookup", lookup_unless_damaged)
+    for _ in range(100):
+        if await world.send(events):
+            break
+        await asyncio.sleep(1)
+
+    assert world.router is not None
+    assert rebuilds_of(world.router) == 1
     world.judge()

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import typer.core
 import typer.main
 
@@ -33,12 +32,6 @@ HTTP_API = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def document(request: pytest.FixtureRequest) -> Path:
-    path: Path = request.param
-    return path
-
-
 def text_of(document: Path) -> str:
     return document.read_text(encoding="utf-8")
 
@@ -49,43 +42,66 @@ def code_spans(document: Path) -> list[str]:
     return re.findall(r"`([^`\n]+)`", prose)
 
 
-def test_settings_exist(document: Path) -> None:
+def in_texts(pattern: str) -> set[tuple[str, Path]]:
+    """Return what matches anywhere in the documents, and in which; a pattern that finds nothing is wrong."""
+    found = {
+        (name, document)
+        for document in DOCUMENTS
+        for name in re.findall(pattern, text_of(document), flags=re.MULTILINE)
+    }
+    assert found, pattern
+    return found
+
+
+def in_code_spans(pattern: str) -> set[tuple[re.Match[str], Path]]:
+    """Return the code spans that match as a whole, and in which document; one that finds none is wrong."""
+    found = {
+        (match, document)
+        for document in DOCUMENTS
+        for span in code_spans(document)
+        if (match := re.fullmatch(pattern, span))
+    }
+    assert found, pattern
+    return found
+
+
+def test_settings_exist() -> None:
     known = CLIENT_VARIABLES.union(map(variable_of, Settings.model_fields))
-    assert set(re.findall(r"GATEWAY_[A-Z_]*[A-Z]", text_of(document))) <= known
+    assert [named for named in in_texts(r"GATEWAY_[A-Z_]*[A-Z]") if named[0] not in known] == []
 
 
-def test_links_lead_to_files(document: Path) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", text_of(document))
-    assert [link for link in links if not (document.parent / link).exists()] == []
+def test_links_lead_to_files() -> None:
+    links = in_texts(r"\]\((?!https?:)([^)#]+)")
+    assert [(link, document) for link, document in links if not (document.parent / link).exists()] == []
 
 
-def test_paths_lead_to_files(document: Path) -> None:
-    paths = [
-        span for span in code_spans(document) if re.fullmatch(r"(app|dedupe|tests|docs|pipeline)/\S+", span)
-    ]
-    assert [path for path in paths if not (list(ROOT.glob(path)) or list(ROOT.glob(f"{path}.py")))] == []
+def test_paths_lead_to_files() -> None:
+    paths = in_code_spans(r"(app|dedupe|tests|docs|pipeline)/\S+")
+    assert [
+        (path[0], document)
+        for path, document in paths
+        if not (list(ROOT.glob(path[0])) or list(ROOT.glob(f"{path[0]}.py")))
+    ] == []
 
 
-def test_classes_and_their_methods_exist(document: Path) -> None:
-    for span in code_spans(document):
-        if named := re.fullmatch(r"([A-Z]\w*[a-z]\w*)\.(\w+)|([A-Z]\w+Error)", span):
-            name, method, error = named.groups()
-            assert re.search(rf"^class {name or error}\b", CODE, flags=re.MULTILINE)
-            assert not method or f"def {method}(" in CODE
+def test_classes_and_their_methods_exist() -> None:
+    for span, document in in_code_spans(r"([A-Z]\w*[a-z]\w*)\.(\w+)|([A-Z]\w+Error)"):
+        name, method, error = span.groups()
+        assert re.search(rf"^class {name or error}\b", CODE, flags=re.MULTILINE), (span[0], document)
+        assert not method or f"def {method}(" in CODE, (span[0], document)
 
 
-def test_make_targets_exist(document: Path) -> None:
+def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):.*##", makefile, flags=re.MULTILINE))
-    named = set(re.findall(r"(?:^|`|\d )make ([a-z]+)", text_of(document), flags=re.MULTILINE))
-    assert named <= targets
+    assert [named for named in in_texts(r"(?:^|`|\d )make ([a-z]+)") if named[0] not in targets] == []
 
 
-def test_commands_exist(document: Path) -> None:
-    named = set(re.findall(r"(?:`|\.venv/bin/)gateway ([a-z]+)", text_of(document)))
+def test_commands_exist() -> None:
     group = typer.main.get_command(command_line)
     assert isinstance(group, typer.core.TyperGroup)
-    assert named <= set(group.commands)
+    named = in_texts(r"(?:`|\.venv/bin/)gateway ([a-z]+)")
+    assert [command for command in named if command[0] not in group.commands] == []
 
 
 def test_every_module_of_the_core_has_its_role() -> None:

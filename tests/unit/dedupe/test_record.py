@@ -201,6 +201,10 @@ def test_record_is_identified_by_its_own_secret_and_partition_alone(event: Event
 
 
 def test_session_record_is_routed_by_its_client() -> None:
-    partitions = {in_session(sequence).partition for sequence in range(1, 50)}
+    for sequence in range(1, 50):
+        event = in_session(sequence)
+        record = committed(build_record(event, lane_seq=0, timestamp_ms=1))
+        found = parse_identity(record)
 
-    assert len(partitions) == 1
+        assert partition_of(event.session.client_hash, PARTITIONS) == event.partition  # type: ignore[union-attr]
+        assert is_identified_by(record, found, IDENTITY, partition=event.partition, partitions=PARTITIONS)

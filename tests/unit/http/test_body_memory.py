@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import random
+import zlib
 
 import pytest
 from starlette.types import Message
@@ -148,11 +149,19 @@ def test_random_histories_stay_within_the_budget() -> None:
     assert memory.used == 0
 
 
-async def test_inflated_bytes_count() -> None:
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        (b"gzip", gzip.compress(b"x" * 900)),
+        (b"gzip", gzip.compress(b"x" * 800) + gzip.compress(b"x" * 100)),  # whose end tells of 100
+        (b"deflate", zlib.compress(b"x" * 900)),  # whose end tells nothing
+    ],
+)
+async def test_inflated_bytes_count(encoding: bytes, body: bytes) -> None:
     async def receive() -> Message:
-        return {"type": "http.request", "body": gzip.compress(b"x" * 900), "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": False}
 
-    headers = {b"content-encoding": b"gzip"}
+    headers = {b"content-encoding": encoding}
     with pytest.raises(BodyMemoryFullError):
         await read_body(receive, headers, LIMITS, Lease(BodyMemory(899)), look)
     memory = BodyMemory(1_000)

@@ -1,6 +1,7 @@
 """Claim: whatever happens behind a route, the client gets one of the contract's answers, CORS included."""
 
 import asyncio
+import gzip
 import random
 import time
 from base64 import b64encode
@@ -253,11 +254,18 @@ async def test_pixel_answers_with_its_image_whatever_the_core_says(err: GatewayE
 # ---- who sends, before what
 
 
-def edge_with_keys(keys: str, folder: Path, registry: CollectorRegistry | None = None) -> ASGIApp:
+def edge_with_keys(
+    keys: str,
+    folder: Path,
+    registry: CollectorRegistry | None = None,
+    *,
+    decide: Decide = accept,
+    **more: Any,
+) -> ASGIApp:
     file = folder / "keys.yaml"
     file.write_text(keys)
-    policy = QuotaPolicy(Quota(), index_keys_max=1, window_s=1, clock=lambda: 1.0)
-    return edge_over(ScriptedRouter(accept), registry, write_keys=KeyFile(file, policy))
+    policy = QuotaPolicy(Quota(), index_keys_max=80, window_s=1, clock=lambda: 1.0)
+    return edge_over(ScriptedRouter(decide), registry, write_keys=KeyFile(file, policy), **more)
 
 
 @pytest.mark.parametrize(
@@ -308,6 +316,21 @@ async def test_large_body_is_charged_for_what_it_takes_while_it_is_parsed() -> N
     assert memory.used == 0
 
 
+async def test_events_that_wait_for_their_commit_hold_their_memory() -> None:
+    memory = BodyMemory(1_000_000)
+    router = ScriptedRouter(accept)
+    router.is_hanging = True
+    body = orjson.dumps([{"messageId": str(n), "p": "x" * 300} for n in range(99)])
+    waiting = asyncio.create_task(post(edge_over(router, memory=memory), body, **{"X-Write-Key": "k"}))
+    await router.is_asked.wait()
+
+    assert memory.used >= 99 * 300
+
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert memory.used == 0
+
+
 async def test_refusal_for_want_of_memory_is_held_back() -> None:
     memory = BodyMemory(1_000)
     memory.add(None, 1_000)
@@ -331,6 +354,37 @@ async def test_bytes_quota_counts_what_is_stored(tmp_path: Path) -> None:
     assert (await post(app, orjson.dumps(batch), **headers)).status_code == 200  # beyond them: a debt
     answer = await post(app, b"{}", **headers)
     assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+
+
+@pytest.mark.parametrize(("admission", "status"), [(Admission.NEW, 429), (Admission.DUPLICATE, 200)])
+async def test_new_events_alone_use_up_the_share_of_the_index(
+    admission: Admission, status: int, tmp_path: Path
+) -> None:
+    keys = "- {key: known, source: a, quotas: {index_share: 1}}"  # 10 of 80 ids at once
+    app = edge_with_keys(keys, tmp_path, decide=lambda events: [Outcome(admission, 0) for _ in events])
+    for _ in range(10):
+        assert (await post(app, b"{}", **{"X-Write-Key": "known"})).status_code == 200
+    assert (await post(app, b"{}", **{"X-Write-Key": "known"})).status_code == status
+
+
+async def test_refusal_for_want_of_quota_is_held_back_and_holds_no_memory(tmp_path: Path) -> None:
+    memory = BodyMemory(1_000_000)
+    keys = "- {key: known, source: a, quotas: {events: 1, burst: 1s}}"
+    app = edge_with_keys(keys, tmp_path, memory=memory, penalty_s=3_600)
+    body = gzip.compress(b'{"writeKey":"known","p":"%b"}' % (b"x" * 3_000))
+    assert (await post(app, body, **{"Content-Encoding": "gzip"})).status_code == 200
+    with capture_logs() as lines:
+        asking = asyncio.create_task(post(app, body, **{"Content-Encoding": "gzip"}))
+        while not asking.done() and "a write key has used up a quota" not in [
+            line["event"] for line in lines
+        ]:
+            await asyncio.sleep(0)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not asking.done()
+    assert (memory.peak >= 3_000, memory.used) == (True, 0)
+    asking.cancel()
+    await asyncio.wait([asking])
 
 
 async def test_pixels_are_charged_for_their_query(tmp_path: Path) -> None:

@@ -419,15 +419,21 @@ def test_depth_of_batch_level_fields_counts(levels: int, is_kept: bool) -> None:
 
 
 @pytest.mark.parametrize("levels", [253, 254, 255, 256, 400, 1000])
-@pytest.mark.parametrize("field", ["properties", "_metadata", "context", "writeKey"])
+@pytest.mark.parametrize("field", ["properties", "_metadata", "context"])
 def test_event_too_deep_to_be_written_is_kept_whole(levels: int, field: str) -> None:
     text = b'{"messageId":"1","%s":' % field.encode() + b"[" * levels + b"]" * levels + b"}"
     found = identify([orjson.loads(text)])
-    if field == "writeKey" and not found.rejections:
-        return
     assert found.rejections == [(0, "1", "event_too_deep")]
     stored = orjson.loads(found.quarantined[0].value)["event"]
-    assert list(stored) == (["messageId"] if field == "writeKey" else sorted(["messageId", field]))
+    assert list(stored) == sorted(["messageId", field])
+
+
+@pytest.mark.parametrize("levels", [253, 254, 255, 256, 400, 1000])
+def test_depth_of_what_no_record_keeps_does_not_count(levels: int) -> None:
+    text = b'{"messageId":"1","writeKey":' + b"[" * levels + b"]" * levels + b"}"
+    found = identify([orjson.loads(text)])
+    assert found.rejections == []
+    assert "writeKey" not in orjson.loads(found.events[0].value)
 
 
 def test_deep_batch_level_fields_do_not_crash() -> None:

@@ -59,6 +59,7 @@ async def test_client_that_does_not_let_itself_be_cancelled_is_left_behind(
             with suppress(asyncio.CancelledError):
                 await release.wait()
 
-    with pytest.raises(TimeoutError):
-        await bounded(stubborn(), 0.01)
+    async with asyncio.timeout(20):
+        with pytest.raises(TimeoutError):
+            await bounded(stubborn(), 0.01)
     release.set()

@@ -30,7 +30,7 @@ LEGAL = {
 ILLEGAL = [(old, new) for old in LaneState for new in LaneState if (old, new) not in LEGAL]
 
 
-def lane_in(state: LaneState) -> Lane:
+def new_lane() -> Lane:
     context = LaneContext(
         topic="events",
         partitions=1,
@@ -43,7 +43,11 @@ def lane_in(state: LaneState) -> Lane:
         restore_slots=asyncio.Semaphore(1),
         open_turn=asyncio.Lock(),
     )
-    lane = Lane(0, cast(PartitionLog, None), context, number=0)
+    return Lane(0, cast(PartitionLog, None), context, number=0)
+
+
+def lane_in(state: LaneState) -> Lane:
+    lane = new_lane()
     lane.state = state
     return lane
 
@@ -74,7 +78,7 @@ def test_illegal_move_raises_and_changes_nothing(old: LaneState, new: LaneState)
 
 
 def test_new_lane_is_unassigned() -> None:
-    assert lane_in(UNASSIGNED).state is UNASSIGNED
+    assert new_lane().state is UNASSIGNED
 
 
 def test_assertions_are_on() -> None:

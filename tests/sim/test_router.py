@@ -1,0 +1,164 @@
+"""
+Claim: a request is taken whole or not at all, is answered in time and truthfully, and readiness promises no
+more than that.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from dedupe.clock import Deadline
+from dedupe.errors import DeadlineExceededError, LaneNotActiveError, LaneSaturatedError, OutcomeUnknownError
+from dedupe.identity import fingerprint_of
+from dedupe.lane import LaneState, Outcome, QueueLimits
+from dedupe.lane.queue import LaneQueue
+from dedupe.router import Router
+from dedupe.types import Event
+from tests.sim.world import CLEAN, FOREVER_S, QUARANTINE, World
+
+BATCH = 7  # events of the world's lanes
+
+
+def events_of(world: World, partition: int, count: int) -> list[Event]:
+    found = (event for event in map(world.event, map(str, range(10 * count))) if event.partition == partition)
+    return [next(found) for _ in range(count)]
+
+
+def one_of_each_partition(world: World) -> list[Event]:
+    return [events_of(world, partition, 1)[0] for partition in range(CLEAN.partitions)]
+
+
+def bad_event(router: Router) -> Event:
+    content = b'"no object"'
+    return router.quarantine.event(
+        source="sim",
+        message_id="",
+        fingerprint=fingerprint_of(content),
+        content=content,
+        reason="not_an_object",
+    )
+
+
+def submitted(
+    world: World,
+    router: Router,
+    events: Sequence[Event],
+    rejected: Sequence[Event] = (),
+    *,
+    timeout_s: float = FOREVER_S,
+) -> "asyncio.Task[list[Outcome]]":
+    deadline = Deadline(world.clock, timeout_s)
+    return asyncio.ensure_future(
+        router.submit(events, rejected, received_ms=world.clock.now_ms(), deadline=deadline)
+    )
+
+
+def records_in(world: World) -> int:
+    return sum(len(records) for stream in (CLEAN, QUARANTINE) for records in world.committed(stream))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["first", "second", "quarantine"])
+async def test_request_is_refused_whole_if_any_of_its_lanes_has_no_room(number: int) -> None:
+    world = World()
+    router = await world.start()
+    router.all_lanes[number].queue = LaneQueue(QueueLimits(queue_events_max=0))
+
+    with pytest.raises(LaneSaturatedError):
+        await submitted(world, router, one_of_each_partition(world), [bad_event(router)])
+
+    while any(lane.queue.events for lane in router.all_lanes):
+        await asyncio.sleep(0)
+    await world.crash()
+    assert records_in(world) == 0
+
+
+async def test_lane_that_ends_between_two_batches_leaves_the_outcome_of_its_request_unknown() -> None:
+    world = World()
+    router = await world.start()
+    request = submitted(world, router, events_of(world, 0, 2 * BATCH))
+    while not router.lanes[0].metrics.commits:
+        await asyncio.sleep(0)
+    world.end_lane(0)
+
+    with pytest.raises(OutcomeUnknownError):
+        await request
+
+    assert records_in(world) == BATCH
+
+
+async def test_requests_that_wait_for_a_lane_are_answered_as_soon_as_it_fails() -> None:
+    world = World()
+    router = await world.start()
+    lane = router.lanes[0]
+    events = events_of(world, 0, BATCH + 1)
+    begun, waiting = submitted(world, router, events[:BATCH]), submitted(world, router, events[BATCH:])
+    while lane.queue.events != 1:
+        await asyncio.sleep(0)
+    world.log.partition(CLEAN.topic, 0).outage_calls = 10**9
+
+    async with asyncio.timeout(60):
+        with pytest.raises(OutcomeUnknownError):
+            await begun
+        with pytest.raises(LaneNotActiveError):
+            await waiting
+
+    await world.crash()
+
+
+async def test_request_without_a_verdict_in_time_is_not_called_untaken() -> None:
+    world = World()
+    router = await world.start()
+    lane = router.lanes[0]
+    stuck = asyncio.Event()
+    append = lane._log.append
+
+    async def append_late(records: Sequence[object]) -> int:
+        await stuck.wait()
+        return await append(records)  # type: ignore[arg-type]
+
+    lane._log.append = append_late  # type: ignore[method-assign]
+    request = submitted(world, router, events_of(world, 0, 1), timeout_s=5)
+
+    async with asyncio.timeout(60):
+        with pytest.raises(DeadlineExceededError):
+            await request
+
+    stuck.set()
+    while not lane.metrics.commits:
+        await asyncio.sleep(0)
+    assert records_in(world) == 1
+
+
+async def test_lanes_that_are_told_to_stop_finish_what_they_have_and_take_nothing_more() -> None:
+    world = World()
+    router = await world.start()
+    request = submitted(world, router, events_of(world, 0, 3 * BATCH))
+    await asyncio.sleep(0)
+    router.drain()
+
+    with pytest.raises(LaneNotActiveError, match="being stopped"):
+        router.lanes[0].check_room(1, 1, "sim")
+    with pytest.raises(LaneNotActiveError, match="shutting down"):
+        await submitted(world, router, events_of(world, 1, 1))
+
+    assert len(await request) == 3 * BATCH
+
+
+async def test_gateway_is_ready_once_every_lane_has_served_and_until_it_drains() -> None:
+    world = World()
+    await world.start()
+    await world.crash()
+    world.log.partition(QUARANTINE.topic, 0).outage_calls = 10**9
+    router = world.boot()
+    while any(lane.state is not LaneState.ACTIVE for lane in router.lanes):
+        await asyncio.sleep(0)
+    assert not router.is_ready
+
+    world.log.partition(QUARANTINE.topic, 0).outage_calls = 0
+    await world.wait_until_active()
+    assert router.is_ready
+
+    router.is_draining = True
+    assert not router.is_ready
+    await world.crash()

@@ -1,0 +1,102 @@
+"""Claim: whoever takes a log over disturbs nobody without need, counts truly, and finds the same window."""
+
+import pytest
+
+from dedupe.errors import IdentityMismatchError
+from dedupe.identity import Identity
+from dedupe.sim.sim_log import SimFaults
+from dedupe.types import Event
+from dedupe.window import WindowPolicy
+from tests.sim.test_recovery import BY_KEYS, BY_TIME, with_history
+from tests.sim.world import CLEAN, World
+
+
+def events_of(world: World, partition: int, count: int) -> list[Event]:
+    found = (event for event in map(world.event, map(str, range(10 * count))) if event.partition == partition)
+    return [next(found) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "accepted", "unknown"), [(SimFaults(lose_reply=1.0), 2, 0), (SimFaults(abort=1.0), 1, 1)]
+)
+async def test_event_in_doubt_is_counted_as_what_became_of_it(
+    fault: SimFaults, accepted: int, unknown: int
+) -> None:
+    world = World()
+    lane = (await world.start()).lanes[0]
+    first, second = events_of(world, 0, 2)
+    await world.deliver([first])
+    since_offset = lane.since_offset
+    world.log.dice.faults = fault
+    assert not await world.send([second])
+    world.log.dice.faults = SimFaults()
+    await world.wait_until_active()
+
+    assert lane.since_offset == since_offset
+    assert (lane.metrics.tally.accepted, lane.metrics.tally.unknown) == (accepted, unknown)
+    world.judge()
+
+
+async def test_gateway_with_another_secret_fences_no_partition_that_has_records() -> None:
+    world = World()
+    router = await world.start()
+    for partition in range(CLEAN.partitions):
+        await world.deliver(events_of(world, partition, 3))
+    epochs = [world.log.partition(CLEAN.topic, n).epoch for n in range(CLEAN.partitions)]
+    world.log.forget_notes()
+    stranger = world.beside()
+    stranger.identity = Identity(b"a secret of somebody else")
+
+    with pytest.raises(IdentityMismatchError):
+        await stranger.start()
+    await stranger.crash()
+
+    assert [world.log.partition(CLEAN.topic, n).epoch for n in range(CLEAN.partitions)] == epochs
+    assert [lane.metrics.failures for lane in router.lanes] == [0, 0]
+
+
+@pytest.mark.parametrize("policy", [BY_TIME, BY_KEYS])
+async def test_index_rebuilt_in_a_running_process_is_the_one_that_a_new_process_builds(
+    policy: WindowPolicy,
+) -> None:
+    world, events = await with_history(policy)
+    assert world.router is not None
+    lane = world.router.lanes[0]
+    world.disk.damage(world.index_identity(0))
+    await world.deliver(events[-1:])
+    assert lane.metrics.rebuilds == 1
+    steps, state = lane.restorer.index.steps, lane.restorer.index.state
+    await world.crash()
+    world.disk.discard(world.index_identity(0))
+
+    lane = (await world.start()).lanes[0]
+
+    assert lane.restorer.index.steps == steps
+    assert lane.restorer.index.state[1:] == state[1:]
+
+
+@pytest.mark.parametrize("policy", [BY_TIME, BY_KEYS])
+async def test_restart_forgets_and_remembers_what_the_process_before_it_did(policy: WindowPolicy) -> None:
+    world, _ = await with_history(policy)
+    assert world.router is not None
+    before = world.router.lanes[0].restorer.window
+    await world.crash()
+
+    window = (await world.start()).lanes[0].restorer.window
+
+    assert (window.start, window.keys, window.steps) == (before.start, before.keys, before.steps)
+    assert window.start > 0
+
+
+async def test_process_whose_clock_is_behind_writes_no_record_older_than_the_last() -> None:
+    world = World()
+    await world.start()
+    await world.deliver(events_of(world, 0, 1))
+    await world.crash()
+    world.clock.ms -= 3_600_000
+
+    await world.start()
+    await world.deliver(events_of(world, 0, 2))
+
+    first, second = (record.timestamp_ms for record in world.committed()[0])
+    assert first == second
