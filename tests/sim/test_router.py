@@ -9,12 +9,18 @@ from collections.abc import Sequence
 import pytest
 
 from dedupe.clock import Deadline
-from dedupe.errors import DeadlineExceededError, LaneNotActiveError, LaneSaturatedError, OutcomeUnknownError
+from dedupe.errors import (
+    DeadlineExceededError,
+    DiskFullError,
+    LaneNotActiveError,
+    LaneSaturatedError,
+    OutcomeUnknownError,
+)
 from dedupe.identity import fingerprint_of
 from dedupe.lane import LaneState, Outcome, QueueLimits
 from dedupe.lane.queue import LaneQueue
 from dedupe.router import Router
-from dedupe.types import Event
+from dedupe.types import Event, NewRecord
 from tests.sim.world import CLEAN, FOREVER_S, QUARANTINE, World
 
 BATCH = 7  # events of the world's lanes
@@ -110,12 +116,12 @@ async def test_request_without_a_verdict_in_time_is_not_called_untaken() -> None
     world = World()
     router = await world.start()
     lane = router.lanes[0]
-    stuck = asyncio.Event()
+    may_append = asyncio.Event()
     append = lane._log.append
 
-    async def append_late(records: Sequence[object]) -> int:
-        await stuck.wait()
-        return await append(records)  # type: ignore[arg-type]
+    async def append_late(records: Sequence[NewRecord]) -> int:
+        await may_append.wait()
+        return await append(records)
 
     lane._log.append = append_late  # type: ignore[method-assign]
     request = submitted(world, router, events_of(world, 0, 1), timeout_s=5)
@@ -124,10 +130,45 @@ async def test_request_without_a_verdict_in_time_is_not_called_untaken() -> None
         with pytest.raises(DeadlineExceededError):
             await request
 
-    stuck.set()
+    may_append.set()
     while not lane.metrics.commits:
         await asyncio.sleep(0)
     assert records_in(world) == 1
+
+
+async def test_request_with_a_bad_event_is_answered_once_that_is_kept_apart() -> None:
+    world = World()
+    router = await world.start()
+    (quarantine_lane,) = router.quarantine_lanes
+    may_append = asyncio.Event()
+    append = quarantine_lane._log.append
+
+    async def append_late(records: Sequence[NewRecord]) -> int:
+        await may_append.wait()
+        return await append(records)
+
+    quarantine_lane._log.append = append_late  # type: ignore[method-assign]
+    request = submitted(world, router, events_of(world, 0, 1), [bad_event(router)])
+    while not router.lanes[0].metrics.commits:
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not request.done()
+
+    may_append.set()
+    assert len(await request) == 1
+    assert records_in(world) == 2
+
+
+async def test_full_disk_refuses_requests_before_any_effect() -> None:
+    world = World()
+    router = await world.start()
+    router.has_disk_room = False
+
+    with pytest.raises(DiskFullError):
+        await submitted(world, router, events_of(world, 0, 1))
+
+    assert records_in(world) == 0
 
 
 async def test_lanes_that_are_told_to_stop_finish_what_they_have_and_take_nothing_more() -> None:

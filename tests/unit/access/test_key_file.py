@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from app.access import key_file
 from app.access.auth import INGEST, REPLAY, Source
 from app.access.key_file import KeyFile
 from app.access.quotas import Quota, QuotaPolicy
@@ -194,17 +195,26 @@ async def test_swapped_directory_link_is_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["- {key: new, sou", "", "[]", None])
 async def test_damaged_file_keeps_the_previous_keys_loudly_and_once(
-    damage: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    damage: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(OLD)
+    looks: list[Path] = []
+    look = key_file._signature
+
+    def noted_look(path: Path) -> tuple[int, ...] | None:
+        looks.append(path)
+        return look(path)
+
+    monkeypatch.setattr(key_file, "_signature", noted_look)
     async with watched(path) as keys:
         if damage is None:
             path.unlink()
         else:
             path.write_text(damage)
         await until(lambda: keys.status.is_stale)
-        await asyncio.sleep(10 * INTERVAL_S)
+        enough = len(looks) + 5
+        await until(lambda: len(looks) >= enough)
         assert knows(keys, "old")
         assert keys.status.failures == 1
         assert capsys.readouterr().out.count("write keys not reloaded") == 1

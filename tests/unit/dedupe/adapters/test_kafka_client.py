@@ -2,12 +2,14 @@
 
 import asyncio
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from aiokafka.errors import KafkaError
+from aiokafka.protocol.metadata import MetadataRequest
 
 from dedupe.adapters import kafka_client
-from dedupe.adapters.kafka_client import bounded
+from dedupe.adapters.kafka_client import bounded, keep_from_creating_topics
 from dedupe.errors import RetriableError
 
 
@@ -59,7 +61,33 @@ async def test_client_that_does_not_let_itself_be_cancelled_is_left_behind(
             with suppress(asyncio.CancelledError):
                 await release.wait()
 
-    async with asyncio.timeout(20):
-        with pytest.raises(TimeoutError):
-            await bounded(stubborn(), 0.01)
-    release.set()
+    try:
+        async with asyncio.timeout(20):
+            with pytest.raises(TimeoutError):
+                await bounded(stubborn(), 0.01)
+    finally:
+        release.set()
+
+
+class Connection:
+    """Stands in for an AIOKafkaConnection."""
+
+    def __init__(self) -> None:
+        self.sent: list[MetadataRequest] = []
+
+    def send(self, request: MetadataRequest) -> None:
+        self.sent.append(request)
+
+
+async def test_no_question_for_a_topic_creates_it() -> None:
+    connection = Connection()
+
+    async def get_connection(_node_id: int) -> Connection:
+        return connection
+
+    client = SimpleNamespace(_get_conn=get_connection)
+    keep_from_creating_topics(client)
+    for _ in range(2):
+        (await client._get_conn(0)).send(MetadataRequest(["events"]))
+
+    assert [request._allow_auto_topic_creation for request in connection.sent] == [False, False]
