@@ -1,4 +1,4 @@
-"""Run the mutants: `python -m tests.mutants --help`."""
+"""Break the code on purpose, one mutant at a time, and see that its tests fail."""
 
 import argparse
 import sys
@@ -12,62 +12,71 @@ from tests.mutants.workshop import FAST_SUITE, Workshop, failures_in
 
 
 def main() -> int:
-    """Return the exit status: 0 if every mutant chosen was killed."""
+    """Return the exit status: 0 if every mutant chosen was killed, 1 if not, 2 if none could be tried."""
     options = _options()
-    mutants = [mutant for mutant in all_mutants() if options.words in mutant.path]
     if options.table:
         print(table_of(all_mutants()), end="")
         return 0
+    mutants = [mutant for mutant in all_mutants() if any(word in mutant.path for word in options.words)]
     if not mutants:
-        print(f"no mutant's name has {options.words!r} in it", file=sys.stderr)
+        print("no mutant has such a name", file=sys.stderr)
         return 2
     with Workshop() as workshop:
-        return _try_all(workshop, mutants, every_test=options.all_tests)
+        return Trial(workshop, all_tests=options.all_tests).of(mutants)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("words", nargs="?", default="", help="only those with this in part/name")
+    parser.add_argument("words", nargs="*", default=[""], help="only those with one of these in part/name")
     parser.add_argument(
-        "--all-tests", action="store_true", help="run the whole fast suite on each, and say which tests fail"
+        "--all-tests", action="store_true", help="run the fast suite on each, and say which of its tests fail"
     )
     parser.add_argument("--table", action="store_true", help="print docs/mutants.md, and run nothing")
     return parser.parse_args()
 
 
-def _try_all(workshop: Workshop, mutants: Sequence[Mutant], *, every_test: bool) -> int:
-    console = Console(highlight=False, soft_wrap=True)
-    tests = FAST_SUITE if every_test else sorted({test for mutant in mutants for test in mutant.killed_by})
-    console.print(f"{len(mutants)} mutants; first, their tests must pass without any")
-    healthy = workshop.run(tests)
-    if not healthy.has_passed:
-        console.print(healthy.output, markup=False)
-        return 2
-    living = 0
-    with Progress(console=console, transient=True) as progress:
-        for mutant in progress.track(mutants, description="mutants"):
-            living += not _try(workshop, mutant, console, tests if every_test else mutant.killed_by)
-    console.print(f"{len(mutants) - living} killed, {living} alive")
-    return int(living > 0)
+class Trial:
+    """Tries mutants and says of each in a line what became of it."""
 
+    def __init__(self, workshop: Workshop, *, all_tests: bool) -> None:
+        self._workshop = workshop
+        self._all_tests = all_tests
+        self._console = Console(highlight=False, markup=False, soft_wrap=True)
 
-def _try(workshop: Workshop, mutant: Mutant, console: Console, tests: Sequence[str]) -> bool:
-    """Whether the mutant was killed, which is said in a line."""
-    try:
-        with workshop.changed(mutant):
-            run = workshop.run(tests, first_failure_only=tests is mutant.killed_by)
-    except MutantError as err:
-        console.print(f"broken   {err}", markup=False)
-        return False
-    if run.has_failed:
-        killers = "" if tests is mutant.killed_by else ": " + ", ".join(failures_in(run.output))
-        console.print(f"killed   {mutant.path} ({run.seconds:.0f} s){killers}", markup=False)
-        return True
-    verdict = "ALIVE " if run.has_passed else "broken"
-    console.print(f"{verdict}   {mutant.path}: {mutant.harm}", markup=False)
-    if not run.has_passed:  # neither a pass nor a failure: the change could not even be imported
-        console.print(run.output, markup=False)
-    return False
+    def of(self, mutants: Sequence[Mutant]) -> int:
+        """Return the exit status."""
+        say = self._console.print
+        say(f"{len(mutants)} mutants; first, their tests must pass without any")
+        healthy = self._workshop.run(self._tests_of(mutants))
+        if not healthy.has_passed:
+            say(healthy.output)
+            return 2
+        with Progress(console=self._console, transient=True) as progress:
+            killed = sum(map(self._is_killed, progress.track(mutants, description="mutants")))
+        say(f"{killed} killed, {len(mutants) - killed} not")
+        return int(killed < len(mutants))
+
+    def _tests_of(self, mutants: Sequence[Mutant]) -> list[str]:
+        if self._all_tests:
+            return FAST_SUITE
+        return sorted({test for mutant in mutants for test in mutant.killed_by})
+
+    def _is_killed(self, mutant: Mutant) -> bool:
+        say = self._console.print
+        try:
+            with self._workshop.changed(mutant):
+                run = self._workshop.run(self._tests_of([mutant]), until_first_failure=not self._all_tests)
+        except MutantError as err:
+            say(f"broken  {err}")
+            return False
+        if run.has_failed:
+            killers = f": {', '.join(failures_in(run.output))}" if self._all_tests else ""
+            say(f"killed  {mutant.path} ({run.seconds:.0f} s){killers}")
+        elif run.has_passed:
+            say(f"ALIVE   {mutant.path}: {mutant.harm}")
+        else:
+            say(f"broken  {mutant.path}, which cannot even be imported:\n{run.output}")
+        return run.has_failed
 
 
 if __name__ == "__main__":

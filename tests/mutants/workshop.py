@@ -31,9 +31,10 @@ FAST_SUITE = [
 TEST_TIMEOUT_S = 30
 """A mutant may make its test wait for ever, which kills it. No named test takes half of this."""
 
-RUN_TIMEOUT_S = 900
+RUN_TIMEOUT_S = 1_800
 """Of a whole run. What a test raises when its time is over, a mutant may catch."""
 
+_PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--timeout={TEST_TIMEOUT_S}"]
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "node_modules", "__pycache__", ".*_cache")
 _PASSED, _FAILED = 0, 1  # pytest's exit statuses; others say that it came to no verdict
 
@@ -85,23 +86,12 @@ class Workshop:
         finally:
             file.write_text(before, encoding="utf-8")
 
-    def run(self, tests: Sequence[str], *, first_failure_only: bool = False) -> Run:
+    def run(self, tests: Sequence[str], *, until_first_failure: bool = False) -> Run:
         """Run some tests on the copy as it is."""
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            f"--timeout={TEST_TIMEOUT_S}",
-        ]
-        limit_s = RUN_TIMEOUT_S
-        if first_failure_only:
-            command, limit_s = [*command, "-x"], 3 * TEST_TIMEOUT_S
+        limit_s = 3 * TEST_TIMEOUT_S if until_first_failure else RUN_TIMEOUT_S
         began = time.monotonic()
         with subprocess.Popen(
-            [*command, *tests],
+            [*_PYTEST, *(["-x"] if until_first_failure else []), *tests],
             cwd=self._copy,
             # No bytecode: it is found by second and size, which a quick change of a file may both keep.
             env=os.environ | {"PYTHONPATH": str(self._copy), "PYTHONDONTWRITEBYTECODE": "1"},

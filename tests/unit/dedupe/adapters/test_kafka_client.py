@@ -62,7 +62,7 @@ async def test_client_that_does_not_let_itself_be_cancelled_is_left_behind(
                 await release.wait()
 
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(5):
             with pytest.raises(TimeoutError):
                 await bounded(stubborn(), 0.01)
     finally:
