@@ -53,14 +53,14 @@ def in_texts(pattern: str) -> set[tuple[str, Path]]:
     return found
 
 
-def in_code_spans(pattern: str) -> set[tuple[re.Match[str], Path]]:
+def in_code_spans(pattern: str) -> list[tuple[re.Match[str], Path]]:
     """Return the code spans that match as a whole, and in which document; one that finds none is wrong."""
-    found = {
+    found = [
         (match, document)
         for document in DOCUMENTS
         for span in code_spans(document)
         if (match := re.fullmatch(pattern, span))
-    }
+    ]
     assert found, pattern
     return found
 
