@@ -5,15 +5,10 @@ import pytest
 from dedupe.errors import IdentityMismatchError
 from dedupe.identity import Identity
 from dedupe.sim.sim_log import SimFaults
-from dedupe.types import Event
 from dedupe.window import WindowPolicy
 from tests.sim.test_recovery import BY_KEYS, BY_TIME, with_history
+from tests.sim.test_router import events_of
 from tests.sim.world import CLEAN, World
-
-
-def events_of(world: World, partition: int, count: int) -> list[Event]:
-    found = (event for event in map(world.event, map(str, range(10 * count))) if event.partition == partition)
-    return [next(found) for _ in range(count)]
 
 
 @pytest.mark.parametrize(
