@@ -1,6 +1,7 @@
 """Break the code on purpose, one mutant at a time, and see that its tests fail."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -21,6 +22,7 @@ def main() -> int:
     if not mutants:
         print("no mutant has such a name", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no test goes on, and no copy stays
     with Workshop() as workshop:
         return Trial(workshop, all_tests=options.all_tests).of(mutants)
 
