@@ -23,11 +23,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from dedupe.types import NewRecord
 from pipeline.audit import checks
+from pipeline.runtime import StreamPlan, options
 from pipeline.runtime.session import create_session
-from pipeline.sinks.lake import lake_writer
-from pipeline.sinks.parquet_counts import ParquetCounts
+from pipeline.sinks import FOLDERS, ParquetFolder, Storing, run_stored
+from pipeline.sources import origin_of
 from pipeline.sources.records import KafkaSource, LakeSource, Source, Span, read_records, stream_records
-from pipeline.transforms.clean_topic import archived
+from pipeline.transforms.clean_topic import archived, per_minute
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.records import RecordMaker, fill_topic
 
@@ -72,18 +73,16 @@ class Bench:
     def archive(self, source: Source, run: int) -> None:
         """The archive job's stream."""
         out = self._folder / f"archive-{run}"
-        writer = lake_writer(self._stream(source).transform(archived), LakeSource("parquet", str(out)))
-        writer.option("checkpointLocation", f"{out}.checkpoint").trigger(
-            availableNow=True
-        ).start().awaitTermination()
+        self._store(source, out, Storing(ParquetFolder(str(out), FOLDERS), archived))
 
     def minute_counts(self, source: Source, run: int) -> None:
         """The counting job's stream."""
         out = self._folder / f"counts-{run}"
-        writer = self._stream(source).writeStream.foreachBatch(ParquetCounts(str(out)))
-        writer.option("checkpointLocation", f"{out}.checkpoint").trigger(
-            availableNow=True
-        ).start().awaitTermination()
+        self._store(source, out, Storing(ParquetFolder(str(out)), per_minute))
+
+    def _store(self, source: Source, out: Path, storing: Storing) -> None:
+        plan = StreamPlan("bench", source, f"{out}.checkpoint", True, options.INTERVAL, None)
+        run_stored(self._spark, plan, origin_of(source), storing, offsets_per_batch=OFFSETS_PER_BATCH)
 
     def pass_on(self, source: Source, run: int, *, dedupe: bool) -> StreamingQuery:
         """What users run instead: read, drop duplicates by id within a watermark, pass on."""

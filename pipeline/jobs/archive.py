@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from pipeline.runtime import IcebergTable, StreamPlan, create_session, default_checkpoint, options, run_stream
-from pipeline.sinks import create_table, lake_writer
-from pipeline.sources import LakeSource, stream_records
+from pipeline.runtime import IcebergTable, StreamPlan, create_session, default_checkpoint, options
+from pipeline.sinks import Storing, lake_sink, run_stored
+from pipeline.sources import LakeSource, origin_of
 from pipeline.transforms import archived
 
 
@@ -26,6 +26,8 @@ def archive(
         LakeFormat, typer.Option("--format", help="how it is stored")
     ] = LakeFormat.PARQUET,
     checkpoint: options.CheckpointOption = None,
+    recover: options.RecoverOption = False,
+    accept_loss: options.AcceptLossOption = False,
     once: options.OnceOption = False,
     interval: options.IntervalOption = options.INTERVAL,
     batch_offsets: options.BatchOption = options.BATCH_OFFSETS,
@@ -36,19 +38,19 @@ def archive(
     """
     Store every record of a topic once, as Parquet, Delta or Iceberg, in folders by day and hour.
 
-    May be killed and started again at any time: it goes on where its checkpoint says.
+    May be killed and started again at any time: the archive itself knows what it holds.
     """
     lake = LakeSource(lake_format.value, out)
     settings = IcebergTable(out).conf if lake_format is LakeFormat.ICEBERG else {}
+    origin = origin_of(source)
     spark = create_session(
         "archive",
         remote=remote,
         conf=settings | dict(conf or []),
         formats=source.formats | lake.formats,
     )
-    if lake_format is LakeFormat.ICEBERG:
-        create_table(spark, IcebergTable(out))
-    records = stream_records(spark, source, job="archive", offsets_per_batch=batch_offsets)
-    plan = StreamPlan("archive", source, checkpoint or default_checkpoint(out), once, interval, metrics_port)
-    rows = run_stream(lake_writer(records.transform(archived), lake), plan)
+    checkpoint = checkpoint or default_checkpoint(out, f"archive-{lake.format}", origin.id)
+    plan = StreamPlan("archive", source, checkpoint, once, interval, metrics_port)
+    storing = Storing(lake_sink(lake), archived, recovers=recover, accepts_loss=accept_loss)
+    rows = run_stored(spark, plan, origin, storing, offsets_per_batch=batch_offsets)
     print(f"{rows:,} records archived in {lake}")

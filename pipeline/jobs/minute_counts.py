@@ -3,11 +3,13 @@
 from typing import Annotated
 
 import typer
+from pyspark.sql import DataFrame
 
 from pipeline.errors import UsageError
-from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options, run_stream
-from pipeline.sinks import ParquetCounts, PostgresCounts
-from pipeline.sources import stream_records
+from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options
+from pipeline.sinks import ParquetFolder, PostgresCounts, Storing, run_stored
+from pipeline.sources import origin_of
+from pipeline.transforms import per_minute
 
 POSTGRES, PARQUET = ("postgresql://", "postgres://"), "parquet://"
 
@@ -24,6 +26,8 @@ def minute_counts(
         ),
     ],
     checkpoint: options.CheckpointOption = None,
+    recover: options.RecoverOption = False,
+    accept_loss: options.AcceptLossOption = False,
     once: options.OnceOption = False,
     interval: options.IntervalOption = options.INTERVAL,
     batch_offsets: options.BatchOption = options.BATCH_OFFSETS,
@@ -34,18 +38,24 @@ def minute_counts(
     """
     Count events per minute of log time, source and type.
 
-    In Postgres the table minute_counts grows by each batch, in the transaction that notes the batch
-    in pipeline_ledger. In Parquet each batch has a folder, and readers sum up.
+    In Postgres the table minute_counts grows by each batch, in the transaction that notes in
+    minute_counts_ledger what is counted. In Parquet each batch has a file, and readers sum up.
     """
     path = to.removeprefix(PARQUET)
     if to.startswith(POSTGRES) and checkpoint is None:
         raise UsageError("counts in Postgres need a --checkpoint")
     if not to.startswith((*POSTGRES, PARQUET)):
         raise UsageError(f"--to {to!r} is neither postgresql:// nor parquet://")
-    checkpoint = checkpoint or default_checkpoint(path)
+    origin = origin_of(source)
+    checkpoint = checkpoint or default_checkpoint(path, "minute-counts", origin.id)
     spark = create_session("minute-counts", remote=remote, conf=dict(conf or []), formats=source.formats)
-    records = stream_records(spark, source, job="minute-counts", offsets_per_batch=batch_offsets)
-    sink = ParquetCounts(path) if to.startswith(PARQUET) else PostgresCounts(spark, to, checkpoint)
+    sink = ParquetFolder(path) if to.startswith(PARQUET) else PostgresCounts(to)
     plan = StreamPlan("minute-counts", source, checkpoint, once, interval, metrics_port)
-    rows = run_stream(records.writeStream.foreachBatch(sink), plan)
+    storing = Storing(sink, _counted, recovers=recover, accepts_loss=accept_loss)
+    rows = run_stored(spark, plan, origin, storing, offsets_per_batch=batch_offsets)
     print(f"{rows:,} events counted")
+
+
+def _counted(records: DataFrame) -> DataFrame:
+    # Few rows: one file.
+    return records.transform(per_minute).coalesce(1)

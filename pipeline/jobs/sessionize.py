@@ -1,12 +1,14 @@
 """Sessionize: what each user did without a long pause, as one row, into Parquet."""
 
 from datetime import timedelta
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options, run_stream
-from pipeline.sources import stream_records
+from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options
+from pipeline.sinks import ParquetFolder, Storing, run_stored
+from pipeline.sources import origin_of
 from pipeline.transforms import sessions
 
 
@@ -34,6 +36,7 @@ def sessionize(
         ),
     ] = timedelta(hours=2),
     checkpoint: options.CheckpointOption = None,
+    recover: options.RecoverOption = False,
     once: options.OnceOption = False,
     interval: options.IntervalOption = options.INTERVAL,
     batch_offsets: options.BatchOption = options.BATCH_OFFSETS,
@@ -45,13 +48,14 @@ def sessionize(
     Store one row a session: a user's events of a source without a pause longer than --gap.
 
     A session is stored once it is over by log time, so the latest ones wait in the job's state, also
-    with --once, for the next start.
+    with --once, for the next start. That state is in the checkpoint and cannot be made again: without
+    it, begin anew with another --out.
     """
+    origin = origin_of(source)
     spark = create_session("sessionize", remote=remote, conf=dict(conf or []), formats=source.formats)
-    records = stream_records(spark, source, job="sessionize", offsets_per_batch=batch_offsets)
-    writer = records.transform(sessions, gap, lateness).writeStream.format("parquet").option("path", out)
-    plan = StreamPlan(
-        "sessionize", source, checkpoint or default_checkpoint(out), once, interval, metrics_port
-    )
-    rows = run_stream(writer, plan)
+    checkpoint = checkpoint or default_checkpoint(out, "sessionize", origin.id)
+    plan = StreamPlan("sessionize", source, checkpoint, once, interval, metrics_port)
+    gathered = partial(sessions, gap=gap, lateness=lateness)
+    storing = Storing(ParquetFolder(out), gathered, keeps_state=True, recovers=recover)
+    rows = run_stored(spark, plan, origin, storing, offsets_per_batch=batch_offsets)
     print(f"{rows:,} events read; the sessions are in parquet://{out}")

@@ -1,14 +1,20 @@
 """How a job runs: its options, its Spark session, its stream with progress and stalls."""
 
+from pipeline.runtime.checkpoint import Checkpoint, Reached, default_checkpoint
+from pipeline.runtime.folder import Folder, refuse_foreign
 from pipeline.runtime.session import IcebergTable, create_session
 from pipeline.runtime.stall import stalled_partitions
-from pipeline.runtime.streams import StreamPlan, default_checkpoint, run_stream
+from pipeline.runtime.streams import StreamPlan, run_stream
 
 __all__ = [
+    "Checkpoint",
+    "Folder",
     "IcebergTable",
+    "Reached",
     "StreamPlan",
     "create_session",
     "default_checkpoint",
+    "refuse_foreign",
     "run_stream",
     "stalled_partitions",
 ]

@@ -131,6 +131,19 @@ CheckpointOption = Annotated[
         help="where the job remembers how far it is, a folder of its own. Default: beside the output",
     ),
 ]
+RecoverOption = Annotated[
+    bool,
+    typer.Option(
+        "--recover", help="Give up a checkpoint that does not fit: go on from what the output holds."
+    ),
+]
+AcceptLossOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="Go on behind records that retention deleted unread; the ledger names their offsets.",
+    ),
+]
 OnceOption = Annotated[
     bool, typer.Option("--once", help="Process what is there now, then end; without it go on for ever.")
 ]

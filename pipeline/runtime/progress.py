@@ -14,6 +14,8 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pipeline.runtime.checkpoint import parse_offsets
+
 _JOB = ("job",)
 
 
@@ -115,23 +117,8 @@ def lag_of(batch: StreamingQueryProgress) -> int | None:
     lag = 0
     # The progress object's own fields hold offsets as Python's text of them, which is no JSON.
     for source in json.loads(batch.json)["sources"]:
-        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-        if latest is None or end is None:
+        end, latest = (parse_offsets(source.get(name))[1] for name in ("endOffset", "latestOffset"))
+        if not latest or not end:
             return None
         lag += sum(latest.values()) - sum(end.get(partition, 0) for partition in latest)
     return lag
-
-
-def _offsets(found: object) -> dict[str, int] | None:
-    """Return the offsets of a topic, {"topic": {"0": 5}}, or of an embedded log, {"0": 5}, maybe as text."""
-    if isinstance(found, str):
-        try:
-            found = json.loads(found)
-        except ValueError:
-            return None
-    if isinstance(found, dict) and len(found) == 1:
-        (only,) = found.values()
-        found = only if isinstance(only, dict) else found
-    if isinstance(found, dict) and all(isinstance(offset, int) for offset in found.values()):
-        return found
-    return None

@@ -107,6 +107,14 @@ class IcebergTable:
         return self.path.rstrip("/").rpartition("/")[2]
 
     @property
+    def sql_name(self) -> str:
+        """Catalog and name as SQL writes them."""
+        return f"{self.catalog}.`{self.name}`"
+
+    def __str__(self) -> str:
+        return self.path
+
+    @property
     def conf(self) -> dict[str, str]:
         """What the session must be told."""
         prefix = f"spark.sql.catalog.{self.catalog}"

@@ -40,11 +40,6 @@ class StreamPlan:
     metrics_port: int | None
 
 
-def default_checkpoint(output: str) -> str:
-    """Return the folder beside an output where its job remembers how far it is."""
-    return output.rstrip("/") + ".checkpoint"
-
-
 def run_stream(writer: DataStreamWriter, plan: StreamPlan) -> int:
     """
     Run the query and return how many rows it read.

@@ -1,17 +1,28 @@
 """Where jobs write: each sink stores every batch exactly once, however often the job is killed."""
 
-from pipeline.sinks.lake import FOLDERS, create_table, lake_writer
-from pipeline.sinks.parquet_counts import ParquetCounts
+from pipeline.sinks.delta import METADATA_CONF, DeltaTable
+from pipeline.sinks.iceberg import PROPERTY, IcebergLake
+from pipeline.sinks.lake import FOLDERS, lake_sink
+from pipeline.sinks.ledger import Ledger
+from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sinks.postgres import PostgresCounts
 from pipeline.sinks.publisher import Target, Verdicts, publish
+from pipeline.sinks.stored import Sink, Storing, run_stored
 
 __all__ = [
     "FOLDERS",
-    "ParquetCounts",
+    "METADATA_CONF",
+    "PROPERTY",
+    "DeltaTable",
+    "IcebergLake",
+    "Ledger",
+    "ParquetFolder",
     "PostgresCounts",
+    "Sink",
+    "Storing",
     "Target",
     "Verdicts",
-    "create_table",
-    "lake_writer",
+    "lake_sink",
     "publish",
+    "run_stored",
 ]

@@ -1,21 +1,20 @@
 """
-Counts in Postgres, exactly once: a batch's counts and its number are committed in one transaction.
+Counts in Postgres: a batch's counts and the ledger are committed in one transaction.
 
-Spark repeats a batch that it does not know to be finished, also when only its last step, the
-checkpoint, was missing. The ledger then says that the counts are there already. Its row is that of
-the query, whose id stands in the checkpoint: a new checkpoint is a new query and counts anew.
+The ledger's row is updated only where it is the one that the batch was counted after; so a batch that
+comes again, from a job that was slow to die or from a second one, changes nothing.
 """
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.errors import PipelineError
-from pipeline.transforms import per_minute
+from pipeline.sinks.ledger import Ledger
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS minute_counts (
@@ -25,17 +24,20 @@ CREATE TABLE IF NOT EXISTS minute_counts (
   events bigint NOT NULL,
   PRIMARY KEY (minute, source, type)
 );
-CREATE TABLE IF NOT EXISTS pipeline_ledger (
-  query_id text PRIMARY KEY,
-  batch_id bigint NOT NULL,
+CREATE TABLE IF NOT EXISTS minute_counts_ledger (
+  only_one boolean PRIMARY KEY DEFAULT true CHECK (only_one),
+  commit bigint NOT NULL,
+  ledger jsonb NOT NULL,
   committed_at timestamptz NOT NULL DEFAULT now()
 );
 """
 
 _ENTER = """
-INSERT INTO pipeline_ledger AS ledger (query_id, batch_id) VALUES (%s, %s)
-ON CONFLICT (query_id) DO UPDATE SET batch_id = excluded.batch_id, committed_at = now()
-WHERE ledger.batch_id < excluded.batch_id
+INSERT INTO minute_counts_ledger (commit, ledger) VALUES (%(commit)s, %(ledger)s) ON CONFLICT DO NOTHING
+"""
+_ADVANCE = """
+UPDATE minute_counts_ledger SET commit = %(commit)s, ledger = %(ledger)s, committed_at = now()
+WHERE commit = %(commit)s - 1
 """
 _STAGE = "CREATE TEMPORARY TABLE batch_counts (LIKE minute_counts) ON COMMIT DROP"
 _COPY = "COPY batch_counts (minute, source, type, events) FROM STDIN"
@@ -45,42 +47,41 @@ ON CONFLICT (minute, source, type) DO UPDATE SET events = counts.events + exclud
 """
 
 
+@dataclass(frozen=True)
 class PostgresCounts:
-    """Adds the counts of each batch of records; what `foreachBatch` calls."""
+    """A sink of rows in schema.MINUTE_COUNTS, which are added to those that are there."""
 
-    def __init__(self, spark: SparkSession, url: str, checkpoint: str) -> None:
-        """
-        Create the tables that are not there yet.
+    url: str
 
-        Raises:
-            PipelineError: Postgres does not let us.
-        """
-        self._spark, self._url, self._checkpoint = spark, url, checkpoint
+    def ledger(self, spark: SparkSession) -> Ledger | None:
+        """See Sink. Creates the tables if they are not there."""
         try:
-            with psycopg.connect(url) as connection:
+            with psycopg.connect(self.url) as connection:
                 connection.execute(TABLES)
+                found = connection.execute("SELECT ledger FROM minute_counts_ledger").fetchone()
+                has_counts = connection.execute("SELECT FROM minute_counts LIMIT 1").fetchone() is not None
         except psycopg.Error as err:
             raise PipelineError(f"Postgres refused: {err}") from err
+        if found is None and has_counts:
+            raise PipelineError("minute_counts holds rows and no ledger: empty it, or name another database")
+        return None if found is None else Ledger.from_json(json.dumps(found[0]))
 
-    def __call__(self, records: DataFrame, batch_id: int) -> None:
-        """Add one batch, unless it has been added before."""
+    def store(self, rows: DataFrame, ledger: Ledger) -> None:
+        """See Sink."""
         # As many rows as the batch has minutes, sources and types: the driver can hold them.
-        counts = list(_rows(records.transform(per_minute)))
-        with psycopg.connect(self._url) as connection, connection.cursor() as cursor:
-            cursor.execute(_ENTER, (self._query_id, batch_id))
+        counts = list(_rows(rows))
+        with psycopg.connect(self.url) as connection, connection.cursor() as cursor:
+            cursor.execute(
+                _ENTER if ledger.commit == 1 else _ADVANCE,
+                {"commit": ledger.commit, "ledger": ledger.to_json()},
+            )
             if cursor.rowcount == 0:
-                return
+                raise PipelineError("another job counts into this database: stop one of them")
             cursor.execute(_STAGE)
             with cursor.copy(_COPY) as copy:
                 for row in counts:
                     copy.write_row(row)
             cursor.execute(_ADD)
-
-    @cached_property
-    def _query_id(self) -> str:
-        """Read from the checkpoint, which exists when the first batch comes."""
-        lines = self._spark.read.text(f"{self._checkpoint}/metadata").collect()
-        return str(json.loads("".join(line[0] for line in lines))["id"])
 
 
 def _rows(counts: DataFrame) -> Iterator[tuple[datetime, str, str, int]]:

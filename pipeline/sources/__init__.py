@@ -2,6 +2,7 @@
 
 from pipeline.sources.embedded_log import GatewayLogSource, read_partitions
 from pipeline.sources.kafka import Standing, standings
+from pipeline.sources.origin import Origin, origin_of
 from pipeline.sources.records import (
     KafkaSource,
     LakeSource,
@@ -13,6 +14,7 @@ from pipeline.sources.records import (
     read_lake,
     read_records,
     stream_records,
+    within,
 )
 
 __all__ = [
@@ -21,13 +23,16 @@ __all__ = [
     "LakeSource",
     "LogSource",
     "Offsets",
+    "Origin",
     "Source",
     "Span",
     "Standing",
+    "origin_of",
     "parse_source",
     "read_lake",
     "read_partitions",
     "read_records",
     "standings",
     "stream_records",
+    "within",
 ]

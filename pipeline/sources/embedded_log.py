@@ -7,6 +7,7 @@ milliseconds, beside a running gateway and on its machine. What it sees is commi
 This module runs in Spark's Python workers and imports neither a session nor another job's code.
 """
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -84,7 +85,9 @@ class GatewayLogSource(DataSource):
         return LogReader(self.options["path"], self.options["topic"])
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return LogStreamReader(self.options["path"], self.options["topic"])
+        return LogStreamReader(
+            self.options["path"], self.options["topic"], self.options.get("starting", "{}")
+        )
 
 
 class LogReader(DataSourceReader):
@@ -105,12 +108,14 @@ class LogReader(DataSourceReader):
 class LogStreamReader(DataSourceStreamReader):
     """Offsets of a stream are a map of partition to next offset; a missing one is at the log's start."""
 
-    def __init__(self, data_dir: str, topic: str) -> None:
+    def __init__(self, data_dir: str, topic: str, starting: str) -> None:
+        """Take, as JSON, where a stream without a checkpoint begins, if not at the log's start."""
         self._data_dir, self._topic = data_dir, topic
+        self._starting: dict[str, int] = json.loads(starting)
 
     def initialOffset(self) -> dict[str, int]:
-        found = read_partitions(self._data_dir, self._topic)
-        return {str(p.partition): p.log_start_offset for p in found}
+        found = {str(p.partition): p.log_start_offset for p in read_partitions(self._data_dir, self._topic)}
+        return {name: self._starting.get(name, offset) for name, offset in found.items()}
 
     def latestOffset(self) -> dict[str, int]:
         return {str(p.partition): p.next_offset for p in read_partitions(self._data_dir, self._topic)}
@@ -152,6 +157,12 @@ def read_partitions(data_dir: str, topic: str) -> list[LogPartition]:
     if not rows:
         raise PipelineError(f"the log in {data_dir} has no topic {topic!r}")
     return [LogPartition(*row) for row in rows]
+
+
+def read_log_id(data_dir: str) -> str:
+    """Return what tells this log from every other one. Raises PipelineError: there is no log."""
+    with closing(_open(data_dir)) as log:
+        return str(log.execute("SELECT value FROM meta WHERE key = 'log_id'").fetchone()[0])
 
 
 def read_range(data_dir: str, topic: str, part: LogRange) -> Iterator[pa.RecordBatch]:

@@ -7,9 +7,10 @@ topic stand in the job's `--source`.
 
 import asyncio
 import ssl
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -18,8 +19,11 @@ from pydantic import SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pipeline.errors import PipelineError
+from pipeline.sources.topic_id import TopicId, describe_topic
 
 METADATA_TIMEOUT_S = 20.0
+
+T = TypeVar("T")
 
 
 class KafkaSettings(BaseSettings):
@@ -102,12 +106,39 @@ def standings(brokers: str, topic: str) -> dict[int, Standing]:
     Raises:
         PipelineError: Kafka does not answer, or has no such topic.
     """
+    return _ask(brokers, topic, _standings(brokers, topic))
+
+
+def identify_topic(brokers: str, topic: str) -> TopicId:
+    """
+    Return what a topic has in common with no other one, of this cluster or another.
+
+    Raises:
+        PipelineError: Kafka does not answer, is older than 2.8, or has no such topic.
+    """
+    return _ask(brokers, topic, _identify(brokers, topic))
+
+
+def _ask(brokers: str, topic: str, answer: Coroutine[Any, Any, T]) -> T:
     try:
         # In a thread of its own: a notebook's has an event loop already.
         with ThreadPoolExecutor(max_workers=1) as thread:
-            return thread.submit(asyncio.run, _standings(brokers, topic)).result()
-    except (KafkaError, TimeoutError, OSError) as err:
-        raise PipelineError(f"Kafka at {brokers} did not say where topic {topic!r} stands: {err!r}") from err
+            return thread.submit(asyncio.run, answer).result()
+    except (KafkaError, TimeoutError, OSError, NotImplementedError) as err:
+        raise PipelineError(f"Kafka at {brokers} did not tell of topic {topic!r}: {err!r}") from err
+
+
+async def _identify(brokers: str, topic: str) -> TopicId:
+    async with asyncio.timeout(METADATA_TIMEOUT_S):
+        admin = AIOKafkaAdminClient(bootstrap_servers=brokers, **KafkaSettings().client_options())
+        try:
+            await admin.start()
+            found = await describe_topic(admin, topic)
+        finally:
+            await admin.close()
+    if found.error_code != 0:
+        raise PipelineError(f"Kafka at {brokers} has no topic {topic!r}")
+    return found
 
 
 async def _standings(brokers: str, topic: str) -> dict[int, Standing]:

@@ -128,7 +128,8 @@ def read_records(spark: SparkSession, source: Source, span: Span) -> DataFrame:
         case KafkaSource():
             reader = spark.read.format("kafka").options(**_kafka_options(source, "batch"))
             if span.from_offsets or span.to_offsets:
-                reader = reader.options(**_kafka_bounds(source, span))
+                first, end = _kafka_bounds(source, span)
+                reader = reader.options(startingOffsets=first, endingOffsets=end)
             records = reader.load().transform(_from_kafka)
         case LogSource():
             options = {"path": source.data_dir, "topic": source.topic}
@@ -141,16 +142,31 @@ def read_records(spark: SparkSession, source: Source, span: Span) -> DataFrame:
 
 
 def stream_records(
-    spark: SparkSession, source: Source, *, job: str, offsets_per_batch: int, span: Span = Span()
+    spark: SparkSession,
+    source: Source,
+    *,
+    job: str,
+    offsets_per_batch: int,
+    span: Span = Span(),
+    starting: Offsets | None = None,
 ) -> DataFrame:
-    """Return the records of a source as a stream from its beginning, in schema.RECORD."""
+    """
+    Return the records of a source as a stream, in schema.RECORD.
+
+    Args:
+        starting: where it begins without a checkpoint; None for the source's beginning, which is
+            also that of a partition left out.
+    """
     match source:
         case KafkaSource():
-            options = _kafka_options(source, job)
-            options |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(offsets_per_batch)}
+            options = _kafka_options(source, job) | {"maxOffsetsPerTrigger": str(offsets_per_batch)}
+            options["startingOffsets"] = (
+                "earliest" if starting is None else _kafka_bounds(source, Span(from_offsets=starting))[0]
+            )
             records = spark.readStream.format("kafka").options(**options).load().transform(_from_kafka)
         case LogSource():
             options = {"path": source.data_dir, "topic": source.topic}
+            options["starting"] = json.dumps(starting or {})
             records = spark.readStream.format(embedded_log.FORMAT).options(**options).load()
         case LakeSource(format="parquet"):
             files = spark.readStream.schema(ARCHIVE).option("maxFilesPerTrigger", 16)
@@ -208,15 +224,12 @@ def _kafka_options(source: KafkaSource, job: str) -> dict[str, str]:
     }
 
 
-def _kafka_bounds(source: KafkaSource, span: Span) -> dict[str, str]:
-    """Offset maps must name every partition."""
+def _kafka_bounds(source: KafkaSource, span: Span) -> tuple[str, str]:
+    """Return the first and the end offsets as the connector wants them: every partition must be named."""
     partitions = standings(source.brokers, source.topic)
     first = {p: (span.from_offsets or {}).get(p, EARLIEST) for p in partitions}
     end = {p: (span.to_offsets or {}).get(p, LATEST) for p in partitions}
-    return {
-        "startingOffsets": json.dumps({source.topic: first}),
-        "endingOffsets": json.dumps({source.topic: end}),
-    }
+    return json.dumps({source.topic: first}), json.dumps({source.topic: end})
 
 
 def _from_kafka(messages: DataFrame) -> DataFrame:

@@ -14,6 +14,7 @@ from pipeline.sources.records import LakeSource, read_lake
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.jobs import JobProcess, run_through_kills
+from tests.support.kafka import create_topic, delete_topics
 from tests.support.processes import HOST, free_port
 from tests.support.records import RecordMaker, fill_topic, open_transaction
 
@@ -102,6 +103,24 @@ async def test_terminated_job_finishes_its_batch_and_goes_on_later(
     assert 'pipeline_lag_offsets{job="archive"} 0.0' in metrics
     assert (done.exit_code, done.stdout.split()[0]) == (0, "100"), done
     assert read_lake(spark, LakeSource("parquet", str(out))).count() == 1100
+
+
+async def test_topic_made_anew_under_its_name_is_another_source(
+    job: JobRunner, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = await topic("again", configs=KEPT)
+    maker = RecordMaker(1)
+    await fill_topic(kafka_bootstrap, name, maker.lanes(events(maker, 0, 20)))
+    command = ["archive", "--source", f"kafka://{kafka_bootstrap}/{name}", "--out", tmp_path / "a", "--once"]
+    first = job(*command)
+    await delete_topics(kafka_bootstrap, [name])
+    await create_topic(kafka_bootstrap, name, partitions=1, configs=KEPT)
+    await fill_topic(kafka_bootstrap, name, maker.lanes(events(maker, 20, 60)))
+
+    again = job(*command)
+
+    assert (first.exit_code, again.exit_code) == (0, 2), (first, again)
+    assert "the output holds another source, kafka:" in again.stderr
 
 
 async def test_archive_behind_an_open_transaction_says_so(

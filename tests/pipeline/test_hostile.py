@@ -17,11 +17,10 @@ from pipeline.audit.checks import examined
 from pipeline.audit.deep import wrong_keys
 from pipeline.audit.judge import collected, find, survey
 from pipeline.schema import RECORD
-from pipeline.sinks.parquet_counts import ParquetCounts
-from pipeline.sinks.postgres import PostgresCounts
+from pipeline.sinks import Ledger, ParquetFolder, PostgresCounts
 from pipeline.sinks.publisher import Target, publish
 from pipeline.sources.records import Span, parse_source, read_records
-from pipeline.transforms.clean_topic import KEY_CHARS_MAX, archived, sessions
+from pipeline.transforms.clean_topic import KEY_CHARS_MAX, archived, per_minute, sessions
 from pipeline.transforms.dirty_topic import REJECTED, sorted_out
 from tests.conftest import TopicFactory
 from tests.support.gateway import Gateway
@@ -115,14 +114,16 @@ def nasty(spark: SparkSession) -> DataFrame:
 
 
 def test_no_record_stops_the_counts(nasty: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "metadata").write_text('{"id":"a-query"}')
-    ParquetCounts(str(tmp_path / "counts"))(nasty, 0)
+    ledger = Ledger("minute-counts", 1, "log:1/events", 1, {0: (0, 1)}, {0: (0, 1)})
+    ParquetFolder(str(tmp_path / "counts")).store(nasty.transform(per_minute), ledger)
     with Postgres() as server:
-        PostgresCounts(spark, server.url, str(tmp_path))(nasty, 0)
+        sink = PostgresCounts(server.url)
+        assert sink.ledger(spark) is None
+        sink.store(nasty.transform(per_minute), ledger)
         with psycopg.connect(server.url) as connection:
             counts = connection.execute("SELECT source, type, events, minute FROM minute_counts").fetchall()
     assert sum(events for _, _, events, _ in counts) == nasty.count()
-    stored = spark.read.parquet(f"{tmp_path}/counts/*").collect()
+    stored = spark.read.parquet(f"{tmp_path}/counts").collect()
     assert {(row["source"], row["type"], row["events"], row["minute"].astimezone(UTC)) for row in stored} == {
         (source, type_, events, minute.astimezone(UTC)) for source, type_, events, minute in counts
     }

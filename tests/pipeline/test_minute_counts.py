@@ -13,12 +13,14 @@ from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from dedupe.types import NewRecord
+from pipeline.errors import PipelineError
 from pipeline.schema import MINUTE_COUNTS, RECORD
-from pipeline.sinks.postgres import PostgresCounts
+from pipeline.sinks import Ledger, PostgresCounts
 from pipeline.transforms.clean_topic import per_minute
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.jobs import run_through_kills
+from tests.support.logs import append_to_log
 from tests.support.postgres import Postgres
 from tests.support.records import RecordMaker, fill_topic
 
@@ -63,14 +65,21 @@ def test_records_are_counted_by_minute_source_and_type(spark: SparkSession) -> N
     assertDataFrameEqual(found, spark.createDataFrame(expected, MINUTE_COUNTS))
 
 
-def test_batch_that_comes_twice_is_counted_once(spark: SparkSession, database: str, tmp_path: Path) -> None:
-    (tmp_path / "metadata").write_text('{"id":"a-query"}')
+def test_second_writer_of_a_commit_is_refused(spark: SparkSession, database: str) -> None:
     record = ("events", 0, 0, MINUTE, b"id", b'{"type":"track"}', "web", None)
-    batch = spark.createDataFrame([record], RECORD)
+    counts = spark.createDataFrame([record], RECORD).transform(per_minute)
+    sink = PostgresCounts(database)
+    assert sink.ledger(spark) is None
+    first, second = (Ledger("minute-counts", n, "log", 1, {0: (0, n)}, {0: (n - 1, n)}) for n in (1, 2))
 
-    for batch_id in (0, 0, 1):
-        PostgresCounts(spark, database, str(tmp_path))(batch, batch_id)
+    sink.store(counts, first)
+    with pytest.raises(PipelineError, match="another job"):
+        sink.store(counts, first)
+    sink.store(counts, second)
+    with pytest.raises(PipelineError, match="another job"):
+        sink.store(counts, second)
 
+    assert sink.ledger(spark) == second
     assert counted(database) == {(MINUTE, "web", "track"): 2}
 
 
@@ -104,13 +113,20 @@ async def test_counts_in_parquet_sum_up_over_batches(
 
     assert done.exit_code == 0, done
     found = spark.read.parquet(str(out)).groupBy("minute", "source", "type").sum("events").collect()
-    assert len(list(out.glob("batch=*"))) >= 2
+    assert len(list(out.glob("*.parquet"))) >= 2
     assert {(row[0].astimezone(UTC), row[1], row[2]): row[3] for row in found} == expected_of(lanes)
 
 
 def test_postgres_that_is_not_there_is_one_sentence(job: JobRunner, tmp_path: Path) -> None:
+    append_to_log(tmp_path, {0: []})
     done = job(
-        "minute_counts", "--source", "log://x", "--to", "postgresql://127.0.0.1:1/x", "--checkpoint", tmp_path
+        "minute_counts",
+        "--source",
+        f"log://{tmp_path}",
+        "--to",
+        "postgresql://127.0.0.1:1/x",
+        "--checkpoint",
+        tmp_path / "checkpoint",
     )
 
     assert done.exit_code == 2

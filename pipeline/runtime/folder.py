@@ -1,0 +1,111 @@
+"""A folder of any file system that Spark reaches, by Hadoop's own means: list, read, create, move, delete."""
+
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from pipeline.errors import UsageError
+
+
+class Folder:
+    """One folder; names are relative to it. Errors of the file system are Py4JJavaErrors."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        """
+        Raises:
+            UsageError: Spark Connect shows its clients no file system.
+        """
+        if is_remote(spark):
+            raise UsageError(f"Spark Connect does not let a job manage the files of {path}: run it elsewhere")
+        classic: Any = spark
+        self._jvm, self._gateway = classic._jvm, classic.sparkContext._gateway
+        self._root: Any = self._jvm.org.apache.hadoop.fs.Path(path)
+        self._conf = classic._jsc.hadoopConfiguration()
+        self._files = self._root.getFileSystem(self._conf)
+
+    def names(self, name: str = "") -> list[str]:
+        """Return what lies in it, or in a folder of it; nothing if that is not there."""
+        path = self._path(name)
+        if not self._files.exists(path):
+            return []
+        return [status.getPath().getName() for status in self._files.listStatus(path)]
+
+    def files(self) -> list[str]:
+        """Return the files in it and below, as paths relative to it."""
+        if not self._files.exists(self._root):
+            return []
+        root = self._files.makeQualified(self._root).toString().rstrip("/") + "/"
+        found, statuses = [], self._files.listFiles(self._root, True)
+        while statuses.hasNext():
+            found.append(statuses.next().getPath().toString().removeprefix(root))
+        return found
+
+    def read(self, name: str) -> str:
+        """Return a text file."""
+        stream = self._files.open(self._path(name))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def create(self, name: str, text: str) -> bool:
+        """Create a text file, whole or not at all; False if there is one of this name."""
+        target = self._path(name)
+        if self._files.exists(target):
+            return False
+        staged = self._path(f"{name}.{self._jvm.java.util.UUID.randomUUID()}.tmp")
+        stream = self._files.create(staged, False)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        try:
+            # As Spark publishes its own checkpoints: unlike FileSystem's, this rename replaces nothing.
+            contexts = self._jvm.org.apache.hadoop.fs.FileContext
+            kinds = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
+            options = self._gateway.new_array(kinds, 1)
+            options[0] = kinds.NONE
+            contexts.getFileContext(self._root.toUri(), self._conf).rename(staged, target, options)
+        except Py4JJavaError:
+            self._files.delete(staged, False)
+            if self._files.exists(target):
+                return False
+            raise
+        return True
+
+    def move(self, name: str, target: "Folder") -> None:
+        """Move a file into another folder under the same name; nothing if it is there already."""
+        path = target._path(name)
+        self._files.mkdirs(path.getParent())
+        if not self._files.rename(self._path(name), path) and not self._files.exists(path):
+            raise FileNotFoundError(f"{name} is neither staged nor in {target._root}")
+
+    def delete(self, name: str = "") -> None:
+        """Delete a file or a folder of it, or all of it."""
+        self._files.delete(self._path(name), True)
+
+    def age_s(self, name: str) -> float:
+        """Return how long ago something in it changed."""
+        changed_ms = self._files.getFileStatus(self._path(name)).getModificationTime()
+        return float(self._jvm.java.lang.System.currentTimeMillis() - changed_ms) / 1000
+
+    def _path(self, name: str) -> Any:
+        paths = self._jvm.org.apache.hadoop.fs.Path
+        return paths(self._root, name) if name else self._root
+
+
+def refuse_foreign(spark: SparkSession, path: str, own: frozenset[str] = frozenset()) -> None:
+    """
+    Make sure that an output is empty but for these names, before a job begins there.
+
+    Raises:
+        UsageError: it is not; Spark Connect does not let us look.
+    """
+    if not is_remote(spark) and (others := sorted(set(Folder(spark, path).names()) - own)):
+        raise UsageError(f"{path} holds {others[0]} and no ledger of this job: name another output")
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Whether this is a client of Spark Connect."""
+    return "connect" in type(spark).__module__

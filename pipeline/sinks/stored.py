@@ -1,0 +1,134 @@
+"""
+Runs a stream into a sink that keeps a ledger: compares both at the start, and stores batch after batch.
+
+What the comparison means stands in pipeline/sinks/ledger.py; here it meets Spark.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.errors import PipelineError
+from pipeline.runtime import Checkpoint, StreamPlan, run_stream
+from pipeline.sinks.ledger import Batch, Ledger, Refusal, Way, refusal, starting, successor
+from pipeline.sources import Origin, Span, stream_records, within
+
+Compute = Callable[[DataFrame], DataFrame]
+
+
+class Sink(Protocol):
+    """A place of rows that knows what it holds. It has no session: Spark Connect takes it to its server."""
+
+    def ledger(self, spark: SparkSession) -> Ledger | None:
+        """
+        Return what it holds; None if it is empty.
+
+        Raises:
+            PipelineError: there are rows and no ledger, or it does not answer.
+        """
+
+    def store(self, rows: DataFrame, ledger: Ledger) -> None:
+        """
+        Add rows together with the ledger that is true then, in one commit.
+
+        Raises:
+            PipelineError: its ledger is not the predecessor of this one: another job writes there.
+        """
+
+
+@dataclass(frozen=True)
+class Storing:
+    """What is stored where, and what a job was told for the case that sink and checkpoint differ."""
+
+    sink: Sink
+    compute: Compute
+    keeps_state: bool = False
+    recovers: bool = False
+    accepts_loss: bool = False
+
+
+def run_stored(
+    spark: SparkSession, plan: StreamPlan, origin: Origin, storing: Storing, *, offsets_per_batch: int
+) -> int:
+    """
+    Run a job's stream into its sink, and return how many rows were read.
+
+    Raises:
+        PipelineError: sink, checkpoint and source do not belong together.
+    """
+    by_batch = storing.keeps_state or not origin.has_offsets
+    ledger = storing.sink.ledger(spark)
+    _clear_way(spark, plan, origin, storing, ledger)
+    records = stream_records(
+        spark,
+        plan.source,
+        job=plan.job,
+        offsets_per_batch=offsets_per_batch,
+        starting=starting(ledger, origin) if ledger is not None and origin.has_offsets else None,
+    )
+    stored = Stored(plan.job, Checkpoint(plan.checkpoint), origin, storing, by_batch, ledger)
+    if storing.keeps_state:
+        records = storing.compute(records)
+    return run_stream(records.writeStream.foreachBatch(stored), plan)
+
+
+def _clear_way(
+    spark: SparkSession, plan: StreamPlan, origin: Origin, storing: Storing, ledger: Ledger | None
+) -> None:
+    """Refuse what does not belong together, or give up the checkpoint where the user said so."""
+    checkpoint = Checkpoint(plan.checkpoint)
+    reached = checkpoint.reached(spark)
+    compared = partial(
+        refusal, ledger, origin=origin, job=plan.job, by_batch=storing.keeps_state or not origin.has_offsets
+    )
+    found = compared(reached)
+    if found is not None and found.way is Way.RECOVER and storing.recovers:
+        _say(plan, found)
+        checkpoint.delete(spark)
+        reached, found = None, compared(None)
+    if found is not None and found.way is Way.ACCEPT_LOSS and storing.accepts_loss:
+        _say(plan, found)
+        if reached is not None:
+            checkpoint.delete(spark)
+    elif found is not None:
+        raise PipelineError(found.sentence)
+
+
+def _say(plan: StreamPlan, found: Refusal) -> None:
+    print(f"{plan.job}: {found.way.value} was said, and {found.sentence}", file=sys.stderr)
+
+
+class Stored:
+    """Stores each batch of a stream once; what `foreachBatch` calls."""
+
+    def __init__(
+        self,
+        job: str,
+        checkpoint: Checkpoint,
+        origin: Origin,
+        storing: Storing,
+        by_batch: bool,
+        ledger: Ledger | None,
+    ) -> None:
+        self._job, self._checkpoint, self._origin, self._by_batch = job, checkpoint, origin, by_batch
+        self._sink, self._compute, self._keeps_state = storing.sink, storing.compute, storing.keeps_state
+        self._ledger = ledger
+        self._is_first = True
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        """Store what the sink does not hold of a batch."""
+        spark = rows.sparkSession
+        ends = self._checkpoint.planned_end(spark, batch_id)
+        batch = Batch(self._checkpoint.query(spark) or "", batch_id) if self._by_batch else None
+        ledger = successor(self._ledger, self._origin, ends, job=self._job, batch=batch)
+        if ledger is not None:
+            if self._is_first and not self._by_batch:
+                # Only then may the sink be ahead of its checkpoint.
+                rows = within(rows, Span(from_offsets=starting(self._ledger, self._origin)))
+            self._sink.store(rows if self._keeps_state else self._compute(rows), ledger)
+            self._ledger = ledger
+        self._is_first = False

@@ -1,0 +1,227 @@
+"""
+Claim: whatever becomes of a checkpoint, a sink holds each record once, or its job says why it will not start.
+
+The log is written by hand, so that each case takes seconds; tests/pipeline/test_archive.py has the kills.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.schema import SESSIONS
+from pipeline.sources import LakeSource, read_lake
+from tests.pipeline.conftest import JobRunner
+from tests.support.logs import append_to_log, trim_log
+from tests.support.postgres import Postgres
+from tests.support.records import RecordMaker
+
+FORMATS = ["parquet", "delta", "iceberg"]
+PARTITIONS = 2
+
+
+class Log:
+    """A growing embedded log."""
+
+    def __init__(self, data: Path) -> None:
+        self.data, self.made = data, 0
+        self._maker = RecordMaker(PARTITIONS, step_ms=1000)
+
+    def grow(self, count: int) -> None:
+        """Append so many events."""
+        events = [self._maker.event(f"id-{n}") for n in range(self.made, self.made + count)]
+        append_to_log(self.data, self._maker.lanes(events))
+        self.made += count
+
+    @property
+    def ids(self) -> Counter[str]:
+        return Counter(f"id-{n}" for n in range(self.made))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    made = Log(tmp_path / "log")
+    made.grow(100)
+    return made
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with Postgres() as server:
+        yield server.url
+
+
+@pytest.fixture
+def archive(log: Log, job: JobRunner, tmp_path: Path) -> Callable[..., str]:
+    """A function that archives what is there, and returns what was said if that was refused."""
+
+    def run(lake_format: str, *more: object, out: str = "out", source: Path | None = None) -> str:
+        command = ["archive", "--source", f"log://{source or log.data}", "--out", tmp_path / out, "--once"]
+        done = job(*command, "--format", lake_format, *more)
+        assert done.exit_code in (0, 2), done
+        return done.stderr if done.exit_code else ""
+
+    return run
+
+
+@pytest.fixture
+def held(spark: SparkSession, tmp_path: Path) -> Callable[..., Counter[str]]:
+    """A function that returns the ids in an archive, by how often they are there."""
+
+    def read(lake_format: str, out: str = "out") -> Counter[str]:
+        rows = read_lake(spark, LakeSource(lake_format, str(tmp_path / out))).select("message_id").collect()
+        return Counter(row[0] for row in rows)
+
+    return read
+
+
+@pytest.mark.parametrize("lake_format", FORMATS)
+def test_archive_outlives_its_checkpoint(
+    lake_format: str, log: Log, archive: Callable[..., str], held: Callable[..., Counter[str]], tmp_path: Path
+) -> None:
+    checkpoint, backup = tmp_path / "checkpoint", tmp_path / "backup"
+    where = ("--checkpoint", checkpoint)
+    assert archive(lake_format, *where) == ""
+    shutil.copytree(checkpoint, backup)
+    for _ in range(2):
+        log.grow(10)
+        assert archive(lake_format, *where) == ""
+
+    shutil.rmtree(checkpoint)
+    shutil.copytree(backup, checkpoint)
+    log.grow(5)
+    assert archive(lake_format, *where) == ""
+    assert held(lake_format) == log.ids
+
+    shutil.rmtree(checkpoint)
+    log.grow(5)
+    assert archive(lake_format, *where) == ""
+    assert held(lake_format) == log.ids
+
+
+@pytest.mark.parametrize("lake_format", FORMATS)
+def test_checkpoint_of_another_output_is_refused_and_given_up_on_demand(
+    lake_format: str, log: Log, archive: Callable[..., str], held: Callable[..., Counter[str]], tmp_path: Path
+) -> None:
+    where = ("--checkpoint", tmp_path / "checkpoint")
+    assert archive("parquet", *where, out="first") == ""
+
+    said = archive(lake_format, *where, out="second")
+    assert "and the output at 0" in said
+    assert "--recover" in said
+    assert archive(lake_format, *where, "--recover", out="second") == ""
+
+    assert held(lake_format, "second") == log.ids
+
+
+@pytest.mark.parametrize("lake_format", FORMATS)
+def test_output_of_another_source_is_refused(
+    lake_format: str, archive: Callable[..., str], held: Callable[..., Counter[str]], log: Log, tmp_path: Path
+) -> None:
+    other = Log(tmp_path / "other")
+    other.grow(200)
+    assert archive(lake_format) == ""
+
+    said = archive(lake_format, "--recover", source=other.data)
+
+    assert "holds another source" in said
+    assert held(lake_format) == log.ids
+
+
+@pytest.mark.parametrize(
+    ("there", "then"), [("parquet", "delta"), ("delta", "iceberg"), ("iceberg", "parquet")]
+)
+def test_output_of_another_format_is_refused(there: str, then: str, archive: Callable[..., str]) -> None:
+    assert archive(there) == ""
+    assert "name another output" in archive(then)
+
+
+@pytest.mark.parametrize("lake_format", FORMATS)
+def test_default_checkpoints_are_an_output_s_and_a_source_s_own(
+    lake_format: str, log: Log, archive: Callable[..., str], held: Callable[..., Counter[str]]
+) -> None:
+    for out in ("one", "two"):
+        assert archive(lake_format, out=out) == ""
+        assert held(lake_format, out) == log.ids
+
+
+@pytest.mark.parametrize("lake_format", FORMATS)
+def test_retention_that_overtook_a_job_is_said_and_accepted_on_demand(
+    lake_format: str, log: Log, archive: Callable[..., str], held: Callable[..., Counter[str]]
+) -> None:
+    assert archive(lake_format) == ""
+    before = held(lake_format)
+    log.grow(100)
+    reached, trimmed = before.total(), log.made
+    ends = {p: sum(1 for n in range(reached) if lane_of(n) == p) for p in range(PARTITIONS)}
+    for partition, end in ends.items():
+        trim_log(log.data, partition, end + 5)
+
+    said = archive(lake_format)
+    assert f"retention deleted the offsets {ends[0]} to {ends[0] + 4} of partition 0" in said
+    assert "--accept-loss" in said
+    assert archive(lake_format, "--accept-loss") == ""
+
+    after = held(lake_format)
+    assert after.total() == trimmed - 5 * PARTITIONS
+    assert set(after.values()) == {1}
+    log.grow(3)
+    assert archive(lake_format) == ""
+
+
+def test_counts_outlive_their_checkpoint(log: Log, job: JobRunner, postgres: str, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    command: list[object] = ["minute_counts", "--source", f"log://{log.data}", "--to", postgres, "--once"]
+    command += ["--checkpoint", checkpoint]
+    done = [job(*command)]
+    backup = shutil.copytree(checkpoint, tmp_path / "backup")
+    log.grow(10)
+    done.append(job(*command))
+
+    shutil.rmtree(checkpoint)
+    done.append(job(*command))
+    shutil.rmtree(checkpoint)
+    shutil.copytree(backup, checkpoint)
+    log.grow(10)
+    done.append(job(*command))
+
+    assert [d.exit_code for d in done] == [0] * 4, done
+    with psycopg.connect(postgres) as connection:
+        assert connection.execute("SELECT sum(events) FROM minute_counts").fetchone() == (log.made,)
+        connection.execute("TRUNCATE minute_counts, minute_counts_ledger")
+    emptied = job(*command)
+    assert emptied.exit_code == 2
+    assert "--recover" in emptied.stderr
+
+
+def test_sessions_without_the_checkpoint_that_knows_their_state_are_refused(
+    log: Log, job: JobRunner, spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "sessions"
+    command: list[object] = ["sessionize", "--source", f"log://{log.data}", "--out", out, "--once"]
+    command += ["--checkpoint", checkpoint, "--gap", "1s", "--lateness", "1s"]
+    first = job(*command)
+    backup = shutil.copytree(checkpoint, tmp_path / "backup")
+    log.grow(100)
+    second = job(*command)
+    stored = spark.read.schema(SESSIONS).parquet(str(out)).count()
+
+    shutil.rmtree(checkpoint)
+    lost = job(*command, "--recover")
+    shutil.copytree(backup, checkpoint)
+    restored = job(*command)
+
+    assert (first.exit_code, second.exit_code) == (0, 0), (first, second)
+    assert stored > 50
+    assert (lost.exit_code, restored.exit_code) == (2, 2), (lost, restored)
+    assert "name another output to begin anew" in restored.stderr
+    assert "whose state this job needs" in lost.stderr
+    assert spark.read.schema(SESSIONS).parquet(str(out)).count() == stored
+
+
+def lane_of(number: int) -> int:
+    return RecordMaker(PARTITIONS).event(f"id-{number}").partition

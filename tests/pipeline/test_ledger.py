@@ -1,0 +1,136 @@
+"""Claim: a sink's ledger says what it holds, and a job starts only where that fits source and checkpoint."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.errors import PipelineError
+from pipeline.runtime import Reached
+from pipeline.sinks.ledger import Batch, Ledger, Way, refusal, starting, successor
+from pipeline.sources import Origin
+
+JOB = "archive"
+ORIGIN = Origin("kafka:cluster/topic-id", "events", 2, {0: 0, 1: 0})
+HELD = Ledger(JOB, 3, ORIGIN.id, 2, {0: (0, 100), 1: (0, 50)}, {0: (90, 100)})
+
+
+def reached(offsets: dict[int, int], committed: int = 2, topic: str = "events") -> Reached:
+    return Reached("query", committed, offsets, topic)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "checkpoint"),
+    [
+        (None, None),
+        (None, reached({0: 0, 1: 0}, committed=-1)),
+        (HELD, None),
+        (HELD, reached({0: 100, 1: 50})),
+        (HELD, reached({0: 60})),
+    ],
+    ids=["both new", "begun, nothing stored", "checkpoint lost", "even", "checkpoint restored from a backup"],
+)
+def test_job_starts_where_the_sink_is_not_behind(ledger: Ledger | None, checkpoint: Reached | None) -> None:
+    assert refusal(ledger, checkpoint, ORIGIN, job=JOB, by_batch=False) is None
+
+
+@pytest.mark.parametrize(
+    ("ledger", "checkpoint", "origin", "way", "words"),
+    [
+        (None, reached({0: 100}), ORIGIN, Way.RECOVER, "checkpoint is at offset 100 of partition 0"),
+        (
+            HELD,
+            reached({0: 100, 1: 51}),
+            ORIGIN,
+            Way.RECOVER,
+            "at offset 51 of partition 1 and the output at 50",
+        ),
+        (HELD, reached({0: 9}, topic="other"), ORIGIN, Way.RECOVER, "one of topic 'other'"),
+        (HELD, None, replace(ORIGIN, id="kafka:cluster/new-id"), Way.ANOTHER_SINK, "holds another source"),
+        (HELD, None, replace(ORIGIN, partitions=1), Way.ANOTHER_SINK, "knows 2 partitions"),
+        (replace(HELD, job="sessionize"), None, ORIGIN, Way.ANOTHER_SINK, "is the output of sessionize"),
+        (
+            HELD,
+            None,
+            replace(ORIGIN, starts={0: 0, 1: 57}),
+            Way.ACCEPT_LOSS,
+            "offsets 50 to 56 of partition 1",
+        ),
+        (HELD, reached({0: 20}), replace(ORIGIN, starts={0: 30, 1: 0}), Way.RECOVER, "begins at 30 now"),
+    ],
+)
+def test_job_that_would_lose_or_mix_is_refused_with_the_way_out(
+    ledger: Ledger | None, checkpoint: Reached | None, origin: Origin, way: Way, words: str
+) -> None:
+    found = refusal(ledger, checkpoint, origin, job=JOB, by_batch=False)
+
+    assert found is not None
+    assert found.way is way
+    assert words in found.sentence
+    assert way.value in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("stored", "checkpoint", "way"),
+    [
+        (None, None, None),
+        (None, reached({}, committed=0), Way.RECOVER),
+        (Batch("query", 2), reached({}), None),
+        (Batch("query", 3), reached({}), None),
+        (Batch("query", 4), reached({}), Way.ANOTHER_SINK),
+        (Batch("query", 1), reached({}), Way.ANOTHER_SINK),
+        (Batch("other", 2), reached({}), Way.ANOTHER_SINK),
+        (Batch("query", 2), None, Way.ANOTHER_SINK),
+    ],
+)
+def test_state_belongs_to_one_checkpoint(
+    stored: Batch | None, checkpoint: Reached | None, way: Way | None
+) -> None:
+    ledger = None if stored is None else replace(HELD, batch=stored)
+    found = refusal(ledger, checkpoint, ORIGIN, job=JOB, by_batch=True)
+    assert (None if found is None else found.way) is way
+
+
+def test_batch_adds_what_the_sink_lacks_of_it() -> None:
+    after = successor(HELD, ORIGIN, {0: 130, 1: 40}, job=JOB, batch=None)
+
+    assert after is not None
+    assert (after.commit, after.added, after.held) == (4, {0: (100, 130)}, {0: (0, 130), 1: (0, 50)})
+    assert successor(after, ORIGIN, {0: 130, 1: 50}, job=JOB, batch=None) is None
+    assert Ledger.from_json(after.to_json()) == after
+
+
+def test_first_batch_begins_where_the_log_does() -> None:
+    origin = replace(ORIGIN, starts={0: 70, 1: 0})
+
+    after = successor(None, origin, {0: 90, 1: 0}, job=JOB, batch=None)
+
+    assert after is not None
+    assert (after.commit, after.held, after.lost) == (1, {0: (70, 90)}, ())
+
+
+def test_accepted_loss_is_named_once() -> None:
+    origin = replace(ORIGIN, starts={0: 120, 1: 55})
+
+    first = successor(HELD, origin, {0: 130, 1: 55}, job=JOB, batch=None)
+    assert first is not None
+    second = successor(first, origin, {0: 140, 1: 60}, job=JOB, batch=None)
+
+    assert second is not None
+    assert starting(HELD, origin) == {0: 120, 1: 55}
+    assert second.lost == ((0, 100, 120), (1, 50, 55))
+    assert second.added == {0: (130, 140), 1: (55, 60)}
+    assert Ledger.from_json(second.to_json()) == second
+
+
+def test_repeated_batch_of_a_stream_with_state_is_held_already() -> None:
+    ledger = replace(HELD, batch=Batch("query", 3))
+
+    assert successor(ledger, ORIGIN, {0: 130}, job=JOB, batch=Batch("query", 3)) is None
+    no_new_offsets = successor(ledger, ORIGIN, {0: 100, 1: 50}, job=JOB, batch=Batch("query", 4))
+    assert no_new_offsets is not None
+    assert (no_new_offsets.batch, no_new_offsets.added) == (Batch("query", 4), {})
+
+
+def test_ledger_of_newer_jobs_is_not_guessed_at() -> None:
+    with pytest.raises(PipelineError, match="version 9"):
+        Ledger.from_json('{"version":9}')
