@@ -80,7 +80,14 @@ class JobProgress:
         """Tell of partitions that nobody can read further."""
         self._stalled.labels(self._job).set(len(sentences))
         for sentence in sentences:
-            self._say(f"{self._job}: {sentence}")
+            self.say(sentence)
+
+    def say(self, sentence: str) -> None:
+        """Tell something in the job's name."""
+        if self._bar is not None:
+            self._bar.console.print(f"{self._job}: {sentence}")
+        else:
+            print(f"{self._job}: {sentence}", file=sys.stderr, flush=True)
 
     def _show(self, batch: StreamingQueryProgress) -> None:
         lag, late = lag_of(batch), sum(state.numRowsDroppedByWatermark for state in batch.stateOperators)
@@ -95,7 +102,7 @@ class JobProgress:
         if lag is not None:
             self._lag.labels(self._job).set(lag)
         if late:
-            self._say(f"{self._job}: batch {batch.batchId} dropped {late:,} rows as too late")
+            self.say(f"batch {batch.batchId} dropped {late:,} rows as too late")
         if self._bar is not None:
             total = None if lag is None else self._rows + lag
             self._bar.update(self._bar.task_ids[0], completed=self._rows, total=total)
@@ -103,13 +110,7 @@ class JobProgress:
             behind = "" if lag is None else f", {lag:,} behind"
             rate = batch.numInputRows / seconds if seconds else 0.0
             counted = f"{batch.numInputRows:,} rows, {rate:,.0f} a second{behind}"
-            self._say(f"{self._job}: batch {batch.batchId}: {counted}")
-
-    def _say(self, line: str) -> None:
-        if self._bar is not None:
-            self._bar.console.print(line)
-        else:
-            print(line, file=sys.stderr, flush=True)
+            self.say(f"batch {batch.batchId}: {counted}")
 
 
 def lag_of(batch: StreamingQueryProgress) -> int | None:

@@ -5,14 +5,19 @@ A gateway's transaction takes milliseconds. One that stays open hides all that w
 it, and a job would see "no new rows" for as long as it lasts; so jobs look, and say so.
 """
 
+import math
+import queue
+import threading
 import time
 
+from pipeline.errors import PipelineError
 from pipeline.sources import KafkaSource, Source, Standing, standings
 
 STALL_AFTER_S = 10.0
 """How long a transaction may stay open before it is called a stall: a hundred times a gateway's."""
 
 POLL_INTERVAL_S = 0.25
+LOOK_INTERVAL_S = 60.0
 
 
 def stalled_partitions(source: Source, *, patience_s: float = STALL_AFTER_S) -> list[str]:
@@ -31,6 +36,38 @@ def stalled_partitions(source: Source, *, patience_s: float = STALL_AFTER_S) -> 
         if not stalled or time.monotonic() > deadline:
             return [_sentence(partition, standing) for partition, standing in sorted(stalled.items())]
         time.sleep(POLL_INTERVAL_S)
+
+
+class StallLooks:
+    """
+    Looks for stalls now and then, beside a stream that does not wait for the answer.
+
+    A broker that does not answer is no reason to end a stream that works, so it is only told of.
+    """
+
+    def __init__(self, source: Source, *, interval_s: float = LOOK_INTERVAL_S) -> None:
+        """Look for the first time after one interval."""
+        self._source, self._interval_s = source, interval_s
+        self._answers: queue.SimpleQueue[list[str] | PipelineError] = queue.SimpleQueue()
+        self._next_s = time.monotonic() + interval_s
+
+    def found(self) -> list[str] | PipelineError | None:
+        """Return what a look has found since the last call, or why not; None without news."""
+        if time.monotonic() >= self._next_s:
+            self._next_s = math.inf  # until this look is answered
+            threading.Thread(target=self._look, daemon=True).start()
+        try:
+            answer = self._answers.get_nowait()
+        except queue.Empty:
+            return None
+        self._next_s = time.monotonic() + self._interval_s
+        return answer
+
+    def _look(self) -> None:
+        try:
+            self._answers.put(stalled_partitions(self._source))
+        except PipelineError as err:
+            self._answers.put(err)
 
 
 def _sentence(partition: int, standing: Standing) -> str:

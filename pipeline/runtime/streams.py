@@ -19,11 +19,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipeline.errors import PipelineError
 from pipeline.runtime.progress import JobProgress
-from pipeline.runtime.stall import stalled_partitions
+from pipeline.runtime.stall import StallLooks, stalled_partitions
 from pipeline.sources import Source
 
 POLL_INTERVAL_S = 0.5
-STALL_LOOK_INTERVAL_S = 60.0
 FINISH_TIMEOUT_S = 600.0
 """How long a stop waits for the batch at work; whoever starts the process kills it sooner or later."""
 
@@ -66,26 +65,34 @@ def run_stream(writer: DataStreamWriter, plan: StreamPlan) -> int:
 
 
 def _watch(query: StreamingQuery, plan: StreamPlan, progress: JobProgress, stop: threading.Event) -> None:
-    looked = time.monotonic()
+    looks = StallLooks(plan.source)
     while not query.awaitTermination(POLL_INTERVAL_S):  # type: ignore[arg-type]  # fractions are fine
         progress.show(query.recentProgress)
         if stop.is_set():
             _finish_batch(query)
             break
-        if time.monotonic() - looked > STALL_LOOK_INTERVAL_S:
-            progress.show_stalled(stalled_partitions(plan.source))
-            looked = time.monotonic()
+        match looks.found():
+            case list() as stalled:
+                progress.show_stalled(stalled)
+            case PipelineError() as err:
+                progress.say(f"stalls are unknown: {err}")
     progress.show(query.recentProgress)
 
 
 def _finish_batch(query: StreamingQuery) -> None:
     """Wait until no batch is at work, or until the one that was is followed by another."""
     deadline = time.monotonic() + FINISH_TIMEOUT_S
-    batches_before = len(query.recentProgress)
+    before = _last_batch(query)
     while time.monotonic() < deadline and query.isActive:
-        if not query.status["isTriggerActive"] or len(query.recentProgress) > batches_before:
+        if not query.status["isTriggerActive"] or _last_batch(query) != before:
             return
         time.sleep(POLL_INTERVAL_S / 10)
+
+
+def _last_batch(query: StreamingQuery) -> tuple[int, str] | None:
+    # Spark keeps only the last hundred reports, so their number says nothing.
+    last = query.lastProgress
+    return None if last is None else (last.batchId, last.timestamp)
 
 
 @contextmanager

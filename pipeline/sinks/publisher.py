@@ -24,6 +24,9 @@ REQUEST_TIMEOUT_S = 30.0
 RETRY_FOR_S = 600.0  # longer than a rolling update; then the batch fails, and is repeated at the next start
 RETRY_AFTER_S = 1.0  # where the gateway does not say
 
+RETRIED = frozenset({408, 425, 429})
+"""And every 5xx: the gateway's own, and those of a proxy whose gateway restarts."""
+
 BAD_BODIES = frozenset({"invalid_json", "body_too_large", "request_too_large", "too_many_events"})
 """Codes of a 400 for which one event may be to blame: the others are posted without it."""
 
@@ -146,7 +149,7 @@ def _post(client: httpx.Client, write_key: str, events: list[_Posted]) -> Verdic
             if _code(answer) in BAD_BODIES:
                 return _post_halves(client, write_key, events)
             said = f"{answer.status_code} {answer.text[:200]}"
-            if answer.status_code not in (429, 503):
+            if answer.status_code not in RETRIED and not answer.is_server_error:
                 raise PipelineError(f"the gateway refused: {said}")
             pause = float(answer.headers.get("Retry-After", pause))
         if time.monotonic() + pause > deadline:

@@ -1,0 +1,97 @@
+"""Claim: a stream ends when it is told to, and not because somebody else does not answer."""
+
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from pipeline.errors import PipelineError
+from pipeline.runtime import stall, streams
+from pipeline.runtime.stall import StallLooks
+from pipeline.sinks import publisher
+from pipeline.sinks.publisher import Verdicts
+from pipeline.sources import KafkaSource
+from tests.support.processes import HOST, free_port
+
+SILENT = KafkaSource(f"{HOST}:{free_port()}", "events")
+EVENTS = [publisher._Posted("web", b"{}", None)] * 3
+
+
+class BusyQuery:
+    """A query that catches up: always in a batch, and of its reports Spark keeps the last hundred."""
+
+    isActive = True
+
+    def __init__(self) -> None:
+        self.status = {"isTriggerActive": True}
+        self._asked = 0
+
+    @property
+    def recentProgress(self) -> list[Any]:
+        return [self.lastProgress] * 100
+
+    @property
+    def lastProgress(self) -> Any:
+        self._asked += 1
+        return type("Progress", (), {"batchId": 4000 + self._asked // 3, "timestamp": "now"})
+
+
+def test_stop_while_catching_up_waits_for_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "FINISH_TIMEOUT_S", 20.0)
+    began = time.monotonic()
+
+    query: Any = BusyQuery()
+    streams._finish_batch(query)
+
+    assert time.monotonic() - began < 10
+
+
+def test_broker_that_does_not_answer_is_told_of_and_ends_nothing() -> None:
+    looks = StallLooks(SILENT, interval_s=0)
+    while (found := looks.found()) is None:
+        pass
+    assert isinstance(found, PipelineError)
+
+
+def test_stream_does_not_wait_for_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_answered, looked = threading.Event(), []
+
+    def slow(_source: object) -> list[str]:
+        looked.append(1)
+        is_answered.wait()
+        return []
+
+    monkeypatch.setattr(stall, "stalled_partitions", slow)
+    looks = StallLooks(SILENT, interval_s=0)
+    first = [looks.found() for _ in range(100)]
+    is_answered.set()
+    while looks.found() is None:
+        pass
+
+    assert first == [None] * 100
+    assert len(looked) == 1
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_answer_that_will_pass_is_waited_out(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "RETRY_AFTER_S", 0.0)
+    answers = iter([httpx.Response(status, text="<html>"), httpx.Response(status), ok(accepted=3)])
+
+    assert post(lambda _: next(answers)) == Verdicts(accepted=3)
+
+
+@pytest.mark.parametrize("status", [301, 401, 403, 404])
+def test_answer_that_will_stay_ends_the_job(status: int) -> None:
+    with pytest.raises(PipelineError, match=f"the gateway refused: {status}"):
+        post(lambda _: httpx.Response(status))
+
+
+def ok(*, accepted: int) -> httpx.Response:
+    return httpx.Response(200, json={"success": True}, headers={"Gateway-Accepted": str(accepted)})
+
+
+def post(answer: Any) -> Verdicts:
+    with httpx.Client(base_url="http://gateway", transport=httpx.MockTransport(answer)) as client:
+        return publisher._post(client, "web", EVENTS)
