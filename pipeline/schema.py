@@ -27,9 +27,20 @@ ARCHIVE = T.StructType(
         T.StructField("timestamp", T.TimestampType()),
         T.StructField("message_id", T.StringType()),
         T.StructField("source", T.StringType()),
-        T.StructField("value", T.StringType()),
+        # What the event says, for queries; null where it says nothing, or is no event.
+        T.StructField("type", T.StringType()),
+        T.StructField("event", T.StringType()),
+        T.StructField("user_id", T.StringType()),
+        T.StructField("anonymous_id", T.StringType()),
+        T.StructField("event_time", T.TimestampType()),  # the client's clock
+        T.StructField("day", T.DateType()),  # UTC, of event_time, or else of the log time
+        T.StructField("properties", T.StringType()),  # JSON
+        T.StructField("value", T.StringType()),  # the event as JSON, whole
         T.StructField("gw", T.BinaryType()),
-        T.StructField("dt", T.StringType()),  # 2026-01-31, UTC; a folder
+        # The bytes of what is no UTF-8, which the text columns cannot hold; null otherwise.
+        T.StructField("message_id_bytes", T.BinaryType()),
+        T.StructField("value_bytes", T.BinaryType()),
+        T.StructField("dt", T.StringType()),  # 2026-01-31, UTC, of the log time; a folder
         T.StructField("hr", T.StringType()),  # 00 to 23; a folder
     ]
 )

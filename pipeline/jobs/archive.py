@@ -14,17 +14,15 @@ from pipeline.transforms import archived
 class LakeFormat(StrEnum):
     """What an archive may be stored as."""
 
-    PARQUET = "parquet"
     DELTA = "delta"
     ICEBERG = "iceberg"
+    PARQUET = "parquet"
 
 
 def archive(
     source: options.SourceOption,
     out: Annotated[str, typer.Option("--out", metavar="PATH", help="folder of the archive")],
-    lake_format: Annotated[
-        LakeFormat, typer.Option("--format", help="how it is stored")
-    ] = LakeFormat.PARQUET,
+    lake_format: Annotated[LakeFormat, typer.Option("--format", help="how it is stored")] = LakeFormat.DELTA,
     checkpoint: options.CheckpointOption = None,
     recover: options.RecoverOption = False,
     accept_loss: options.AcceptLossOption = False,
@@ -36,7 +34,7 @@ def archive(
     conf: options.ConfOption = None,
 ) -> None:
     """
-    Store every record of a topic once, as Parquet, Delta or Iceberg, in folders by day and hour.
+    Store every record of a topic once, as a Delta or Iceberg table or as Parquet, in folders by day and hour.
 
     May be killed and started again at any time: the archive itself knows what it holds.
     """

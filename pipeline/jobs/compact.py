@@ -1,18 +1,20 @@
 """Compact: an archive's many small files become few large ones."""
 
-from datetime import UTC, datetime
+import posixpath
+from datetime import UTC, datetime, timedelta
+from pathlib import PurePosixPath
 from typing import Annotated
 
 import typer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError, UsageError
 from pipeline.runtime import IcebergTable, create_session, options
-from pipeline.sinks import FOLDERS
-from pipeline.sources import LakeSource, read_lake
+from pipeline.sinks import FOLDERS, Batch, ParquetFolder, lake_sink, refusal, successor
+from pipeline.sources import LakeSource, Origin, read_lake
 
-ROWS_PER_FILE_MAX = 2_000_000  # about 250 MB of events
+JOB = "compact"
 
 
 def compact(
@@ -23,48 +25,73 @@ def compact(
     before: Annotated[
         str | None, typer.Option("--before", metavar="DAY", help="days before this one; default today, UTC")
     ] = None,
+    keep: Annotated[
+        timedelta,
+        typer.Option(
+            "--keep",
+            parser=options.parsed(options.duration),
+            metavar="DURATION",
+            show_default="7d",
+            help="how long files of a table that no longer count stay for its readers",
+        ),
+    ] = timedelta(days=7),
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
 ) -> None:
     """
-    Merge the small files of closed days.
+    Merge the small files of closed days. May run beside the archive job, and again at any time.
 
-    Delta and Iceberg tables are compacted in place, by their own commands. The files of a Parquet
-    archive belong to its streaming job, so they stay, and --out gets a copy with one file an hour;
-    running again replaces the same hours.
+    Delta and Iceberg tables are compacted in place; what is large already stays as it is, and files
+    and versions older than --keep are deleted. A Parquet archive stays as it is, for no reader could
+    see its files replaced at once: --out gets a copy with one file an hour, of the days it has not.
     """
     if not isinstance(source, LakeSource):
         raise UsageError(f"{source} is no archive")
     day = before or datetime.now(UTC).strftime("%Y-%m-%d")
-    table = IcebergTable(source.path)
-    settings = table.conf if source.format == "iceberg" else {}
-    spark = create_session("compact", remote=remote, conf=settings | dict(conf or []), formats=source.formats)
+    settings = IcebergTable(source.path).conf if source.format == "iceberg" else {}
     if source.format == "parquet":
-        if out is None:
-            raise UsageError("a Parquet archive is compacted into another folder: name it with --out")
-        _rewrite(spark, source, out, day)
-    elif source.format == "delta":
-        spark.sql(f"OPTIMIZE delta.`{source.path}` WHERE dt < '{day}'")
+        out = _other_folder(source.path, out)
+    spark = create_session("compact", remote=remote, conf=settings | dict(conf or []), formats=source.formats)
+    sink = lake_sink(source)
+    if isinstance(sink, ParquetFolder):
+        _copy(spark, source, ParquetFolder(str(out), FOLDERS), day)
     else:
-        spark.sql(
-            f"CALL {table.catalog}.system.rewrite_data_files(table => '{table.name}', "
-            f"where => 'dt < \"{day}\"', options => map('min-input-files', '2'))"
-        )
+        sink.compact(spark, before=day, keep=keep)
     print(f"{source} is compacted up to {day}")
 
 
-def _rewrite(spark: SparkSession, source: LakeSource, out: str, day: str) -> None:
-    closed = read_lake(spark, source).where(F.col("dt") < day)
-    ordered = closed.repartition(*FOLDERS).sortWithinPartitions(*FOLDERS, "partition", "offset")
-    writer = ordered.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
-    writer.option("maxRecordsPerFile", ROWS_PER_FILE_MAX).partitionBy(*FOLDERS).parquet(out)
-    before, after = (_hours(df) for df in (closed, read_lake(spark, LakeSource("parquet", out))))
-    if any(after.get(hour) != held for hour, held in before.items()):
-        raise PipelineError(f"{out} does not hold what {source} holds: do not use it")
+def _other_folder(source: str, out: str | None) -> str:
+    """Return --out if it is another folder than the source, and neither lies in the other."""
+    if out is None:
+        raise UsageError("a Parquet archive is compacted into another folder: name it with --out")
+    there, here = (PurePosixPath(posixpath.realpath(path.removeprefix("file://"))) for path in (source, out))
+    if there.is_relative_to(here) or here.is_relative_to(there):
+        raise UsageError(f"--out {out} and the archive are one folder, or one in the other: name another")
+    return out
 
 
-def _hours(archive: DataFrame) -> dict[tuple[str, str], tuple[int, int]]:
-    """Return rows and a checksum of each hour."""
-    place = F.xxhash64("partition", "offset", "message_id", "value")
-    rows = archive.groupBy(*FOLDERS).agg(F.count("*"), F.bit_xor(place)).collect()
-    return {(row[0], row[1]): (row[2], row[3]) for row in rows}
+def _copy(spark: SparkSession, source: LakeSource, out: ParquetFolder, day: str) -> None:
+    """Add the closed days that are not there yet, each in a commit."""
+    ledger, origin = out.ledger(spark), Origin(str(source), "", 0, {})
+    if found := refusal(ledger, None, origin, job=JOB, by_batch=False):
+        raise PipelineError(found.sentence)
+    held = _rows_a_day(spark, source, day)
+    copied = {} if ledger is None else _rows_a_day(spark, LakeSource("parquet", out.path), day)
+    for closed, rows in sorted(held.items()):
+        if copied.get(closed, rows) != rows:
+            raise PipelineError(
+                f"{closed} has {rows:,} rows in {source} and {copied[closed]:,} in {out.path}: "
+                f"delete the folder dt={closed} there and compact again"
+            )
+        if closed not in copied:
+            batch = Batch(JOB, 1 if ledger is None else ledger.commit + 1)
+            ledger = successor(ledger, origin, {}, job=JOB, batch=batch)
+            assert ledger is not None
+            loose = read_lake(spark, source).where(F.col("dt") == closed)
+            ordered = loose.repartition(*FOLDERS).sortWithinPartitions(*FOLDERS, "partition", "offset")
+            out.store(ordered, ledger)
+
+
+def _rows_a_day(spark: SparkSession, archive: LakeSource, before: str) -> dict[str, int]:
+    days = read_lake(spark, archive).where(F.col("dt") < before).groupBy("dt").count().collect()
+    return {row["dt"]: row["count"] for row in days}

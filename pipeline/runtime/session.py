@@ -24,6 +24,8 @@ LOG_CONFIG = Path(__file__).resolve().parents[1] / "log4j2.properties"
 COMMON = {
     # Days and hours of the archive, and minutes of the counts, are the same wherever a job runs.
     "spark.sql.session.timeZone": "UTC",
+    # Spark's own default is a type of its own, without the statistics that filters need.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # State beyond memory, and small checkpoints of it.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

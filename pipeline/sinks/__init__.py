@@ -1,9 +1,9 @@
 """Where jobs write: each sink stores every batch exactly once, however often the job is killed."""
 
-from pipeline.sinks.delta import METADATA_CONF, DeltaTable
-from pipeline.sinks.iceberg import PROPERTY, IcebergLake
+from pipeline.sinks.delta import DeltaTable
+from pipeline.sinks.iceberg import IcebergLake
 from pipeline.sinks.lake import FOLDERS, lake_sink
-from pipeline.sinks.ledger import Ledger
+from pipeline.sinks.ledger import Batch, Ledger, refusal, successor
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sinks.postgres import PostgresCounts
 from pipeline.sinks.publisher import Target, Verdicts, publish
@@ -11,8 +11,7 @@ from pipeline.sinks.stored import Sink, Storing, run_stored
 
 __all__ = [
     "FOLDERS",
-    "METADATA_CONF",
-    "PROPERTY",
+    "Batch",
     "DeltaTable",
     "IcebergLake",
     "Ledger",
@@ -24,5 +23,7 @@ __all__ = [
     "Verdicts",
     "lake_sink",
     "publish",
+    "refusal",
     "run_stored",
+    "successor",
 ]

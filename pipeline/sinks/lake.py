@@ -5,13 +5,12 @@ from pipeline.schema import ARCHIVE
 from pipeline.sinks.delta import DeltaTable
 from pipeline.sinks.iceberg import IcebergLake
 from pipeline.sinks.parquet import ParquetFolder
-from pipeline.sinks.stored import Sink
 from pipeline.sources import LakeSource
 
 FOLDERS = ("dt", "hr")
 
 
-def lake_sink(out: LakeSource) -> Sink:
+def lake_sink(out: LakeSource) -> DeltaTable | IcebergLake | ParquetFolder:
     """Return the sink of rows in schema.ARCHIVE."""
     match out.format:
         case "delta":

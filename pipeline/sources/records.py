@@ -191,8 +191,8 @@ def from_archive(archive: DataFrame) -> DataFrame:
         "partition",
         "offset",
         "timestamp",
-        F.col("message_id").cast("binary").alias("key"),
-        F.col("value").cast("binary").alias("value"),
+        F.coalesce("message_id_bytes", F.col("message_id").cast("binary")).alias("key"),
+        F.coalesce("value_bytes", F.col("value").cast("binary")).alias("value"),
         "source",
         "gw",
     )

@@ -18,6 +18,9 @@ from pipeline.schema import MINUTE_COUNTS, SESSIONS
 SESSION_HEADER_BYTES = 90  # of `gw` with flag 1; without it 34
 BASE_HEADER_BYTES = 34
 
+SAID = "type string, event string, userId string, anonymousId string, timestamp string, properties string"
+"""Of an event; an object becomes its JSON."""
+
 KEY_CHARS_MAX = 255
 """Of a text in a table's key: two of them fit into Postgres' largest index entry, 2.7 KB."""
 
@@ -57,18 +60,32 @@ def routed_partition(event_key: Column, client_hash: Column, partitions: int) ->
 
 
 def archived(records: DataFrame) -> DataFrame:
-    """Turn schema.RECORD into schema.ARCHIVE."""
-    return records.select(
+    """Turn schema.RECORD into schema.ARCHIVE, in text that every reader takes."""
+    key, value = (F.make_valid_utf8(F.col(name).cast("string")) for name in ("key", "value"))
+    log_time = bounded_time(F.col("timestamp"))
+    read = records.withColumns({"text": value, "said": F.from_json(value, SAID)})
+    said_time = F.col("said.timestamp").try_cast("timestamp")
+    event_time = F.when(said_time.between(F.lit(EARLIEST), F.lit(LATEST)), said_time)
+    return read.select(
         "topic",
         "partition",
         "offset",
         "timestamp",
-        F.col("key").cast("string").alias("message_id"),
+        key.alias("message_id"),
         "source",
-        F.col("value").cast("string").alias("value"),
+        "said.type",
+        "said.event",
+        F.col("said.userId").alias("user_id"),
+        F.col("said.anonymousId").alias("anonymous_id"),
+        event_time.alias("event_time"),
+        F.to_date(F.coalesce(event_time, log_time)).alias("day"),
+        "said.properties",
+        F.col("text").alias("value"),
         "gw",
-        F.date_format("timestamp", "yyyy-MM-dd").alias("dt"),
-        F.date_format("timestamp", "HH").alias("hr"),
+        _unless_text("key").alias("message_id_bytes"),
+        _unless_text("value").alias("value_bytes"),
+        F.date_format(log_time, "yyyy-MM-dd").alias("dt"),
+        F.date_format(log_time, "HH").alias("hr"),
     )
 
 
@@ -124,6 +141,11 @@ def key_text(text: Column) -> Column:
     """Return a text that any table takes for a key: "" for null, U+FFFD for NUL and for bad UTF-8, cut."""
     known = F.make_valid_utf8(F.coalesce(text, F.lit("")))
     return F.left(F.translate(known, "\x00", "\ufffd"), F.lit(KEY_CHARS_MAX))
+
+
+def _unless_text(name: str) -> Column:
+    """Return a column's bytes if they are no UTF-8, and null if its text says it all."""
+    return F.when(~F.is_valid_utf8(F.col(name).cast("string")), F.col(name))
 
 
 def _slice(binary: Column, start: int, length: int) -> Column:

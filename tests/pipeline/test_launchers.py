@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from pipeline.runtime.session import TABLE_FORMATS, local_jars
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post
 from tests.support.jobs import QUICK, START_TIMEOUT_S
@@ -38,6 +39,9 @@ def connect_url(tmp_path: Path) -> Iterator[str]:
     port = free_port()
     binding = "spark.connect.grpc.binding"
     command: list[str | Path] = [SPARK_SUBMIT, "--class", CONNECT_SERVER, *LOCAL]
+    command += ["--jars", ",".join(local_jars(frozenset({"delta"})))]
+    for name, value in TABLE_FORMATS["delta"].items():
+        command += ["--conf", f"{name}={value}"]
     command += ["--conf", f"{binding}.port={port}", "--conf", f"{binding}.address={HOST}", "spark-internal"]
     with (tmp_path / "connect.log").open("wb") as log:
         server = subprocess.Popen(
@@ -72,7 +76,7 @@ def test_jobs_run_on_spark_connect(log_source: str, connect_url: str, tmp_path: 
     options = ("--remote", connect_url, "--source")
 
     archived = run(sys.executable, "-m", "pipeline", "archive", *options, log_source, "--out", out, "--once")
-    audited = run(sys.executable, "-m", "pipeline", "audit", *options, f"parquet://{out}")
+    audited = run(sys.executable, "-m", "pipeline", "audit", *options, f"delta://{out}")
 
     assert archived.returncode == 0, archived
     assert audited.returncode == 0, audited

@@ -1,6 +1,6 @@
 """Claim: SQL reads the `gw` header and routes keys as the gateway does; both agree on the golden vectors."""
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,49 @@ def test_archive_holds_what_the_record_says(spark: SparkSession) -> None:
         ("id-1", '{"a":"é"}', "2026-01-31", "23")
     ]
     assertDataFrameEqual(found.transform(from_archive), records)
+
+
+def test_archive_has_columns_of_what_the_event_says(spark: SparkSession) -> None:
+    moment = datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC)
+    values = [
+        b'{"type":"track","event":"Paid","userId":"u","anonymousId":7,"timestamp":"2026-02-01T00:30:00+01:00",'
+        b'"properties":{"price": 1.5,"tags":["a","\\u00e9"]}}',
+        b'{"type":"page","timestamp":"2026-02-02","properties":null}',
+        b'{"type":["no","text"],"timestamp":"the other day"}',
+        b'{"timestamp":"+99999-01-01"}',
+        b"no json",
+        b"",
+        None,
+    ]
+    rows = [("events", 0, n, moment, b"id", value, "web", None) for n, value in enumerate(values)]
+
+    found = spark.createDataFrame(rows, RECORD).transform(archived)
+
+    columns = ("type", "event", "user_id", "anonymous_id", "event_time", "day", "properties")
+    said = [tuple(row) for row in found.orderBy("offset").select(*columns).collect()]
+    last = date(2026, 1, 31)
+    nothing = (None, None, None, None, None, last, None)
+    assert [said[0][:4], said[0][4].astimezone(UTC), *said[0][5:]] == [
+        ("track", "Paid", "u", "7"),
+        datetime(2026, 1, 31, 23, 30, tzinfo=UTC),
+        last,
+        '{"price":1.5,"tags":["a","é"]}',
+    ]
+    assert (said[1][0], said[1][5], said[1][6]) == ("page", date(2026, 2, 2), None)
+    assert said[2] == ('["no","text"]', *nothing[1:])
+    assert said[3:] == [nothing] * 4
+
+
+def test_archive_keeps_bytes_that_are_no_text(spark: SparkSession) -> None:
+    moment = datetime(2026, 1, 31, tzinfo=UTC)
+    rows = [
+        ("events", 0, 0, moment, b"\xff\x00", b"\xfe{", "web", None),
+        ("events", 0, 1, moment, None, None, None, None),
+        ("events", 0, 2, moment, b"", b"", "", b""),
+    ]
+    records = spark.createDataFrame(rows, RECORD)
+
+    assertDataFrameEqual(records.transform(archived).transform(from_archive), records)
 
 
 def _session(session: dict[str, Any] | None) -> tuple[str | None, str | None, int | None]:
