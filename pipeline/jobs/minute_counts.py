@@ -1,16 +1,20 @@
 """Minute counts: events per minute, source and type, into Postgres or Parquet, every event once."""
 
+import sys
 from typing import Annotated
 
 import typer
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from pipeline.errors import UsageError
 from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options
 from pipeline.sinks import ParquetFolder, PostgresCounts, Storing, run_stored
 from pipeline.sources import origin_of
-from pipeline.transforms import per_minute
+from pipeline.transforms import per_minute_named
 
+JOB = "minute-counts"
+SHOWN_CHARS = 40
 POSTGRES, PARQUET = ("postgresql://", "postgres://"), "parquet://"
 
 
@@ -47,15 +51,28 @@ def minute_counts(
     if not to.startswith((*POSTGRES, PARQUET)):
         raise UsageError(f"--to {to!r} is neither postgresql:// nor parquet://")
     origin = origin_of(source)
-    checkpoint = checkpoint or default_checkpoint(path, "minute-counts", origin.id)
-    spark = create_session("minute-counts", remote=remote, conf=dict(conf or []), formats=source.formats)
+    checkpoint = checkpoint or default_checkpoint(path, JOB, origin.id)
+    spark = create_session(JOB, remote=remote, conf=dict(conf or []), formats=source.formats)
     sink = ParquetFolder(path) if to.startswith(PARQUET) else PostgresCounts(to)
-    plan = StreamPlan("minute-counts", source, checkpoint, once, interval, metrics_port)
+    plan = StreamPlan(JOB, source, checkpoint, once, interval, metrics_port)
     storing = Storing(sink, _counted, recovers=recover, accepts_loss=accept_loss)
     rows = run_stored(spark, plan, origin, storing, offsets_per_batch=batch_offsets)
     print(f"{rows:,} events counted")
 
 
 def _counted(records: DataFrame) -> DataFrame:
-    # Few rows: one file.
-    return records.transform(per_minute).coalesce(1)
+    """
+    Count a batch, and name on stderr what is counted under a stand-in.
+
+    As many rows as the batch has minutes, sources and types: the driver can hold them.
+    """
+    counts = records.transform(per_minute_named).withColumn("minute", F.unix_micros("minute")).collect()
+    for row in counts:
+        if row["altered"]:
+            place = f"partition {row['first_altered'][0]} offset {row['first_altered'][1]}"
+            name = f"source {row['source'][:SHOWN_CHARS]!r} type {row['type'][:SHOWN_CHARS]!r}"
+            print(f"{JOB}: {row['altered']:,} events, one is {place}, count as {name}", file=sys.stderr)
+    held = [(row["minute"], row["source"], row["type"], row["events"]) for row in counts]
+    columns = "minute bigint, source string, type string, events bigint"
+    table = records.sparkSession.createDataFrame(held, columns).coalesce(1)
+    return table.withColumn("minute", F.timestamp_micros("minute"))

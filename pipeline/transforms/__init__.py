@@ -6,6 +6,7 @@ from pipeline.transforms.clean_topic import (
     decoded,
     minute_of,
     per_minute,
+    per_minute_named,
     routed_partition,
     sessions,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "minute_of",
     "named",
     "per_minute",
+    "per_minute_named",
     "routed_partition",
     "sessions",
     "sorted_out",

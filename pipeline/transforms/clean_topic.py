@@ -91,15 +91,33 @@ def archived(records: DataFrame) -> DataFrame:
 
 def per_minute(records: DataFrame) -> DataFrame:
     """Count schema.RECORD into schema.MINUTE_COUNTS; what has no source or type counts as ""."""
+    return per_minute_named(records).select(*MINUTE_COUNTS.names)
+
+
+def per_minute_named(records: DataFrame) -> DataFrame:
+    """
+    Count as per_minute does, and name what is counted under a stand-in of its minute, source or type.
+
+    Adds altered (how many of the events) and first_altered (partition and offset of one of them).
+    """
     # Only the column that is asked for is parsed; what is no JSON has no type.
     event = F.from_json(F.col("value").cast("string"), "type string")
-    typed = records.select(
+    said = records.select("partition", "offset", "timestamp", "source", event["type"].alias("type"))
+    typed = said.select(
         minute_of(F.col("timestamp")).alias("minute"),
-        key_text(F.col("source")).alias("source"),
-        key_text(event["type"]).alias("type"),
+        *(key_text(F.col(name)).alias(name) for name in ("source", "type")),
+        F.when(
+            (key_text(F.col("source")) != F.col("source"))
+            | (key_text(F.col("type")) != F.col("type"))
+            | ~F.col("timestamp").eqNullSafe(bounded_time(F.col("timestamp"))),
+            F.struct("partition", "offset"),
+        ).alias("altered"),
     )
-    counts = typed.groupBy("minute", "source", "type").agg(F.count("*").alias("events"))
-    return counts.select(*MINUTE_COUNTS.names)
+    return typed.groupBy("minute", "source", "type").agg(
+        F.count("*").alias("events"),
+        F.count("altered").alias("altered"),
+        F.min("altered").alias("first_altered"),
+    )
 
 
 def sessions(records: DataFrame, gap: timedelta, lateness: timedelta) -> DataFrame:

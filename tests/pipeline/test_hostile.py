@@ -6,8 +6,10 @@ events, and which id each has.
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import duckdb
 import httpx
 import psycopg
+import pyarrow.dataset
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,10 +18,13 @@ from dedupe.types import NewRecord
 from pipeline.audit.checks import examined
 from pipeline.audit.deep import wrong_keys
 from pipeline.audit.judge import collected, find, survey
+from pipeline.jobs.minute_counts import _counted
+from pipeline.runtime import IcebergTable
 from pipeline.schema import RECORD
-from pipeline.sinks import Ledger, ParquetFolder, PostgresCounts
+from pipeline.sinks import Ledger, ParquetFolder, PostgresCounts, lake_sink
 from pipeline.sinks.publisher import Target, publish
-from pipeline.sources.records import Span, parse_source, read_records
+from pipeline.sources import LakeSource, read_lake
+from pipeline.sources.records import Span, from_archive, parse_source, read_records
 from pipeline.transforms.clean_topic import KEY_CHARS_MAX, archived, per_minute, sessions
 from pipeline.transforms.dirty_topic import REJECTED, sorted_out
 from tests.conftest import TopicFactory
@@ -131,8 +136,52 @@ def test_no_record_stops_the_counts(nasty: DataFrame, spark: SparkSession, tmp_p
     assert {minute.year for *_, minute in counts} == {1970, 9999}
 
 
+def test_stand_ins_are_named(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = [b'{"type":"track"}', b'{"type":"a\\u0000"}', b'{"type":"%s"}' % (b"t" * 9_000), b"{}"]
+    rows = [("events", 3, n, MINUTE, b"id", value, "web", None) for n, value in enumerate(values)]
+
+    counts = _counted(spark.createDataFrame(rows, RECORD)).collect()
+
+    assert {(row["type"], row["events"]) for row in counts} == {
+        (type_, 1) for type_ in ("track", "a\ufffd", "t" * KEY_CHARS_MAX, "")
+    }
+    assert sorted(capsys.readouterr().err.splitlines()) == [
+        "minute-counts: 1 events, one is partition 3 offset 1, count as source 'web' type 'a\ufffd'",
+        f"minute-counts: 1 events, one is partition 3 offset 2, count as source 'web' type '{'t' * 40}'",
+    ]
+
+
+@pytest.mark.parametrize("lake_format", ["delta", "iceberg", "parquet"])
+def test_archive_gives_back_every_record_as_it_was(
+    lake_format: str, nasty: DataFrame, spark: SparkSession, tmp_path: Path
+) -> None:
+    corpus = [
+        ("events", 1, n, MINUTE, case.name.encode(), case.wire, "web", None)
+        for n, case in enumerate(read_corpus())
+    ]
+    records = nasty.unionByName(spark.createDataFrame(corpus, RECORD))
+    lake = LakeSource(lake_format, str(tmp_path / "lake"))
+    for name, value in IcebergTable(lake.path).conf.items():
+        spark.conf.set(name, value)
+    sink = lake_sink(lake)
+    assert sink.ledger(spark) is None
+    sink.store(records.transform(archived), Ledger("archive", 1, "log:1/events", 1, {0: (0, 1)}, {}))
+
+    stored = read_lake(spark, lake)
+
+    assert sink.ledger(spark) is not None
+    given = stored.transform(from_archive)
+    assert records.count() == given.count() > 250
+    assert records.exceptAll(given).isEmpty()
+    if lake_format == "parquet":
+        files = f"read_parquet('{lake.path}/**/*.parquet', hive_partitioning = true)"
+        asked = "SELECT count(*), count(value), sum(length(value)) FROM"
+        told = stored.select(F.count("*"), F.count("value"), F.sum(F.length("value"))).collect()[0]
+        assert duckdb.sql(f"{asked} {files}").fetchall() == [tuple(told)]
+        assert pyarrow.dataset.dataset(lake.path, format="parquet").to_table().num_rows == told[0]
+
+
 def test_no_record_stops_the_other_jobs(nasty: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
-    nasty.transform(archived).write.parquet(f"{tmp_path}/archive")
     nasty.transform(sessions, timedelta(minutes=30), timedelta(hours=2)).write.parquet(f"{tmp_path}/sessions")
     nasty.transform(sorted_out, "web").write.parquet(f"{tmp_path}/sorted")
     judged = nasty.transform(examined, 8)
@@ -140,7 +189,6 @@ def test_no_record_stops_the_other_jobs(nasty: DataFrame, spark: SparkSession, t
     found = find(judged, summaries, window=timedelta(days=7))
     found |= collected(wrong_keys(nasty, secret=b"s" * 16, partitions=8))
 
-    assert spark.read.parquet(f"{tmp_path}/archive").count() == nasty.count()
     assert spark.read.parquet(f"{tmp_path}/sorted").where(F.col("verdict") != REJECTED).count() == 0
     assert {"foreign", "version"} <= set(found)
     assert sum(minutes.values()) == nasty.count()
