@@ -177,7 +177,7 @@ def test_archive_gives_back_every_record_as_it_was(
         files = f"read_parquet('{lake.path}/**/*.parquet', hive_partitioning = true)"
         asked = "SELECT count(*), count(value), sum(length(value)) FROM"
         told = stored.select(F.count("*"), F.count("value"), F.sum(F.length("value"))).collect()[0]
-        assert duckdb.sql(f"{asked} {files}").fetchall() == [tuple(told)]
+        assert duckdb.execute(f"{asked} {files}").fetchall() == [tuple(told)]
         assert pyarrow.dataset.dataset(lake.path, format="parquet").to_table().num_rows == told[0]
 
 

@@ -43,7 +43,7 @@ def seen(out: Path) -> Counter[str]:
     if not any(out.rglob("*.parquet")):
         return Counter()
     table = pyarrow.dataset.dataset(out, format="parquet", partitioning="hive").to_table(["message_id"])
-    by_duckdb = duckdb.sql(f"SELECT message_id FROM read_parquet('{out}/**/*.parquet')").fetchall()
+    by_duckdb = duckdb.execute(f"SELECT message_id FROM read_parquet('{out}/**/*.parquet')").fetchall()
     found = Counter(table["message_id"].to_pylist())
     assert Counter(row[0] for row in by_duckdb) == found
     return found
