@@ -2,7 +2,7 @@
 MemoryIndex: the reference implementation of the index, on a disk that is a dictionary.
 
 The store is the disk: what was applied outlives an index that is closed or abandoned, as long as
-the test keeps the store. It can fail like a disk too, but only when told to.
+the test keeps the store. It can fail like a disk too, but only when told to, or by the dice it is given.
 """
 
 from collections import deque
@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from dedupe.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
+from dedupe.sim.faults import OnFault, SimDice, ignore_fault
 from dedupe.types import Entry, EventKey, Offset
 from dedupe.window import Step
 
@@ -21,7 +22,7 @@ UNSYNCED_MAX = 64
 ENTRY_BYTES = 32
 """Key, offset and fingerprint: what an entry would take on a real disk, without any overhead."""
 
-_Place: TypeAlias = tuple[str, int]  # topic, partition
+Place: TypeAlias = tuple[str, int]  # topic, partition
 
 
 class _Undo(NamedTuple):
@@ -74,10 +75,12 @@ class _Disk:
 class MemoryStore:
     """The indexes of one simulated machine; see IndexStore."""
 
-    def __init__(self) -> None:
+    def __init__(self, dice: SimDice | None = None) -> None:
         self.has_room = True
-        self._disks: dict[_Place, _Disk] = {}
-        self._opened: dict[_Place, MemoryIndex] = {}
+        self.on_fault: OnFault = ignore_fault
+        self._dice = dice or SimDice()
+        self._disks: dict[Place, _Disk] = {}
+        self._opened: dict[Place, MemoryIndex] = {}
 
     async def prepare(self, identity: IndexIdentity) -> None:
         """See IndexStore. There is nothing to wait for."""
@@ -93,7 +96,7 @@ class MemoryStore:
         place = _place_of(identity)
         if place in self._opened:
             raise IndexUnavailableError(f"index of {place} is locked")
-        self.check_room()
+        self.check_room(place)
         disk = self._disks.setdefault(place, _Disk(identity))
         if disk.is_damaged:
             raise IndexCorruptError(f"index of {place} is damaged")
@@ -129,16 +132,25 @@ class MemoryStore:
         self._disks[_place_of(identity)].is_damaged = True
 
     def drop_before(self, identity: IndexIdentity, offset: Offset) -> None:
-        """Forget the oldest entries, as FIFO compaction does."""
-        disk = self._disks[_place_of(identity)]
+        """Forget the oldest entries, as FIFO compaction does; none where there is no index."""
+        disk = self._disks.get(_place_of(identity)) or _Disk(identity)
         disk.entries = {key: entry for key, entry in disk.entries.items() if entry.offset >= offset}
         disk.unsynced.clear()
         disk.complete_from = max(disk.complete_from, offset)
 
-    def check_room(self) -> None:
-        """Raise IndexUnavailableError if a test has filled the disk."""
+    def check_room(self, place: Place) -> None:
+        """Raise IndexUnavailableError if a test has filled the disk, or the dice say that it fails."""
         if not self.has_room:
             raise IndexUnavailableError("no room is left on the simulated disk")
+        if self.strikes("disk_error", place):
+            raise IndexUnavailableError("simulated: the disk could not be written")
+
+    def strikes(self, fault: str, place: Place) -> bool:
+        """Whether a fault happens now."""
+        strikes = self._dice.says(getattr(self._dice.faults, fault))
+        if strikes:
+            self.on_fault(fault, *place)
+        return strikes
 
     def release(self, index: "MemoryIndex") -> None:
         """Take note that an index was closed."""
@@ -184,7 +196,7 @@ class MemoryIndex:
         """See DedupeIndex."""
         disk = self._readable()
         self._has_failed = True  # like RocksDB, unusable after a failed write
-        self._store.check_room()
+        self._store.check_room(_place_of(disk.identity))
         disk.apply(update)
         self._has_failed = False
 
@@ -205,6 +217,8 @@ class MemoryIndex:
 
     def _readable(self) -> _Disk:
         assert not self._is_closed, "index is closed"
+        if self._store.strikes("bit_flip", _place_of(self._disk.identity)):
+            self._disk.is_damaged = True
         if self._disk.is_damaged:
             raise IndexCorruptError("index is damaged")
         if self._has_failed:
@@ -212,5 +226,5 @@ class MemoryIndex:
         return self._disk
 
 
-def _place_of(identity: IndexIdentity) -> _Place:
+def _place_of(identity: IndexIdentity) -> Place:
     return identity.topic, identity.partition

@@ -3,8 +3,8 @@ A log in memory that behaves like Kafka, fails on demand, and outlives the "proc
 
 An append occupies n + 1 offsets (the last one is its marker), aborted transactions leave gaps,
 readers stop at the last stable offset, which may follow a commit late, and a fence aborts what the
-zombie has open. Every fault is drawn
-from one seeded generator, so a failing test is repeated by its seed. No thread, no clock, no disk.
+zombie has open. Every fault is drawn from one seeded generator (dedupe.sim.faults), so a failing test
+is repeated by its seed. No thread, no disk, no time but the loop's.
 
 Lane.submit -> admit -> **PartitionLog.append** -> DedupeIndex.apply
 """
@@ -14,59 +14,20 @@ from bisect import bisect_left
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from random import Random
 
 import structlog
 
 from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
+from dedupe.sim.faults import NO_FAULTS, OnFault, SimDice, SimFaults, ignore_fault
 from dedupe.types import LogRecord, NewRecord, Offset
 
 READ_RECORDS_MAX = 100
 """One batch of a read. Small, so that tests of moderate size see several."""
 
 OUTAGE_CALLS_MAX = 4
-SLOW_STEPS_MAX = 8
-
-
-@dataclass(frozen=True, slots=True)
-class SimFaults:
-    """How often what goes wrong: the probability of each fault at each call it can befall."""
-
-    seed: int = 0
-    unavailable: float = 0.0  # any call: it and the partition's next few are not taken at all
-    abort: float = 0.0  # append: aborted after it was in the log
-    lose_reply: float = 0.0  # append or fence: done, but its caller is not told
-    delay_commit: float = 0.0  # append: its commit is under way; a later call or a fence decides it
-    delay_marker: float = 0.0  # append: committed, but readers see it only from a later call or fence on
-    leak_cancel: float = 0.0  # any call: a CancelledError of the client's own comes out of it
-    rival: float = 0.0  # append: another gateway has just fenced the partition
-    slow: float = 0.0  # any step: others go first for a while
-
-
-NO_FAULTS = SimFaults()
-
-
-class SimDice:
-    """Decides which faults happen; `faults` may be replaced at any time."""
-
-    def __init__(self, faults: SimFaults) -> None:
-        """Begin with the faults' seed."""
-        self.faults = faults
-        self._random = Random(faults.seed)
-
-    def says(self, probability: float) -> bool:
-        """Whether something of this probability happens now."""
-        return probability > 0 and self._random.random() < probability
-
-    def count(self, most: int) -> int:
-        """Return 1 to `most`."""
-        return self._random.randint(1, most)
-
-    async def step(self) -> None:
-        """Let other tasks run, as each wait for an answer does."""
-        for _ in range(self.count(SLOW_STEPS_MAX) if self.says(self.faults.slow) else 1):
-            await asyncio.sleep(0)
+HANG_S = 0.05
+"""How long a call hangs before it counts as not answered: long beside every pause of a simulated lane."""
 
 
 @dataclass(slots=True)
@@ -91,6 +52,7 @@ class SimPartition:
         self.open: OpenTransaction | None = None
         self.marker_due: Offset | None = None  # committed from here on, but readers cannot see it yet
         self.outage_calls = 0  # so many calls are not taken
+        self.refused_appends = 0  # so many appends are not taken
 
     @property
     def last_stable_offset(self) -> Offset:
@@ -186,6 +148,7 @@ class SimStore:
         *,
         log_id: str = "sim",
         crashpoint: Crashpoint = no_crashpoint,
+        on_fault: OnFault = ignore_fault,
     ) -> None:
         """
         Make an empty log.
@@ -194,17 +157,21 @@ class SimStore:
             faults: what goes wrong, from the start; `dice.faults` changes it.
             log_id: what tells this log from others.
             crashpoint: called in `append`. An exception leaves the log as a crash right there would.
+            on_fault: told of every fault that befalls this connection's calls of partitions.
         """
         self.dice = SimDice(faults)
+        self.on_fault = on_fault
         self.crashpoint = crashpoint
         self.is_available = True
         self._log_id = log_id
         self._partitions: dict[str, list[SimPartition]] = {}
         self._notes: dict[tuple[str, str], dict[int, str]] = {}
 
-    def another(self, *, crashpoint: Crashpoint = no_crashpoint) -> "SimStore":
+    def another(
+        self, *, crashpoint: Crashpoint = no_crashpoint, on_fault: OnFault = ignore_fault
+    ) -> "SimStore":
         """Return another process's connection to the same log."""
-        other = SimStore(log_id=self._log_id, crashpoint=crashpoint)
+        other = SimStore(log_id=self._log_id, crashpoint=crashpoint, on_fault=on_fault)
         other.dice = self.dice
         other._partitions = self._partitions
         other._notes = self._notes
@@ -285,6 +252,8 @@ class SimLog:
         """Use `SimStore.partition_log`."""
         self._store = store
         self._dice = store.dice
+        self._topic = topic
+        self._number = partition
         self._partition = store.partition(topic, partition)
         self._epoch: int | None = None
         self._expected: Offset = 0
@@ -298,7 +267,7 @@ class SimLog:
         epoch = self._partition.fence()
         end = self._expected = self._partition.last_stable_offset
         await self._dice.step()
-        if self._dice.says(self._dice.faults.lose_reply):
+        if self._strikes("lose_reply"):
             raise RetriableError("simulated: the fence was not answered")
         self._epoch = epoch
         return end
@@ -339,7 +308,8 @@ class SimLog:
         if epoch is None:
             raise NotAppendedError("this writer has not fenced the partition since its last error")
         await self._call(NotAppendedError)
-        if self._dice.says(self._dice.faults.rival):
+        self._check_room()
+        if self._strikes("rival"):
             self._partition.fence()
         base = self._begin(epoch, records)
         self._store.crashpoint("append")
@@ -347,7 +317,10 @@ class SimLog:
         self._commit(epoch)
         self._store.crashpoint("commit")
         await self._dice.step()
-        if self._dice.says(self._dice.faults.lose_reply):
+        if self._strikes("hang"):
+            await asyncio.sleep(HANG_S)
+            raise OutcomeUnknownError("simulated: the commit was not answered in time")
+        if self._strikes("lose_reply"):
             raise OutcomeUnknownError("simulated: the commit was not answered")
         self._epoch, self._expected = epoch, base + len(records) + 1
         return base
@@ -364,28 +337,30 @@ class SimLog:
         return base
 
     def _commit(self, epoch: int) -> None:
-        faults = self._dice.faults
-        if self._dice.says(faults.abort):
+        if self._strikes("abort"):
             self._partition.abort(epoch)
             raise NotAppendedError("simulated: the transaction was aborted")
-        if self._dice.says(faults.delay_commit):
+        if self._strikes("delay_commit"):
             self._partition.delay_commit(epoch)
             raise OutcomeUnknownError("simulated: the commit is still under way")
         base = self._partition.last_stable_offset
         self._partition.commit(epoch)
-        if self._dice.says(faults.delay_marker):
+        if self._strikes("delay_marker"):
             self._partition.marker_due = base
 
     async def _call(self, refusal: type[RetriableError]) -> None:
         """Reach the broker, or raise `refusal`. What is still under way there may arrive just before."""
         await self._dice.step()
         partition, dice = self._partition, self._dice
-        if dice.says(dice.faults.unavailable):
+        if self._strikes("hang"):
+            await asyncio.sleep(HANG_S)
+            raise refusal("simulated: no answer in time")
+        if self._strikes("unavailable"):
             partition.outage_calls = dice.count(OUTAGE_CALLS_MAX)
         if partition.outage_calls > 0:
             partition.outage_calls -= 1
             raise refusal("simulated: the log is unavailable")
-        if dice.says(dice.faults.leak_cancel):
+        if self._strikes("leak_cancel"):
             raise asyncio.CancelledError
         if not self._store.is_available:
             raise refusal("the simulated log is unavailable")
@@ -393,3 +368,18 @@ class SimLog:
             partition.marker_due = None
         if partition.open is not None and partition.open.is_commit_under_way and dice.says(0.5):
             partition.commit(partition.open.epoch)
+
+    def _check_room(self) -> None:
+        """Raise NotAppendedError while the broker's disk takes nothing."""
+        if self._strikes("log_full"):
+            self._partition.refused_appends = self._dice.count(OUTAGE_CALLS_MAX)
+        if self._partition.refused_appends > 0:
+            self._partition.refused_appends -= 1
+            raise NotAppendedError("simulated: the log's disk is full")
+
+    def _strikes(self, fault: str) -> bool:
+        """Whether a fault happens now."""
+        strikes = self._dice.says(getattr(self._dice.faults, fault))
+        if strikes:
+            self._store.on_fault(fault, self._topic, self._number)
+        return strikes

@@ -9,7 +9,8 @@ import pytest
 
 from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.log import Crashpoint
-from dedupe.sim.sim_log import NO_FAULTS, SimFaults, SimLog, SimStore
+from dedupe.sim.faults import NO_FAULTS, SimFaults
+from dedupe.sim.sim_log import SimLog, SimStore
 from dedupe.types import LogRecord, NewRecord
 from tests.contract.log_contract import (
     PARTITIONS,

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 import pytest
 
 from dedupe.clock import Deadline
-from dedupe.errors import LaneNotActiveError, OutcomeUnknownError
-from dedupe.identity import fingerprint_of
+from dedupe.errors import LaneNotActiveError, LaneSaturatedError, OutcomeUnknownError
 from dedupe.lane.queue import LaneQueue, Outcome, QueueLimits
 from dedupe.lane.state import LaneState
 from dedupe.router import Router
-from dedupe.sim.sim_log import SimFaults
+from dedupe.sim.faults import SimFaults
 from dedupe.types import Event
-from tests.sim.world import FOREVER_S, World
+from tests.sim.world import FOREVER_S, LIMITS, World
 
 
 async def booted() -> tuple[World, Router]:
@@ -53,6 +52,18 @@ async def test_full_quarantine_leaves_the_outcome_of_a_committed_request_unknown
     world.judge()
 
 
+async def test_request_whose_rejected_events_have_no_room_is_refused_whole() -> None:
+    world, router = await booted()
+    (quarantine_lane,) = router.quarantine_lanes
+    quarantine_lane.queue = LaneQueue(QueueLimits(queue_events_max=0))
+
+    with pytest.raises(LaneSaturatedError):
+        await submitted(world, router, [world.event("a")], [world.rejected("b")])
+
+    assert world.committed() == [[], []]
+    assert router.totals.refused == 2
+
+
 async def test_lane_that_ends_leaves_the_outcome_of_the_other_lanes_part_unknown() -> None:
     world, router = await booted()
     request = submitted(world, router, one_of_each_partition(world))
@@ -65,14 +76,7 @@ async def test_lane_that_ends_leaves_the_outcome_of_the_other_lanes_part_unknown
 
 async def test_quarantine_that_ends_meanwhile_is_not_waited_for() -> None:
     world, router = await booted()
-    content = b'"no object"'
-    rejected = router.quarantine.event(
-        source="sim",
-        message_id="",
-        fingerprint=fingerprint_of(content),
-        content=content,
-        reason="not_an_object",
-    )
+    rejected = world.rejected("no object")
     request = submitted(world, router, [world.event("a")], [rejected])
     await asyncio.sleep(0)
     world.end_lane(2)
@@ -92,6 +96,34 @@ async def test_request_that_no_lane_has_begun_was_not_taken() -> None:
     async with asyncio.timeout(5):
         with pytest.raises(LaneNotActiveError):
             await request
+
+
+async def test_lane_that_ends_between_two_batches_of_a_request_leaves_its_outcome_unknown() -> None:
+    world, router = await booted()
+    events = [event for event in (world.event(str(n)) for n in range(60)) if event.partition == 0]
+    request = submitted(world, router, events)
+    lane = router.lanes[0]
+    while not lane.metrics.commits:
+        await asyncio.sleep(0)
+    world.end_lane(0)
+
+    with pytest.raises(OutcomeUnknownError):
+        await request
+
+    assert lane.metrics.tally.accepted == LIMITS.batch_events_max
+    assert lane.metrics.tally.refused == len(events) - LIMITS.batch_events_max
+
+
+async def test_event_whose_commit_was_not_answered_is_counted_as_accepted_once_the_log_has_told() -> None:
+    world, router = await booted()
+    world.log.dice.faults = SimFaults(lose_reply=1.0)
+    assert not await world.send([world.event("a")])
+    told = router.totals
+    world.log.dice.faults = SimFaults()
+    await world.wait_until_active()
+
+    assert (told.accepted, told.unknown) == (0, 1)
+    assert (router.totals.accepted, router.totals.unknown) == (1, 0)
 
 
 async def test_cancelled_lane_answers_the_batch_that_it_was_committing() -> None:

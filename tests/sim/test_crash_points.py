@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.sim.world import World, crash_at
+from tests.sim.crashes import crash_at
+from tests.sim.world import World
 
 STEPS = ("take", "lookup", "admit", "append", "commit", "apply", "answer")
 

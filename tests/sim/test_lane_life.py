@@ -13,8 +13,8 @@ from dedupe.lane.context import PROOF_RECORDS, LaneTimes
 from dedupe.lane.lane import Lane
 from dedupe.lane.queue import QueueLimits
 from dedupe.lane.state import LaneState
+from dedupe.sim.faults import SimFaults
 from dedupe.sim.memory_index import MemoryIndex
-from dedupe.sim.sim_log import SimFaults
 from tests.sim.world import CLEAN, QUARANTINE, QUICK, World
 
 

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from dedupe.errors import IdentityMismatchError, IndexCorruptError
 from dedupe.identity import Identity
 from dedupe.router import Router
+from dedupe.sim.faults import SimFaults
 from dedupe.sim.memory_index import MemoryIndex
-from dedupe.sim.sim_log import SimFaults
 from dedupe.types import Entry, Event, EventKey
 from dedupe.window import WindowPolicy
 from tests.sim.world import ManualClock, World

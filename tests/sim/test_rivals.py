@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from dedupe.lane.state import LaneState
-from dedupe.sim.sim_log import SimFaults
+from dedupe.sim.faults import SimFaults
 from tests.sim.test_histories import IDS, befall, faults_of, request_of
 from tests.sim.world import QUICK, World
 

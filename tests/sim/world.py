@@ -2,19 +2,20 @@
 A simulated deployment: the real router, lanes and recovery on a simulated log and index disk.
 
 `boot` starts a "process", `crash` ends it without a goodbye; log and disk stay. What clients were
-told is remembered, and `judge` compares it with the log.
+told is remembered, and `judge` compares it with the log. `seen` counts what befell lanes in which state.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from copy import copy
 from functools import partial
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from dedupe.admission import Admission
 from dedupe.clock import Deadline
-from dedupe.errors import RetriableError
+from dedupe.errors import DiskFullError, LaneNotActiveError, LaneSaturatedError, RetriableError
 from dedupe.identity import Identity, fingerprint_of
 from dedupe.index import IndexIdentity
 from dedupe.lane.context import IdentityGate, LaneContext, LaneTimes
@@ -29,24 +30,40 @@ from dedupe.quarantine import Quarantine
 from dedupe.record import HEADER_GATEWAY, parse_identity
 from dedupe.router import Router
 from dedupe.routing import partition_of
+from dedupe.sim.faults import SimFaults
 from dedupe.sim.memory_index import MemoryStore
-from dedupe.sim.sim_log import SimFaults, SimStore
-from dedupe.types import Event, LogRecord, NewRecord, Offset, Stream
+from dedupe.sim.sim_log import SimStore
+from dedupe.types import Event, Fingerprint, LogRecord, NewRecord, Offset, Stream
 from dedupe.window import WindowPolicy
+from tests.sim.crashes import SimulatedCrashError
 
 CLEAN = Stream("events", 2)
 QUARANTINE = Stream("events.quarantine", 1)
 SOURCE = "sim"
 QUICK = LaneTimes(backoff_s=1e-4, backoff_max_s=1e-3, refence_s=(1e-4, 1e-3), fenced_again_s=0)
+LIMITS = QueueLimits(batch_events_max=7)
 FOREVER_S = 1e9
+PAUSE_S = 1e-3
+"""Of a client after a refusal, and of whoever waits for a lane: as long as a lane's longest pause."""
+PATIENCE_S = 120.0
+"""How long a lane may need until it serves, of virtual time: whoever waits longer would wait for ever."""
+SLACK_S = 0.01
+"""What others may do first when a deadline is over."""
+UNTAKEN = (LaneNotActiveError, LaneSaturatedError, DiskFullError)
+"""Answers which say that the request has left no trace."""
 
+STOPPED = "stopped"
+"""Stands for the state of a lane while no process runs."""
 
-class SimulatedCrashError(BaseException):
-    """The process ends here."""
+Seen: TypeAlias = Counter[tuple[str, str]]
+"""How often which fault befell a lane in which state, and which answer was given ("answers")."""
+
+Content: TypeAlias = tuple[str, Fingerprint]
+"""An id with one of its contents."""
 
 
 class ManualClock:
-    """Stands still unless a test moves it."""
+    """Log time stands still unless a test moves it; the other clock is the loop's, and moves along."""
 
     def __init__(self) -> None:
         self.ms = 1_700_000_000_000
@@ -55,7 +72,7 @@ class ManualClock:
         return self.ms
 
     def monotonic(self) -> float:
-        return self.ms / 1000
+        return self.ms / 1000 + asyncio.get_running_loop().time()
 
 
 class Place(NamedTuple):
@@ -74,15 +91,22 @@ class World:
         faults: SimFaults | None = None,
         policy: WindowPolicy | None = None,
         times: LaneTimes = QUICK,
+        limits: QueueLimits = LIMITS,
+        seen: Seen | None = None,
     ) -> None:
         self.clock = ManualClock()
         self.identity = Identity(b"a secret of the simulation")
         self.log = SimStore(faults or SimFaults())
-        self.disk = MemoryStore()
+        self.disk = MemoryStore(self.log.dice)
+        self.spare_disk = MemoryStore(self.log.dice)
         self.policy = policy or WindowPolicy(window_ms=7 * 86_400_000, keys_max=1_000_000)
         self.times = times
+        self.limits = limits
+        self.seen: Seen = Counter() if seen is None else seen
         self.told: dict[str, Place] = {}
-        self.conflicts: set[tuple[str, bytes]] = set()
+        self.conflicts: dict[Content, Place] = {}  # and where the original is
+        self.in_quarantine: set[Content] = set()
+        self.possible: set[Content] = set()  # all but what was never sent, or always refused untaken
         self.foreign: set[Place] = set()
         self.router: Router | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -92,7 +116,7 @@ class World:
     def beside(self) -> "World":
         """Return another machine on the same log, with the same clients and a disk of its own."""
         other = copy(self)
-        other.disk, other.router, other._tasks = MemoryStore(), None, []
+        other.disk, other.router, other._tasks = MemoryStore(self.log.dice), None, []
         return other
 
     # ---- processes
@@ -114,7 +138,13 @@ class World:
 
     def build(self, crashpoint: Crashpoint = no_crashpoint) -> Router:
         """Return a process's router whose lanes do not run yet."""
-        store = self.log.another(crashpoint=crashpoint)
+        lane_at: dict[tuple[str, int], Lane] = {}
+
+        def note_fault(fault: str, topic: str, partition: int) -> None:
+            self.seen[fault, lane_at[topic, partition].state.value] += 1
+
+        store = self.log.another(crashpoint=crashpoint, on_fault=note_fault)
+        self.disk.on_fault = note_fault
         streams = (CLEAN, QUARANTINE)
         gate = IdentityGate(
             CLEAN.partitions + QUARANTINE.partitions,
@@ -135,7 +165,7 @@ class World:
                 restore_slots=slots,
                 open_turn=open_turn,
                 load_skips=partial(load_skips, store, stream.topic),
-                limits=QueueLimits(batch_events_max=7),
+                limits=self.limits,
                 times=self.times,
                 dice=Random(0),
                 crashpoint=crashpoint,
@@ -147,6 +177,7 @@ class World:
 
         lanes = lanes_of(CLEAN, 0, crashpoint)
         quarantine_lanes = lanes_of(QUARANTINE, CLEAN.partitions, no_crashpoint)
+        lane_at.update({(lane.topic, lane.partition): lane for lane in [*lanes, *quarantine_lanes]})
         return Router(lanes, quarantine_lanes, Quarantine(self.identity, QUARANTINE))
 
     @property
@@ -155,24 +186,39 @@ class World:
         return all(self.log.noted(PIN, stream.topic) for stream in (CLEAN, QUARANTINE))
 
     async def wait_until_active(self) -> None:
-        """Wait until every lane serves, or one of them has ended."""
+        """Wait until every lane serves, or raise what one of them has ended with."""
         assert self.router is not None
-        while not all(lane.state is LaneState.ACTIVE for lane in self.router.all_lanes):
-            for task in self._tasks:
-                if task.done():
-                    task.result()
-            await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE_S):
+            while not all(lane.state is LaneState.ACTIVE for lane in self.router.all_lanes):
+                for task in self._tasks:
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(PAUSE_S)
+
+    def check_queues(self) -> None:
+        """No lane has more waiting than it may."""
+        assert self.router is not None
+        for lane in self.router.all_lanes:
+            assert lane.queue.events <= self.limits.queue_events_max, "a lane has taken too much"
 
     def end_lane(self, number: int) -> None:
         """Cancel one lane, as a shutdown does when the time for it is over."""
         self._tasks[number].cancel()
 
+    def note(self, fault: str) -> None:
+        """Count what befalls a whole process, or its log and disk while there is none."""
+        lanes = self.router.all_lanes if self.router else []
+        for state in {lane.state.value for lane in lanes} or {STOPPED}:
+            self.seen[fault, state] += 1
+
     async def crash(self, *, lost_updates: int = 0) -> None:
         """End the process; the tail of the index may be lost with it."""
+        self.note("crash")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.disk.crash(lost_updates=lost_updates)
+        self._forget()  # an answer may have come after its record was trimmed
         self.router = None
 
     @property
@@ -202,11 +248,24 @@ class World:
 
     def trim(self, partition: int, log_start: Offset) -> None:
         """Have retention delete the oldest records; nobody may count on them any more."""
-        before = {record.key.decode() for record in self.committed()[partition]}
         self.log.trim(CLEAN.topic, partition, log_start)
-        forgotten = before - {record.key.decode() for record in self.committed()[partition]}
-        self.told = {name: place for name, place in self.told.items() if name not in forgotten}
-        self.conflicts = {conflict for conflict in self.conflicts if conflict[0] not in forgotten}
+        self._forget()
+
+    def lose_tail(self, partition: int, records: int) -> None:
+        """Have the log lose its last n >= 0 records, acknowledged ones too, and reuse their offsets."""
+        if records:
+            self.log.lose_tail(CLEAN.topic, partition, records)
+        self._forget()
+        self.foreign = {place for place in self.foreign if self._is_in_log(place)}
+
+    def _forget(self) -> None:
+        """Forget what clients were told of records that the log has no more."""
+        self.told = {name: place for name, place in self.told.items() if self._is_in_log(place)}
+        self.conflicts = {of: place for of, place in self.conflicts.items() if self._is_in_log(place)}
+
+    def _is_in_log(self, place: Place) -> bool:
+        partition = self.log.partition(CLEAN.topic, place.partition)
+        return partition.log_start <= place.offset < partition.end
 
     def index_identity(self, partition: int) -> IndexIdentity:
         """Return what names the index of one clean lane."""
@@ -228,32 +287,64 @@ class World:
             key, partition_of(key, CLEAN.partitions), fingerprint_of(value), SOURCE, message_id, value
         )
 
-    async def send(self, events: Sequence[Event]) -> bool:
+    def rejected(self, content: str) -> Event:
+        """Return an event that the edge has refused, for the quarantine."""
+        value = f'"{content}"'.encode()
+        return Quarantine(self.identity, QUARANTINE).event(
+            source=SOURCE,
+            message_id="",
+            fingerprint=fingerprint_of(value),
+            content=value,
+            reason="not_an_object",
+        )
+
+    async def send(
+        self, events: Sequence[Event], rejected: Sequence[Event] = (), deadline_s: float = FOREVER_S
+    ) -> bool:
         """Send one request once; True if it was answered, with what earlier answers had said."""
         assert self.router is not None
-        deadline = Deadline(self.clock, FOREVER_S)
+        deadline = Deadline(self.clock, deadline_s)
+        began = asyncio.get_running_loop().time()
         try:
             outcomes = await self.router.submit(
-                events, [], received_ms=self.clock.now_ms(), deadline=deadline
+                events, rejected, received_ms=self.clock.now_ms(), deadline=deadline
             )
-        except RetriableError:
-            return False
+        except BaseException as err:
+            self.seen["answers", type(err).__name__] += 1
+            if not isinstance(err, UNTAKEN):
+                self.possible.update(_content(event) for event in [*events, *rejected])
+            if isinstance(err, RetriableError):
+                return False
+            raise
+        finally:
+            assert asyncio.get_running_loop().time() - began <= deadline_s + SLACK_S, "answered late"
+        self.seen["answers", "ok"] += 1
         for event, outcome in zip(events, outcomes, strict=True):
             self._remember(event, outcome)
+        self.possible.update(_content(event) for event in [*events, *rejected])
+        self.in_quarantine.update(_content(event) for event in rejected)
         return True
 
     async def deliver(self, events: Sequence[Event]) -> None:
         """Send one request until it is answered."""
-        while not await self.send(events):
-            await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE_S):
+            while not await self.send(events):
+                await asyncio.sleep(PAUSE_S)
 
     def _remember(self, event: Event, outcome: Outcome) -> None:
+        place, content = Place(event.partition, outcome.offset), _content(event)
         if outcome.admission is Admission.CONFLICT:
-            self.conflicts.add((event.message_id, event.fingerprint))
+            self.in_quarantine.add(content)
+            self.conflicts[content] = place
             return
-        assert (event.message_id, event.fingerprint) not in self.conflicts, "a conflict became a success"
-        place = Place(event.partition, outcome.offset)
-        assert self.told.setdefault(event.message_id, place) == place, f"{event.message_id} has moved"
+        assert not self._is_told(self.conflicts, content), "a conflict became a success"
+        if self._is_told(self.told, event.message_id):
+            assert self.told[event.message_id] == place, f"{event.message_id} has moved"
+        self.told[event.message_id] = place
+
+    def _is_told(self, told: dict[Any, Place], what: object) -> bool:
+        """Whether an earlier answer binds this one: not where its record has been trimmed meanwhile."""
+        return what in told and self._is_in_log(told[what])
 
     # ---- the verdict
 
@@ -284,15 +375,12 @@ class World:
                 places[message_id] = Place(partition, record.offset)
                 assert record.timestamp_ms >= records[max(number - 1, 0)].timestamp_ms
                 assert parse_identity(record).lane_seq == parse_identity(records[0]).lane_seq + number
+                assert _content_of(record) in self.possible, f"{message_id} was refused untaken"
         for message_id, place in self.told.items():
             assert places.get(message_id) == place, f"{message_id} was acknowledged at {place}"
-        quarantined = [
-            (record.key.decode(), parse_identity(record).fingerprint)
-            for records in self.committed(QUARANTINE)
-            for record in records
-        ]
+        quarantined = [_content_of(record) for records in self.committed(QUARANTINE) for record in records]
         assert len(quarantined) == len(set(quarantined))
-        assert self.conflicts <= set(quarantined)
+        assert self.in_quarantine <= set(quarantined) <= self.possible
 
     def _judge_counters(self, router: Router) -> None:
         assert router.in_flight == 0
@@ -303,14 +391,9 @@ class World:
             assert min(lane.metrics.tally.unknown + lane.metrics.earlier.unknown, since) >= 0
 
 
-def crash_at(step: str, hits: int) -> Callable[[str], None]:
-    """Return a crash point that ends the process right after a step was reached for the n-th time."""
-    reached = 0
+def _content(event: Event) -> Content:
+    return event.message_id, event.fingerprint
 
-    def crashpoint(name: str) -> None:
-        nonlocal reached
-        reached += name == step
-        if name == step and reached >= hits:
-            raise SimulatedCrashError(step)
 
-    return crashpoint
+def _content_of(record: LogRecord) -> Content:
+    return record.key.decode(), parse_identity(record).fingerprint
