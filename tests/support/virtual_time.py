@@ -2,6 +2,8 @@
 
 import asyncio
 import selectors
+from collections.abc import Callable
+from typing import Any
 
 IO_WAIT_S = 0.01
 """How long to wait for sockets and threads, of which a few tests have some, where nobody sleeps."""
@@ -31,6 +33,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._virtual = VirtualSelector()
         super().__init__(self._virtual)
+        self.listeners: dict[tuple[str, int], Callable[[Any], asyncio.Transport]] = {}
+        """Simulated hosts and ports, and who accepts a protocol that connects to them."""
 
     def time(self) -> float:
         return self._virtual.passed_s
+
+    async def create_connection(self, protocol_factory: Any, *args: Any, **more: Any) -> Any:
+        """Connect to a simulated host in memory, to others as usual."""
+        if args[:2] not in self.listeners:
+            return await super().create_connection(protocol_factory, *args, **more)
+        protocol = protocol_factory()
+        transport = self.listeners[args[:2]](protocol)
+        protocol.connection_made(transport)
+        return transport, protocol

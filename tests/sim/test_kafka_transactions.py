@@ -1,0 +1,162 @@
+"""
+Claim: on a simulated Kafka cluster, whatever request or answer of a transaction is lost, late or refused,
+an append is told truthfully, and only another gateway's fence is taken for one.
+
+It runs aiokafka itself, in virtual time. A failing history prints the line that repeats it.
+"""
+
+import asyncio
+import os
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from random import Random
+from typing import TypeAlias
+
+import pytest
+
+from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
+from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.log import no_crashpoint
+from dedupe.types import NewRecord
+from tests.support.sim_kafka import SimKafka
+from tests.support.sim_kafka_net import (
+    ADD_PARTITIONS_TO_TXN,
+    BOOTSTRAP_SERVERS,
+    END_TXN,
+    FAULTS,
+    HOLDS_S,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    SimKafkaNet,
+)
+from tests.support.virtual_time import VirtualTimeLoop
+
+FIRST_SEED = int(os.environ.get("SIM_SEED", "0"))
+DEFAULT_HISTORIES = 60
+HISTORIES = int(os.environ.get("SIM_HISTORIES", DEFAULT_HISTORIES))
+APPENDS = 20
+TOPIC = "events"
+PAUSES_S = (0.0, 0.0, 0.002, 1.0, 20.0)  # before an append; in the last, what is late arrives
+PATIENCE_S = 600.0  # virtual: several requests may each be late by more than a request may take
+
+Seen: TypeAlias = Counter[tuple[str, int]]
+
+PLANNED = [
+    (fault, api) for fault in FAULTS for api in (PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN)
+]
+
+
+class Writer:
+    """One gateway's writer of the partition, and what it was told."""
+
+    def __init__(self, name: str, dice: Random) -> None:
+        self.name = name
+        self._dice = dice
+        self.store = KafkaStore(KafkaConfig(BOOTSTRAP_SERVERS), no_crashpoint)
+        self.log: KafkaLog = self.store.partition_log(TOPIC, 0)
+        self.at: dict[str, int] = {}  # the offset of what was told to be committed
+        self.unknown: set[str] = set()
+        self.told: Counter[str] = Counter()
+
+    async def write(self, count: int) -> None:
+        """Append so many records, each once; fence as often as it takes."""
+        await self._fence()
+        for number in range(count):
+            await asyncio.sleep(self._dice.choice(PAUSES_S))
+            await self._append(f"{self.name}-{number}")
+
+    async def _append(self, key: str) -> None:
+        try:
+            self.at[key] = await self.log.append([NewRecord(1, key.encode(), b"value", [])])
+        except (FencedError, NotAppendedError, OutcomeUnknownError) as err:
+            self.told[err.code] += 1
+            if isinstance(err, OutcomeUnknownError):
+                self.unknown.add(key)
+            await self._fence()
+
+    async def _fence(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    await self.log.fence()
+                except RetriableError:
+                    continue
+                return
+
+    async def close(self) -> None:
+        await self.log.close()
+        await self.store.close()
+
+
+def chances_of(dice: Random) -> dict[str, float]:
+    """Draw which faults a history has, and how many: half of them have only one kind."""
+    if dice.random() < 0.5:
+        return {dice.choice(FAULTS): 0.2}
+    return {fault: dice.choice((0.02, 0.2)) for fault in FAULTS if dice.random() < 0.4}
+
+
+@pytest.fixture
+async def net(seed: int) -> AsyncIterator[SimKafkaNet]:
+    """A simulated cluster with the faults of a seed."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    random.seed(seed)  # aiokafka draws whom to ask
+    dice = Random(seed)
+    net = SimKafkaNet(SimKafka(TOPIC, 1, loop.time), dice)
+    net.listen(loop)
+    net.chance = chances_of(dice)
+    yield net
+    await net.close()
+
+
+@pytest.fixture(scope="module")
+def seen() -> Seen:
+    """What befell requests in all histories of this run."""
+    return Counter()
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + HISTORIES), ids=lambda seed: f"seed-{seed}")
+async def test_what_one_writer_is_told_is_true_and_it_never_fences_itself(
+    seed: int, net: SimKafkaNet, seen: Seen
+) -> None:
+    writer = Writer("a", Random(seed))
+    await writer.write(APPENDS)
+
+    assert writer.told["fenced"] == 0
+    await judge(net, [writer])
+    seen.update(net.seen)
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + HISTORIES), ids=lambda seed: f"seed-{seed}")
+async def test_what_two_rivals_are_told_is_true(seed: int, net: SimKafkaNet) -> None:
+    writers = [Writer("a", Random(seed)), Writer("b", Random(-seed))]
+    await asyncio.gather(*(writer.write(APPENDS) for writer in writers))
+
+    await judge(net, writers)
+
+
+def test_histories_see_every_fault_of_every_request(seen: Seen) -> None:
+    if FIRST_SEED or HISTORIES < DEFAULT_HISTORIES:
+        pytest.skip("only all of the default histories are planned")
+
+    assert not [cell for cell in PLANNED if not seen[cell]]
+
+
+async def judge(net: SimKafkaNet, writers: list[Writer]) -> None:
+    """What was told is in the log once and where it was said; what was told to be lost never is."""
+    net.chance = {}
+    await asyncio.sleep(2 * max(HOLDS_S))  # what is late arrives
+    last = Writer("last", Random(0))
+    await last.write(1)
+    end = await last.log.fence()
+    found = [record async for batch in last.log.read(0, end) for record in batch]
+    places = {record.key.decode(): record.offset for record in found}
+    assert len(places) == len(found)
+    told = {key: offset for writer in [*writers, last] for key, offset in writer.at.items()}
+    unknown = set().union(*(writer.unknown for writer in writers))
+    assert told.items() <= places.items()
+    assert places.keys() <= told.keys() | unknown
+    for writer in [*writers, last]:
+        await writer.close()

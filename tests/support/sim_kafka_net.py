@@ -1,0 +1,220 @@
+"""
+The simulated cluster's network: aiokafka's own frames over a transport in memory, with faults.
+
+`SimKafkaNet.listen` makes a virtual time loop connect to it; nothing leaves the process.
+"""
+
+import asyncio
+import struct
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from io import BytesIO
+from random import Random
+from typing import Any
+
+from aiokafka.protocol.api import RequestHeader_v1, RequestStruct
+
+from tests.support.sim_kafka import OFFSET_OUT_OF_RANGE, SimKafka
+from tests.support.virtual_time import VirtualTimeLoop
+
+HOST = "simulated"
+PORTS = (9001, 9002)
+BOOTSTRAP_SERVERS = f"{HOST}:{PORTS[0]}"
+LATEST, EARLIEST = -1, -2
+NO_OFFSET = -1
+NOT_COORDINATOR = 16
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, API_VERSIONS = 0, 1, 2, 3, 10, 18
+INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN = 22, 24, 26
+VERSIONS = {
+    PRODUCE: 3,
+    FETCH: 4,
+    LIST_OFFSETS: 2,
+    METADATA: 4,
+    FIND_COORDINATOR: 1,
+    API_VERSIONS: 0,
+    INIT_PRODUCER_ID: 0,
+    ADD_PARTITIONS_TO_TXN: 0,
+    END_TXN: 0,
+}
+STRUCTS = {(kind.API_KEY, kind.API_VERSION): kind for kind in RequestStruct.__subclasses__()}
+OF_COORDINATOR = (INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN)
+
+FAULTS = ("lose_request", "lose_answer", "hold_request", "hold_answer", "refuse", "move")
+HOLDS_S = (0.05, 1.0, 12.0, 40.0)
+"""How long something is late: within a request's timeout (8 s), beyond it, beyond a transaction's (30 s)."""
+REFUSALS = {
+    PRODUCE: (6, 19),  # NOT_LEADER, NOT_ENOUGH_REPLICAS
+    INIT_PRODUCER_ID: (14, 15),  # COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE
+    ADD_PARTITIONS_TO_TXN: (14, 15),
+    END_TXN: (14, 15),
+}
+
+
+class SimTransport(asyncio.Transport):
+    """The client's end of a connection; requests are answered one after the other, as brokers do."""
+
+    def __init__(self, protocol: asyncio.Protocol, handle: Callable[["SimTransport", bytes], Any]) -> None:
+        super().__init__()
+        self._protocol = protocol
+        self._received = bytearray()
+        self._frames: asyncio.Queue[bytes] = asyncio.Queue()
+        self._is_closing = False
+        self._handle = handle
+        self.work = asyncio.ensure_future(self._serve())
+
+    def write(self, data: Any) -> None:
+        self._received += data
+        while len(self._received) >= 4:
+            size = 4 + int.from_bytes(self._received[:4], "big")
+            if len(self._received) < size:
+                break
+            self._frames.put_nowait(bytes(self._received[4:size]))
+            del self._received[:size]
+
+    def answer(self, frame: bytes) -> None:
+        """Send a frame to the client, if it is still there."""
+        if not self._is_closing:
+            self._protocol.data_received(struct.pack(">i", len(frame)) + frame)
+
+    def close(self) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    async def _serve(self) -> None:
+        while True:
+            await self._handle(self, await self._frames.get())
+
+
+class SimKafkaNet:
+    """Two nodes of a simulated cluster; `chance` of a fault at each request of a transaction."""
+
+    def __init__(self, kafka: SimKafka, dice: Random) -> None:
+        self.kafka = kafka
+        self.chance: dict[str, float] = {}
+        self.seen: Counter[tuple[str, int]] = Counter()
+        self._dice = dice
+        self._transports: list[SimTransport] = []
+
+    def listen(self, loop: VirtualTimeLoop) -> None:
+        """Have the loop connect to the nodes."""
+        for node, port in enumerate(PORTS):
+            loop.listeners[HOST, port] = partial(self._accept, node)
+
+    async def close(self) -> None:
+        """End every connection, and what is still late on it."""
+        for transport in self._transports:
+            transport.work.cancel()
+        await asyncio.gather(*(transport.work for transport in self._transports), return_exceptions=True)
+
+    def _accept(self, node: int, protocol: asyncio.Protocol) -> SimTransport:
+        async def handle(transport: SimTransport, frame: bytes) -> None:
+            await self._handle(transport, node, frame)
+
+        transport = SimTransport(protocol, handle)
+        self._transports.append(transport)
+        return transport
+
+    async def _handle(self, transport: SimTransport, node: int, frame: bytes) -> None:
+        buffer = BytesIO(frame)
+        header: Any = RequestHeader_v1.SCHEMA.decode(buffer)
+        api, version, correlation_id, _ = header
+        kind = STRUCTS[api, version]
+        request: Any = kind.decode(buffer)
+        await asyncio.sleep(0)
+        fault = self._fault_of(api)
+        if fault == "lose_request":
+            return transport.close()
+        if fault == "move":
+            self.kafka.coordinator = 1 - self.kafka.coordinator
+        if fault == "hold_request":
+            await asyncio.sleep(self._dice.choice(HOLDS_S))
+        self.kafka.settle()
+        fields = self._refused(api, request) if fault == "refuse" else await self._answer(api, node, request)
+        if fault == "lose_answer":
+            return transport.close()
+        if fault == "hold_answer":
+            await asyncio.sleep(self._dice.choice(HOLDS_S))
+        transport.answer(struct.pack(">i", correlation_id) + kind.RESPONSE_TYPE(*fields).encode())
+        return None
+
+    def _fault_of(self, api: int) -> str | None:
+        """Draw what happens to a request; those outside of transactions are left alone."""
+        if api not in REFUSALS:
+            return None
+        for fault in FAULTS:
+            if self._dice.random() < self.chance.get(fault, 0.0):
+                self.seen[fault, api] += 1
+                return fault
+        return None
+
+    def _refused(self, api: int, request: Any) -> tuple[Any, ...]:
+        return self._coded(api, request, self._dice.choice(REFUSALS[api]))
+
+    def _coded(self, api: int, request: Any, code: int) -> tuple[Any, ...]:
+        """Return the answer of an API that says nothing but an error code."""
+        if api == INIT_PRODUCER_ID:
+            return 0, code, -1, -1
+        if api == END_TXN:
+            return 0, code
+        if api == ADD_PARTITIONS_TO_TXN:
+            return 0, [(topic, [(n, code) for n in partitions]) for topic, partitions in request.topics]
+        return [(topic, [(n, code, -1, -1) for n, _ in batches]) for topic, batches in request.topics], 0
+
+    async def _answer(self, api: int, node: int, request: Any) -> tuple[Any, ...]:
+        if api in OF_COORDINATOR and node != self.kafka.coordinator:
+            return self._coded(api, request, NOT_COORDINATOR)
+        if api == FETCH:
+            return await self._fetch(request)
+        answer = {
+            API_VERSIONS: self._versions,
+            METADATA: self._metadata,
+            FIND_COORDINATOR: self._coordinator,
+            LIST_OFFSETS: self._offsets,
+        }.get(api)
+        return self._answer_producer(api, request) if answer is None else answer(request)
+
+    def _answer_producer(self, api: int, request: Any) -> tuple[Any, ...]:
+        kafka, name = self.kafka, request.transactional_id
+        if api == INIT_PRODUCER_ID:
+            return 0, *kafka.init_producer_id(name, request.transaction_timeout_ms)
+        if api == PRODUCE:
+            ((topic, ((partition, raw),)),) = request.topics
+            return [(topic, [(partition, *kafka.produce(name, partition, raw), -1)])], 0
+        owner = request.producer_id, request.producer_epoch
+        if api == END_TXN:
+            return 0, kafka.end_transaction(name, *owner, is_commit=request.transaction_result)
+        ((_, partitions),) = request.topics
+        return self._coded(api, request, kafka.add_partitions(name, *owner, partitions))
+
+    def _versions(self, _request: Any) -> tuple[Any, ...]:
+        return 0, [(key, version, version) for key, version in VERSIONS.items()]
+
+    def _coordinator(self, _request: Any) -> tuple[Any, ...]:
+        coordinator = self.kafka.coordinator
+        return 0, 0, "", coordinator, HOST, PORTS[coordinator]
+
+    def _metadata(self, _request: Any) -> tuple[Any, ...]:
+        brokers = [(node, HOST, port, None) for node, port in enumerate(PORTS)]
+        partitions = [(0, n, 0, [0, 1], [0, 1]) for n in range(len(self.kafka.partitions))]
+        return 0, brokers, "sim", 0, [(0, self.kafka.topic, False, partitions)]
+
+    def _offsets(self, request: Any) -> tuple[Any, ...]:
+        ((topic, ((number, timestamp),)),) = request.topics
+        partition = self.kafka.partitions[number]
+        found = {LATEST: partition.last_stable_offset, EARLIEST: 0}.get(timestamp, NO_OFFSET)
+        return 0, [(topic, [(number, 0, -1, found)])]
+
+    async def _fetch(self, request: Any) -> tuple[Any, ...]:
+        ((topic, ((number, start, _),)),) = request.topics
+        partition = self.kafka.partitions[number]
+        raw = b"".join(partition.read(start))
+        if not raw:
+            await asyncio.sleep(request.max_wait_time / 1000)
+        code = OFFSET_OUT_OF_RANGE if start > partition.end else 0
+        return 0, [(topic, [(number, code, partition.end, partition.last_stable_offset, [], raw)])]
