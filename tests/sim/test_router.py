@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from dedupe.clock import Deadline
 from dedupe.errors import (
     DeadlineExceededError,
     DiskFullError,
@@ -16,48 +15,18 @@ from dedupe.errors import (
     LaneSaturatedError,
     OutcomeUnknownError,
 )
-from dedupe.identity import fingerprint_of
-from dedupe.lane import LaneState, Outcome, QueueLimits
+from dedupe.lane import LaneState, QueueLimits
 from dedupe.lane.queue import LaneQueue
-from dedupe.router import Router
 from dedupe.types import Event, NewRecord
-from tests.sim.world import CLEAN, FOREVER_S, QUARANTINE, World
+from tests.sim.test_answers import booted, one_of_each_partition, submitted
+from tests.sim.world import CLEAN, LIMITS, QUARANTINE, World
 
-BATCH = 7  # events of the world's lanes
+BATCH = LIMITS.batch_events_max
 
 
 def events_of(world: World, partition: int, count: int) -> list[Event]:
     found = (event for event in map(world.event, map(str, range(10 * count))) if event.partition == partition)
     return [next(found) for _ in range(count)]
-
-
-def one_of_each_partition(world: World) -> list[Event]:
-    return [events_of(world, partition, 1)[0] for partition in range(CLEAN.partitions)]
-
-
-def bad_event(router: Router) -> Event:
-    content = b'"no object"'
-    return router.quarantine.event(
-        source="sim",
-        message_id="",
-        fingerprint=fingerprint_of(content),
-        content=content,
-        reason="not_an_object",
-    )
-
-
-def submitted(
-    world: World,
-    router: Router,
-    events: Sequence[Event],
-    rejected: Sequence[Event] = (),
-    *,
-    timeout_s: float = FOREVER_S,
-) -> "asyncio.Task[list[Outcome]]":
-    deadline = Deadline(world.clock, timeout_s)
-    return asyncio.ensure_future(
-        router.submit(events, rejected, received_ms=world.clock.now_ms(), deadline=deadline)
-    )
 
 
 def records_in(world: World) -> int:
@@ -66,36 +35,21 @@ def records_in(world: World) -> int:
 
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["first", "second", "quarantine"])
 async def test_request_is_refused_whole_if_any_of_its_lanes_has_no_room(number: int) -> None:
-    world = World()
-    router = await world.start()
+    world, router = await booted()
     router.all_lanes[number].queue = LaneQueue(QueueLimits(queue_events_max=0))
 
     with pytest.raises(LaneSaturatedError):
-        await submitted(world, router, one_of_each_partition(world), [bad_event(router)])
+        await submitted(world, router, one_of_each_partition(world), [world.rejected("bad")])
 
     while any(lane.queue.events for lane in router.all_lanes):
         await asyncio.sleep(0)
+    assert router.totals.refused == 3
     await world.crash()
     assert records_in(world) == 0
 
 
-async def test_lane_that_ends_between_two_batches_leaves_the_outcome_of_its_request_unknown() -> None:
-    world = World()
-    router = await world.start()
-    request = submitted(world, router, events_of(world, 0, 2 * BATCH))
-    while not router.lanes[0].metrics.commits:
-        await asyncio.sleep(0)
-    world.end_lane(0)
-
-    with pytest.raises(OutcomeUnknownError):
-        await request
-
-    assert records_in(world) == BATCH
-
-
 async def test_requests_that_wait_for_a_lane_are_answered_as_soon_as_it_fails() -> None:
-    world = World()
-    router = await world.start()
+    world, router = await booted()
     lane = router.lanes[0]
     events = events_of(world, 0, BATCH + 1)
     begun, waiting = submitted(world, router, events[:BATCH]), submitted(world, router, events[BATCH:])
@@ -113,8 +67,7 @@ async def test_requests_that_wait_for_a_lane_are_answered_as_soon_as_it_fails() 
 
 
 async def test_request_without_a_verdict_in_time_is_not_called_untaken() -> None:
-    world = World()
-    router = await world.start()
+    world, router = await booted()
     lane = router.lanes[0]
     may_append = asyncio.Event()
     append = lane._log.append
@@ -137,8 +90,7 @@ async def test_request_without_a_verdict_in_time_is_not_called_untaken() -> None
 
 
 async def test_request_with_a_bad_event_is_answered_once_that_is_kept_apart() -> None:
-    world = World()
-    router = await world.start()
+    world, router = await booted()
     (quarantine_lane,) = router.quarantine_lanes
     may_append = asyncio.Event()
     append = quarantine_lane._log.append
@@ -148,7 +100,7 @@ async def test_request_with_a_bad_event_is_answered_once_that_is_kept_apart() ->
         return await append(records)
 
     quarantine_lane._log.append = append_late  # type: ignore[method-assign]
-    request = submitted(world, router, events_of(world, 0, 1), [bad_event(router)])
+    request = submitted(world, router, events_of(world, 0, 1), [world.rejected("bad")])
     while not router.lanes[0].metrics.commits:
         await asyncio.sleep(0)
     for _ in range(20):
@@ -161,8 +113,7 @@ async def test_request_with_a_bad_event_is_answered_once_that_is_kept_apart() ->
 
 
 async def test_full_disk_refuses_requests_before_any_effect() -> None:
-    world = World()
-    router = await world.start()
+    world, router = await booted()
     router.has_disk_room = False
 
     with pytest.raises(DiskFullError):
@@ -172,8 +123,7 @@ async def test_full_disk_refuses_requests_before_any_effect() -> None:
 
 
 async def test_lanes_that_are_told_to_stop_finish_what_they_have_and_take_nothing_more() -> None:
-    world = World()
-    router = await world.start()
+    world, router = await booted()
     request = submitted(world, router, events_of(world, 0, 3 * BATCH))
     await asyncio.sleep(0)
     router.drain()
