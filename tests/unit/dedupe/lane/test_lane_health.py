@@ -5,16 +5,27 @@ from random import Random
 from dedupe.errors import FencedError, RetriableError
 from dedupe.lane.context import LaneTimes
 from dedupe.lane.health import LaneHealth
-from tests.sim.world import ManualClock
 
 TIMES = LaneTimes(fenced_again_s=60.0, transaction_timeout_s=30.0)
+
+
+class StandingClock:
+    """Stands still unless a test moves it."""
+
+    ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
 
 
 class Served:
     """A lane's health, and what befalls the lane."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
+        self.clock = StandingClock()
         self.health = LaneHealth(self.clock, TIMES, Random(0))
 
     def fail(self, err: Exception, *, after_s: float, append_s: float | None = 0.1) -> float:
