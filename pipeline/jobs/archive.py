@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
+from pipeline.errors import UsageError
 from pipeline.runtime import IcebergTable, StreamPlan, create_session, default_checkpoint, options
 from pipeline.sinks import Storing, lake_sink, run_stored
-from pipeline.sources import LakeSource, origin_of
+from pipeline.sources import LakeSource, absolute, is_named, origin_of
 from pipeline.transforms import archived
 
 
@@ -21,7 +22,7 @@ class LakeFormat(StrEnum):
 
 def archive(
     source: options.SourceOption,
-    out: Annotated[str, typer.Option("--out", metavar="PATH", help="folder of the archive")],
+    out: Annotated[str, typer.Option("--out", metavar="PATH", help="folder of the archive, or table:NAME")],
     lake_format: Annotated[LakeFormat, typer.Option("--format", help="how it is stored")] = LakeFormat.DELTA,
     checkpoint: options.CheckpointOption = None,
     recover: options.RecoverOption = False,
@@ -38,8 +39,10 @@ def archive(
 
     May be killed and started again at any time: the archive itself knows what it holds.
     """
-    lake = LakeSource(lake_format.value, out)
-    settings = IcebergTable(out).conf if lake_format is LakeFormat.ICEBERG else {}
+    lake = LakeSource(lake_format.value, absolute(out))
+    settings = IcebergTable(lake.path).conf if lake_format is LakeFormat.ICEBERG else {}
+    if is_named(lake.path) and (lake_format is not LakeFormat.ICEBERG or checkpoint is None):
+        raise UsageError(f"{out} is a table's name: it needs --format iceberg and a --checkpoint")
     origin = origin_of(source)
     spark = create_session(
         "archive",
@@ -47,7 +50,7 @@ def archive(
         conf=settings | dict(conf or []),
         formats=source.formats | lake.formats,
     )
-    checkpoint = checkpoint or default_checkpoint(out, f"archive-{lake.format}", origin.id)
+    checkpoint = checkpoint or default_checkpoint(lake.path, f"archive-{lake.format}", origin.id)
     plan = StreamPlan("archive", source, checkpoint, once, interval, metrics_port)
     storing = Storing(lake_sink(lake), archived, recovers=recover, accepts_loss=accept_loss)
     rows = run_stored(spark, plan, origin, storing, offsets_per_batch=batch_offsets)

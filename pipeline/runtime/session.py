@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from pipeline.errors import UsageError
-from pipeline.sources import GatewayLogSource
+from pipeline.sources import NAMED, GatewayLogSource, is_named, quoted
 
 JARS_VARIABLE = "PIPELINE_JARS_DIR"
 JARS_DIR = Path(__file__).resolve().parents[2] / "build" / "spark" / "jars"
@@ -95,23 +95,33 @@ def create_session(
 
 @dataclass(frozen=True)
 class IcebergTable:
-    """A table by its name in a catalog of the folder that holds it, for what Iceberg does only by name."""
+    """
+    A table by its name in a catalog, for what Iceberg does only by name.
+
+    One that is told by its path gets a catalog of the folder that holds it; one of the user's own
+    catalog is told as table:CATALOG.SPACE.NAME, and Spark's settings say where that is.
+    """
 
     path: str
 
     @property
     def catalog(self) -> str:
+        if is_named(self.path):
+            return self.path.removeprefix(NAMED).partition(".")[0]
         # A session keeps what it first knew of a catalog, so each folder has a name of its own.
         return f"archive_{zlib.crc32(self._folder.encode()):08x}"
 
     @property
     def name(self) -> str:
-        return self.path.rstrip("/").rpartition("/")[2]
+        """What the catalog calls it, as SQL writes that."""
+        if is_named(self.path):
+            return quoted(self.path.partition(".")[2])
+        return f"`{self.path.rstrip('/').rpartition('/')[2]}`"
 
     @property
     def sql_name(self) -> str:
         """Catalog and name as SQL writes them."""
-        return f"{self.catalog}.`{self.name}`"
+        return f"`{self.catalog}`.{self.name}"
 
     def __str__(self) -> str:
         return self.path
@@ -119,11 +129,13 @@ class IcebergTable:
     @property
     def conf(self) -> dict[str, str]:
         """What the session must be told."""
+        if is_named(self.path):
+            return {}
         prefix = f"spark.sql.catalog.{self.catalog}"
         return {
             prefix: "org.apache.iceberg.spark.SparkCatalog",
             f"{prefix}.type": "hadoop",
-            # The archive job writes by path, behind this catalog's back.
+            # Other processes write, too.
             f"{prefix}.cache-enabled": "false",
             f"{prefix}.warehouse": self._folder,
         }

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from pipeline.errors import PipelineError
 from pipeline.runtime import IcebergTable, refuse_foreign
 from pipeline.sinks.ledger import Ledger
+from pipeline.sources import is_named
 
 PROPERTY, WRITER = "gateway-ledger", "gateway-writer"
 COMPACTION = "compact"
@@ -38,7 +39,8 @@ class IcebergLake:
 
     def ledger(self, spark: SparkSession) -> Ledger | None:
         """See Sink. Creates the table if it is not there."""
-        refuse_foreign(spark, self.table.path, frozenset({"data", "metadata"}))
+        if not is_named(self.table.path):
+            refuse_foreign(spark, self.table.path, frozenset({"data", "metadata"}))
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in self.schema)
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self.table.sql_name} ({columns}) "
@@ -70,7 +72,7 @@ class IcebergLake:
         ledger = self.ledger(spark)
         if ledger is None:
             raise PipelineError(f"there is nothing in {self.table}")
-        call, table = f"CALL {self.table.catalog}.system", f"table => '`{self.table.name}`'"
+        call, table = f"CALL `{self.table.catalog}`.system", f"table => '{self.table.name}'"
         spark.sql(
             f"{call}.rewrite_data_files({table}, where => 'dt < \"{before}\"', "
             "options => map('min-input-files', '2'))"

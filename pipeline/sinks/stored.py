@@ -123,6 +123,10 @@ class Stored:
         """Store what the sink does not hold of a batch."""
         spark = rows.sparkSession
         ends = self._checkpoint.planned_end(spark, batch_id)
+        if self._origin.has_offsets and not ends:
+            raise PipelineError(
+                f"the checkpoint {self._checkpoint.path} does not say where batch {batch_id} ends"
+            )
         batch = Batch(self._checkpoint.query(spark) or "", batch_id) if self._by_batch else None
         ledger = successor(self._ledger, self._origin, ends, job=self._job, batch=batch)
         if ledger is not None:

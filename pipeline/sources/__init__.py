@@ -4,13 +4,17 @@ from pipeline.sources.embedded_log import GatewayLogSource, read_partitions
 from pipeline.sources.kafka import Standing, standings
 from pipeline.sources.origin import Origin, origin_of
 from pipeline.sources.records import (
+    NAMED,
     KafkaSource,
     LakeSource,
     LogSource,
     Offsets,
     Source,
     Span,
+    absolute,
+    is_named,
     parse_source,
+    quoted,
     read_lake,
     read_records,
     stream_records,
@@ -18,6 +22,7 @@ from pipeline.sources.records import (
 )
 
 __all__ = [
+    "NAMED",
     "GatewayLogSource",
     "KafkaSource",
     "LakeSource",
@@ -27,8 +32,11 @@ __all__ = [
     "Source",
     "Span",
     "Standing",
+    "absolute",
+    "is_named",
     "origin_of",
     "parse_source",
+    "quoted",
     "read_lake",
     "read_partitions",
     "read_records",

@@ -4,9 +4,12 @@ Sources: where records are read from, and which of them. Every source yields sch
     kafka://host:port[,host:port]/topic    committed records only, always
     log://DATA_DIR[?topic=events]          the embedded log of a gateway on this machine
     parquet://PATH                         an archive; delta://PATH and iceberg://PATH too
+    iceberg://table:CATALOG.SPACE.NAME     one of a catalog that Spark's settings name
 """
 
 import json
+import os
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -32,6 +35,7 @@ KAFKA_OPTIONS = {
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
     "kafka.max.partition.fetch.bytes": str(16 * 1024 * 1024),
 }
+NAMED = "table:"
 EARLIEST, LATEST = -2, -1  # the connector's words in offset maps
 
 Offsets: TypeAlias = dict[int, int]
@@ -115,11 +119,30 @@ def parse_source(text: str) -> Source:
             folder = str(Path(path).absolute())
             return LogSource(folder, parse_qs(query).get("topic", ["events"])[0])
         if scheme in ("parquet", "delta", "iceberg"):
-            return LakeSource(scheme, rest)
+            return LakeSource(scheme, absolute(rest))
     raise UsageError(
         f"{text!r} is no source: use kafka://host:port/topic, log://DATA_DIR, parquet://PATH, "
         "delta://PATH or iceberg://PATH"
     )
+
+
+def is_named(path: str) -> bool:
+    """Whether this is no path, but a table that a catalog knows by name."""
+    return path.startswith(NAMED)
+
+
+def quoted(path: str) -> str:
+    """Return a named table as SQL writes it."""
+    return ".".join(f"`{part}`" for part in path.removeprefix(NAMED).split("."))
+
+
+def absolute(path: str) -> str:
+    """
+    Return a path as tables want it: one without a scheme is a local one, seen from here.
+
+    Tables remember where their files are, and Iceberg takes a bare word for a table of a catalog.
+    """
+    return path if is_named(path) or re.match(r"[a-z][a-z0-9+.-]*:/", path) else os.path.abspath(path)
 
 
 def read_records(spark: SparkSession, source: Source, span: Span) -> DataFrame:
@@ -172,7 +195,9 @@ def stream_records(
             files = spark.readStream.schema(ARCHIVE).option("maxFilesPerTrigger", 16)
             records = files.parquet(source.path).transform(from_archive)
         case LakeSource():
-            records = spark.readStream.format(source.format).load(source.path).transform(from_archive)
+            reader = spark.readStream.format(source.format)
+            stored = reader.table(quoted(source.path)) if is_named(source.path) else reader.load(source.path)
+            records = stored.transform(from_archive)
         case _:
             raise UsageError(f"{source} is no source")
     return records.transform(within, span)
@@ -180,6 +205,8 @@ def stream_records(
 
 def read_lake(spark: SparkSession, source: LakeSource) -> DataFrame:
     """Return an archive as it is stored, in schema.ARCHIVE."""
+    if is_named(source.path):
+        return spark.read.table(quoted(source.path))
     reader = spark.read.format(source.format)
     return (reader.schema(ARCHIVE) if source.format == "parquet" else reader).load(source.path)
 

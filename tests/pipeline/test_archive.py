@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import httpx
+import pyarrow.dataset
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,13 +19,14 @@ from tests.support.kafka import create_topic, delete_topics
 from tests.support.processes import HOST, free_port
 from tests.support.records import RecordMaker, fill_topic, open_transaction
 
+FORMATS = ["delta", "iceberg", "parquet"]
 PARTITIONS = 2
 KEPT = {"retention.ms": "-1"}
 KILLS = 3
 SEED = 5
 
 
-@pytest.mark.parametrize("lake_format", ["parquet", "delta", "iceberg"])
+@pytest.mark.parametrize("lake_format", FORMATS)
 async def test_archive_holds_what_is_committed_and_only_that(
     lake_format: str,
     job: JobRunner,
@@ -60,8 +62,9 @@ async def test_archive_holds_what_is_committed_and_only_that(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lake_format", FORMATS)
 async def test_archive_is_exact_after_kills(
-    spark: SparkSession, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+    lake_format: str, spark: SparkSession, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name = await topic("killed", partitions=PARTITIONS, configs=KEPT)
     maker = RecordMaker(PARTITIONS)
@@ -70,13 +73,15 @@ async def test_archive_is_exact_after_kills(
     source, out = f"kafka://{kafka_bootstrap}/{name}", tmp_path / "events"
 
     command: list[object] = ["archive", "--source", source, "--out", out, "--once", "--batch-offsets", 1000]
-    run_through_kills(tmp_path, command, kills=KILLS, seed=SEED)
+    run_through_kills(tmp_path, [*command, "--format", lake_format], kills=KILLS, seed=SEED)
 
-    stored = read_lake(spark, LakeSource("parquet", str(out)))
+    stored = read_lake(spark, LakeSource(lake_format, str(out)))
     sequences = stored.select("partition", F.conv(F.hex(F.substring("gw", 27, 8)), 16, 10).alias("seq"))
     assert totals(sequences) == {
         lane: (len(records), len(records), sum(range(len(records)))) for lane, records in lanes.items()
     }
+    if lake_format == "parquet":
+        assert pyarrow.dataset.dataset(out, format="parquet").count_rows() == 20_000
 
 
 @pytest.mark.slow
@@ -102,7 +107,7 @@ async def test_terminated_job_finishes_its_batch_and_goes_on_later(
     assert 'pipeline_rows_total{job="archive"} 1000.0' in metrics
     assert 'pipeline_lag_offsets{job="archive"} 0.0' in metrics
     assert (done.exit_code, done.stdout.split()[0]) == (0, "100"), done
-    assert read_lake(spark, LakeSource("parquet", str(out))).count() == 1100
+    assert read_lake(spark, LakeSource("delta", str(out))).count() == 1100
 
 
 async def test_topic_made_anew_under_its_name_is_another_source(

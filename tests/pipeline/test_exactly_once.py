@@ -13,8 +13,13 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.schema import SESSIONS
-from pipeline.sources import LakeSource, read_lake
+from pipeline.errors import PipelineError
+from pipeline.runtime import Checkpoint
+from pipeline.schema import RECORD, SESSIONS
+from pipeline.sinks import ParquetFolder, Storing
+from pipeline.sinks.stored import Stored
+from pipeline.sources import LakeSource, Origin, read_lake
+from pipeline.transforms import archived
 from tests.pipeline.conftest import JobRunner
 from tests.support.logs import append_to_log, trim_log
 from tests.support.postgres import Postgres
@@ -173,6 +178,28 @@ def test_retention_that_overtook_a_job_is_said_and_accepted_on_demand(
     assert archive(lake_format) == ""
 
 
+def test_table_of_the_user_s_own_catalog_is_named(
+    log: Log, job: JobRunner, spark: SparkSession, tmp_path: Path
+) -> None:
+    catalog = "spark.sql.catalog.lakehouse"
+    conf = ["--conf", f"{catalog}=org.apache.iceberg.spark.SparkCatalog", "--conf", f"{catalog}.type=hadoop"]
+    conf += ["--conf", f"{catalog}.warehouse={tmp_path}/warehouse"]
+    name = "table:lakehouse.web.clean-events"
+    command: list[object] = ["archive", "--source", f"log://{log.data}", "--out", name, "--once", *conf]
+    command += ["--format", "iceberg", "--checkpoint", tmp_path / "checkpoint"]
+
+    done = [job(*command)]
+    log.grow(10)
+    done.append(job(*command))
+    done.append(job("compact", "--source", f"iceberg://{name}", *conf))
+    shutil.rmtree(tmp_path / "checkpoint")
+    done.append(job(*command))
+    done.append(job("audit", "--source", f"iceberg://{name}", *conf))
+
+    assert [d.exit_code for d in done] == [0] * 5, done
+    assert spark.table("lakehouse.web.`clean-events`").count() == log.made
+
+
 def test_counts_outlive_their_checkpoint(log: Log, job: JobRunner, postgres: str, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     command: list[object] = ["minute_counts", "--source", f"log://{log.data}", "--to", postgres, "--once"]
@@ -221,6 +248,15 @@ def test_sessions_without_the_checkpoint_that_knows_their_state_are_refused(
     assert "name another output to begin anew" in restored.stderr
     assert "whose state this job needs" in lost.stderr
     assert spark.read.schema(SESSIONS).parquet(str(out)).count() == stored
+
+
+def test_batch_whose_offsets_are_unknown_is_not_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+    origin = Origin("log:1/events", "events", 1, {0: 0})
+    storing = Storing(ParquetFolder(str(tmp_path / "out")), archived)
+    stored = Stored("archive", Checkpoint(str(tmp_path / "none")), origin, storing, False, None)
+
+    with pytest.raises(PipelineError, match="does not say where batch 7 ends"):
+        stored(spark.createDataFrame([], RECORD), 7)
 
 
 def lane_of(number: int) -> int:

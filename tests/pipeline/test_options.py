@@ -27,6 +27,9 @@ HERE = Path.cwd()
         (parse_source, "kafka://a:1,b:2/events", KafkaSource("a:1,b:2", "events")),
         (parse_source, "log:///data", LogSource("/data", "events")),
         (parse_source, "log://data?topic=other", LogSource(str(HERE / "data"), "other")),
+        (parse_source, "delta://lake/events", LakeSource("delta", str(HERE / "lake/events"))),
+        (parse_source, "iceberg://events", LakeSource("iceberg", str(HERE / "events"))),
+        (parse_source, "delta://file:/lake", LakeSource("delta", "file:/lake")),
         (parse_source, "parquet://s3a://lake/events", LakeSource("parquet", "s3a://lake/events")),
     ],
 )

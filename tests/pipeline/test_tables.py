@@ -1,0 +1,86 @@
+"""Claim: a table's ledger is found whatever else is committed, and a second writer is told from the first."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.errors import PipelineError
+from pipeline.runtime import IcebergTable
+from pipeline.schema import ARCHIVE, RECORD
+from pipeline.sinks import FOLDERS, DeltaTable, IcebergLake, Ledger
+from pipeline.transforms import archived
+
+
+def ledger_of(commit: int) -> Ledger:
+    return Ledger("archive", commit, "log:1/events", 1, {0: (0, commit)}, {0: (commit - 1, commit)})
+
+
+@pytest.fixture
+def row(spark: SparkSession) -> DataFrame:
+    """Return a batch of one record."""
+    record = [("events", 0, 0, None, b"id", b"{}", "web", None)]
+    return spark.createDataFrame(record, RECORD).transform(archived)
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> DeltaTable:
+    return DeltaTable(str(tmp_path / "delta-1.x"), FOLDERS)
+
+
+@pytest.fixture(params=["my-events", "events.v1", "événements"])
+def iceberg(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> IcebergLake:
+    table = IcebergTable(str(tmp_path / request.param))
+    for name, value in table.conf.items():
+        spark.conf.set(name, value)
+    return IcebergLake(table, ARCHIVE, FOLDERS)
+
+
+def test_second_writer_of_a_delta_table_is_refused(
+    spark: SparkSession, delta: DeltaTable, row: DataFrame
+) -> None:
+    for commit in (1, 2):
+        delta.store(row, ledger_of(commit))
+
+    for commit in (1, 2):
+        with pytest.raises(PipelineError, match="another job writes"):
+            DeltaTable(delta.path, FOLDERS).store(row, replace(ledger_of(commit), partitions=9))
+
+    assert delta.ledger(spark) == ledger_of(2)
+    assert spark.read.format("delta").load(delta.path).count() == 2
+
+
+def test_ledger_of_a_delta_table_outlives_what_others_commit(
+    spark: SparkSession, delta: DeltaTable, row: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.sinks.delta.HISTORY_READ", 2)
+    delta.store(row, ledger_of(1))
+    for number in range(2):
+        spark.sql(f"ALTER TABLE {delta.name} SET TBLPROPERTIES ('note' = '{number}')")
+    assert delta.ledger(spark) == ledger_of(1)
+
+    delta.compact(spark, before="9999-01-01", keep=timedelta(0))
+    assert delta.ledger(spark) == ledger_of(1)
+
+
+def test_delta_table_of_others_is_refused(spark: SparkSession, delta: DeltaTable, row: DataFrame) -> None:
+    row.write.format("delta").save(delta.path)
+    with pytest.raises(PipelineError, match="has no ledger of this job"):
+        delta.ledger(spark)
+
+
+def test_iceberg_table_keeps_its_ledger_under_any_name(
+    spark: SparkSession, iceberg: IcebergLake, row: DataFrame
+) -> None:
+    assert iceberg.ledger(spark) is None
+    for commit in range(1, 4):
+        iceberg.store(row, ledger_of(commit))
+    iceberg.compact(spark, before="9999-01-01", keep=timedelta(0))
+    iceberg.store(row, ledger_of(4))
+
+    assert iceberg.ledger(spark) == ledger_of(4)
+    assert spark.table(iceberg.table.sql_name).count() == 4
+    with pytest.raises(PipelineError, match="another job writes"):
+        IcebergLake(iceberg.table, ARCHIVE, FOLDERS).store(row, ledger_of(4))
