@@ -62,6 +62,7 @@ async def test_archive_holds_what_is_committed_and_only_that(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("lake_format", FORMATS)
 async def test_archive_is_exact_after_kills(
     lake_format: str, spark: SparkSession, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
@@ -72,7 +73,7 @@ async def test_archive_is_exact_after_kills(
     await fill_topic(kafka_bootstrap, name, lanes)
     source, out = f"kafka://{kafka_bootstrap}/{name}", tmp_path / "events"
 
-    command: list[object] = ["archive", "--source", source, "--out", out, "--once", "--batch-offsets", 1000]
+    command: list[object] = ["archive", "--source", source, "--out", out, "--once", "--batch-offsets", 2500]
     run_through_kills(tmp_path, [*command, "--format", lake_format], kills=KILLS, seed=SEED)
 
     stored = read_lake(spark, LakeSource(lake_format, str(out)))
