@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.errors import PipelineError
 from pipeline.runtime import Checkpoint, StreamPlan, run_stream
 from pipeline.sinks.ledger import Batch, Ledger, Refusal, Way, refusal, starting, successor
-from pipeline.sources import Origin, Span, stream_records, within
+from pipeline.sources import Offsets, Origin, Span, stream_records, within
 
 Compute = Callable[[DataFrame], DataFrame]
 
@@ -117,7 +117,7 @@ class Stored:
         self._job, self._checkpoint, self._origin, self._by_batch = job, checkpoint, origin, by_batch
         self._sink, self._compute, self._keeps_state = storing.sink, storing.compute, storing.keeps_state
         self._ledger = ledger
-        self._is_first = True
+        self._read_to: Offsets = {}
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Store what the sink does not hold of a batch."""
@@ -130,9 +130,14 @@ class Stored:
         batch = Batch(self._checkpoint.query(spark) or "", batch_id) if self._by_batch else None
         ledger = successor(self._ledger, self._origin, ends, job=self._job, batch=batch)
         if ledger is not None:
-            if self._is_first and not self._by_batch:
-                # Only then may the sink be ahead of its checkpoint.
-                rows = within(rows, Span(from_offsets=starting(self._ledger, self._origin)))
+            if not self._by_batch:
+                rows = self._lacking(rows)
             self._sink.store(rows if self._keeps_state else self._compute(rows), ledger)
             self._ledger = ledger
-        self._is_first = False
+        self._read_to = ends
+
+    def _lacking(self, rows: DataFrame) -> DataFrame:
+        """Leave out what the sink holds: after a start it may be ahead for a while, partition by partition."""
+        begins = starting(self._ledger, self._origin)
+        ahead = {p: begin for p, begin in begins.items() if begin != self._read_to.get(p)}
+        return within(rows, Span(from_offsets=ahead)) if ahead else rows

@@ -4,6 +4,8 @@ Claim: whatever becomes of a checkpoint, a sink holds each record once, or its j
 The log is written by hand, so that each case takes seconds; tests/pipeline/test_archive.py has the kills.
 """
 
+import itertools
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ from pyspark.sql import SparkSession
 from pipeline.errors import PipelineError
 from pipeline.runtime import Checkpoint
 from pipeline.schema import RECORD, SESSIONS
-from pipeline.sinks import ParquetFolder, Storing
+from pipeline.sinks import Ledger, ParquetFolder, Storing
 from pipeline.sinks.stored import Stored
 from pipeline.sources import LakeSource, Origin, read_lake
 from pipeline.transforms import archived
@@ -248,6 +250,32 @@ def test_sessions_without_the_checkpoint_that_knows_their_state_are_refused(
     assert "name another output to begin anew" in restored.stderr
     assert "whose state this job needs" in lost.stderr
     assert spark.read.schema(SESSIONS).parquet(str(out)).count() == stored
+
+
+def test_sink_ahead_by_several_batches_takes_of_each_what_it_lacks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One partition is ahead by half a batch more than two, the other one by a batch more."""
+    plan = [{0: 10, 1: 10}, {0: 20, 1: 20}, {0: 30, 1: 30}, {0: 40, 1: 40}, {0: 50, 1: 50}]
+    (tmp_path / "offsets").mkdir()
+    for number, ends in enumerate(plan):
+        (tmp_path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(ends)}")
+    held = {0: (0, 25), 1: (0, 35)}
+    ledger = Ledger("archive", 1, "log:1/events", 2, held, held)
+    origin = Origin("log:1/events", "events", 2, {0: 0, 1: 0})
+    sink = ParquetFolder(str(tmp_path / "out"))
+    storing = Storing(sink, archived)
+    stored = Stored("archive", Checkpoint(str(tmp_path)), origin, storing, False, ledger)
+
+    for number in range(len(plan)):
+        places = itertools.product((0, 1), range(10 * number, 10 * number + 10))
+        rows = [("events", *place, None, b"id", b"{}", "web", None) for place in places]
+        stored(spark.createDataFrame(rows, RECORD), number)
+
+    found = spark.read.parquet(sink.path).select("partition", "offset").collect()
+    assert sorted(tuple(row) for row in found) == [
+        (partition, offset) for partition, (_, end) in held.items() for offset in range(end, 50)
+    ]
 
 
 def test_batch_whose_offsets_are_unknown_is_not_passed_over(spark: SparkSession, tmp_path: Path) -> None:
