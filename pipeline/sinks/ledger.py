@@ -133,7 +133,9 @@ def refusal(
 def starting(ledger: Ledger | None, origin: Origin) -> Offsets:
     """Return where a stream without a checkpoint begins: after what the sink holds, or at the log's start."""
     held = {} if ledger is None else ledger.ends
-    return {p: max(held.get(p, start), start) for p, start in origin.starts.items()}
+    return {
+        p: max(held.get(p, 0), origin.starts.get(p, 0)) for p in sorted(held.keys() | origin.starts.keys())
+    }
 
 
 def successor(
@@ -156,9 +158,9 @@ def successor(
     elif batch is None and not added:
         return None
     before = {} if ledger is None else ledger.held
-    held = {p: (first, max(end, begins.get(p, 0))) for p, (first, end) in before.items()}
-    for partition, (first, end) in added.items():
-        held[partition] = (held[partition][0] if partition in held else first, end)
+    # Of a partition without records, too: that nothing of it was read is known only so.
+    reached = begins | {p: end for p, (_, end) in added.items()}
+    held = {p: (before[p][0] if p in before else begins.get(p, 0), end) for p, end in reached.items()}
     return Ledger(
         job=job,
         commit=1 if ledger is None else ledger.commit + 1,
@@ -213,7 +215,7 @@ def _by_offsets(ledger: Ledger | None, reached: Reached | None, origin: Origin) 
             return Refusal(
                 Way.RECOVER,
                 f"the checkpoint is at offset {reached.offsets[partition]} of partition {partition}, which "
-                f"begins at {start} now, and the output is beyond: go on from there with --recover",
+                f"begins at {start} now, and the output lacks nothing before it: go on with --recover",
             )
     return None
 

@@ -137,7 +137,7 @@ class Stored:
         self._read_to = ends
 
     def _lacking(self, rows: DataFrame) -> DataFrame:
-        """Leave out what the sink holds: after a start it may be ahead for a while, partition by partition."""
+        """Leave out what the sink holds: it may be ahead for some batches, each partition by itself."""
         begins = starting(self._ledger, self._origin)
         ahead = {p: begin for p, begin in begins.items() if begin != self._read_to.get(p)}
         return within(rows, Span(from_offsets=ahead)) if ahead else rows

@@ -105,7 +105,31 @@ def test_first_batch_begins_where_the_log_does() -> None:
     after = successor(None, origin, {0: 90, 1: 0}, job=JOB, batch=None)
 
     assert after is not None
-    assert (after.commit, after.held, after.lost) == (1, {0: (70, 90)}, ())
+    assert (after.commit, after.held, after.lost) == (1, {0: (70, 90), 1: (0, 0)}, ())
+
+
+def test_partition_that_was_empty_and_lost_records_since_is_missed() -> None:
+    empty = replace(ORIGIN, starts={0: 0, 1: 5})
+    ledger = successor(None, empty, {0: 90, 1: 5}, job=JOB, batch=None)
+
+    trimmed = replace(empty, starts={0: 0, 1: 8})
+    found = refusal(ledger, reached({0: 90, 1: 5}), trimmed, job=JOB, by_batch=False)
+
+    assert found is not None
+    assert (found.way, "offsets 5 to 7 of partition 1" in found.sentence) == (Way.ACCEPT_LOSS, True)
+
+
+def test_partition_that_came_after_the_start_is_held_from_its_beginning() -> None:
+    first = successor(HELD, ORIGIN, {0: 100, 1: 50, 2: 10}, job=JOB, batch=None)
+    second = successor(first, ORIGIN, {0: 101, 1: 50, 2: 10}, job=JOB, batch=None)
+    third = successor(second, ORIGIN, {0: 101, 1: 50, 2: 12}, job=JOB, batch=None)
+
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert (first.added, first.held[2]) == ({2: (0, 10)}, (0, 10))
+    assert (second.added, second.held[2]) == ({0: (100, 101)}, (0, 10))
+    assert (third.added, third.held[2]) == ({2: (10, 12)}, (0, 12))
 
 
 def test_accepted_loss_is_named_once() -> None:
