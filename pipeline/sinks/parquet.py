@@ -40,12 +40,13 @@ class ParquetFolder:
         """See Sink. Also moves what a killed job had committed and not yet moved."""
         out = Folder(spark, self.path)
         numbers = _commits(out)
-        self._clear_staging(spark)
         if not numbers:
             refuse_foreign(spark, self.path)
+            self._clear_staging(spark)
             return None
         manifest = json.loads(out.read(_manifest(numbers[-1])))
         self._move(spark, manifest)
+        self._clear_staging(spark)  # not before: what is committed may have waited there for long
         return Ledger.from_json(json.dumps(manifest["ledger"]))
 
     def store(self, rows: DataFrame, ledger: Ledger) -> None:

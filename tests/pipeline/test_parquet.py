@@ -79,6 +79,8 @@ def test_commit_that_was_cut_off_is_finished_by_the_next_start(
         assert moved < HOURS
     after_kill = seen(out)
     monkeypatch.undo()
+    # However long the job was down.
+    monkeypatch.setattr(Folder, "age_s", lambda *_: STAGING_KEPT_S + 1)
 
     found = ParquetFolder(str(out), FOLDERS).ledger(spark)
 
