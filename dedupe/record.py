@@ -74,6 +74,10 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
         LogCorruptError: it is not a record of this format. Nothing can be concluded from it.
     """
     headers = dict(record.headers)
+    if len(headers) != len(record.headers):
+        raise LogCorruptError(
+            f"record at offset {record.offset} was not written by a gateway: it has a header twice"
+        )
     try:
         gateway = headers[HEADER_GATEWAY]
         version, flags, key, fingerprint, lane_seq = _BASE.unpack_from(gateway)

@@ -14,8 +14,8 @@ RECORD = T.StructType(
         T.StructField("timestamp", T.TimestampType()),  # log time: the gateway's arrival time
         T.StructField("key", T.BinaryType()),  # messageId, UTF-8
         T.StructField("value", T.BinaryType()),  # the event as JSON
-        T.StructField("source", T.StringType()),  # null if the record has no such header
-        T.StructField("gw", T.BinaryType()),  # header of record format v1, null likewise
+        T.StructField("source", T.StringType()),  # null if there is no such header, or not one in UTF-8
+        T.StructField("gw", T.BinaryType()),  # header of record format v1, null if there is not one
     ]
 )
 

@@ -108,7 +108,11 @@ def _add_stats(
                 "uptime_seconds": round(time.monotonic() - began, 3),
                 "mode": settings.mode,
                 "log": settings.log,
+                "log_id": router.lanes[0].log_id,
                 "topic": settings.topic,
+                "quarantine_topic": settings.quarantine_topic,
+                "window_seconds": settings.window,
+                "index_keys_max": settings.index_keys_max,
                 **await ingest_loop.read(read),
             }
         )

@@ -1,38 +1,48 @@
 """
 What a clean topic must look like, as DataFrame functions: each record that does not is named.
 
-One pass over the records decides whether there is anything to name (`surveyed`): one shuffle by
-partition, then a running maximum in offset order and a count per event key. Only if it finds
-something are the records read again to name it (`violations`).
+    examined    each record by itself (pipeline/audit/rules.py)
+    chained     and by those before it in its partition
+    surveyed    summed up, so that a clean topic needs nothing more
+    violations, repeats, notices    who is to be named
 
 Offsets have gaps, one a transaction, so nothing here is concluded from them: lane_seq tells what is
 missing.
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dedupe.record import VERSION as VERSION_READ
+from pipeline.audit.rules import flaw, is_of_its_key
 from pipeline.transforms import BASE_HEADER_BYTES, decoded, minute_of, routed_partition
 
 FOREIGN = "foreign"
 VERSION = "version"
+VALUE = "value"
 WRONG_PARTITION = "wrong_partition"
 GAP = "gap"
 ORDER = "order"
 TIME_ORDER = "time_order"
+RENUMBERED = "renumbered"
 DUPLICATE = "duplicate"
 CONFLICT = "conflict"
 WRONG_KEY = "wrong_key"
+MISSING = "missing"
+NOT_ARCHIVED = "not_archived"
+REPEATED = "repeated"
+ALLOWED_REPEAT = "allowed_repeat"
 CLIENT_GAP = "client_gap"
 OUTSIDE_RETENTION = "outside_retention"
 
 VIOLATIONS = {
-    FOREIGN: "no gateway wrote it: its gw header is missing or too short",
+    FOREIGN: "no gateway wrote it",
     VERSION: f"its record version is not {VERSION_READ}",
+    VALUE: "its value is not the JSON of the event that its key names",
     WRONG_PARTITION: "its key belongs into another partition",
     GAP: "records before it are missing: lane_seq jumps",
     ORDER: "its lane_seq is not larger than those before it",
@@ -40,96 +50,228 @@ VIOLATIONS = {
     DUPLICATE: "its event is stored before, within the window",
     CONFLICT: "its event is stored before with other content, within the window",
     WRONG_KEY: "its key or partition does not follow from the identity secret",
+    MISSING: "the archive lacks records of these offsets",
 }
 """What breaks the gateway's promise, and what is told about it."""
 
+OPEN_QUESTIONS = {
+    REPEATED: "its event is stored before; whether that is allowed, --stats tell "
+    "(or --window and --index-keys-max)",
+}
+"""What may break it, so that there is no verdict."""
+
 NOTICES = {
+    RENUMBERED: "its lane_seq goes on at its offset, as after retention has emptied the partition",
+    ALLOWED_REPEAT: "its event is stored before, but further back than ids are remembered",
+    NOT_ARCHIVED: "the topic holds records from here on that are not archived yet",
     CLIENT_GAP: "the client lost events before it: its sequence jumps",
     OUTSIDE_RETENTION: "it is older than the retention",
 }
 """What is worth knowing, but no fault of the gateway's."""
 
-_FLAGS = (FOREIGN, VERSION, WRONG_PARTITION, GAP, ORDER, TIME_ORDER)
+_OWN_FLAGS = (FOREIGN, VERSION, VALUE, WRONG_PARTITION)
+_CHAIN_FLAGS = (GAP, ORDER, TIME_ORDER, RENUMBERED)
+_FLAGS = (*_OWN_FLAGS, *_CHAIN_FLAGS)
 _NAMED = ("kind", "partition", "offset", "message_id", "source", "detail")
 
 
-def examined(records: DataFrame, partitions: int) -> DataFrame:
+class Promise(NamedTuple):
+    """How far back a gateway remembers ids: both bounds hold, and None is not known."""
+
+    window: timedelta | None = None
+    keys_max: int | None = None  # in one partition
+
+
+class Place(NamedTuple):
+    """The last record of a partition that was judged before."""
+
+    offset: int
+    lane_seq: int
+    timestamp: datetime | None
+
+
+BEFORE_FIRST = Place(-1, -1, None)
+"""Of a partition that is read from its very first offset on."""
+
+
+def examined(records: DataFrame, partitions: int | None) -> DataFrame:
     """
-    Judge each record by itself and by those before it in its partition.
+    Judge each record by itself.
 
     Args:
         records: schema.RECORD.
-        partitions: how many the topic has.
+        partitions: how many the topic has; None if that is not known.
 
     Returns:
-        partition, offset, timestamp, message_id, source, event_key, fingerprint, lane_seq,
-        client_hash, session_hash, sequence, expected_partition, seq_before (largest lane_seq of the
-        partition so far, null at first), and `faults`, the kinds of _FLAGS as bits.
+        topic, partition, offset, timestamp, message_id, source, flaw, event_key, fingerprint,
+        lane_seq, client_hash, session_hash, sequence, expected_partition, and `faults`, the kinds
+        of _OWN_FLAGS as bits.
     """
     is_readable = (F.length("gw") >= BASE_HEADER_BYTES) & (F.col("version") == VERSION_READ)
     own = records.transform(decoded).select(
+        "topic",
         "partition",
         "offset",
         "timestamp",
         F.col("key").cast("string").alias("message_id"),
         "source",
-        F.col("gw").isNull().alias("is_headless"),
-        "version",
+        flaw().alias("flaw"),
+        (F.col("version") != VERSION_READ).alias("is_other_version"),
+        is_of_its_key().alias("is_of_its_key"),
         *(
             F.when(is_readable, F.col(name)).alias(name)
             for name in ("event_key", "fingerprint", "lane_seq", "client_hash", "session_hash", "sequence")
         ),
     )
-    before = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
-    compared = own.select(
+    routed = F.lit(None).cast("bigint")
+    if partitions is not None:
+        routed = routed_partition(F.col("event_key"), F.col("client_hash"), partitions)
+    judged = own.select("*", routed.alias("expected_partition"))
+    is_other_version = F.coalesce(F.col("is_other_version"), F.lit(False))
+    conditions = {
+        VERSION: is_other_version,
+        FOREIGN: F.col("flaw").isNotNull() & ~is_other_version,
+        VALUE: F.col("flaw").isNull() & ~F.col("is_of_its_key"),
+        WRONG_PARTITION: F.col("expected_partition") != F.col("partition"),
+    }
+    return judged.select("*", _bits(conditions).alias("faults")).drop("is_other_version", "is_of_its_key")
+
+
+def chained(
+    examined_records: DataFrame, before: Mapping[int, Place], *, outlives_retention: bool = False
+) -> DataFrame:
+    """
+    Judge each record by those before it in its partition.
+
+    Args:
+        examined_records: of `examined`.
+        before: by partition, what came before the first record; without it that one begins the chain.
+        outlives_retention: whether these records may have left their topic before later ones came.
+
+    Returns:
+        What `examined` does, with the kinds of _CHAIN_FLAGS in `faults`, and seq_before,
+        offset_before and time_before: the largest of the partition so far, null at first.
+    """
+    earlier = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+
+    def largest(column: str, first: Mapping[int, Any]) -> Column:
+        return F.coalesce(F.max(column).over(earlier), _by_partition(first, column, examined_records))
+
+    compared = examined_records.select(
         "*",
-        routed_partition(F.col("event_key"), F.col("client_hash"), partitions).alias("expected_partition"),
-        F.max("lane_seq").over(before).alias("seq_before"),
-        F.max("timestamp").over(before).alias("time_before"),
+        largest("lane_seq", {p: place.lane_seq for p, place in before.items()}).alias("seq_before"),
+        largest("offset", {p: place.offset for p, place in before.items()}).alias("offset_before"),
+        largest("timestamp", {p: place.timestamp for p, place in before.items()}).alias("time_before"),
     )
-    return compared.select("*", _faults().alias("faults")).drop("version", "is_headless")
+    lane_seq, seq_before, offset = F.col("lane_seq"), F.col("seq_before"), F.col("offset")
+    # A missing record took an offset, too. Where lane_seq advances by more than offsets do, none is
+    # missing: a gateway that finds its partition emptied by retention goes on at the log's end.
+    is_renumbered = (
+        F.lit(outlives_retention)
+        & (lane_seq - seq_before > offset - F.col("offset_before"))
+        & (lane_seq <= offset)
+    )
+    conditions = {
+        GAP: (lane_seq > seq_before + 1) & ~is_renumbered,
+        ORDER: lane_seq <= seq_before,
+        TIME_ORDER: F.col("timestamp") < F.col("time_before"),
+        RENUMBERED: (lane_seq > seq_before + 1) & is_renumbered,
+    }
+    faults = F.col("faults").bitwiseOR(_bits(conditions))
+    return compared.withColumn("faults", faults)
 
 
-def surveyed(examined_records: DataFrame, counted_ranges: Mapping[int, tuple[int, int]]) -> DataFrame:
+def surveyed(chained_records: DataFrame, counted_ranges: Mapping[int, tuple[int, int]]) -> DataFrame:
     """
     Sum up per partition and minute.
 
     Args:
-        examined_records: of `examined`.
+        chained_records: of `chained`.
         counted_ranges: by partition, the offsets [start, end) that a reconciliation counts.
 
     Returns:
-        partition, minute, records, counted, faults (bits of all), copies (of the event stored most
-        often), first_offset, last_offset, first_seq, last_seq, session_records.
+        partition, minute, records, counted, faults (bits of all), first_offset, last_offset,
+        first_seq, last_seq, last_time, session_records, first_topic, last_topic.
     """
-    events = examined_records.groupBy("partition", "event_key").agg(
+    minutes = chained_records.groupBy("partition", minute_of(F.col("timestamp")).alias("minute"))
+    return minutes.agg(
         F.count("*").alias("records"),
+        F.sum(_is_counted(counted_ranges).cast("int")).alias("counted"),
         F.bit_or("faults").alias("faults"),
         F.min("offset").alias("first_offset"),
         F.max("offset").alias("last_offset"),
         F.min("lane_seq").alias("first_seq"),
         F.max("lane_seq").alias("last_seq"),
-        F.min("timestamp").alias("timestamp"),
-        F.sum(_is_counted(counted_ranges).cast("int")).alias("counted"),
+        F.max("timestamp").alias("last_time"),
         F.count("client_hash").alias("session_records"),
-    )
-    minutes = events.groupBy("partition", minute_of(F.col("timestamp")).alias("minute"))
-    return minutes.agg(
-        F.sum("records").alias("records"),
-        F.sum("counted").alias("counted"),
-        F.bit_or("faults").alias("faults"),
-        F.max(F.when(F.col("event_key").isNotNull(), F.col("records")).otherwise(1)).alias("copies"),
-        F.min("first_offset").alias("first_offset"),
-        F.max("last_offset").alias("last_offset"),
-        F.min("first_seq").alias("first_seq"),
-        F.max("last_seq").alias("last_seq"),
-        F.sum("session_records").alias("session_records"),
+        F.min("topic").alias("first_topic"),
+        F.max("topic").alias("last_topic"),
     )
 
 
-def violations(examined_records: DataFrame, window: timedelta) -> DataFrame:
-    """Name every violation that the records themselves show: kind, place, message_id, source, detail."""
-    return _faulty(examined_records).unionByName(_repeated(examined_records, window))
+def repeated_hashes(examined_records: DataFrame) -> DataFrame:
+    """Return `hash` of each event key that is stored more than once, and hardly any other: eight bytes do."""
+    keyed = examined_records.where(F.col("event_key").isNotNull())
+    hashes = keyed.groupBy(F.xxhash64("event_key").alias("hash")).agg(F.count("*").alias("copies"))
+    return hashes.where(F.col("copies") > 1).select("hash")
+
+
+def repeats(examined_records: DataFrame, hashes: DataFrame, promise: Promise) -> DataFrame:
+    """Name every copy of an event after its first, anywhere in the topic: a violation, allowed, or open."""
+    keyed = examined_records.withColumn("hash", F.xxhash64("event_key")).where(F.col("event_key").isNotNull())
+    copies = keyed.join(hashes, "hash", "left_semi")
+    of_event = Window.partitionBy("event_key").orderBy("timestamp", "partition", "offset")
+    first = {name: F.first(name).over(of_event) for name in ("fingerprint", "partition", "offset")}
+    compared = copies.select(
+        "*",
+        *(
+            F.lag(name).over(of_event).alias(f"earlier_{name}")
+            for name in ("timestamp", "partition", "lane_seq")
+        ),
+        *(column.alias(f"first_{name}") for name, column in first.items()),
+    ).where(F.col("earlier_timestamp").isNotNull())
+    is_same = F.col("fingerprint") == F.col("first_fingerprint")
+    return _named(
+        compared,
+        F.when(_is_forgotten(promise), ALLOWED_REPEAT)
+        .when(F.lit(None in promise), REPEATED)
+        .when(is_same, DUPLICATE)
+        .otherwise(CONFLICT),
+        F.concat(
+            F.lit("the first is in partition "), "first_partition", F.lit(" at offset "), "first_offset"
+        ),
+    )
+
+
+def faulty(chained_records: DataFrame) -> DataFrame:
+    """Name every record with a fault of its own or of its place: kind, place, message_id, source, detail."""
+    details = {
+        FOREIGN: F.col("flaw"),
+        VERSION: F.lit(""),
+        VALUE: F.lit(""),
+        WRONG_PARTITION: F.concat(F.lit("belongs into partition "), F.col("expected_partition")),
+        GAP: F.concat(
+            (F.col("lane_seq") - F.col("seq_before") - 1).cast("string"),
+            F.lit(" missing: lane_seq "),
+            F.col("lane_seq"),
+            F.when(F.col("seq_before") < 0, " is the first").otherwise(
+                F.concat(F.lit(" follows "), F.col("seq_before"))
+            ),
+        ),
+        ORDER: F.concat(F.lit("lane_seq "), F.col("lane_seq"), F.lit(" after "), F.col("seq_before")),
+        TIME_ORDER: F.concat(F.col("timestamp").cast("string"), F.lit(" after "), F.col("time_before")),
+        RENUMBERED: F.concat(F.lit("lane_seq "), F.col("lane_seq"), F.lit(" after "), F.col("seq_before")),
+    }
+    found = [
+        F.when(
+            F.col("faults").bitwiseAND(1 << bit) != 0,
+            F.struct(F.lit(kind).alias("kind"), details[kind].alias("detail")),
+        )
+        for bit, kind in enumerate(_FLAGS)
+    ]
+    with_fault = chained_records.where(F.col("faults") != 0)
+    each = with_fault.select("*", F.explode(F.array_compact(F.array(*found))).alias("fault"))
+    return _named(each, F.col("fault.kind"), F.col("fault.detail"))
 
 
 def client_gaps(examined_records: DataFrame) -> DataFrame:
@@ -153,26 +295,35 @@ def outside_retention(examined_records: DataFrame, retention: timedelta) -> Data
     return _named(old, F.lit(OUTSIDE_RETENTION), F.concat(F.lit("of "), F.col("timestamp").cast("string")))
 
 
-def has_faults(faults: int, copies: int) -> bool:
-    """Whether a row of `surveyed` says that there is something to name."""
-    return faults != 0 or copies > 1
+def _is_forgotten(promise: Promise) -> Column:
+    """Whether one of the bounds that are known lets a gateway take the copy for a new event."""
+    is_forgotten = F.lit(False)
+    if promise.window is not None:
+        age = F.col("timestamp") - F.col("earlier_timestamp")
+        is_forgotten = is_forgotten | (age >= F.lit(promise.window))
+    if promise.keys_max is not None:
+        newer = F.col("lane_seq") - F.col("earlier_lane_seq")
+        is_same_lane = F.col("partition") == F.col("earlier_partition")
+        is_forgotten = is_forgotten | F.coalesce(is_same_lane & (newer > promise.keys_max), F.lit(False))
+    return is_forgotten
 
 
-def _faults() -> Column:
-    lane_seq, seq_before = F.col("lane_seq"), F.col("seq_before")
-    conditions = {
-        FOREIGN: F.col("is_headless") | F.col("version").isNull(),
-        VERSION: F.col("version") != VERSION_READ,
-        WRONG_PARTITION: F.col("expected_partition") != F.col("partition"),
-        GAP: lane_seq > seq_before + 1,
-        ORDER: lane_seq <= seq_before,
-        TIME_ORDER: F.col("timestamp") < F.col("time_before"),
-    }
-    bits = (F.when(conditions[kind], 1 << bit).otherwise(0) for bit, kind in enumerate(_FLAGS))
-    faults = F.lit(0)
-    for bit in bits:
-        faults = faults.bitwiseOR(bit)
-    return faults
+def _bits(conditions: Mapping[str, Column]) -> Column:
+    """Return the kinds whose condition holds as bits; one that is null does not."""
+    bits = F.lit(0)
+    for kind, condition in conditions.items():
+        bits = bits.bitwiseOR(F.when(condition, 1 << _FLAGS.index(kind)).otherwise(0))
+    return bits
+
+
+def _by_partition(values: Mapping[int, Any], column: str, like: DataFrame) -> Column:
+    """Return each partition's value as a column of the type of `column`; null where there is none."""
+    known = {partition: value for partition, value in values.items() if value is not None}
+    found = F.lit(None)
+    if known:
+        pairs = [F.lit(item) for pair in known.items() for item in pair]
+        found = F.create_map(*pairs)[F.col("partition")]
+    return found.cast(like.schema[column].dataType)
 
 
 def _is_counted(ranges: Mapping[int, tuple[int, int]]) -> Column:
@@ -181,56 +332,6 @@ def _is_counted(ranges: Mapping[int, tuple[int, int]]) -> Column:
         is_there = (F.col("offset") >= start) & (F.col("offset") < end)
         is_counted = is_counted | ((F.col("partition") == partition) & is_there)
     return is_counted
-
-
-def _faulty(records: DataFrame) -> DataFrame:
-    details = {
-        FOREIGN: F.lit(""),
-        VERSION: F.lit(""),
-        WRONG_PARTITION: F.concat(F.lit("belongs into partition "), F.col("expected_partition")),
-        GAP: F.concat(
-            (F.col("lane_seq") - F.col("seq_before") - 1).cast("string"),
-            F.lit(" missing: lane_seq "),
-            F.col("lane_seq"),
-            F.lit(" follows "),
-            F.col("seq_before"),
-        ),
-        ORDER: F.concat(F.lit("lane_seq "), F.col("lane_seq"), F.lit(" after "), F.col("seq_before")),
-        TIME_ORDER: F.concat(F.col("timestamp").cast("string"), F.lit(" after "), F.col("time_before")),
-    }
-    found = [
-        F.when(
-            F.col("faults").bitwiseAND(1 << bit) != 0,
-            F.struct(F.lit(kind).alias("kind"), details[kind].alias("detail")),
-        )
-        for bit, kind in enumerate(_FLAGS)
-    ]
-    faulty = records.where(F.col("faults") != 0)
-    each = faulty.select("*", F.explode(F.array_compact(F.array(*found))).alias("fault"))
-    return _named(each, F.col("fault.kind"), F.col("fault.detail"))
-
-
-def _repeated(records: DataFrame, window: timedelta) -> DataFrame:
-    """Copies of an event, anywhere in the topic, that come after its first within the window."""
-    keyed = records.where(F.col("event_key").isNotNull())
-    repeated = keyed.groupBy("event_key").agg(F.count("*").alias("copies")).where(F.col("copies") > 1)
-    copies = keyed.join(repeated.select("event_key"), "event_key", "left_semi")
-    of_event = Window.partitionBy("event_key").orderBy("timestamp", "partition", "offset")
-    compared = copies.select(
-        "*",
-        F.lag("timestamp").over(of_event).alias("earlier"),
-        F.first("fingerprint").over(of_event).alias("first_fingerprint"),
-        F.first("partition").over(of_event).alias("first_partition"),
-        F.first("offset").over(of_event).alias("first_offset"),
-    )
-    is_same = F.col("fingerprint") == F.col("first_fingerprint")
-    return _named(
-        compared.where(F.col("timestamp") - F.col("earlier") < F.lit(window)),
-        F.when(is_same, DUPLICATE).otherwise(CONFLICT),
-        F.concat(
-            F.lit("the first is in partition "), "first_partition", F.lit(" at offset "), "first_offset"
-        ),
-    )
 
 
 def _named(records: DataFrame, kind: Column, detail: Column) -> DataFrame:

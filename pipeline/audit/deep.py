@@ -1,27 +1,28 @@
 """
-The deep check: every key and partition is recomputed from its record with the identity secret.
+The deep check: every key and partition is judged by the gateway's own rules and the identity secret.
 
 The one place where Python runs once a record: keyed BLAKE2b is not among Spark's functions, and the
-rules themselves are the gateway's own (dedupe.identity, dedupe.routing), not a copy of them.
+rules themselves are the gateway's own (dedupe.record), not a copy of them.
 """
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
+from dedupe.errors import LogCorruptError
 from dedupe.identity import Identity
-from dedupe.routing import partition_of
+from dedupe.record import HEADER_GATEWAY, HEADER_REASON, HEADER_SOURCE, is_identified_by, parse_identity
+from dedupe.types import Headers, LogRecord
 from pipeline.audit.checks import WRONG_KEY
+from pipeline.audit.rules import QUARANTINE_SUFFIX
 from pipeline.errors import UsageError
-from pipeline.transforms import decoded
 
 SECRET_VARIABLE = "GATEWAY_IDENTITY_SECRET"
 
-_Found: TypeAlias = tuple[str, int, int, str, str, str]
+_Found: TypeAlias = tuple[str, int, int, str, str | None, str]
 _FOUND = "kind string, partition int, offset bigint, message_id string, source string, detail string"
 _ARROW = pa.schema(
     [
@@ -33,7 +34,7 @@ _ARROW = pa.schema(
         ("detail", pa.string()),
     ]
 )
-_COLUMNS = ("partition", "offset", "key", "source", "event_key", "client_hash", "session_hash", "sequence")
+_COLUMNS = ("topic", "partition", "offset", "key", "source", "gw")
 
 
 def identity_secret() -> bytes:
@@ -50,26 +51,39 @@ def wrong_keys(records: DataFrame, *, secret: bytes, partitions: int) -> DataFra
     """
     Name every record whose key or partition does not follow from the secret.
 
-    Records without a readable `gw` header are left out: they are named as foreign.
+    Records that no gateway wrote are left out: they are named as foreign, or of another version.
+
+    Args:
+        records: schema.RECORD.
+        secret: the deployment's.
+        partitions: how many the topic has.
 
     Returns:
         kind, partition, offset, message_id, source, detail.
     """
-    readable = records.transform(decoded).where(F.col("event_key").isNotNull()).select(*_COLUMNS)
-    return readable.mapInArrow(_finder(secret, partitions), _FOUND)
+    return records.select(*_COLUMNS).mapInArrow(_finder(secret, partitions), _FOUND)
 
 
 class _Claim(NamedTuple):
-    """What one record says about its identity, in the order of _COLUMNS."""
+    """One record, in the order of _COLUMNS."""
 
+    topic: str
     partition: int
     offset: int
-    key: bytes | None
+    key: Any  # may be null, where no gateway wrote it
     source: str | None
-    event_key: bytes
-    client_hash: bytes | None
-    session_hash: bytes | None
-    sequence: int | None
+    gw: bytes | None
+
+    @property
+    def record(self) -> LogRecord:
+        headers: Headers = []
+        if self.source is not None:
+            headers.append((HEADER_SOURCE, self.source.encode()))
+        if self.gw is not None:
+            headers.append((HEADER_GATEWAY, self.gw))
+        if self.topic.endswith(QUARANTINE_SUFFIX):
+            headers.append((HEADER_REASON, b""))
+        return LogRecord(self.offset, 0, self.key, b"", headers)
 
 
 def _finder(secret: bytes, partitions: int) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
@@ -84,17 +98,16 @@ def _finder(secret: bytes, partitions: int) -> Callable[[Iterable[pa.RecordBatch
 
 
 def _judge(identity: Identity, partitions: int, claim: _Claim) -> _Found | None:
-    message_id, source = (claim.key or b"").decode(errors="replace"), claim.source or ""
-    if claim.client_hash and claim.session_hash and claim.sequence is not None:
-        expected = identity.sequence_key(claim.client_hash, claim.session_hash, claim.sequence)
-        routing_key = claim.client_hash
-    else:
-        routing_key = expected = identity.message_key(source, message_id)
-    place = partition_of(routing_key, partitions)
-    if expected == claim.event_key and place == claim.partition:
+    record = claim.record
+    try:
+        found = parse_identity(record)
+    except LogCorruptError:
         return None
-    detail = f"key {claim.event_key.hex()}, expected {expected.hex()} in partition {place}"
-    return WRONG_KEY, claim.partition, claim.offset, message_id, source, detail
+    if is_identified_by(record, found, identity, partition=claim.partition, partitions=partitions):
+        return None
+    place = f"partition {claim.partition} of {partitions}"
+    detail = f"key {found.key.hex()} is not of this secret, or not in {place}"
+    return WRONG_KEY, claim.partition, claim.offset, found.message_id, found.source, detail
 
 
 def _arrow(found: list[_Found]) -> pa.RecordBatch:

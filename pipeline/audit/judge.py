@@ -1,63 +1,56 @@
 """
 Runs the checks and collects what they say: the only place where an audit brings rows to the driver.
 
-What it brings is bounded: a row a partition and minute, and the first NAMED_MAX of each kind.
+What it brings is bounded: a row a partition, TIMES_MAX times, and the first NAMED_MAX of each kind.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from pipeline.audit import checks
-from pipeline.audit.reconciliation import Reading, Reconciliation, Stats, reconcile
-from pipeline.audit.verdict import Finding, Named, PartitionSummary
-from pipeline.errors import UsageError
-from pipeline.sources import KafkaSource, LakeSource, LogSource, Source, Span, read_partitions, standings
+from pipeline.audit.checks import Promise
+from pipeline.audit.verdict import Finding, Named, PartitionSummary, Timeline
 
 NAMED_MAX = 100  # of each kind; their number is always told
-
-
-def partition_count(source: Source, records: DataFrame) -> int:
-    """Return how many partitions the topic has; of an archive, as many as it shows."""
-    match source:
-        case KafkaSource():
-            return len(standings(source.brokers, source.topic))
-        case LogSource():
-            return len(read_partitions(source.data_dir, source.topic))
-        case LakeSource():
-            last = records.agg(F.max("partition")).first()
-            return 1 + (last[0] if last and last[0] is not None else 0)
-        case _:
-            raise UsageError(f"{source} has no partitions")
+TIMES_MAX = 500  # of a timeline
+MINUTE_S = 60
+TIME_STEPS_S = (60, 600, 3600, 6 * 3600, 86_400, 7 * 86_400, 30 * 86_400, 365 * 86_400)
+"""Widths of a timeline's columns; of the last one, multiples."""
 
 
 def survey(
-    examined: DataFrame, counted_ranges: Mapping[int, tuple[int, int]]
-) -> tuple[list[PartitionSummary], dict[datetime, int]]:
-    """Read everything once, and return what each partition holds and the records of each minute."""
-    rows = checks.surveyed(examined, counted_ranges).collect()
-    minutes: dict[datetime, int] = {}
-    for row in rows:
-        minutes[row["minute"]] = minutes.get(row["minute"], 0) + row["records"]
-    partitions = sorted({row["partition"] for row in rows})
-    summaries = [
-        _summed_up(partition, [row for row in rows if row["partition"] == partition])
-        for partition in partitions
-    ]
-    return summaries, dict(sorted(minutes.items()))
+    chained: DataFrame, counted_ranges: Mapping[int, tuple[int, int]]
+) -> tuple[list[PartitionSummary], Timeline]:
+    """Read everything once, and return what each partition holds and how many records came when."""
+    minutes = checks.surveyed(chained, counted_ranges).persist(StorageLevel.DISK_ONLY)
+    try:
+        rows = _folded(minutes).orderBy("partition").collect()
+        step_s = _step_s(rows)
+        return [_summary(row) for row in rows], Timeline(step_s, _timeline(minutes, step_s))
+    finally:
+        minutes.unpersist()
 
 
-def find(examined: DataFrame, summaries: list[PartitionSummary], *, window: timedelta) -> dict[str, Finding]:
-    """Return the violations by kind; reads the records again only if the survey says that there are any."""
-    if not any(checks.has_faults(summary.faults, summary.copies) for summary in summaries):
-        return {}
-    return collected(checks.violations(examined, window))
+def find(chained: DataFrame, summaries: Sequence[PartitionSummary]) -> dict[str, Finding]:
+    """Return what the survey says that there is to name, by kind."""
+    return collected(checks.faulty(chained)) if any(summary.faults for summary in summaries) else {}
+
+
+def find_repeats(examined: DataFrame, promise: Promise) -> dict[str, Finding]:
+    """Return the events that are stored more than once, by kind."""
+    hashes = checks.repeated_hashes(examined).persist(StorageLevel.DISK_ONLY)
+    try:
+        return {} if hashes.isEmpty() else collected(checks.repeats(examined, hashes, promise))
+    finally:
+        hashes.unpersist()
 
 
 def find_notices(
-    examined: DataFrame, summaries: list[PartitionSummary], *, retention: timedelta | None
+    examined: DataFrame, summaries: Sequence[PartitionSummary], *, retention: timedelta | None
 ) -> dict[str, Finding]:
     """Return what is worth knowing, by kind."""
     notices: dict[str, Finding] = {}
@@ -83,47 +76,41 @@ def collected(named: DataFrame) -> dict[str, Finding]:
     return found
 
 
-def reconciled(
-    stats: Stats | None, source: Source, span: Span, summaries: Sequence[PartitionSummary]
-) -> Reconciliation:
-    """Compare what was read with the gateway's counters, if there are any."""
-    if stats is None:
-        return Reconciliation(reasons=["no --stats given"])
-    starts = _start_offsets(source, summaries)
-    readings = {
-        summary.partition: Reading(summary.counted, starts.get(summary.partition, 0), summary.last_seq)
-        for summary in summaries
-    }
-    is_archive = isinstance(source, LakeSource)
-    return reconcile(stats, readings, is_archive=is_archive, is_partial=not span.is_everything)
-
-
-def _start_offsets(source: Source, summaries: Sequence[PartitionSummary]) -> dict[int, int]:
-    match source:
-        case KafkaSource():
-            return {p: s.start_offset for p, s in standings(source.brokers, source.topic).items()}
-        case LogSource():
-            found = read_partitions(source.data_dir, source.topic)
-            return {part.partition: part.log_start_offset for part in found}
-        case _:
-            # Whose first record is the partition's very first one has nothing before it.
-            return {s.partition: 0 if s.first_seq == 0 else s.first_offset for s in summaries}
-
-
-def _summed_up(partition: int, rows: Sequence[Row]) -> PartitionSummary:
-    faults = 0
-    for row in rows:
-        faults |= row["faults"]
-    seqs = [row for row in rows if row["first_seq"] is not None]
-    return PartitionSummary(
-        partition=partition,
-        records=sum(row["records"] for row in rows),
-        first_offset=min(row["first_offset"] for row in rows),
-        last_offset=max(row["last_offset"] for row in rows),
-        first_seq=min((row["first_seq"] for row in seqs), default=None),
-        last_seq=max((row["last_seq"] for row in seqs), default=None),
-        counted=sum(row["counted"] for row in rows),
-        session_records=sum(row["session_records"] for row in rows),
-        faults=faults,
-        copies=max(row["copies"] for row in rows),
+def _folded(minutes: DataFrame) -> DataFrame:
+    """Sum up the rows of `checks.surveyed` per partition; times become seconds since 1970."""
+    return minutes.groupBy("partition").agg(
+        F.sum("records").alias("records"),
+        F.sum("counted").alias("counted"),
+        F.bit_or("faults").alias("faults"),
+        F.sum("session_records").alias("session_records"),
+        *(F.min(name).alias(name) for name in ("first_offset", "first_seq", "first_topic")),
+        *(F.max(name).alias(name) for name in ("last_offset", "last_seq", "last_topic")),
+        F.unix_micros(F.max("last_time")).alias("last_time_us"),
+        F.min(F.unix_seconds("minute")).alias("first_minute_s"),
+        F.max(F.unix_seconds("minute")).alias("last_minute_s"),
     )
+
+
+def _timeline(minutes: DataFrame, step_s: int) -> dict[datetime, int]:
+    step = F.unix_seconds("minute") - F.pmod(F.unix_seconds("minute"), F.lit(step_s))
+    sums = minutes.groupBy(step.alias("step")).agg(F.sum("records").alias("records")).orderBy("step")
+    return {datetime.fromtimestamp(row["step"], UTC): row["records"] for row in sums.collect()}
+
+
+def _step_s(rows: Sequence[Row]) -> int:
+    """Return the smallest width with which a timeline is short enough."""
+    if not rows:
+        return MINUTE_S
+    length_s = (
+        max(row["last_minute_s"] for row in rows) - min(row["first_minute_s"] for row in rows) + MINUTE_S
+    )
+    needed_s = -(-length_s // TIMES_MAX)
+    longest_s = TIME_STEPS_S[-1]
+    return next(
+        (step_s for step_s in TIME_STEPS_S if step_s >= needed_s), -(-needed_s // longest_s) * longest_s
+    )
+
+
+def _summary(row: Row) -> PartitionSummary:
+    values = row.asDict()
+    return PartitionSummary(**{name: values[name] for name in PartitionSummary.__dataclass_fields__})

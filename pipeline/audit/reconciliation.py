@@ -8,10 +8,14 @@ A gateway counts `accepted` from `since_offset`, and has counted exactly the rec
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from pipeline.audit.checks import Promise
 from pipeline.errors import PipelineError
 
 STATS_PATH = "/admin/v1/stats"
@@ -34,13 +38,42 @@ class Reconciliation:
 
 @dataclass(frozen=True)
 class Stats:
-    """What a gateway says of itself."""
+    """What a gateway says of itself, and of one of its two topics."""
 
     document: dict[str, Any]
+    is_of_quarantine: bool = False
+
+    def about(self, topic: str | None, log_id: str | None) -> "Stats":
+        """
+        Return what it says of this topic; of the clean one if the topic is not known.
+
+        Raises:
+            PipelineError: it is the gateway of another topic, or of one of that name in another log.
+        """
+        own = self.document.get("log_id")
+        if None not in (own, log_id) and own != log_id:
+            raise PipelineError(f"--stats are of a gateway of another log, {own}, and this one is {log_id}")
+        if topic not in (None, self.document["topic"], self.document.get("quarantine_topic")):
+            own_topic = self.document["topic"]
+            raise PipelineError(f"--stats are of a gateway of another topic, {own_topic!r}, not of {topic!r}")
+        return Stats(self.document, topic is not None and topic != self.document["topic"])
+
+    @property
+    def names_its_log(self) -> bool:
+        return self.document.get("log_id") is not None
 
     @property
     def partitions(self) -> list[dict[str, Any]]:
-        return list(self.document["partitions"])
+        return list(self.document["quarantine" if self.is_of_quarantine else "partitions"])
+
+    @property
+    def promise(self) -> Promise:
+        """How far back ids are remembered, as it is set now."""
+        window_s, keys_max = self.document.get("window_seconds"), self.document.get("index_keys_max")
+        return Promise(
+            None if window_s is None else timedelta(seconds=window_s),
+            None if keys_max is None else keys_max // len(self.document["partitions"]),
+        )
 
     @property
     def counted_ranges(self) -> dict[int, tuple[int, int]]:
@@ -48,13 +81,17 @@ class Stats:
         return {
             p["partition"]: (p["since_offset"], p["applied_offset"])
             for p in self.partitions
-            if p["applied_offset"] is not None
+            if p["applied_offset"] is not None and p["since_offset"] is not None
         }
 
 
-def load_stats(place: str) -> Stats:
+def load_stats(place: str, token: str | None) -> Stats:
     """
     Return the statistics at a URL (of the admin port, or of the document itself) or in a file.
+
+    Args:
+        place: where they are.
+        token: what an admin port wants to be shown, if it does.
 
     Raises:
         PipelineError: there are none.
@@ -62,48 +99,51 @@ def load_stats(place: str) -> Stats:
     try:
         if place.startswith(("http://", "https://")):
             url = place if place.rstrip("/").endswith(STATS_PATH) else place.rstrip("/") + STATS_PATH
-            with urllib.request.urlopen(url, timeout=STATS_TIMEOUT_S) as answer:
+            request = urllib.request.Request(url)
+            if token:
+                request.add_unredirected_header("Authorization", f"Bearer {token}")
+            with urllib.request.urlopen(request, timeout=STATS_TIMEOUT_S) as answer:
                 document = json.load(answer)
         else:
             document = json.loads(Path(place).read_text())
         stats = Stats(document)
         _ = (stats.counted_ranges, document["totals"], document["topic"])
+    except urllib.error.HTTPError as err:
+        hint = ": set GATEWAY_ADMIN_TOKEN" if err.code == HTTPStatus.UNAUTHORIZED else ""
+        raise PipelineError(f"the gateway at {place} answered {err.code}{hint}") from err
     except (OSError, urllib.error.URLError, ValueError, KeyError, TypeError) as err:
         raise PipelineError(f"no statistics of a gateway at {place}: {err!r}") from err
     return stats
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """What was read of one partition."""
 
     counted: int  # records in the range that the gateway counts
-    first_offset: int  # where reading could begin; earlier records are not there to be counted
+    start: int  # offsets [start, end) were read
+    end: int | None  # None for an archive that does not know how far it is
     last_seq: int | None  # None if there was no record
 
 
-def reconcile(
-    stats: Stats, readings: dict[int, Reading], *, is_archive: bool, is_partial: bool
-) -> Reconciliation:
+def reconcile(stats: Stats, readings: Mapping[int, Reading]) -> Reconciliation:
     """
     Compare.
 
     Args:
         stats: of one gateway that owns the whole topic.
-        readings: by partition.
-        is_archive: whether records may be missing at the end because they are not archived yet.
-        is_partial: whether only a span was read.
+        readings: by partition; of one that is missing nothing was read.
     """
     excuses: list[str] = []
     differences: list[str] = []
     for partition in stats.partitions:
-        reading = readings.get(partition["partition"], Reading(0, 0, None))
-        if partition["applied_offset"] is None:
-            excuses.append(f"partition {partition['partition']} is {partition['state']}")
-        elif reading.counted != partition["accepted"]:
-            excuse = _excuse(partition, reading, is_archive=is_archive, is_partial=is_partial)
-            (excuses if excuse else differences).append(excuse or _difference(partition, reading))
+        reading = readings.get(partition["partition"], Reading(0, 0, None, None))
+        if excuse := _excuse(partition, reading):
+            excuses.append(f"partition {partition['partition']} {excuse}")
+        elif difference := _difference(partition, reading):
+            differences.append(f"partition {partition['partition']}: {difference}")
     totals = {name: int(stats.document["totals"][name]) for name in ("received", *PARTS)}
+    if not stats.names_its_log:
+        excuses.append("--stats do not name their log: they are of an older gateway")
     if totals["received"] != sum(totals[part] for part in PARTS):
         differences.append(f"the totals do not add up: {totals}")
     return Reconciliation(
@@ -115,20 +155,26 @@ def reconcile(
     )
 
 
-def _excuse(partition: dict[str, Any], reading: Reading, *, is_archive: bool, is_partial: bool) -> str | None:
-    name = f"partition {partition['partition']}"
-    if is_partial:
-        return f"{name}: only a span was read"
-    if reading.first_offset > partition["since_offset"]:
-        counted_from = partition["since_offset"]
-        return f"{name} begins at offset {reading.first_offset}, the gateway counts from {counted_from}"
-    if is_archive and (reading.last_seq is None or reading.last_seq + 1 < partition["next_lane_seq"]):
-        return f"{name} is not archived to its end yet"
+def _excuse(partition: dict[str, Any], reading: Reading) -> str | None:
+    """Return why a partition cannot be compared; None if it can, or needs not since it agrees."""
+    since, applied = partition["since_offset"], partition["applied_offset"]
+    if since is None or applied is None:
+        return f"is {partition['state']}"
+    if reading.start > since:
+        return f"was read from offset {reading.start} on, the gateway counts from {since}"
+    if reading.end is not None and reading.end < applied:
+        return f"was read up to offset {reading.end}, the gateway counts up to {applied}"
+    is_behind = reading.last_seq is None or reading.last_seq + 1 < partition["next_lane_seq"]
+    if reading.end is None and is_behind and reading.counted < partition["accepted"]:
+        return "is not archived to its end yet"
     return None
 
 
-def _difference(partition: dict[str, Any], reading: Reading) -> str:
-    return (
-        f"partition {partition['partition']}: {partition['accepted']} accepted since offset "
-        f"{partition['since_offset']}, {reading.counted} committed"
-    )
+def _difference(partition: dict[str, Any], reading: Reading) -> str | None:
+    if reading.counted != partition["accepted"]:
+        since = f"accepted since offset {partition['since_offset']}"
+        return f"{partition['accepted']} {since}, {reading.counted} committed"
+    next_seq = partition["next_lane_seq"]
+    if reading.end is not None and reading.last_seq is not None and reading.last_seq + 1 < next_seq:
+        return f"lane_seq {reading.last_seq} is the last, and the gateway gave up to {next_seq - 1}"
+    return None

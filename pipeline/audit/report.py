@@ -1,21 +1,61 @@
 """An audit as text on stdout, as audit.json, and as audit.html (pipeline/audit/report_page.py)."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
-from pipeline.audit.checks import NOTICES, VIOLATIONS
+from pipeline.audit import verdict
+from pipeline.audit.checks import (
+    CONFLICT,
+    DUPLICATE,
+    FOREIGN,
+    GAP,
+    MISSING,
+    NOTICES,
+    OPEN_QUESTIONS,
+    ORDER,
+    REPEATED,
+    TIME_ORDER,
+    VALUE,
+    VERSION,
+    VIOLATIONS,
+    WRONG_KEY,
+    WRONG_PARTITION,
+)
+from pipeline.audit.reconciliation import AGREES, DIFFERS, NOT_RECONCILED
 from pipeline.audit.report_page import page
-from pipeline.audit.verdict import CLEAN, VIOLATED, Audit, Finding, Named
+from pipeline.audit.verdict import Audit, Finding, Named
+from pipeline.errors import UsageError
 
 NAMED_ON_TERMINAL_MAX = 10  # the rest is in the report
+PASSED, FAILED, OPEN, NOT_MADE = "passed", "failed", "open", "not made"
 
-HEADLINES = {
-    CLEAN: "CLEAN: every event is stored once, in order, without gaps",
-    VIOLATED: "VIOLATED: the promise does not hold",
+CHECKED = {
+    "records": (FOREIGN, VERSION),
+    "values": (VALUE,),
+    "partitions": (WRONG_PARTITION,),
+    "sequence": (GAP, ORDER, TIME_ORDER),
+    "duplicates": (DUPLICATE, CONFLICT, REPEATED),
+    "completeness": (MISSING,),
+    "identity": (WRONG_KEY,),
 }
+"""What is checked, by the kinds of what it finds."""
+
+
+def headline(audit: Audit) -> str:
+    """Return the verdict in one sentence."""
+    match audit.verdict:
+        case verdict.CLEAN:
+            return f"CLEAN: each event once, in order, without gaps, in {audit.scope}"
+        case verdict.VIOLATED:
+            return f"VIOLATED: the promise does not hold in {audit.scope}"
+        case _:
+            return f"UNDECIDED: nothing wrong was found, but not everything could be judged, in {audit.scope}"
 
 
 def print_text(audit: Audit) -> None:
@@ -32,18 +72,45 @@ def print_text(audit: Audit) -> None:
         )
     print()
     _print_findings("violations", audit.violations, VIOLATIONS)
+    _print_findings("open questions", audit.open_questions, OPEN_QUESTIONS)
     _print_findings("notices", audit.notices, NOTICES)
     _print_reconciliation(audit)
     for doubt in audit.doubts:
         print(f"no verdict: {doubt}")
-    print(
-        HEADLINES.get(audit.verdict, "UNDECIDED: nothing wrong was found, but not everything could be judged")
-    )
+    print(headline(audit))
+
+
+def checks_of(audit: Audit) -> dict[str, str]:
+    """Return of each check whether it passed: passed, failed, open, or not made."""
+    results = {name: _result(audit, kinds) for name, kinds in CHECKED.items()}
+    if not audit.is_deep:
+        results["identity"] = NOT_MADE
+    if audit.partition_count is None and results["partitions"] == PASSED:
+        results["partitions"] = NOT_MADE
+    if not audit.is_scope_known and results["completeness"] == PASSED:
+        results["completeness"] = NOT_MADE
+    states = {AGREES: PASSED, DIFFERS: FAILED, NOT_RECONCILED: NOT_MADE}
+    return results | {"counters": states[audit.reconciliation.state]}
+
+
+def _result(audit: Audit, kinds: Sequence[str]) -> str:
+    if any(kind in audit.violations for kind in kinds):
+        return FAILED
+    return OPEN if any(kind in audit.open_questions for kind in kinds) else PASSED
+
+
+def check_folder(folder: Path) -> None:
+    """Make sure that a report can be written there, before there is anything to write. Raises UsageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as err:
+        raise UsageError(f"--report {folder} cannot be written: {err.strerror}") from err
 
 
 def write_report(audit: Audit, folder: Path) -> None:
     """Write audit.json and audit.html, which stands alone."""
-    folder.mkdir(parents=True, exist_ok=True)
     document = as_document(audit)
     (folder / "audit.json").write_text(json.dumps(document, indent=2) + "\n")
     (folder / "audit.html").write_text(page(document))
@@ -53,12 +120,21 @@ def as_document(audit: Audit) -> dict[str, Any]:
     """Return the result as what audit.json holds; docs/pipeline.md lists its fields."""
     return {
         "verdict": audit.verdict,
+        "headline": headline(audit),
         "source": audit.source,
-        "span": {name: None if value is None else str(value) for name, value in asdict(audit.span).items()},
-        "records": audit.records,
+        "scope": audit.scope,
+        "span": {name: _written(value) for name, value in asdict(audit.span).items()},
+        "began": _utc(audit.began),
         "seconds": round(audit.seconds, 3),
+        "version": version("idempotent-ingestion-gateway"),
+        "window_seconds": audit.promise.window and audit.promise.window.total_seconds(),
+        "index_keys_max_of_partition": audit.promise.keys_max,
+        "partition_count": audit.partition_count,
+        "records": audit.records,
         "deep": audit.is_deep,
+        "checks": checks_of(audit),
         "violations": _findings(audit.violations, VIOLATIONS),
+        "open_questions": _findings(audit.open_questions, OPEN_QUESTIONS),
         "notices": _findings(audit.notices, NOTICES),
         "reconciliation": asdict(audit.reconciliation),
         "no_verdict_because": audit.doubts,
@@ -74,8 +150,21 @@ def as_document(audit: Audit) -> dict[str, Any]:
             }
             for p in audit.partitions
         ],
-        "minutes": [{"minute": minute.isoformat(), "records": n} for minute, n in audit.minutes.items()],
+        "timeline": {
+            "step_seconds": audit.timeline.step_s,
+            "steps": [{"begins": _utc(begins), "records": n} for begins, n in audit.timeline.records.items()],
+        },
     }
+
+
+def _written(value: object) -> str | None:
+    if isinstance(value, datetime):
+        return _utc(value)
+    return None if value is None else str(value)
+
+
+def _utc(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _findings(found: Mapping[str, Finding], meanings: Mapping[str, str]) -> dict[str, Any]:

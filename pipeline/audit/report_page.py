@@ -7,6 +7,8 @@ from typing import Any
 BARS_MAX = 60
 WIDTH, HEIGHT = 900, 160
 BAR_WIDTH_MAX = 110
+LABELLED_MAX = 12  # of bars that each have room for their number and name
+_STATES = {"passed": "clean", "failed": "violated", "open": "undecided", "not made": "soft"}
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1c2430;--soft:#667085;--line:#d9dee7;--paper:#fff;--bar:#3b6fd4;
@@ -20,6 +22,7 @@ h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}
 .clean{color:var(--clean)}.violated{color:var(--violated)}.undecided{color:var(--undecided)}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:left;overflow-wrap:anywhere}
+.pairs th{width:14rem;font-weight:normal;color:var(--soft)}
 td.n,th.n{text-align:right}.soft{color:var(--soft)}svg{width:100%;height:auto}rect{fill:var(--bar)}
 text{fill:var(--soft);font-size:12px}
 """
@@ -28,17 +31,26 @@ text{fill:var(--soft);font-size:12px}
 def page(document: dict[str, Any]) -> str:
     """Return the page for a document of pipeline.audit.report."""
     verdict = document["verdict"]
+    timeline = document["timeline"]
     parts = [
         f"<h1>Audit of {_text(document['source'])}</h1>",
-        f'<p class="verdict {verdict}">{verdict}</p>',
-        f'<p class="soft">{document["records"]:,} records, {document["seconds"]:.1f} s'
-        f"{', every key recomputed' if document['deep'] else ''}</p>",
+        f'<p class="verdict {verdict}">{_text(document["headline"])}</p>',
         *(f'<p class="undecided">{_text(doubt)}</p>' for doubt in document["no_verdict_because"]),
+        "<h2>Summary</h2>",
+        _pairs(_facts(document)),
+        "<h2>Checks</h2>",
+        _pairs(
+            {
+                name: f'<span class="{_STATES[state]}">{state}</span>'
+                for name, state in document["checks"].items()
+            }
+        ),
         *_findings("Violation", document["violations"]),
+        *_findings("Open question", document["open_questions"]),
         *_findings("Notice", document["notices"]),
         _reconciliation(document["reconciliation"]),
-        "<h2>Records over time</h2>",
-        _chart([(entry["minute"][:16].replace("T", " "), entry["records"]) for entry in document["minutes"]]),
+        f"<h2>Records over time, UTC, in steps of {_duration(timeline['step_seconds'])}</h2>",
+        _chart([(step["begins"][:16].replace("T", " "), step["records"]) for step in timeline["steps"]]),
         "<h2>Partitions</h2>",
         _chart([(str(p["partition"]), p["records"]) for p in document["partitions"]]),
         _table(document["partitions"]),
@@ -48,6 +60,36 @@ def page(document: dict[str, Any]) -> str:
         '<meta name="viewport" content="width=device-width"><title>Audit: '
         f"{verdict}</title><style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
     )
+
+
+def _facts(document: dict[str, Any]) -> dict[str, str]:
+    """Return what a reader wants to know first; each as HTML."""
+    span = ", ".join(f"{name} {value}" for name, value in document["span"].items() if value is not None)
+    window_s, keys_max = document["window_seconds"], document["index_keys_max_of_partition"]
+    facts = {
+        "records": f"{document['records']:,}",
+        "scope": document["scope"],
+        "span": span.replace("_", " ") or "everything",
+        "partitions of the topic": document["partition_count"] or "not told",
+        "ids are remembered for": _duration(window_s) if window_s else "not told",
+        "and at most, a partition": f"{keys_max:,}" if keys_max else "not told",
+        "begun": document["began"],
+        "took": f"{document['seconds']:.1f} s",
+        "version": document["version"],
+    }
+    return {name: _text(value) for name, value in facts.items()}
+
+
+def _duration(seconds: float) -> str:
+    for unit_s, name in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit_s and seconds % unit_s == 0:
+            return f"{seconds / unit_s:g} {name}"
+    return f"{seconds:g} s"
+
+
+def _pairs(pairs: dict[str, str]) -> str:
+    rows = (f"<tr><th>{_text(name)}</th><td>{value}</td></tr>" for name, value in pairs.items())
+    return f'<table class="pairs">{"".join(rows)}</table>'
 
 
 def _findings(title: str, found: dict[str, Any]) -> list[str]:
@@ -86,14 +128,23 @@ def _chart(bars: Sequence[tuple[str, int]]) -> str:
             f'<rect x="{place * step:.1f}" y="{HEIGHT - height + 14:.1f}" width="{max(1.0, step - 2):.1f}" '
             f'height="{height:.1f}"><title>{_text(label)}: {number:,}</title></rect>'
         )
-    shown = folded if len(folded) <= 12 else [folded[0], folded[-1]]
-    for label, number in shown:
-        x = folded.index((label, number)) * step
-        anchor = "end" if x > WIDTH * 0.8 and len(folded) > 12 else "start"
-        x += step if anchor == "end" else 0
-        shapes.append(f'<text x="{x:.1f}" y="{HEIGHT + 30}" text-anchor="{anchor}">{_text(label)}</text>')
-    shapes.append(f'<text x="0" y="10">{top:,}</text>')
+    for place, (label, number) in _labelled(folded):
+        x, y = place * step, HEIGHT - max(1.0, number / top * HEIGHT) + 10
+        is_right = x > WIDTH * 0.8 and len(folded) > LABELLED_MAX
+        anchor = f'text-anchor="{"end" if is_right else "start"}"'
+        x += step if is_right else 0
+        shapes.append(f'<text x="{x:.1f}" y="{y:.1f}" {anchor}>{number:,}</text>')
+        shapes.append(f'<text x="{x:.1f}" y="{HEIGHT + 30}" {anchor}>{_text(label)}</text>')
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT + 36}" role="img">{"".join(shapes)}</svg>'
+
+
+def _labelled(bars: Sequence[tuple[str, int]]) -> list[tuple[int, tuple[str, int]]]:
+    """Return the places of bars whose values are to be read without a pointer, far enough apart."""
+    numbered = list(enumerate(bars))
+    if len(bars) <= LABELLED_MAX:
+        return numbered
+    apart = -(-len(bars) // 6)
+    return [*numbered[: -apart or None : apart], numbered[-1]]
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:

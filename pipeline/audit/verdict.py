@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from pipeline.audit.checks import NOTICES, OPEN_QUESTIONS, VIOLATIONS, Promise
 from pipeline.audit.reconciliation import DIFFERS, Reconciliation
 from pipeline.sources import Span
 
@@ -40,10 +41,19 @@ class PartitionSummary:
     last_offset: int
     first_seq: int | None
     last_seq: int | None
+    last_time_us: int  # of the newest log time, since 1970
     counted: int  # in the range that the gateway's counters cover
     session_records: int
-    faults: int  # bits of checks.examined
-    copies: int  # of the event stored most often
+    faults: int  # bits of checks.chained
+    first_topic: str | None  # other than the last one where an archive holds more than one
+    last_topic: str | None
+
+
+class Timeline(NamedTuple):
+    """How many records came when, in steps of equal length; a step without any is left out."""
+
+    step_s: int
+    records: Mapping[datetime, int]  # by the step's beginning, UTC
 
 
 @dataclass(frozen=True)
@@ -52,12 +62,19 @@ class Audit:
 
     source: str
     span: Span
+    scope: str
+    """What the verdict is about, in a few words."""
+    is_scope_known: bool
+    """Whether somebody told what should be there."""
+    promise: Promise
+    partition_count: int | None
+    began: datetime
     partitions: list[PartitionSummary]
-    minutes: Mapping[datetime, int]
-    violations: Mapping[str, Finding]
-    notices: Mapping[str, Finding]
+    timeline: Timeline
+    findings: Mapping[str, Finding]
     reconciliation: Reconciliation
-    stalled: list[str]
+    doubts: list[str]
+    """Why there can be no verdict, as sentences; empty if there can."""
     is_deep: bool
     seconds: float
 
@@ -66,20 +83,26 @@ class Audit:
         return sum(summary.records for summary in self.partitions)
 
     @property
-    def is_violated(self) -> bool:
-        return bool(self.violations) or self.reconciliation.state == DIFFERS
+    def violations(self) -> dict[str, Finding]:
+        return self._of(VIOLATIONS)
 
     @property
-    def doubts(self) -> list[str]:
-        """Why there can be no verdict; empty if there can."""
-        return [*self.stalled, *([] if self.records else ["there is not one record to judge"])]
+    def open_questions(self) -> dict[str, Finding]:
+        return self._of(OPEN_QUESTIONS)
+
+    @property
+    def notices(self) -> dict[str, Finding]:
+        return self._of(NOTICES)
 
     @property
     def verdict(self) -> str:
-        if self.is_violated:
+        if self.violations or self.reconciliation.state == DIFFERS:
             return VIOLATED
-        return UNDECIDED if self.doubts else CLEAN
+        return UNDECIDED if self.doubts or self.open_questions else CLEAN
 
     @property
     def exit_code(self) -> int:
         return _EXIT_CODES[self.verdict]
+
+    def _of(self, kinds: Mapping[str, str]) -> dict[str, Finding]:
+        return {kind: self.findings[kind] for kind in kinds if kind in self.findings}

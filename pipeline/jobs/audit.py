@@ -1,24 +1,14 @@
 """Audit: proves of a topic or an archive that it holds every event once, and names what says otherwise."""
 
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipeline.audit import (
-    Audit,
-    checks,
-    identity_secret,
-    judge,
-    load_stats,
-    print_text,
-    write_report,
-    wrong_keys,
-)
-from pipeline.runtime import create_session, options, stalled_partitions
-from pipeline.sources import read_records
+from pipeline.audit import Order, check_folder, conduct, identity_secret, load_stats, print_text, write_report
+from pipeline.runtime import create_session, options, stage_teller
+from pipeline.sources import Source, parse_source
 
 
 def audit(
@@ -33,6 +23,25 @@ def audit(
             "--stats", metavar="URL|FILE", help="the gateway's counters, e.g. http://127.0.0.1:9090"
         ),
     ] = None,
+    admin_token: Annotated[
+        str | None,
+        typer.Option(
+            "--admin-token",
+            metavar="TOKEN",
+            envvar="GATEWAY_ADMIN_TOKEN",
+            show_envvar=True,
+            help="what the gateway's admin port wants to be shown; better set in the environment",
+        ),
+    ] = None,
+    against: Annotated[
+        Source | None,
+        typer.Option(
+            "--against",
+            parser=options.parsed(parse_source),
+            metavar="URL",
+            help="the topic an archive was taken from: is anything missing at its ends?",
+        ),
+    ] = None,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="DIR", help="write audit.json and audit.html there")
     ] = None,
@@ -44,15 +53,18 @@ def audit(
         typer.Option("--partitions", min=1, help="of the topic; needed for an archive of some of them"),
     ] = None,
     window: Annotated[
-        timedelta,
+        timedelta | None,
         typer.Option(
             "--window",
             parser=options.parsed(options.duration),
             metavar="DURATION",
-            show_default="7d",
-            help="the gateway's GATEWAY_WINDOW",
+            help="the gateway's GATEWAY_WINDOW; --stats tell it",
         ),
-    ] = timedelta(days=7),
+    ] = None,
+    index_keys_max: Annotated[
+        int | None,
+        typer.Option("--index-keys-max", min=1, help="the gateway's GATEWAY_INDEX_KEYS_MAX; --stats tell it"),
+    ] = None,
     retention: Annotated[
         timedelta | None,
         typer.Option(
@@ -71,31 +83,24 @@ def audit(
     Exit code 0: clean. 1: something is wrong; the first 100 of each kind are named.
     2: no verdict, for example because an open transaction holds records back.
     """
-    span = options.span_of(since, until, from_offsets, to_offsets)
-    secret = identity_secret() if deep else None
-    counters = load_stats(stats) if stats else None
-    began = time.monotonic()
-    spark = create_session("audit", remote=remote, conf=dict(conf or []), formats=source.formats)
-    stalled = stalled_partitions(source)
-    records = read_records(spark, source, span)
-    count = partitions or judge.partition_count(source, records)
-    examined = checks.examined(records, count)
-    summaries, minutes = judge.survey(examined, counters.counted_ranges if counters else {})
-    found = judge.find(examined, summaries, window=window)
-    if secret is not None:
-        found |= judge.collected(wrong_keys(records, secret=secret, partitions=count))
-    notices = judge.find_notices(examined, summaries, retention=retention)
-    result = Audit(
-        source=str(source),
-        span=span,
-        partitions=summaries,
-        minutes=minutes,
-        violations=found,
-        notices=notices,
-        reconciliation=judge.reconciled(counters, source, span, summaries),
-        stalled=stalled,
-        is_deep=deep,
-        seconds=time.monotonic() - began,
+    if report is not None:
+        check_folder(report)
+    order = Order(
+        source=source,
+        span=options.span_of(since, until, from_offsets, to_offsets),
+        against=against,
+        stats=load_stats(stats, admin_token) if stats else None,
+        partitions=partitions,
+        window=window,
+        index_keys_max=index_keys_max,
+        retention=retention,
+        secret=identity_secret() if deep else None,
+    )
+    formats = source.formats | (against.formats if against else frozenset())
+    result = conduct(
+        lambda: create_session("audit", remote=remote, conf=dict(conf or []), formats=formats),
+        order,
+        stage_teller("audit"),
     )
     print_text(result)
     if report is not None:

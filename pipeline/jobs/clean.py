@@ -9,7 +9,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.audit import finding_lines, judge
+from pipeline.audit import collected, finding_lines
 from pipeline.errors import UsageError
 from pipeline.runtime import create_session, options
 from pipeline.sinks import Target, publish
@@ -54,7 +54,7 @@ def clean(
     span = options.span_of(since, until, from_offsets, to_offsets)
     judged = read_records(spark, source, span).transform(sorted_out, default_source)
     judged = judged.persist(StorageLevel.DISK_ONLY)  # one reading, so that report and result agree
-    found = judge.collected(named(judged))
+    found = collected(named(judged))
     originals = judged.where(F.col("verdict") == ORIGINAL).count()
     if to.startswith(PARQUET):
         _store(judged, to.removeprefix(PARQUET))

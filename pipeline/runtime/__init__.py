@@ -2,11 +2,13 @@
 
 from pipeline.runtime.checkpoint import Checkpoint, Reached, default_checkpoint
 from pipeline.runtime.folder import Folder, refuse_foreign
-from pipeline.runtime.session import IcebergTable, create_session
+from pipeline.runtime.session import DEBUG_VARIABLE, IcebergTable, create_session
+from pipeline.runtime.stages import stage_teller
 from pipeline.runtime.stall import stalled_partitions
 from pipeline.runtime.streams import StreamPlan, run_stream
 
 __all__ = [
+    "DEBUG_VARIABLE",
     "Checkpoint",
     "Folder",
     "IcebergTable",
@@ -16,5 +18,6 @@ __all__ = [
     "default_checkpoint",
     "refuse_foreign",
     "run_stream",
+    "stage_teller",
     "stalled_partitions",
 ]

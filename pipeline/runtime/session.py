@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pipeline.errors import UsageError
 from pipeline.sources import NAMED, GatewayLogSource, is_named, quoted
 
+DEBUG_VARIABLE = "PIPELINE_DEBUG"
 JARS_VARIABLE = "PIPELINE_JARS_DIR"
 JARS_DIR = Path(__file__).resolve().parents[2] / "build" / "spark" / "jars"
 LOG_CONFIG = Path(__file__).resolve().parents[1] / "log4j2.properties"
@@ -171,7 +172,9 @@ def local_jars(formats: frozenset[str]) -> list[str]:
 def _local_jvm(formats: frozenset[str]) -> dict[str, str]:
     # Spark starts "python3" otherwise, which need not have pyarrow or this package.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    settings = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_CONFIG}"}
+    level = "error" if os.environ.get(DEBUG_VARIABLE) else "off"
+    options = f"-Dlog4j2.configurationFile={LOG_CONFIG} -Dpipeline.log={level}"
+    settings = {"spark.driver.extraJavaOptions": options}
     if jars := local_jars(formats):
         settings["spark.jars"] = ",".join(jars)
     return settings

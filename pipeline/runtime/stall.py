@@ -11,7 +11,7 @@ import threading
 import time
 
 from pipeline.errors import PipelineError
-from pipeline.sources import KafkaSource, Source, Standing, standings
+from pipeline.sources import KafkaSource, Offsets, Source, Standing, standings
 
 STALL_AFTER_S = 10.0
 """How long a transaction may stay open before it is called a stall: a hundred times a gateway's."""
@@ -20,22 +20,30 @@ POLL_INTERVAL_S = 0.25
 LOOK_INTERVAL_S = 60.0
 
 
-def stalled_partitions(source: Source, *, patience_s: float = STALL_AFTER_S) -> list[str]:
+def stalled_partitions(
+    source: Source, *, patience_s: float = STALL_AFTER_S, ends: Offsets | None = None
+) -> list[str]:
     """
     Wait until all that is written now can be read, and return a sentence a partition where it cannot.
 
     Only Kafka has transactions that stay open.
+
+    Args:
+        source: what is to be read.
+        patience_s: how long a transaction may be at work.
+        ends: offsets of partitions from which on nothing is to be read.
     """
     if not isinstance(source, KafkaSource):
         return []
     deadline = time.monotonic() + patience_s
-    wanted = {p: s.high_watermark for p, s in standings(source.brokers, source.topic).items()}
+    now = standings(source.brokers, source.topic)
+    wanted = {p: min(s.high_watermark, (ends or {}).get(p, s.high_watermark)) for p, s in now.items()}
     while True:
-        now = standings(source.brokers, source.topic)
         stalled = {p: s for p, s in now.items() if s.last_stable_offset < wanted.get(p, 0)}
         if not stalled or time.monotonic() > deadline:
             return [_sentence(partition, standing) for partition, standing in sorted(stalled.items())]
         time.sleep(POLL_INTERVAL_S)
+        now = standings(source.brokers, source.topic)
 
 
 class StallLooks:

@@ -1,6 +1,7 @@
 """Where records are read from, and what is known of the place: topics, the embedded log, lakes."""
 
 from pipeline.sources.embedded_log import GatewayLogSource, read_partitions
+from pipeline.sources.extent import Ranges, ends_of, log_id_of, ranges_of, span_of
 from pipeline.sources.kafka import Standing, standings
 from pipeline.sources.origin import Origin, origin_of
 from pipeline.sources.records import (
@@ -29,17 +30,22 @@ __all__ = [
     "LogSource",
     "Offsets",
     "Origin",
+    "Ranges",
     "Source",
     "Span",
     "Standing",
     "absolute",
+    "ends_of",
     "is_named",
+    "log_id_of",
     "origin_of",
     "parse_source",
     "quoted",
+    "ranges_of",
     "read_lake",
     "read_partitions",
     "read_records",
+    "span_of",
     "standings",
     "stream_records",
     "within",

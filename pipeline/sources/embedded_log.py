@@ -9,9 +9,10 @@ This module runs in Spark's Python workers and imports neither a session nor ano
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,6 +36,11 @@ BUSY_TIMEOUT_S = 5.0
 _RANGE = """
 SELECT id - :first_id, timestamp_ms, key, value, source, gw FROM records
 WHERE id >= :first_id + :start AND id < :first_id + :end ORDER BY id LIMIT :limit
+"""
+
+_AT = """
+SELECT id - :first_id FROM records WHERE id >= :first_id AND id < :first_id + :end
+AND timestamp_ms >= :moment_ms ORDER BY id LIMIT 1
 """
 
 _ARROW = pa.schema(
@@ -82,7 +88,8 @@ class GatewayLogSource(DataSource):
         return RECORD
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return LogReader(self.options["path"], self.options["topic"])
+        bounds = (json.loads(self.options.get(name, "{}")) for name in ("starting", "ending"))
+        return LogReader(self.options["path"], self.options["topic"], *bounds)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return LogStreamReader(
@@ -91,14 +98,22 @@ class GatewayLogSource(DataSource):
 
 
 class LogReader(DataSourceReader):
-    """Everything that is committed when the query is planned."""
+    """Everything that is committed when the query is planned, within bounds."""
 
-    def __init__(self, data_dir: str, topic: str) -> None:
+    def __init__(
+        self, data_dir: str, topic: str, starting: Mapping[str, int], ending: Mapping[str, int]
+    ) -> None:
+        """Take, by partition, the first offset and the one to stop before; a missing one has no bound."""
         self._data_dir, self._topic = data_dir, topic
+        self._starting, self._ending = starting, ending
 
     def partitions(self) -> list[InputPartition]:
-        found = read_partitions(self._data_dir, self._topic)
-        return [part for p in found for part in _split(p, p.log_start_offset, p.next_offset)]
+        ranges: list[InputPartition] = []
+        for part in read_partitions(self._data_dir, self._topic):
+            name = str(part.partition)
+            first = max(part.log_start_offset, self._starting.get(name, 0))
+            ranges += _split(part, first, min(part.next_offset, self._ending.get(name, part.next_offset)))
+        return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogRange)
@@ -163,6 +178,17 @@ def read_log_id(data_dir: str) -> str:
     """Return what tells this log from every other one. Raises PipelineError: there is no log."""
     with closing(_open(data_dir)) as log:
         return str(log.execute("SELECT value FROM meta WHERE key = 'log_id'").fetchone()[0])
+
+
+def offsets_at(data_dir: str, topic: str, moment: datetime) -> dict[int, int]:
+    """Return of each partition the first offset that is as new as this; none where all are older."""
+    moment_ms, found = int(moment.timestamp() * 1000), {}
+    for part in read_partitions(data_dir, topic):
+        with closing(_open(data_dir)) as log:
+            bounds = {"first_id": part.first_id, "end": part.next_offset, "moment_ms": moment_ms}
+            if row := log.execute(_AT, bounds).fetchone():
+                found[part.partition] = row[0]
+    return found
 
 
 def read_range(data_dir: str, topic: str, part: LogRange) -> Iterator[pa.RecordBatch]:

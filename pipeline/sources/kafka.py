@@ -9,16 +9,17 @@ import asyncio
 import ssl
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, UsageError
 from pipeline.sources.topic_id import TopicId, describe_topic
 
 METADATA_TIMEOUT_S = 20.0
@@ -40,6 +41,15 @@ class KafkaSettings(BaseSettings):
     ssl_ca_file: Path | None = None
     ssl_cert_file: Path | None = None
     ssl_key_file: Path | None = None
+
+    @classmethod
+    def read(cls) -> Self:
+        """Return what the environment says. Raises UsageError."""
+        try:
+            return cls()
+        except ValidationError as err:
+            told = (f"GATEWAY_KAFKA_{e['loc'][0]}".upper() + f": {e['msg']}" for e in err.errors())
+            raise UsageError("; ".join(told)) from None
 
     def spark_options(self) -> dict[str, str]:
         """Return the connector's options."""
@@ -119,6 +129,16 @@ def identify_topic(brokers: str, topic: str) -> TopicId:
     return _ask(brokers, topic, _identify(brokers, topic))
 
 
+def offsets_at(brokers: str, topic: str, moment: datetime) -> dict[int, int]:
+    """
+    Return of each partition the first offset that is as new as this; none where all are older.
+
+    Raises:
+        PipelineError: Kafka does not answer, or has no such topic.
+    """
+    return _ask(brokers, topic, _offsets_at(brokers, topic, moment))
+
+
 def _ask(brokers: str, topic: str, answer: Coroutine[Any, Any, T]) -> T:
     try:
         # In a thread of its own: a notebook's has an event loop already.
@@ -130,7 +150,7 @@ def _ask(brokers: str, topic: str, answer: Coroutine[Any, Any, T]) -> T:
 
 async def _identify(brokers: str, topic: str) -> TopicId:
     async with asyncio.timeout(METADATA_TIMEOUT_S):
-        admin = AIOKafkaAdminClient(bootstrap_servers=brokers, **KafkaSettings().client_options())
+        admin = AIOKafkaAdminClient(bootstrap_servers=brokers, **KafkaSettings.read().client_options())
         try:
             await admin.start()
             found = await describe_topic(admin, topic)
@@ -139,6 +159,19 @@ async def _identify(brokers: str, topic: str) -> TopicId:
     if found.error_code != 0:
         raise PipelineError(f"Kafka at {brokers} has no topic {topic!r}")
     return found
+
+
+async def _offsets_at(brokers: str, topic: str, moment: datetime) -> dict[int, int]:
+    async with asyncio.timeout(METADATA_TIMEOUT_S):
+        partitions = await _partitions(brokers, topic)
+        consumer = AIOKafkaConsumer(bootstrap_servers=brokers, **KafkaSettings.read().client_options())
+        try:
+            await consumer.start()
+            moment_ms = int(moment.timestamp() * 1000)
+            found = await consumer.offsets_for_times(dict.fromkeys(partitions, moment_ms))
+        finally:
+            await consumer.stop()
+    return {tp.partition: place.offset for tp, place in found.items() if place is not None}
 
 
 async def _standings(brokers: str, topic: str) -> dict[int, Standing]:
@@ -150,7 +183,7 @@ async def _standings(brokers: str, topic: str) -> dict[int, Standing]:
 
 
 async def _partitions(brokers: str, topic: str) -> list[TopicPartition]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=brokers, **KafkaSettings().client_options())
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers, **KafkaSettings.read().client_options())
     try:
         await admin.start()
         description = (await admin.describe_topics([topic]))[0]
@@ -165,7 +198,7 @@ async def _offsets(
     brokers: str, partitions: list[TopicPartition], isolation_level: str
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=brokers, isolation_level=isolation_level, **KafkaSettings().client_options()
+        bootstrap_servers=brokers, isolation_level=isolation_level, **KafkaSettings.read().client_options()
     )
     try:
         await consumer.start()

@@ -104,6 +104,11 @@ class Span:
     def is_everything(self) -> bool:
         return self == Span()
 
+    @property
+    def of_times(self) -> "Span":
+        """The same without its offsets."""
+        return Span(self.since, self.until)
+
 
 def parse_source(text: str) -> Source:
     """Return the source that a `--source` names. Raises UsageError."""
@@ -153,15 +158,19 @@ def read_records(spark: SparkSession, source: Source, span: Span) -> DataFrame:
             if span.from_offsets or span.to_offsets:
                 first, end = _kafka_bounds(source, span)
                 reader = reader.options(startingOffsets=first, endingOffsets=end)
-            records = reader.load().transform(_from_kafka)
+            records, left = reader.load().transform(_from_kafka), span.of_times
         case LogSource():
             options = {"path": source.data_dir, "topic": source.topic}
-            records = spark.read.format(embedded_log.FORMAT).options(**options).load()
+            options |= {
+                "starting": json.dumps(span.from_offsets or {}),
+                "ending": json.dumps(span.to_offsets or {}),
+            }
+            records, left = spark.read.format(embedded_log.FORMAT).options(**options).load(), span.of_times
         case LakeSource():
-            records = read_lake(spark, source).transform(from_archive)
+            records, left = read_lake(spark, source).transform(from_archive), span
         case _:
             raise UsageError(f"{source} is no source")
-    return records.transform(within, span)
+    return records.transform(within, left)
 
 
 def stream_records(
@@ -243,7 +252,7 @@ def within(records: DataFrame, span: Span) -> DataFrame:
 
 def _kafka_options(source: KafkaSource, job: str) -> dict[str, str]:
     return {
-        **KafkaSettings().spark_options(),
+        **KafkaSettings.read().spark_options(),
         **KAFKA_OPTIONS,
         "kafka.bootstrap.servers": source.brokers,
         "subscribe": source.topic,
@@ -268,13 +277,16 @@ def _from_kafka(messages: DataFrame) -> DataFrame:
         "key",
         "value",
         # Python cannot read what is no UTF-8, and any producer may send it.
-        F.make_valid_utf8(_header("source", place=0).cast("string")).alias("source"),
+        F.try_validate_utf8(_header("source", place=0).cast("string")).alias("source"),
         _header("gw", place=1).alias("gw"),
     )
 
 
 def _header(name: str, *, place: int) -> Column:
-    """The gateway writes a header at a fixed place; looking there first halves what it costs."""
-    there = F.get("headers", F.lit(place))
-    anywhere = F.get(F.filter("headers", lambda header: header["key"] == name), F.lit(0))
-    return F.when(there["key"] == name, there["value"]).otherwise(anywhere["value"])
+    """Return the only header of this name; null if there is none or a second one."""
+    # A gateway's records have both in this order; looking there first halves what it costs.
+    names = [F.get("headers", F.lit(n))["key"] for n in range(2)]
+    is_usual = (F.size("headers") == 2) & (names[0] == "source") & (names[1] == "gw")
+    found = F.filter("headers", lambda header: header["key"] == name)
+    only = F.when(F.size(found) == 1, F.get(found, F.lit(0))["value"])
+    return F.when(is_usual, F.get("headers", F.lit(place))["value"]).otherwise(only)

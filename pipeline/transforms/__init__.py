@@ -2,6 +2,7 @@
 
 from pipeline.transforms.clean_topic import (
     BASE_HEADER_BYTES,
+    SESSION_HEADER_BYTES,
     archived,
     decoded,
     minute_of,
@@ -17,6 +18,7 @@ __all__ = [
     "CONFLICT",
     "ORIGINAL",
     "REJECTED",
+    "SESSION_HEADER_BYTES",
     "archived",
     "decoded",
     "minute_of",

@@ -13,10 +13,12 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from dedupe.record import FLAG_SESSION
 from pipeline.schema import MINUTE_COUNTS, SESSIONS
 
 SESSION_HEADER_BYTES = 90  # of `gw` with flag 1; without it 34
 BASE_HEADER_BYTES = 34
+SEQUENCE = "decimal(20, 0)"  # 64 bits without a sign
 
 SAID = "type string, event string, userId string, anonymousId string, timestamp string, properties string"
 """Of an event; an object becomes its JSON."""
@@ -33,11 +35,13 @@ def decoded(records: DataFrame) -> DataFrame:
     """
     Add what the `gw` header says; null where there is none or it is too short.
 
-    Adds version, flags, event_key (16 bytes), fingerprint (8 bytes), lane_seq, and of a client
-    session client_hash, session_hash (16 bytes each) and sequence.
+    Adds version, flags, event_key (16 bytes), fingerprint (8 bytes), lane_seq (null from 2**63 on,
+    where no gateway gets), and of a client session client_hash, session_hash (16 bytes each) and
+    sequence, which a client chooses from all 64 bits.
     """
     gw = F.when(F.length("gw") >= BASE_HEADER_BYTES, F.col("gw"))
-    session = F.when(F.length("gw") >= SESSION_HEADER_BYTES, F.col("gw"))
+    is_session = _unsigned(gw, 1, 1).bitwiseAND(FLAG_SESSION) != 0
+    session = F.when(is_session & (F.length("gw") >= SESSION_HEADER_BYTES), F.col("gw"))
     return records.select(
         "*",
         _unsigned(gw, 0, 1).cast("int").alias("version"),
@@ -47,7 +51,7 @@ def decoded(records: DataFrame) -> DataFrame:
         _unsigned(gw, 26, 8).alias("lane_seq"),
         _slice(session, 34, 16).alias("client_hash"),
         _slice(session, 50, 16).alias("session_hash"),
-        _unsigned(session, 66, 8).alias("sequence"),
+        _decimal(session, 66, 8).cast(SEQUENCE).alias("sequence"),
     )
 
 
@@ -172,4 +176,9 @@ def _slice(binary: Column, start: int, length: int) -> Column:
 
 def _unsigned(binary: Column, start: int, length: int) -> Column:
     """Return big-endian bytes as a bigint; null if they need its sign bit."""
-    return F.conv(F.hex(_slice(binary, start, length)), 16, 10).try_cast("bigint")
+    return _decimal(binary, start, length).try_cast("bigint")
+
+
+def _decimal(binary: Column, start: int, length: int) -> Column:
+    """Return big-endian bytes as the digits of an unsigned number."""
+    return F.conv(F.hex(_slice(binary, start, length)), 16, 10)

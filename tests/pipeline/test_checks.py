@@ -4,17 +4,29 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from dedupe.types import NewRecord, Session
 from pipeline.audit import checks
-from pipeline.audit.checks import client_gaps, examined, has_faults, outside_retention, surveyed, violations
+from pipeline.audit.checks import (
+    BEFORE_FIRST,
+    Promise,
+    chained,
+    client_gaps,
+    examined,
+    faulty,
+    outside_retention,
+    repeated_hashes,
+    repeats,
+)
 from pipeline.audit.deep import wrong_keys
+from pipeline.audit.judge import survey
 from pipeline.schema import RECORD
 from tests.support.records import SECRET, RecordMaker
 
 PARTITIONS = 2
-WINDOW = timedelta(days=7)
+PROMISE = Promise(timedelta(days=7), 1000)
+FROM_FIRST = dict.fromkeys(range(PARTITIONS), BEFORE_FIRST)
 
 Lanes = dict[int, list[NewRecord]]
 
@@ -22,12 +34,15 @@ Lanes = dict[int, list[NewRecord]]
 def test_clean_lanes_have_nothing_to_name(spark: SparkSession) -> None:
     records = as_dataframe(spark, clean(RecordMaker()))
 
-    rows = surveyed(examined(records, PARTITIONS), {0: (0, 10), 1: (5, 7)}).collect()
+    found = chained(examined(records, PARTITIONS), FROM_FIRST)
+    summaries, timeline = survey(found, {0: (0, 10), 1: (5, 7)})
 
-    assert not any(has_faults(row["faults"], row["copies"]) for row in rows)
-    assert sum(row["records"] for row in rows) == 40
-    assert {row["partition"]: row["counted"] for row in rows} == {0: 10, 1: 2}
-    assert violations(examined(records, PARTITIONS), WINDOW).collect() == []
+    assert [(s.partition, s.records, s.counted, s.faults) for s in summaries] == [
+        (0, 20, 10, 0),
+        (1, 20, 2, 0),
+    ]
+    assert (timeline.step_s, sum(timeline.records.values())) == (60, 40)
+    assert named(records) == []
     assert wrong_keys(records, secret=SECRET, partitions=PARTITIONS).collect() == []
 
 
@@ -62,6 +77,14 @@ def plant_version(maker: RecordMaker, lanes: Lanes) -> None:
     lanes[0].append(lanes[0][-1]._replace(headers=[source, (name, b"\x02" + gw[1:])]))
 
 
+def plant_head(_maker: RecordMaker, lanes: Lanes) -> None:
+    del lanes[0][:2]
+
+
+def plant_value(_maker: RecordMaker, lanes: Lanes) -> None:
+    lanes[0].append(lanes[0].pop()._replace(value=lanes[0][0].value))
+
+
 def plant_wrong_partition(maker: RecordMaker, lanes: Lanes) -> None:
     lanes[0].append(maker.record(maker.event_of(1), partition=0))
 
@@ -78,7 +101,9 @@ def plant_time_disorder(maker: RecordMaker, lanes: Lanes) -> None:
         (plant_conflict, {checks.CONFLICT}, "the first is in partition 0 at offset 3"),
         (plant_gap, {checks.GAP}, "3 missing: lane_seq 23 follows 19"),
         (plant_disorder, {checks.GAP, checks.ORDER}, "1 missing: lane_seq 5 follows 3"),
-        (plant_foreign, {checks.FOREIGN}, ""),
+        (plant_foreign, {checks.FOREIGN}, "not exactly one header 'gw'"),
+        (plant_head, {checks.GAP}, "2 missing: lane_seq 2 is the first"),
+        (plant_value, {checks.VALUE}, ""),
         (plant_version, {checks.VERSION}, ""),
         (plant_wrong_partition, {checks.WRONG_PARTITION}, "belongs into partition 1"),
         (plant_time_disorder, {checks.TIME_ORDER}, "2026-01-01 00:00:00.01 after 2026-01-01 00:00:00.2"),
@@ -90,29 +115,104 @@ def test_planted_violation_is_named(
     maker = RecordMaker()
     lanes = clean(maker)
     plant(maker, lanes)
-    found = examined(as_dataframe(spark, lanes), PARTITIONS)
+    rows = named(as_dataframe(spark, lanes))
 
-    rows = surveyed(found, {}).collect()
-    named = violations(found, WINDOW).collect()
-
-    assert any(has_faults(row["faults"], row["copies"]) for row in rows)
-    assert {row["kind"] for row in named} == kinds
-    first = next(row for row in named if detail == row["detail"])
+    assert {row["kind"] for row in rows} == kinds
+    first = next(row for row in rows if detail == row["detail"])
     planted = lanes[0][first["offset"]]
     assert (first["partition"], first["message_id"]) == (0, planted.key.decode())
     assert first["source"] == ("web" if planted.headers else None)
 
 
-def test_same_event_after_the_window_is_no_duplicate(spark: SparkSession) -> None:
+@pytest.mark.parametrize(
+    ("promise", "kind"),
+    [
+        (PROMISE, checks.DUPLICATE),
+        (PROMISE._replace(window=timedelta(milliseconds=360)), checks.DUPLICATE),
+        (PROMISE._replace(window=timedelta(milliseconds=350)), checks.ALLOWED_REPEAT),
+        (PROMISE._replace(keys_max=17), checks.DUPLICATE),
+        (PROMISE._replace(keys_max=16), checks.ALLOWED_REPEAT),
+        (Promise(timedelta(milliseconds=350), None), checks.ALLOWED_REPEAT),
+        (Promise(None, 16), checks.ALLOWED_REPEAT),
+        (Promise(timedelta(days=7), None), checks.REPEATED),
+        (Promise(None, 1000), checks.REPEATED),
+        (Promise(), checks.REPEATED),
+    ],
+)
+def test_repeat_is_judged_by_both_bounds_of_what_is_remembered(
+    spark: SparkSession, promise: Promise, kind: str
+) -> None:
     maker = RecordMaker()
     lanes = clean(maker)
     again = maker.record(maker.event(message_id(lanes, 3)), partition=0)
-    window_ms = int(WINDOW.total_seconds() * 1000)
-    lanes[0].append(again._replace(timestamp_ms=lanes[0][3].timestamp_ms + window_ms))
+    lanes[0].append(again._replace(timestamp_ms=lanes[0][3].timestamp_ms + 355))
 
-    found = examined(as_dataframe(spark, lanes), PARTITIONS)
+    assert [row["kind"] for row in named(as_dataframe(spark, lanes), promise)] == [kind]
 
-    assert violations(found, WINDOW).collect() == []
+
+def test_copy_in_another_partition_is_named_though_the_partition_count_is_not_known(
+    spark: SparkSession,
+) -> None:
+    maker = RecordMaker()
+    lanes = clean(maker)
+    lanes[1].append(maker.record(maker.event(message_id(lanes, 3)), partition=1))
+
+    rows = named(as_dataframe(spark, lanes), partitions=None)
+
+    assert [(row["kind"], row["partition"], row["offset"]) for row in rows] == [(checks.DUPLICATE, 1, 20)]
+
+
+def test_lane_that_goes_on_at_its_offset_after_retention_has_no_gap_in_an_archive(
+    spark: SparkSession,
+) -> None:
+    maker = RecordMaker()
+    archived = clean(maker)[0]
+    maker.skip(0, 5)  # as many markers as transactions took offsets before
+    later = [maker.record(maker.event_of(0)) for _ in range(2)]
+    offsets = [n + n // 4 for n in range(20)] + [25, 26]
+
+    records = as_dataframe(spark, {0: archived + later}, offsets)
+    kinds = {
+        outlives: [row["kind"] for row in named(records, outlives_retention=outlives)]
+        for outlives in (True, False)
+    }
+
+    assert kinds == {True: [checks.RENUMBERED], False: [checks.GAP]}
+
+
+def test_records_that_an_archive_lost_are_a_gap_though_lane_seq_equals_the_offset(
+    spark: SparkSession,
+) -> None:
+    lane = clean(RecordMaker())[0]
+
+    records = as_dataframe(spark, {0: lane[:5] + lane[9:]}, [*range(5), *range(9, 20)])
+
+    assert [row["kind"] for row in named(records, outlives_retention=True)] == [checks.GAP]
+
+
+def test_sequences_of_clients_use_all_64_bits(spark: SparkSession) -> None:
+    maker = RecordMaker()
+    events = [
+        maker.event(f"id-{n}", session=Session(b"c" * 16, b"s" * 16, sequence=n))
+        for n in (2**63 - 1, 2**63, 2**64 - 1)
+    ]
+    records = as_dataframe(spark, maker.lanes(events))
+
+    assert [row["detail"] for row in client_gaps(examined(records, PARTITIONS)).collect()] == [
+        f"{2**63 - 2} events after sequence {2**63}"
+    ]
+    assert named(records) == []
+    assert wrong_keys(records, secret=SECRET, partitions=PARTITIONS).collect() == []
+
+
+def test_year_of_records_is_folded_before_it_reaches_the_driver(spark: SparkSession) -> None:
+    maker = RecordMaker(step_ms=3_600_000)
+    lane = [maker.record(maker.event_of(0)) for _ in range(8760)]
+
+    records = as_dataframe(spark, {0: lane})
+    _, timeline = survey(chained(examined(records, PARTITIONS), {}), {})
+
+    assert (timeline.step_s, len(timeline.records), sum(timeline.records.values())) == (86_400, 366, 8760)
 
 
 def test_key_of_another_secret_is_named(spark: SparkSession) -> None:
@@ -141,7 +241,7 @@ def test_gap_in_a_clients_sequence_is_noticed_and_no_violation(spark: SparkSessi
     assert [(row["message_id"], row["detail"]) for row in client_gaps(found).collect()] == [
         ("id-7", "2 events after sequence 4")
     ]
-    assert violations(found, WINDOW).collect() == []
+    assert named(records) == []
     assert wrong_keys(records, secret=SECRET, partitions=PARTITIONS).collect() == []
 
 
@@ -153,6 +253,19 @@ def test_record_older_than_the_retention_is_noticed(spark: SparkSession) -> None
     ).collect()
 
     assert [row["offset"] for row in found] == [0, 1, 2, 3]
+
+
+def named(
+    records: DataFrame,
+    promise: Promise = PROMISE,
+    *,
+    partitions: int | None = PARTITIONS,
+    outlives_retention: bool = False,
+) -> list[Row]:
+    """All that the records themselves say."""
+    judged = examined(records, partitions)
+    found = faulty(chained(judged, FROM_FIRST, outlives_retention=outlives_retention))
+    return found.unionByName(repeats(judged, repeated_hashes(judged), promise)).collect()
 
 
 def clean(maker: RecordMaker) -> Lanes:
@@ -167,12 +280,12 @@ def message_id(lanes: Lanes, offset: int) -> str:
     return lanes[0][offset].key.decode()
 
 
-def as_dataframe(spark: SparkSession, lanes: Lanes) -> DataFrame:
+def as_dataframe(spark: SparkSession, lanes: Lanes, offsets: list[int] | None = None) -> DataFrame:
     rows = [
         (
             "events",
             partition,
-            offset,
+            offsets[place] if offsets else place,
             datetime.fromtimestamp(record.timestamp_ms / 1000, UTC),
             record.key,
             record.value,
@@ -180,6 +293,6 @@ def as_dataframe(spark: SparkSession, lanes: Lanes) -> DataFrame:
             dict(record.headers)["gw"] if record.headers else None,
         )
         for partition, records in lanes.items()
-        for offset, record in enumerate(records)
+        for place, record in enumerate(records)
     ]
     return spark.createDataFrame(rows, RECORD)

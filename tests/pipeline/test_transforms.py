@@ -1,6 +1,7 @@
 """Claim: SQL reads the `gw` header and routes keys as the gateway does; both agree on the golden vectors."""
 
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_header_is_decoded_as_the_golden_records_say(spark: SparkSession) -> Non
 
     columns = (
         "offset bigint, version int, event_key string, fingerprint string, lane_seq bigint, "
-        "client_hash string, session_hash string, sequence bigint"
+        "client_hash string, session_hash string, sequence decimal(20, 0)"
     )
     assertDataFrameEqual(
         found.select(
@@ -140,8 +141,7 @@ def test_archive_keeps_bytes_that_are_no_text(spark: SparkSession) -> None:
     assertDataFrameEqual(records.transform(archived).transform(from_archive), records)
 
 
-def _session(session: dict[str, Any] | None) -> tuple[str | None, str | None, int | None]:
+def _session(session: dict[str, Any] | None) -> tuple[str | None, str | None, Decimal | None]:
     if session is None:
         return None, None, None
-    sequence = session["sequence"]
-    return session["client_hash"], session["session_hash"], sequence if sequence <= SIGNED_MAX else None
+    return session["client_hash"], session["session_hash"], Decimal(session["sequence"])

@@ -1,8 +1,5 @@
 """Record format v1: what is written is read back whole, and nothing else is taken for a record."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +16,8 @@ from dedupe.record import (
     parse_identity,
 )
 from dedupe.routing import partition_of
-from dedupe.types import RECORD_OVERHEAD_BYTES, Event, Headers, LogRecord, NewRecord, Session
+from dedupe.types import RECORD_OVERHEAD_BYTES, Event, LogRecord, NewRecord, Session
+from tests.support.foreign import FOREIGN, GENUINE, ODD
 
 EXAMPLES = settings(max_examples=200)
 
@@ -55,13 +53,6 @@ def in_quarantine(message_id: str = "id-1") -> Event:
 
 def committed(record: NewRecord, offset: int = 42) -> LogRecord:
     return LogRecord(offset, *record)
-
-
-def with_gateway_header(change: Callable[[bytes], bytes], event: Event | None = None) -> LogRecord:
-    """Return a record whose gw header was changed."""
-    record = build_record(event or message(), lane_seq=5, timestamp_ms=1)
-    headers = [(name, change(value) if name == "gw" else value) for name, value in record.headers]
-    return committed(record._replace(headers=headers))
 
 
 # ---- build and parse
@@ -140,37 +131,18 @@ def test_size_is_an_upper_bound(message_id: str, source: str, session: Session |
 
 # ---- what is not a record
 
-NULL: Any = None  # what a Kafka header may be
-HEADERS: Headers = build_record(message(), lane_seq=5, timestamp_ms=1).headers
+
+@pytest.mark.parametrize("record", [pytest.param(record, id=name) for name, record in FOREIGN.items()])
+def test_malformed_records_are_refused(record: NewRecord) -> None:
+    with pytest.raises(LogCorruptError, match="offset 42"):
+        parse_identity(committed(record))
 
 
 @pytest.mark.parametrize(
-    "record",
-    [
-        pytest.param(LogRecord(42, 1, b"id", b"{}", []), id="no headers"),
-        pytest.param(LogRecord(42, 1, b"id", b"{}", HEADERS[:1]), id="no gw"),
-        pytest.param(LogRecord(42, 1, b"id", b"{}", HEADERS[1:]), id="no source"),
-        pytest.param(
-            LogRecord(42, 1, b"id", b"{}", [("source", b"\xff"), HEADERS[1]]), id="source is not UTF-8"
-        ),
-        pytest.param(LogRecord(42, 1, b"id", b"{}", [("source", NULL), HEADERS[1]]), id="source is null"),
-        pytest.param(LogRecord(42, 1, b"id", b"{}", [HEADERS[0], ("gw", NULL)]), id="gateway header is null"),
-        pytest.param(LogRecord(42, 1, b"\xff", b"{}", HEADERS), id="message id is not UTF-8"),
-        pytest.param(with_gateway_header(lambda _: b""), id="empty"),
-        pytest.param(with_gateway_header(lambda gateway: gateway[:33]), id="cut by one byte"),
-        pytest.param(with_gateway_header(lambda gateway: b"\x00" + gateway[1:]), id="version 0"),
-        pytest.param(with_gateway_header(lambda gateway: b"\x02" + gateway[1:]), id="version 2"),
-        pytest.param(
-            with_gateway_header(lambda gateway: gateway[:1] + b"\x01" + gateway[2:]), id="session missing"
-        ),
-        pytest.param(
-            with_gateway_header(lambda gateway: gateway[:89], in_session()), id="session cut by one byte"
-        ),
-    ],
+    "record", [pytest.param(record, id=name) for name, record in (ODD | GENUINE).items()]
 )
-def test_malformed_records_are_refused(record: LogRecord) -> None:
-    with pytest.raises(LogCorruptError, match="offset 42"):
-        is_identified_by(record, parse_identity(record), IDENTITY, partition=0, partitions=1)
+def test_other_records_are_read(record: NewRecord) -> None:
+    parse_identity(committed(record))
 
 
 # ---- whose record it is

@@ -1,0 +1,46 @@
+"""
+What one record must be by itself: the rules of dedupe.record.parse_identity in SQL, and of its value.
+
+Headers were judged when they were read: schema.RECORD has none where there were two of a name, and no
+source that is not UTF-8. tests/support/foreign.py holds both sides against the same records.
+"""
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from dedupe.record import FLAG_SESSION, HEADER_GATEWAY, HEADER_SOURCE
+from pipeline.transforms import BASE_HEADER_BYTES, SESSION_HEADER_BYTES
+
+QUARANTINE_SUFFIX = ".quarantine"
+"""How a gateway names the topic of what it kept apart: GATEWAY_TOPIC and this."""
+
+_STRICT = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+
+
+def flaw() -> Column:
+    """Return the first rule that a record of schema.RECORD, decoded, breaks; null if it keeps them all."""
+    is_in_session = F.col("flags").bitwiseAND(FLAG_SESSION) != 0
+    key = F.col("key").cast("string")
+    return (
+        F.when(F.col("gw").isNull(), f"not exactly one header {HEADER_GATEWAY!r}")
+        .when(F.length("gw") < BASE_HEADER_BYTES, f"header {HEADER_GATEWAY!r} is too short")
+        .when(is_in_session & (F.length("gw") < SESSION_HEADER_BYTES), "its session is cut off")
+        .when(F.col("source").isNull(), f"not exactly one header {HEADER_SOURCE!r} in UTF-8")
+        .when(F.col("key").isNull(), "its key is null")
+        .when(~F.is_valid_utf8(key), "its key is no UTF-8")
+        .when(F.col("lane_seq").isNull(), "no lane_seq gets beyond 2**63")
+    )
+
+
+def is_of_its_key() -> Column:
+    """Whether the value is one JSON object, and of the event that the key names; never null."""
+    value = F.col("value").cast("string")
+    # One element: a parser that reads no further than the first document would not see a second one.
+    documents = F.from_json(
+        F.concat(F.lit("["), value, F.lit("]")), "array<struct<messageId string, reason string>>", _STRICT
+    )
+    is_quarantine = F.col("topic").endswith(QUARANTINE_SUFFIX)
+    says = F.when(is_quarantine, F.get(documents, F.lit(0))["reason"].isNotNull()).otherwise(
+        F.get(documents, F.lit(0))["messageId"] == F.col("key").cast("string")
+    )
+    return F.coalesce(F.is_valid_utf8(value) & (F.size(documents) == 1) & says, F.lit(False))

@@ -1,0 +1,166 @@
+"""
+What is judged, and how it is known that this is all: no verdict means more than its scope says.
+
+A topic tells which offsets it holds. An archive tells it by the ledger that its job writes, or by
+the topic beside it. Without either, nobody knows what came before its first record, after its last
+one, and in partitions of which it has none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.audit.checks import BEFORE_FIRST, MISSING, NOT_ARCHIVED, Place
+from pipeline.audit.verdict import Finding, Named, PartitionSummary
+from pipeline.sources import Ranges, Source, Span, read_records, span_of
+
+MARKERS_MAX = 1
+"""Offsets at the end of what was archived of Kafka that surely hold no record: a transaction's marker."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is known of a place, beside its records."""
+
+    told_by: str | None = None
+    """Who knows it; None if nobody does."""
+    topic: str | None = None
+    log_id: str | None = None
+    partitions: int | None = None
+    ranges: Ranges = field(default_factory=dict)
+    """Of every partition, the offsets [start, end) that are to be there; empty if nobody knows them."""
+    has_markers: bool = True
+    """Whether some offsets hold no record, as Kafka's transactions leave them."""
+
+    @property
+    def before(self) -> dict[int, Place]:
+        """What comes before the first record of partitions that are read from their very first offset on."""
+        return {partition: BEFORE_FIRST for partition, (start, _) in self.ranges.items() if start == 0}
+
+
+class Edge(NamedTuple):
+    """Offsets [first, end) at an end of what an archive holds of a partition."""
+
+    partition: int
+    first: int
+    end: int
+
+
+def sentence(scope: Scope, span: Span, summaries: Sequence[PartitionSummary]) -> str:
+    """Return what a verdict is about, to follow "in"."""
+    what = "everything" if span.is_everything else "the asked span of what"
+    times = _times(summaries)
+    if scope.ranges:
+        empty = sum(partition not in {s.partition for s in summaries} for partition in scope.ranges)
+        none = f", {empty} of them without a record" if empty else ""
+        return f"{what} that {scope.told_by} lists in {len(scope.ranges)} partitions{none}{times}"
+    seen = f"the archive, from the first to the last record of each of {len(summaries)} partitions{times}"
+    if scope.told_by is not None:
+        return f"{seen}, beyond which {scope.told_by} was asked for more"
+    return f"{seen}; whether it should hold more, nobody told"
+
+
+def edges(ranges: Ranges, summaries: Sequence[PartitionSummary]) -> tuple[list[Edge], list[Edge]]:
+    """Return the offsets of these ranges before the first and behind the last record, where there are any."""
+    read = {summary.partition: summary for summary in summaries}
+    heads = [Edge(p, start, read[p].first_offset) for p, (start, _) in ranges.items() if p in read]
+    tails = [
+        Edge(p, read[p].last_offset + 1 if p in read else start, end) for p, (start, end) in ranges.items()
+    ]
+    return [edge for edge in heads if edge.first < edge.end], [
+        edge for edge in tails if edge.first < edge.end
+    ]
+
+
+def lacking(scope: Scope, summaries: Sequence[PartitionSummary]) -> tuple[dict[str, Finding], list[str]]:
+    """
+    Compare an archive with its ledger alone.
+
+    Returns:
+        What is missing, and where only the topic could tell whether anything is.
+    """
+    heads, tails = edges(scope.ranges, summaries)
+    if not scope.has_markers:
+        return _missing([(edge, edge.end - edge.first) for edge in heads + tails]), []
+    open_edges = [edge for edge in heads + tails if edge.end - edge.first > MARKERS_MAX]
+    return {}, [
+        f"partition {p}: {scope.told_by} lists offsets {first} to {end - 1}, and there is no record of them: "
+        "--against the topic tells whether there should be"
+        for p, first, end in open_edges
+    ]
+
+
+def compared(
+    spark: SparkSession,
+    scope: Scope,
+    summaries: Sequence[PartitionSummary],
+    topic: Source,
+    now: Ranges,
+    *,
+    is_due: bool,
+) -> tuple[dict[str, Finding], list[str]]:
+    """
+    Compare an archive with its topic: read what the topic holds beyond both ends of the archive.
+
+    Args:
+        spark: the session.
+        scope: by the archive's ledger, if it has one.
+        summaries: of the archive.
+        topic: what it was taken from.
+        now: the offsets that the topic has now, within the span.
+        is_due: whether the archive is to hold all of them, and not only what its ledger lists.
+
+    Returns:
+        What is missing or not archived yet, and where nobody knows which of the two.
+    """
+    heads, tails = edges(now, summaries)
+    held = {p: end if is_due else scope.ranges.get(p, (0, 0))[1] for p, (_, end) in now.items()}
+    begun = {p: start for p, (start, _) in scope.ranges.items()}
+    heads = [edge._replace(first=max(edge.first, begun.get(edge.partition, 0))) for edge in heads]
+    due = [edge._replace(end=min(edge.end, held[edge.partition])) for edge in tails]
+    later = [edge._replace(first=max(edge.first, held[edge.partition])) for edge in tails]
+    found = _missing(_counted(spark, topic, now, heads) + _counted(spark, topic, now, due))
+    beyond = _counted(spark, topic, now, later)
+    if scope.ranges:
+        named = [Named(p, first, None, None, f"{records} records") for (p, first, _), records in beyond]
+        return found | ({NOT_ARCHIVED: Finding(sum(n for _, n in beyond), named)} if named else {}), []
+    return found, [
+        f"partition {p}: the topic holds {records} records from offset {first} on that the archive does not: "
+        "lost, or not archived yet, and no ledger tells (--until names a time by which they should be there)"
+        for (p, first, _), records in beyond
+    ]
+
+
+def _counted(
+    spark: SparkSession, topic: Source, now: Ranges, places: Sequence[Edge]
+) -> list[tuple[Edge, int]]:
+    """Return of each place that holds records from where to where they are, and how many."""
+    asked = {edge.partition: (edge.first, edge.end) for edge in places if edge.first < edge.end}
+    if not asked:
+        return []
+    ranges = {p: (end, end) for p, (_, end) in now.items()} | asked
+    records = read_records(spark, topic, span_of(ranges))
+    sums = records.groupBy("partition").agg(
+        F.count("*").alias("records"), F.min("offset").alias("first"), F.max("offset").alias("last")
+    )
+    rows = sums.orderBy("partition").collect()
+    return [(Edge(row["partition"], row["first"], row["last"] + 1), row["records"]) for row in rows]
+
+
+def _missing(places: Sequence[tuple[Edge, int]]) -> dict[str, Finding]:
+    named = [
+        Named(p, first, None, None, f"{records} records up to offset {end - 1}")
+        for (p, first, end), records in places
+    ]
+    return {MISSING: Finding(sum(records for _, records in places), named)} if named else {}
+
+
+def _times(summaries: Sequence[PartitionSummary]) -> str:
+    if not summaries:
+        return ""
+    newest = datetime.fromtimestamp(max(s.last_time_us for s in summaries) // 1_000_000, UTC)
+    return f", up to {newest:%Y-%m-%dT%H:%M:%SZ}"

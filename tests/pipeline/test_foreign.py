@@ -1,0 +1,37 @@
+"""Claim: the audit names what the core refuses as foreign, what misleads readers besides, and no more."""
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from dedupe.types import NewRecord
+from pipeline.audit.checks import FOREIGN as FOREIGN_KIND
+from pipeline.audit.checks import VALUE, VERSION, examined, faulty
+from pipeline.sources.records import KafkaSource, Span, read_records
+from tests.conftest import TopicFactory
+from tests.support.foreign import FOREIGN, GENUINE, ODD
+from tests.support.records import fill_topic
+
+ALL: dict[str, NewRecord] = FOREIGN | ODD | GENUINE
+
+
+async def test_every_record_that_no_gateway_wrote_is_named_and_no_other(
+    spark: SparkSession, kafka_bootstrap: str, topic: TopicFactory
+) -> None:
+    name = await topic("foreign", configs={"retention.ms": "-1"})
+    await fill_topic(kafka_bootstrap, name, {0: list(ALL.values())}, batch_records=len(ALL))
+
+    records = read_records(spark, KafkaSource(kafka_bootstrap, name), Span())
+    judged = examined(records, 1).select(
+        "*", *(F.lit(None).cast("bigint").alias(f"{what}_before") for what in ("seq", "offset", "time"))
+    )
+    rows = faulty(judged).collect()
+
+    found = {row["offset"]: row["kind"] for row in rows}
+    kinds = {label: found.get(offset) for offset, label in enumerate(ALL)}
+    expected: dict[str, str | None] = {}
+    expected |= dict.fromkeys(FOREIGN, FOREIGN_KIND) | dict.fromkeys(ODD, VALUE)
+    expected |= {label: VERSION for label in kinds if label.startswith("version")}
+    expected |= {label: FOREIGN_KIND for label in kinds if label.startswith("lane_seq")}
+    expected |= dict.fromkeys(GENUINE)
+    assert kinds == expected
+    assert len(rows) == len(found)
