@@ -26,11 +26,11 @@ from pipeline.sources import (
     LogSource,
     Source,
     Span,
-    ends_of,
     log_id_of,
     ranges_of,
     read_records,
     span_of,
+    undecided_below,
 )
 
 Say = Callable[[str], None]
@@ -69,9 +69,8 @@ def ask_topic(source: Source, span: Span) -> Topic | None:
     """
     if not isinstance(source, KafkaSource | LogSource):
         return None
-    ends = ends_of(source, span)
-    stalled = stalled_partitions(source, ends=ends)
-    ranges = ranges_of(source, span, ends) or {}
+    stalled = stalled_partitions(source, ends=undecided_below(source, span))
+    ranges = ranges_of(source, span) or {}
     if all(start == end for start, end in ranges.values()):
         raise PipelineError(
             "; ".join(stalled) or f"{source} holds no record in this range: there is nothing to judge"
@@ -94,19 +93,22 @@ def conduct(start: Callable[[], SparkSession], order: Order, say: Say) -> Audit:
         PipelineError: nothing can be judged.
     """
     began, clock = datetime.now(UTC), time.monotonic()
+    is_archive = isinstance(order.source, LakeSource)
+    if order.against is not None and (isinstance(order.against, LakeSource) or not is_archive):
+        raise UsageError("--against compares an archive with its topic, kafka:// or log://")
     say(f"asking {order.against or order.source}")
     topic = ask_topic(order.against or order.source, order.span)
-    if order.against is not None and (topic is None or not isinstance(order.source, LakeSource)):
-        raise UsageError("--against compares an archive with its topic, kafka:// or log://")
     known = _scope_of(order, topic)
     stats = order.stats and order.stats.about(known.topic, known.log_id)
     partitions = _partitions(order, known, stats)
     say("starting Spark")
     spark = start()
-    is_archive = isinstance(order.source, LakeSource)
-    records = read_records(spark, order.source, order.span if is_archive else span_of(known.ranges))
+    records = read_records(
+        spark, order.source, order.span if is_archive else span_of(known.ranges, order.span)
+    )
     examined = checks.examined(records, partitions).persist(StorageLevel.DISK_ONLY)
-    chained = checks.chained(examined, known.before, outlives_retention=is_archive)
+    before = {} if order.span.has_times else known.before
+    chained = checks.chained(examined, before, outlives_retention=is_archive)
     say(
         "reading"
         if is_archive
@@ -136,7 +138,7 @@ def conduct(start: Callable[[], SparkSession], order: Order, say: Say) -> Audit:
         partitions=summaries,
         timeline=timeline,
         findings=found,
-        reconciliation=_reconciled(stats, known, summaries),
+        reconciliation=_reconciled(stats, known, order.span, summaries),
         doubts=doubts,
         is_deep=order.secret is not None,
         seconds=time.monotonic() - clock,
@@ -203,16 +205,20 @@ def _completeness(
     return scope.compared(spark, known, summaries, topic.source, topic.scope.ranges, is_due=is_due)
 
 
-def _reconciled(stats: Stats | None, known: Scope, summaries: Sequence[PartitionSummary]) -> Reconciliation:
+def _reconciled(
+    stats: Stats | None, known: Scope, span: Span, summaries: Sequence[PartitionSummary]
+) -> Reconciliation:
     """Compare what was read with the gateway's counters, if there are any."""
     if stats is None:
         return Reconciliation(reasons=["no --stats given"])
     if known.log_id is None:
         return Reconciliation(reasons=["nobody told which log the archive was taken from"])
-    return reconcile(stats, {s.partition: _reading(s, known) for s in summaries})
+    return reconcile(stats, {s.partition: _reading(s, known, span) for s in summaries})
 
 
-def _reading(summary: PartitionSummary, known: Scope) -> Reading:
+def _reading(summary: PartitionSummary, known: Scope, span: Span) -> Reading:
+    if span.has_times:
+        return Reading(summary.counted, summary.first_offset, summary.last_offset + 1, summary.last_seq)
     # An archive whose first record is the partition's very first one has nothing before it.
     from_first = 0 if summary.first_seq == 0 else summary.first_offset
     start, end = known.ranges.get(summary.partition, (from_first, None))

@@ -52,12 +52,12 @@ class Edge(NamedTuple):
 
 def sentence(scope: Scope, span: Span, summaries: Sequence[PartitionSummary]) -> str:
     """Return what a verdict is about, to follow "in"."""
-    what = "everything" if span.is_everything else "the asked span of what"
+    what = "everything that" if span.is_everything else "the asked span of what"
     times = _times(summaries)
     if scope.ranges:
         empty = sum(partition not in {s.partition for s in summaries} for partition in scope.ranges)
         none = f", {empty} of them without a record" if empty else ""
-        return f"{what} that {scope.told_by} lists in {len(scope.ranges)} partitions{none}{times}"
+        return f"{what} {scope.told_by} lists in {len(scope.ranges)} partitions{none}{times}"
     seen = f"the archive, from the first to the last record of each of {len(summaries)} partitions{times}"
     if scope.told_by is not None:
         return f"{seen}, beyond which {scope.told_by} was asked for more"

@@ -1,6 +1,6 @@
 """Which offsets a span means in a log as it is now. Asks the log, and needs no Spark."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
 from pipeline.errors import UsageError
@@ -11,6 +11,9 @@ from pipeline.sources.records import KafkaSource, LogSource, Offsets, Source, Sp
 
 Ranges: TypeAlias = dict[int, tuple[int, int]]
 """By partition: offsets [start, end)."""
+
+CLOCKS_APART_MAX = timedelta(minutes=10)
+"""Of a broker, that dates markers, and of a gateway, that dates records."""
 
 
 class Bounds(NamedTuple):
@@ -58,23 +61,12 @@ def log_id_of(source: Source) -> str | None:
             return None
 
 
-def ends_of(source: Source, span: Span) -> Offsets:
-    """Return of each partition where the span ends, if it does; a time ends before its first record."""
-    ends = dict(span.to_offsets or {})
-    if span.until is not None:
-        for partition, end in offsets_at(source, span.until).items():
-            ends[partition] = min(end, ends.get(partition, end))
-    return ends
-
-
-def ranges_of(source: Source, span: Span, ends: Offsets) -> Ranges | None:
+def ranges_of(source: Source, span: Span) -> Ranges | None:
     """
-    Return the offsets of a span that can be read now, of every partition; None for an archive.
+    Return the offsets that hold all records of a span that can be read now; None for an archive.
 
-    Args:
-        source: where they are.
-        span: which of them.
-        ends: of `ends_of`.
+    Times are no offsets: a marker of a transaction is as new as its broker's clock, so among these
+    offsets are records of other times. Of Kafka the end is where the topic ends.
 
     Raises:
         UsageError: offsets are asked for that no partition has, or has any more.
@@ -83,20 +75,33 @@ def ranges_of(source: Source, span: Span, ends: Offsets) -> Ranges | None:
     if bounds is None:
         return None
     _check(bounds, span)
-    firsts = dict(span.from_offsets or {})
-    if span.since is not None:
-        at_time = offsets_at(source, span.since)
-        firsts = {p: max(firsts.get(p, 0), at_time.get(p, known.end)) for p, known in bounds.items()}
+    firsts, ends = span.from_offsets or {}, span.to_offsets or {}
+    since = offsets_at(source, span.since) if span.since is not None else None
+    until = offsets_at(source, span.until) if span.until is not None and isinstance(source, LogSource) else {}
     ranges: Ranges = {}
     for partition, known in bounds.items():
-        end = min(ends.get(partition, known.end), known.end)
-        ranges[partition] = (min(max(firsts.get(partition, 0), known.start), end), end)
+        end = min(offsets.get(partition, known.end) for offsets in (ends, until, {partition: known.end}))
+        first = max(firsts.get(partition, 0), known.start)
+        if since is not None:
+            first = max(first, since.get(partition, end))
+        ranges[partition] = (min(first, end), end)
     return ranges
 
 
-def span_of(ranges: Ranges) -> Span:
-    """Return the span of these offsets."""
+def undecided_below(source: Source, span: Span) -> Offsets:
+    """Return offsets of partitions from which on an open transaction is no concern of a span."""
+    ends = dict(span.to_offsets or {})
+    if span.until is not None:
+        for partition, end in offsets_at(source, span.until + CLOCKS_APART_MAX).items():
+            ends[partition] = min(end, ends.get(partition, end))
+    return ends
+
+
+def span_of(ranges: Ranges, times: Span = Span()) -> Span:  # noqa: B008  # it is frozen
+    """Return the span of these offsets and of the times of another."""
     return Span(
+        times.since,
+        times.until,
         from_offsets={partition: start for partition, (start, _) in ranges.items()},
         to_offsets={partition: end for partition, (_, end) in ranges.items()},
     )

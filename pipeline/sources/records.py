@@ -105,6 +105,10 @@ class Span:
         return self == Span()
 
     @property
+    def has_times(self) -> bool:
+        return self.since is not None or self.until is not None
+
+    @property
     def of_times(self) -> "Span":
         """The same without its offsets."""
         return Span(self.since, self.until)

@@ -83,10 +83,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def job(
-    spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> JobRunner:
-    """A function that runs one job to its end."""
+def job(spark: SparkSession, job_without_spark: JobRunner) -> JobRunner:
+    """A function that runs one job to its end, in the session of the tests."""
+    return job_without_spark
+
+
+@pytest.fixture
+def job_without_spark(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> JobRunner:
+    """A function that runs one job to its end, which must not come to need a session."""
 
     def run(*arguments: object) -> Done:
         capsys.readouterr()

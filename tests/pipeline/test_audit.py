@@ -6,6 +6,7 @@ On a real Kafka with aborted and open transactions, and against a real gateway's
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -134,6 +135,86 @@ async def test_open_transaction_is_a_stall_and_no_verdict(
     assert "CLEAN" not in done.stdout
 
 
+async def test_open_transaction_outside_the_range_is_of_no_concern(
+    job: JobRunner, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = await topic("outside", partitions=PARTITIONS, configs=KEPT)
+    lanes = clean_lanes(RecordMaker(PARTITIONS))
+    await fill_topic(kafka_bootstrap, name, first_half(lanes))
+    hung = await open_transaction(kafka_bootstrap, name, 1, lanes[1][100:])
+    source = f"kafka://{kafka_bootstrap}/{name}"
+    first_open_us = lanes[1][100].timestamp_ms * 1000
+    until = datetime.fromtimestamp(first_open_us / 1e6, UTC).isoformat()
+
+    by_offset = job("audit", "--source", source, "--to-offsets", "1:100")
+    by_time = job("audit", "--source", source, "--until", until, "--report", tmp_path)
+
+    await hung.abort_transaction()
+    await hung.stop()
+    assert (by_offset.exit_code, by_time.exit_code) == (0, 0), (by_offset, by_time)
+    partitions = json.loads((tmp_path / "audit.json").read_text())["partitions"]
+    assert [p["last_lane_seq"] for p in partitions] == [99, 99]
+
+
+async def test_time_on_kafka_means_the_offset_of_its_first_record(
+    job: JobRunner, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = await topic("since", partitions=PARTITIONS, configs=KEPT)
+    lanes = clean_lanes(RecordMaker(PARTITIONS))
+    await fill_topic(kafka_bootstrap, name, lanes)
+    source = f"kafka://{kafka_bootstrap}/{name}"
+    since = datetime.fromtimestamp(lanes[1][150].timestamp_ms / 1000, UTC).isoformat()
+
+    done = job("audit", "--source", source, "--since", since, "--report", tmp_path)
+    beyond = job("audit", "--source", source, "--from-offsets", "0:5000")
+
+    assert done.exit_code == 0, done
+    partitions = json.loads((tmp_path / "audit.json").read_text())["partitions"]
+    assert [(p["partition"], p["records"], p["first_offset"]) for p in partitions] == [(1, 50, 150)]
+    # What is asked for is read, and each partition's last marker, which is as new as the broker's clock.
+    assert "reading 52 offsets" in done.stderr
+    assert beyond.exit_code == 2
+    assert "offset 5000 of partition 0, which ends at 201" in beyond.stderr
+
+
+def test_counters_behind_a_token_are_asked_with_it_and_those_of_another_log_are_refused(
+    job: JobRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Gateway(tmp_path / "gateway", {"GATEWAY_ADMIN_TOKEN": "a token of the tests"}) as gateway:
+        with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+            post(client, "/v1/events", new_event())
+        arguments = ("audit", "--source", f"log://{gateway.data}", "--stats", gateway.admin_url)
+        without = job(*arguments)
+        monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", "a token of the tests")
+        done = job(*arguments, "--report", tmp_path)
+        with Gateway(tmp_path / "other") as other:
+            with httpx.Client(base_url=other.url, auth=AUTH) as client:
+                post(client, "/v1/events", new_event())
+            refused = job("audit", "--source", f"log://{other.data}", "--stats", gateway.admin_url)
+
+    assert (without.exit_code, done.exit_code, refused.exit_code) == (2, 0, 2), (without, done, refused)
+    assert "answered 401: set GATEWAY_ADMIN_TOKEN" in without.stderr
+    assert "reconciliation: agrees: 1 accepted, 1 committed" in done.stdout
+    report = json.loads((tmp_path / "audit.json").read_text())
+    assert (report["window_seconds"], report["partition_count"]) == (7 * 86_400, 8)
+    assert report["index_keys_max_of_partition"] == 500_000_000 // 8
+    assert "--stats are of a gateway of another log" in refused.stderr
+
+
+def test_quarantine_of_a_gateway_is_clean_by_its_own_rules(
+    job: JobRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATEWAY_IDENTITY_SECRET", SECRET)
+    with Gateway(tmp_path / "gateway", {"GATEWAY_IDENTITY_SECRET": SECRET}) as gateway:
+        with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+            post(client, "/v1/events", {"batch": [new_event() | {"messageId": "x" * 300}, 1, new_event()]})
+        source = f"log://{gateway.data}?topic=events.quarantine"
+        done = job("audit", "--source", source, "--deep", "--stats", gateway.admin_url)
+
+    assert done.exit_code == 0, done
+    assert "reconciliation: agrees: 2 accepted, 2 committed" in done.stdout
+
+
 def test_gateways_counters_are_reconciled_with_its_log(
     job: JobRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +265,7 @@ def test_key_of_another_secret_is_named_by_a_deep_audit(
         (["--source", "nonsense"], "is no source"),
         (["--source", "log://nowhere"], "there is no embedded log"),
         (["--source", "log://nowhere", "--since", "noon"], "is no time"),
+        (["--source", "kafka://127.0.0.1:1/events"], "did not tell of topic 'events'"),
         (["--source", "parquet:///nowhere"], "PATH_NOT_FOUND"),
     ],
 )

@@ -1,0 +1,77 @@
+"""
+Claim: 1 means violated and nothing else; whatever is no verdict ends with 2 and one sentence that says
+why, without a stack of Python's or Java's unless --debug was said.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JError
+
+from pipeline import cli
+from tests.pipeline.conftest import JobRunner
+
+JAVA = """An error occurred while calling o45.load.
+: org.apache.spark.SparkException: Job aborted due to stage failure
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:2844)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+Caused by: java.util.concurrent.ExecutionException: outer
+\t... 14 more
+Caused by: java.net.UnknownHostException: no such host
+\tat java.base/java.net.InetAddress.getAllByName(InetAddress.java:1)
+\t... 12 more
+"""
+
+
+def test_javas_failure_is_told_with_its_cause_and_without_its_stack() -> None:
+    assert cli._sentence(Py4JError(JAVA)) == (
+        "org.apache.spark.SparkException: Job aborted due to stage failure: "
+        "java.net.UnknownHostException: no such host"
+    )
+
+
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+def test_mistake_of_ours_is_no_violation(
+    debug: Sequence[str],
+    job_without_spark: JobRunner,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("PIPELINE_DEBUG", "")
+
+    # A folder where a file should be: nobody thought of it, and Python raises what it likes.
+    done = job_without_spark("audit", "--source", f"log://{tmp_path}", "--stats", tmp_path, *debug)
+
+    assert done.exit_code == 2
+    assert ("Traceback" in done.stderr) == bool(debug)
+    assert done.stderr.splitlines()[-1].startswith("pipeline: ")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "sentence"),
+    [
+        ("GATEWAY_KAFKA_SASL_MECHANISM", "NONSENSE", "GATEWAY_KAFKA_SASL_MECHANISM: Input should be 'PLAIN'"),
+        ("GATEWAY_KAFKA_SECURITY_PROTOCOL", "TLS", "GATEWAY_KAFKA_SECURITY_PROTOCOL: Input should be"),
+    ],
+)
+def test_login_that_is_not_known_is_told_in_a_sentence(
+    variable: str, value: str, sentence: str, job_without_spark: JobRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+
+    done = job_without_spark("audit", "--source", "kafka://127.0.0.1:1/events")
+
+    assert (done.exit_code, "Traceback" in done.stderr) == (2, False)
+    assert sentence in done.stderr.splitlines()[-1]
+
+
+def test_report_that_cannot_be_written_is_told_before_anything_is_read(
+    job_without_spark: JobRunner, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+
+    done = job_without_spark("audit", "--source", "log://nowhere", "--report", tmp_path / "file" / "report")
+
+    assert done.exit_code == 2
+    assert f"--report {tmp_path}/file/report cannot be written: Not a directory" in done.stderr
