@@ -34,6 +34,7 @@ CONFLICT = "conflict"
 WRONG_KEY = "wrong_key"
 MISSING = "missing"
 NOT_ARCHIVED = "not_archived"
+UNJUDGED = "unjudged"
 REPEATED = "repeated"
 ALLOWED_REPEAT = "allowed_repeat"
 CLIENT_GAP = "client_gap"
@@ -64,6 +65,7 @@ NOTICES = {
     RENUMBERED: "its lane_seq goes on at its offset, as after retention has emptied the partition",
     ALLOWED_REPEAT: "its event is stored before, but further back than ids are remembered",
     NOT_ARCHIVED: "the topic holds records from here on that are not archived yet",
+    UNJUDGED: "retention deleted these offsets before an audit came",
     CLIENT_GAP: "the client lost events before it: its sequence jumps",
     OUTSIDE_RETENTION: "it is older than the retention",
 }
@@ -72,6 +74,9 @@ NOTICES = {
 _OWN_FLAGS = (FOREIGN, VERSION, VALUE, WRONG_PARTITION)
 _CHAIN_FLAGS = (GAP, ORDER, TIME_ORDER, RENUMBERED)
 _FLAGS = (*_OWN_FLAGS, *_CHAIN_FLAGS)
+KEY_COLUMNS = ("hash", "event_key", "fingerprint", "partition", "offset", "timestamp", "lane_seq")
+"""What must be remembered of a record to know its copies."""
+
 _NAMED = ("kind", "partition", "offset", "message_id", "source", "detail")
 
 
@@ -104,7 +109,7 @@ def examined(records: DataFrame, partitions: int | None) -> DataFrame:
 
     Returns:
         topic, partition, offset, timestamp, message_id, source, flaw, event_key, fingerprint,
-        lane_seq, client_hash, session_hash, sequence, expected_partition, and `faults`, the kinds
+        lane_seq, client_hash, session_hash, sequence, expected_partition, hash, and `faults`, the kinds
         of _OWN_FLAGS as bits.
     """
     is_readable = (F.length("gw") >= BASE_HEADER_BYTES) & (F.col("version") == VERSION_READ)
@@ -134,7 +139,9 @@ def examined(records: DataFrame, partitions: int | None) -> DataFrame:
         VALUE: F.col("flaw").isNull() & ~F.col("is_of_its_key"),
         WRONG_PARTITION: F.col("expected_partition") != F.col("partition"),
     }
-    return judged.select("*", _bits(conditions).alias("faults")).drop("is_other_version", "is_of_its_key")
+    return judged.select("*", F.xxhash64("event_key").alias("hash"), _bits(conditions).alias("faults")).drop(
+        "is_other_version", "is_of_its_key"
+    )
 
 
 def chained(
@@ -209,17 +216,24 @@ def surveyed(chained_records: DataFrame, counted_ranges: Mapping[int, tuple[int,
     )
 
 
+def with_known(examined_records: DataFrame, known: DataFrame | None) -> DataFrame:
+    """Return these records and those of earlier audits (KEY_COLUMNS), which are not named again."""
+    own = examined_records.withColumn("is_new", F.lit(True))
+    if known is None:
+        return own
+    return own.unionByName(known.withColumn("is_new", F.lit(False)), allowMissingColumns=True)
+
+
 def repeated_hashes(examined_records: DataFrame) -> DataFrame:
     """Return `hash` of each event key that is stored more than once, and hardly any other: eight bytes do."""
     keyed = examined_records.where(F.col("event_key").isNotNull())
-    hashes = keyed.groupBy(F.xxhash64("event_key").alias("hash")).agg(F.count("*").alias("copies"))
+    hashes = keyed.groupBy("hash").agg(F.count("*").alias("copies"))
     return hashes.where(F.col("copies") > 1).select("hash")
 
 
 def repeats(examined_records: DataFrame, hashes: DataFrame, promise: Promise) -> DataFrame:
     """Name every copy of an event after its first, anywhere in the topic: a violation, allowed, or open."""
-    keyed = examined_records.withColumn("hash", F.xxhash64("event_key")).where(F.col("event_key").isNotNull())
-    copies = keyed.join(hashes, "hash", "left_semi")
+    copies = examined_records.where(F.col("event_key").isNotNull()).join(hashes, "hash", "left_semi")
     of_event = Window.partitionBy("event_key").orderBy("timestamp", "partition", "offset")
     first = {name: F.first(name).over(of_event) for name in ("fingerprint", "partition", "offset")}
     compared = copies.select(
@@ -229,7 +243,7 @@ def repeats(examined_records: DataFrame, hashes: DataFrame, promise: Promise) ->
             for name in ("timestamp", "partition", "lane_seq")
         ),
         *(column.alias(f"first_{name}") for name, column in first.items()),
-    ).where(F.col("earlier_timestamp").isNotNull())
+    ).where(F.col("is_new") & F.col("earlier_timestamp").isNotNull())
     is_same = F.col("fingerprint") == F.col("first_fingerprint")
     return _named(
         compared,

@@ -6,32 +6,21 @@ What needs no Spark comes first: a range that makes no sense is told of before a
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from pyspark import StorageLevel
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.audit import checks, judge, scope
-from pipeline.audit.checks import Promise
+from pipeline.audit.checks import BEFORE_FIRST, Place, Promise
 from pipeline.audit.deep import wrong_keys
+from pipeline.audit.known import Known, Ledger, ask, ask_archive, no_ledger
+from pipeline.audit.memory import Memory, Remembered
 from pipeline.audit.reconciliation import Reading, Reconciliation, Stats, reconcile
-from pipeline.audit.scope import Scope
-from pipeline.audit.verdict import Audit, Finding, PartitionSummary
-from pipeline.errors import PipelineError, UsageError
-from pipeline.runtime import stalled_partitions
-from pipeline.sources import (
-    KafkaSource,
-    LakeSource,
-    LogSource,
-    Source,
-    Span,
-    log_id_of,
-    ranges_of,
-    read_records,
-    span_of,
-    undecided_below,
-)
+from pipeline.audit.verdict import UNDECIDED, Audit, Finding, PartitionSummary, Timeline
+from pipeline.errors import UsageError
+from pipeline.sources import LakeSource, Source, Span, read_records, span_of
 
 Say = Callable[[str], None]
 
@@ -49,35 +38,20 @@ class Order:
     index_keys_max: int | None = None
     retention: timedelta | None = None
     secret: bytes | None = None
+    since_last: str | None = None
+    """Folder of what the last audit left; None to judge everything in the span."""
+    ledger: Ledger = no_ledger
 
+    @property
+    def is_of_archive(self) -> bool:
+        return isinstance(self.source, LakeSource)
 
-@dataclass(frozen=True)
-class Topic:
-    """A topic as it was when the audit began."""
-
-    source: Source
-    scope: Scope
-    stalled: list[str]
-
-
-def ask_topic(source: Source, span: Span) -> Topic | None:
-    """
-    Return what a topic is to hold within a span; None of an archive.
-
-    Raises:
-        PipelineError: it does not answer, the span makes no sense there, or holds nothing.
-    """
-    if not isinstance(source, KafkaSource | LogSource):
-        return None
-    stalled = stalled_partitions(source, ends=undecided_below(source, span))
-    ranges = ranges_of(source, span) or {}
-    if all(start == end for start, end in ranges.values()):
-        raise PipelineError(
-            "; ".join(stalled) or f"{source} holds no record in this range: there is nothing to judge"
-        )
-    has_markers = not isinstance(source, LogSource)
-    known = Scope("the topic", source.topic, log_id_of(source), len(ranges), ranges, has_markers)
-    return Topic(source, known, stalled)
+    def check(self) -> None:
+        """Raises UsageError: parts of it contradict each other."""
+        if self.against is not None and (isinstance(self.against, LakeSource) or not self.is_of_archive):
+            raise UsageError("--against compares an archive with its topic, kafka:// or log://")
+        if self.since_last is not None and (self.against is not None or not self.span.is_everything):
+            raise UsageError("--since-last judges what is new, so it takes no times, offsets or --against")
 
 
 def conduct(start: Callable[[], SparkSession], order: Order, say: Say) -> Audit:
@@ -93,71 +67,51 @@ def conduct(start: Callable[[], SparkSession], order: Order, say: Say) -> Audit:
         PipelineError: nothing can be judged.
     """
     began, clock = datetime.now(UTC), time.monotonic()
-    is_archive = isinstance(order.source, LakeSource)
-    if order.against is not None and (isinstance(order.against, LakeSource) or not is_archive):
-        raise UsageError("--against compares an archive with its topic, kafka:// or log://")
+    order.check()
     say(f"asking {order.against or order.source}")
-    topic = ask_topic(order.against or order.source, order.span)
-    known = _scope_of(order, topic)
-    stats = order.stats and order.stats.about(known.topic, known.log_id)
-    partitions = _partitions(order, known, stats)
+    known = ask(order.against or order.source, order.span, may_be_empty=order.since_last is not None)
     say("starting Spark")
     spark = start()
-    records = read_records(
-        spark, order.source, order.span if is_archive else span_of(known.ranges, order.span)
-    )
-    examined = checks.examined(records, partitions).persist(StorageLevel.DISK_ONLY)
-    before = {} if order.span.has_times else known.before
-    chained = checks.chained(examined, before, outlives_retention=is_archive)
-    say(
-        "reading"
-        if is_archive
-        else f"reading {sum(end - start for start, end in known.ranges.values()):,} offsets"
-    )
-    summaries, timeline = judge.survey(chained, stats.counted_ranges if stats else {})
+    if order.is_of_archive:
+        known = ask_archive(order.ledger(spark), known, order.against)
+    stats = order.stats and order.stats.about(known.scope.topic, known.scope.log_id)
+    partitions = _partitions(order, known.scope.partitions, stats)
     promise = _promise(order, stats, partitions)
-    say(f"comparing the keys of {sum(summary.records for summary in summaries):,} records")
-    found = judge.find(chained, summaries) | judge.find_repeats(examined, promise)
-    found |= judge.find_notices(examined, summaries, retention=order.retention)
-    doubts = _doubts(topic, summaries, partitions, stats)
-    if order.secret is not None and partitions is not None:
-        say("recomputing every key")
-        found |= judge.collected(wrong_keys(records, secret=order.secret, partitions=partitions))
-    if is_archive:
-        more, open_ends = _completeness(spark, order, known, topic, summaries, say)
-        found, doubts = found | more, doubts + open_ends
-    examined.unpersist()
-    return Audit(
+    memory, past = None, Remembered("")
+    if order.since_last is not None:
+        memory = Memory(spark, order.since_last)
+        past = memory.load(f"{known.scope.log_id or order.source}/{known.scope.topic or ''}")
+        known = known.since(past.next_offsets)
+    task = _Task(spark, order, known, past, stats, partitions, promise, say)
+    seen = task.read()
+    found, doubts = task.judge(seen, memory)
+    result = Audit(
         source=str(order.source),
         span=order.span,
-        scope=scope.sentence(known, order.span, summaries),
-        is_scope_known=known.told_by is not None,
+        scope=scope.sentence(known.scope, order.span, seen.summaries, since=past.began),
+        is_scope_known=known.scope.told_by is not None,
         promise=promise,
         partition_count=partitions,
         began=began,
-        partitions=summaries,
-        timeline=timeline,
+        partitions=seen.summaries,
+        timeline=seen.timeline,
         findings=found,
-        reconciliation=_reconciled(stats, known, order.span, summaries),
+        violations_before=past.violations,
+        reconciliation=task.reconciled(seen.summaries),
         doubts=doubts,
         is_deep=order.secret is not None,
         seconds=time.monotonic() - clock,
     )
+    if memory is not None and result.verdict != UNDECIDED:
+        memory.save(past, task.remembered(result), seen.examined)
+    seen.examined.unpersist()
+    return result
 
 
-def _scope_of(order: Order, topic: Topic | None) -> Scope:
-    """Return what is known of the place that is read."""
-    if topic is None:
-        return Scope()
-    if order.against is None:
-        return topic.scope
-    return replace(topic.scope, told_by=str(order.against), ranges={})
-
-
-def _partitions(order: Order, known: Scope, stats: Stats | None) -> int | None:
-    if None not in (order.partitions, known.partitions) and order.partitions != known.partitions:
-        raise UsageError(f"--partitions says {order.partitions}, and {known.told_by} has {known.partitions}")
-    return order.partitions or known.partitions or (len(stats.partitions) if stats else None)
+def _partitions(order: Order, known: int | None, stats: Stats | None) -> int | None:
+    if None not in (order.partitions, known) and order.partitions != known:
+        raise UsageError(f"--partitions says {order.partitions}, and the topic has {known}")
+    return order.partitions or known or (len(stats.partitions) if stats else None)
 
 
 def _promise(order: Order, stats: Stats | None, partitions: int | None) -> Promise:
@@ -170,56 +124,132 @@ def _promise(order: Order, stats: Stats | None, partitions: int | None) -> Promi
     return Promise(order.window or told.window, keys_max)
 
 
-def _doubts(
-    topic: Topic | None, summaries: Sequence[PartitionSummary], partitions: int | None, stats: Stats | None
-) -> list[str]:
-    """Return why there can be no verdict."""
-    doubts = list(topic.stalled) if topic else []
-    if not summaries:
-        return [*doubts, "there is not one record to judge"]
-    if partitions is None:
-        doubts.append(
-            "nobody told how many partitions the topic has, so that none can be called wrong: --partitions"
-        )
-    topics = sorted({name for s in summaries for name in (s.first_topic, s.last_topic) if name is not None})
-    if len(topics) > 1:
-        doubts.append(f"the archive holds {len(topics)} topics, {', '.join(topics)}: audit one at a time")
-    elif stats is not None:
-        stats.about(topics[0] if topics else None, None)
-    return doubts
+@dataclass(frozen=True)
+class _Seen:
+    """What was read."""
+
+    records: DataFrame
+    examined: DataFrame
+    chained: DataFrame
+    summaries: list[PartitionSummary]
+    timeline: Timeline
+
+    @property
+    def count(self) -> int:
+        return sum(summary.records for summary in self.summaries)
+
+    @property
+    def topics(self) -> list[str]:
+        names = {name for s in self.summaries for name in (s.first_topic, s.last_topic)}
+        return sorted(name for name in names if name is not None)
 
 
-def _completeness(
-    spark: SparkSession,
-    order: Order,
-    known: Scope,
-    topic: Topic | None,
-    summaries: Sequence[PartitionSummary],
-    say: Say,
-) -> tuple[dict[str, Finding], list[str]]:
-    """Compare an archive with its topic if that is at hand, else with its ledger."""
-    if topic is None or not summaries:
-        return scope.lacking(known, summaries)
-    say(f"comparing its ends with {topic.source}")
-    is_due = order.span.until is not None
-    return scope.compared(spark, known, summaries, topic.source, topic.scope.ranges, is_due=is_due)
+@dataclass(frozen=True)
+class _Task:
+    """An order, and all that is known before the first record is read."""
 
+    spark: SparkSession
+    order: Order
+    known: Known
+    past: Remembered
+    stats: Stats | None
+    partitions: int | None
+    promise: Promise
+    say: Say
 
-def _reconciled(
-    stats: Stats | None, known: Scope, span: Span, summaries: Sequence[PartitionSummary]
-) -> Reconciliation:
-    """Compare what was read with the gateway's counters, if there are any."""
-    if stats is None:
-        return Reconciliation(reasons=["no --stats given"])
-    if known.log_id is None:
-        return Reconciliation(reasons=["nobody told which log the archive was taken from"])
-    return reconcile(stats, {s.partition: _reading(s, known, span) for s in summaries})
+    def read(self) -> _Seen:
+        """Read all records once; what is judged of them stays on disk for the checks after it."""
+        span, ranges = self.order.span, self.known.scope.ranges
+        if self.order.is_of_archive:
+            self.say("reading the archive")
+            if self.past.next_offsets:
+                span = Span(from_offsets=self.past.next_offsets)
+        else:
+            self.say(f"reading {sum(end - start for start, end in ranges.values()):,} offsets")
+            span = span_of(ranges, span)
+        records = read_records(self.spark, self.order.source, span)
+        examined = checks.examined(records, self.partitions).persist(StorageLevel.DISK_ONLY)
+        chained = checks.chained(examined, self._before, outlives_retention=self.order.is_of_archive)
+        summaries, timeline = judge.survey(chained, self.stats.counted_ranges if self.stats else {})
+        return _Seen(records, examined, chained, summaries, timeline)
 
+    def judge(self, seen: _Seen, memory: Memory | None) -> tuple[dict[str, Finding], list[str]]:
+        """Return what is to be said of the records, by kind, and why there can be no verdict."""
+        self.say(f"comparing the keys of {seen.count:,} records")
+        earlier = memory.keys_like(self.past, seen.examined, seen.count) if memory else None
+        found = judge.find(seen.chained, seen.summaries) | self.known.unjudged
+        found |= judge.find_repeats(checks.with_known(seen.examined, earlier), self.promise)
+        found |= judge.find_notices(seen.examined, seen.summaries, retention=self.order.retention)
+        if self.order.secret is not None and self.partitions is not None:
+            self.say("recomputing every key")
+            found |= judge.collected(
+                wrong_keys(seen.records, secret=self.order.secret, partitions=self.partitions)
+            )
+        missing, open_ends = self._completeness(seen.summaries)
+        return found | missing, self._doubts(seen) + open_ends
 
-def _reading(summary: PartitionSummary, known: Scope, span: Span) -> Reading:
-    if span.has_times:
-        return Reading(summary.counted, summary.first_offset, summary.last_offset + 1, summary.last_seq)
-    # An archive whose first record is the partition's very first one has nothing before it.
-    from_first = 0 if summary.first_seq == 0 else summary.first_offset
-    start, end = known.ranges.get(summary.partition, (from_first, None))
-    return Reading(summary.counted, start, end, summary.last_seq)
+    def reconciled(self, summaries: Sequence[PartitionSummary]) -> Reconciliation:
+        """Compare what was read with the gateway's counters, if there are any."""
+        if self.stats is None:
+            return Reconciliation(reasons=["no --stats given"])
+        if self.known.scope.log_id is None:
+            return Reconciliation(reasons=["nobody told which log the archive was taken from"])
+        return reconcile(self.stats, {s.partition: self._reading(s) for s in summaries})
+
+    def remembered(self, result: Audit) -> Remembered:
+        """Return what the next audit is to know."""
+        ends = {p: end for p, (_, end) in self.known.scope.ranges.items()}
+        if self.order.is_of_archive:
+            ends = {summary.partition: summary.last_offset + 1 for summary in result.partitions}
+        ever, window = result.violations_ever, self.promise.window
+        return self.past.after(result.partitions, ends, ever, began=result.began, window=window)
+
+    @property
+    def _before(self) -> dict[int, Place]:
+        """What comes before the first record of each partition, where that is known."""
+        if self.order.span.has_times:
+            return {}
+        ranges = self.known.scope.ranges
+        firsts = {p: BEFORE_FIRST for p, (start, _) in ranges.items() if start == 0}
+        # Where retention has deleted the record, the gateway may have begun to count anew.
+        still_there = {
+            p: place
+            for p, place in self.past.places.items()
+            if self.order.is_of_archive or self.known.starts.get(p, 0) <= place.offset
+        }
+        return firsts | still_there
+
+    def _doubts(self, seen: _Seen) -> list[str]:
+        doubts = list(self.known.stalled)
+        if not seen.summaries:
+            return doubts if self.past.run else [*doubts, "there is not one record to judge"]
+        if self.partitions is None:
+            doubts.append(
+                "nobody told how many partitions the topic has, so none can be called wrong: --partitions"
+            )
+        if len(seen.topics) > 1:
+            doubts.append(
+                f"the archive holds {len(seen.topics)} topics, {', '.join(seen.topics)}: audit one at a time"
+            )
+        elif self.stats is not None and seen.topics:
+            self.stats.about(seen.topics[0], None)
+        return doubts
+
+    def _completeness(self, summaries: Sequence[PartitionSummary]) -> tuple[dict[str, Finding], list[str]]:
+        """Compare an archive with its topic if that is at hand, else with its ledger."""
+        if not self.order.is_of_archive or not summaries:
+            return {}, []
+        if self.order.against is None:
+            return scope.lacking(self.known.scope, summaries)
+        self.say(f"comparing its ends with {self.order.against}")
+        is_due = self.order.span.until is not None
+        now = self.known.topic_ranges
+        return scope.compared(self.spark, self.known.scope, summaries, self.order.against, now, is_due=is_due)
+
+    def _reading(self, summary: PartitionSummary) -> Reading:
+        if self.order.span.has_times:
+            return Reading(summary.counted, summary.first_offset, summary.last_offset + 1, summary.last_seq)
+        # An archive whose first record is the partition's very first one has nothing before it.
+        from_first = 0 if summary.first_seq == 0 else summary.first_offset
+        start, end = self.known.scope.ranges.get(summary.partition, (from_first, None))
+        return Reading(summary.counted, start, end, summary.last_seq)

@@ -28,6 +28,7 @@ from pipeline.audit.checks import (
     WRONG_PARTITION,
 )
 from pipeline.audit.reconciliation import AGREES, DIFFERS, NOT_RECONCILED
+from pipeline.audit.report_metrics import write_metrics
 from pipeline.audit.report_page import page
 from pipeline.audit.verdict import Audit, Finding, Named
 from pipeline.errors import UsageError
@@ -110,10 +111,11 @@ def check_folder(folder: Path) -> None:
 
 
 def write_report(audit: Audit, folder: Path) -> None:
-    """Write audit.json and audit.html, which stands alone."""
+    """Write audit.json, audit.html, which stands alone, and audit.prom."""
     document = as_document(audit)
     (folder / "audit.json").write_text(json.dumps(document, indent=2) + "\n")
     (folder / "audit.html").write_text(page(document))
+    write_metrics(audit, folder / "audit.prom")
 
 
 def as_document(audit: Audit) -> dict[str, Any]:

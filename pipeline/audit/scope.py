@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.audit.checks import BEFORE_FIRST, MISSING, NOT_ARCHIVED, Place
+from pipeline.audit.checks import MISSING, NOT_ARCHIVED
 from pipeline.audit.verdict import Finding, Named, PartitionSummary
 from pipeline.sources import Ranges, Source, Span, read_records, span_of
 
@@ -36,11 +36,6 @@ class Scope:
     has_markers: bool = True
     """Whether some offsets hold no record, as Kafka's transactions leave them."""
 
-    @property
-    def before(self) -> dict[int, Place]:
-        """What comes before the first record of partitions that are read from their very first offset on."""
-        return {partition: BEFORE_FIRST for partition, (start, _) in self.ranges.items() if start == 0}
-
 
 class Edge(NamedTuple):
     """Offsets [first, end) at an end of what an archive holds of a partition."""
@@ -50,15 +45,20 @@ class Edge(NamedTuple):
     end: int
 
 
-def sentence(scope: Scope, span: Span, summaries: Sequence[PartitionSummary]) -> str:
+def sentence(
+    scope: Scope, span: Span, summaries: Sequence[PartitionSummary], *, since: str | None = None
+) -> str:
     """Return what a verdict is about, to follow "in"."""
     what = "everything that" if span.is_everything else "the asked span of what"
+    if since is not None:
+        what = f"what came since the audit of {since}, of what"
     times = _times(summaries)
     if scope.ranges:
         empty = sum(partition not in {s.partition for s in summaries} for partition in scope.ranges)
         none = f", {empty} of them without a record" if empty else ""
         return f"{what} {scope.told_by} lists in {len(scope.ranges)} partitions{none}{times}"
-    seen = f"the archive, from the first to the last record of each of {len(summaries)} partitions{times}"
+    what = "the archive" if since is None else f"{what} the archive holds"
+    seen = f"{what}, from the first to the last record of each of {len(summaries)} partitions{times}"
     if scope.told_by is not None:
         return f"{seen}, beyond which {scope.told_by} was asked for more"
     return f"{seen}; whether it should hold more, nobody told"

@@ -72,6 +72,8 @@ class Audit:
     partitions: list[PartitionSummary]
     timeline: Timeline
     findings: Mapping[str, Finding]
+    violations_before: Mapping[str, int]
+    """Found by earlier audits of the same memory, by kind."""
     reconciliation: Reconciliation
     doubts: list[str]
     """Why there can be no verdict, as sentences; empty if there can."""
@@ -85,6 +87,13 @@ class Audit:
     @property
     def violations(self) -> dict[str, Finding]:
         return self._of(VIOLATIONS)
+
+    @property
+    def violations_ever(self) -> dict[str, int]:
+        """How many were found by this and earlier audits of the same memory, by kind."""
+        found = {kind: finding.count for kind, finding in self.violations.items()}
+        before = self.violations_before
+        return {kind: before.get(kind, 0) + found.get(kind, 0) for kind in {*before, *found}}
 
     @property
     def open_questions(self) -> dict[str, Finding]:

@@ -43,7 +43,8 @@ def audit(
         ),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="DIR", help="write audit.json and audit.html there")
+        Path | None,
+        typer.Option("--report", metavar="DIR", help="write audit.json, audit.html and audit.prom there"),
     ] = None,
     deep: Annotated[
         bool, typer.Option("--deep", help="recompute every key with GATEWAY_IDENTITY_SECRET")
@@ -74,6 +75,14 @@ def audit(
             help="tell records older than this",
         ),
     ] = None,
+    since_last: Annotated[
+        str | None,
+        typer.Option(
+            "--since-last",
+            metavar="DIR",
+            help="judge what is new since the last audit with this folder, and remember it there",
+        ),
+    ] = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
 ) -> None:
@@ -95,6 +104,7 @@ def audit(
         index_keys_max=index_keys_max,
         retention=retention,
         secret=identity_secret() if deep else None,
+        since_last=since_last,
     )
     formats = source.formats | (against.formats if against else frozenset())
     result = conduct(

@@ -113,7 +113,8 @@ class LogReader(DataSourceReader):
             name = str(part.partition)
             first = max(part.log_start_offset, self._starting.get(name, 0))
             ranges += _split(part, first, min(part.next_offset, self._ending.get(name, part.next_offset)))
-        return ranges
+        # Spark wants at least one.
+        return ranges or [LogRange(0, 0, 0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogRange)

@@ -18,6 +18,7 @@ from pipeline.audit.checks import (
     outside_retention,
     repeated_hashes,
     repeats,
+    with_known,
 )
 from pipeline.audit.deep import wrong_keys
 from pipeline.audit.judge import survey
@@ -265,7 +266,8 @@ def named(
     """All that the records themselves say."""
     judged = examined(records, partitions)
     found = faulty(chained(judged, FROM_FIRST, outlives_retention=outlives_retention))
-    return found.unionByName(repeats(judged, repeated_hashes(judged), promise)).collect()
+    own = with_known(judged, None)
+    return found.unionByName(repeats(own, repeated_hashes(own), promise)).collect()
 
 
 def clean(maker: RecordMaker) -> Lanes:

@@ -1,0 +1,34 @@
+"""audit.prom: what alerts need of an audit, for the textfile collector of Prometheus' node exporter."""
+
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
+
+from pipeline.audit.checks import VIOLATIONS
+from pipeline.audit.verdict import CLEAN, UNDECIDED, VIOLATED, Audit
+
+
+def write_metrics(audit: Audit, path: Path) -> None:
+    """Write the file in one step, so that no collector reads half of it."""
+    registry = CollectorRegistry()
+    verdict = Gauge(
+        "pipeline_audit_verdict", "Of the last audit: 1 for the one it is.", ["verdict"], registry=registry
+    )
+    for name in (CLEAN, VIOLATED, UNDECIDED):
+        verdict.labels(name).set(audit.verdict == name)
+    violations = Counter(
+        "pipeline_audit_violations",
+        "By kind: of all audits with the same --since-last, else of this one.",
+        ["kind"],
+        registry=registry,
+    )
+    for kind in VIOLATIONS:
+        violations.labels(kind).inc(audit.violations_ever.get(kind, 0))
+    numbers = {
+        "pipeline_audit_timestamp_seconds": ("When the last audit began.", audit.began.timestamp()),
+        "pipeline_audit_seconds": ("How long it took.", audit.seconds),
+        "pipeline_audit_records": ("How many records it read.", audit.records),
+    }
+    for name, (meaning, number) in numbers.items():
+        Gauge(name, meaning, registry=registry).set(number)
+    write_to_textfile(str(path), registry)
