@@ -36,18 +36,17 @@ class RecordMaker:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def event(
-        self, message_id: str, *, session: Session | None = None, type_: str = "track", padding: int = 0
+        self,
+        message_id: str,
+        *,
+        session: Session | None = None,
+        type_: str = "track",
+        more: Mapping[str, object] | None = None,
     ) -> Event:
-        """Return an identified event."""
-        value = orjson.dumps(
-            {
-                "messageId": message_id,
-                "type": type_,
-                "event": "Tested",
-                "userId": f"user-{hash_of(message_id) % 100}",
-                "properties": {"padding": "x" * padding},
-            }
-        )
+        """Return an identified event, with these fields or a few."""
+        fields: dict[str, object] = {"messageId": message_id, "type": type_, "event": "Tested"}
+        fields |= more or {"userId": f"user-{hash_of(message_id) % 100}", "properties": {}}
+        value = orjson.dumps(fields)
         if session is None:
             key = self.identity.message_key(self.source, message_id)
             routing_key = key
