@@ -1,6 +1,7 @@
 """
-Claim: through twenty kill -9 of the gateway under load, two of them with the loss of the index,
-every event is stored exactly once and every retry gets the same bytes.
+Claim: through kill -9 of the gateway under load, also with the loss of the index, every event is stored
+exactly once and every retry gets the same bytes. What may befall a lane at each moment is simulated
+(tests/sim/test_histories.py); here it is real processes, sockets and files.
 """
 
 import asyncio
@@ -10,8 +11,8 @@ from tests.fault.conftest import ClientFactory, LogUnderTest
 from tests.support.gateway import Gateway
 from tests.support.verdict import assert_exactly_once, assert_stats_agree
 
-KILLS = 20
-INDEX_LOST_AT = {6, 13}
+KILLS = 5
+INDEX_LOST_AT = {2}
 CLIENTS = 4
 LOAD_S = (0.2, 1.0)
 

@@ -53,22 +53,17 @@ def assert_undisturbed(gateway: Gateway) -> None:
     ] * PARTITIONS
 
 
-def test_other_secret_is_refused(gateway: Gateway, log_under_test: LogUnderTest) -> None:
-    with gateway:
-        begin_log(gateway)
-    for index_is_lost in (False, True):
-        if index_is_lost:
-            gateway.delete_index()
-        env = {**log_under_test.env, "GATEWAY_IDENTITY_SECRET": "a secret of somebody else"}
-        assert_refused(gateway.folder, env, 3, "GATEWAY_IDENTITY_SECRET")
-
-
-def test_more_partitions_than_the_log_has_are_refused(gateway: Gateway, log_under_test: LogUnderTest) -> None:
+def test_other_secret_or_partition_count_is_refused(gateway: Gateway, log_under_test: LogUnderTest) -> None:
     with gateway:
         begin_log(gateway)
     for partitions in (PARTITIONS - 1, MORE_PARTITIONS):
         env = {**log_under_test.env, "GATEWAY_PARTITIONS": str(partitions)}
         assert_refused(gateway.folder, env, 3, f"begun with {PARTITIONS} partitions")
+    for index_is_lost in (False, True):
+        if index_is_lost:
+            gateway.delete_index()
+        env = {**log_under_test.env, "GATEWAY_IDENTITY_SECRET": "a secret of somebody else"}
+        assert_refused(gateway.folder, env, 3, "GATEWAY_IDENTITY_SECRET")
 
 
 async def test_raised_partition_count_of_a_topic_is_refused(kafka_bootstrap: str, tmp_path: Path) -> None:

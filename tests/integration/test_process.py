@@ -5,6 +5,7 @@ sentence.
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,18 @@ from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, post, stored
 
 EVENTS_BEFORE_THE_STOP = 500
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway that has stored an event and does not run."""
+    gateway = Gateway(
+        tmp_path_factory.mktemp("begun"), {"GATEWAY_PARTITIONS": "2", "GATEWAY_DRAIN_LINGER": "0"}
+    )
+    with gateway:
+        httpx.post(f"{gateway.url}/v1/events", content=orjson.dumps(new_event()), auth=AUTH)
+    yield gateway
+    gateway.stop()
 
 
 def test_restart_and_lost_index_change_no_receipt(own_gateway: Gateway) -> None:
@@ -136,12 +149,9 @@ def test_full_disk_refuses_before_any_effect(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_start_is_refused_in_a_sentence(
-    env: dict[str, str], code: int, sentence: str, own_gateway: Gateway
+    env: dict[str, str], code: int, sentence: str, begun: Gateway
 ) -> None:
-    own_gateway.start()
-    httpx.post(f"{own_gateway.url}/v1/events", content=orjson.dumps(new_event()), auth=AUTH)
-    own_gateway.stop()
-    wrong = Gateway(own_gateway.folder, {"GATEWAY_PARTITIONS": "2", **env})
+    wrong = Gateway(begun.folder, {"GATEWAY_PARTITIONS": "2", **env})
     done = cli(wrong, "serve")
     last = done.stderr.decode().splitlines()[-1]
     said = [line for line in done.stderr.decode().splitlines() if line.startswith("gateway: ")]
@@ -149,6 +159,11 @@ def test_wrong_start_is_refused_in_a_sentence(
     assert any(sentence in line for line in said), last
     assert b"Traceback" not in done.stderr
     assert b"another secret of mine" not in done.stderr
+
+
+def test_folder_of_wrong_starts_is_as_it_was(begun: Gateway) -> None:
+    begun.start()
+    assert len(stored(begun)) == 1
 
 
 def test_two_gateways_in_one_folder_are_refused(gateway: Gateway) -> None:

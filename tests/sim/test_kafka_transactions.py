@@ -137,6 +137,16 @@ async def test_what_two_rivals_are_told_is_true(seed: int, net: SimKafkaNet) -> 
     await judge(net, writers)
 
 
+@pytest.mark.parametrize("seed", [0])
+async def test_without_faults_every_append_is_committed_at_once(seed: int, net: SimKafkaNet) -> None:
+    net.chance = {}
+    writer = Writer("a", Random(seed))
+    await writer.write(APPENDS)
+
+    assert (len(writer.at), writer.told.total()) == (APPENDS, 0)
+    await judge(net, [writer])
+
+
 def test_histories_see_every_fault_of_every_request(seen: Seen) -> None:
     if FIRST_SEED or HISTORIES < DEFAULT_HISTORIES:
         pytest.skip("only all of the default histories are planned")
