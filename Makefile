@@ -17,7 +17,7 @@ TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test unit mutants check kafka pipeline demo clean
+.PHONY: help run test unit mutants docs check kafka pipeline demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,8 +27,9 @@ run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variab
 	@exec $(BIN)/gateway serve
 
 test: $(TEST_NEEDS) ## run all tests, e.g. make test ARGS="tests/unit -x"
-	@[ -n "$(ARGS)" ] || echo "All tests: core, edge, real Kafka, real SDKs, Spark; about 25 minutes on two cores." \
-	  "Those that need Python alone: make unit"
+	@[ -n "$(ARGS)" ] || echo "All tests, about 15 minutes on two idle cores: unit, simulation and contracts (1)," \
+	  "gateways, logs and brokers (5), faults (2), SDKs (2), Spark (5)." \
+	  "Those that need Python alone, in about a minute: make unit"
 	@exec $(BIN)/pytest $(ARGS)
 
 unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, in about a minute
@@ -36,6 +37,9 @@ unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, in about a min
 
 mutants: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## break the code on purpose, see that the named tests fail; half an hour
 	@exec $(BIN)/python -m tests.mutants $(ARGS)
+
+docs: $(VENV)/.stamp-dev ## write the generated parts of the documents anew, after a new setting or mutant
+	@exec $(BIN)/python -m tests.support.generated
 
 check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types and import contracts
 	@$(BIN)/ruff check

@@ -20,7 +20,7 @@ _TABLE_HEAD = """\
 
 Each of these changes would break a promise, and the tests beside it fail with it. `make mutants` tries them
 all, one at a time, in a copy of the project. They are data in [tests/mutants](../tests/mutants), and this
-page is written by `.venv/bin/python -m tests.mutants --table > docs/mutants.md`.
+page is written by `make docs`.
 """
 
 

@@ -18,6 +18,7 @@ from app.http.problems import PROBLEMS
 from app.ingest import identify, large_json
 from app.ingest.receipts import REASONS
 from app.ingest.routes.paths import PATHS
+from tests.support.generated import written_anew
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -63,6 +64,11 @@ def in_code_spans(pattern: str) -> list[tuple[re.Match[str], Path]]:
     ]
     assert found, pattern
     return found
+
+
+def test_generated_parts_are_what_make_docs_writes() -> None:
+    for path, text in written_anew().items():
+        assert text_of(path) == text, f"{path.name}: run `make docs`"
 
 
 def test_settings_exist() -> None:

@@ -11,7 +11,6 @@ from app.config.settings_table import settings_table
 from app.config.units import format_duration, format_size, parse_duration, parse_size
 from dedupe.errors import ConfigurationError
 
-README = Path(__file__).parents[3] / "README.md"
 SECRET = "an identity secret of tests"
 DAY = 86_400
 
@@ -296,12 +295,6 @@ def test_unknown_variable_is_refused_with_the_likely_name() -> None:
 def test_kubernetes_service_link_is_named_as_the_cause(name: str, value: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} looks like a service link.*enableServiceLinks"):
         refuse_unknown_variables({name: value})
-
-
-def test_readme_has_the_settings_table() -> None:
-    text = README.read_text(encoding="utf-8")
-    shown = text.partition("<!-- settings -->")[2].partition("<!-- /settings -->")[0]
-    assert shown.strip() == settings_table(), "python -m app.config.settings_table prints README's table"
 
 
 def test_table_has_every_setting_once() -> None:

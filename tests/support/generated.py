@@ -1,0 +1,31 @@
+"""`python -m tests.support.generated` (`make docs`) writes what is generated in the documents anew."""
+
+from pathlib import Path
+
+from app.config.settings_table import settings_table
+from tests.mutants.catalogue import TABLE, all_mutants, table_of
+from tests.support.documents import README, ROOT
+
+SETTINGS, SETTINGS_END = "<!-- settings -->\n", "\n<!-- /settings -->"
+
+
+def written_anew() -> dict[Path, str]:
+    """Return every document with a generated part, as the code says it now."""
+    before, _, rest = README.read_text(encoding="utf-8").partition(SETTINGS)
+    after = rest.partition(SETTINGS_END)[2]
+    return {
+        README: f"{before}{SETTINGS}{settings_table()}{SETTINGS_END}{after}",
+        TABLE: table_of(all_mutants()),
+    }
+
+
+def main() -> None:
+    """Write what has changed, and name it."""
+    for document, text in written_anew().items():
+        if document.read_text(encoding="utf-8") != text:
+            document.write_text(text, encoding="utf-8")
+            print(f"Written anew: {document.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
