@@ -10,6 +10,7 @@ KAFKA_LIBS := build/kafka/libs
 PYTHON_SDKS := $(patsubst tests/sdks/python/%.txt,build/sdks/python/%/.stamp,$(wildcard tests/sdks/python/*.txt))
 NODE_SDKS := tests/sdks/node/node_modules/.stamp tests/sdks/browser/node_modules/.stamp
 SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium
+REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
 TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars \
@@ -17,7 +18,7 @@ TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test unit mutants docs check kafka pipeline demo clean
+.PHONY: help run test unit mutants docs check kafka pipeline demo bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +56,9 @@ pipeline: $(VENV)/.stamp-pipeline build/spark/.stamp-jars ## install the Spark j
 
 demo: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/.stamp-java ## send 100,000 events through losses and let Spark judge the log
 	@exec $(BIN)/python -m loadtests.demo
+
+bench: $(VENV)/.stamp-run build/kafka/.stamp-libs $(REDIS) ## compare with a plain service and Redis in minutes; ARGS=--quick for seconds
+	@exec $(BIN)/python -m loadtests.bench $(ARGS)
 
 clean: ## remove .venv, build and caches; never the gateway's data
 	@rm -rf $(VENV) build dist tests/sdks/*/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -169,6 +173,20 @@ build/.stamp-curl:
 	@$(HAVE_CURL) || { $(APT_INSTALL) curl; } || true
 	@$(HAVE_CURL) || { echo "The tests type what README prints: install curl, then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@
+
+HAVE_REDIS := command -v redis-server >/dev/null
+
+build/bench/.stamp-redis:
+	@$(HAVE_REDIS) || { $(APT_INSTALL) redis-server; } || true
+	@$(HAVE_REDIS) || { \
+	  echo "The benchmark compares with Redis: install its server (Debian: redis-server), then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
+
+# Its client, in a folder of its own: the gateway does not need it.
+build/bench/redis/.stamp: loadtests/bench/peers/requirements.txt | $(VENV)/.stamp-pip
+	@rm -rf $(@D)
+	@$(PIP) install --quiet --no-deps --target $(@D) --requirement $<
+	@touch $@
 
 HAVE_NGINX := command -v nginx >/dev/null
 

@@ -19,6 +19,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from loadtests.bench.raw_client import percentile, send_steadily
+from loadtests.bench.usage import rss_mib
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST
 
@@ -64,12 +65,6 @@ async def _drip(port: int) -> None:
                 await asyncio.sleep(1)
 
 
-def rss_mib(gateway: Gateway) -> float:
-    """Return the gateway's resident memory."""
-    status = Path(f"/proc/{gateway.process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
@@ -107,8 +102,9 @@ def _phase(gateway: Gateway, seconds: float, idle: int, slow: int) -> list[float
         is_there.wait()
     connections = gateway.stats()["connections"]
     latencies = asyncio.run(send_steadily(gateway.port, seconds, ["a", "b", "c"]))
+    memory_mib = rss_mib(gateway.process.pid)
     print(
-        f"{connections['open']:6} connections ({connections['idle']} idle)  RSS {rss_mib(gateway):4.0f} MiB"
+        f"{connections['open']:6} connections ({connections['idle']} idle)  RSS {memory_mib:4.0f} MiB"
         f"  p50 {percentile(latencies, 50) * 1e3:6.2f} ms  p99 {percentile(latencies, 99) * 1e3:7.2f} ms",
         flush=True,
     )

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import orjson
 
-from loadtests.bench.idle_crowd import rss_mib
 from loadtests.bench.raw_client import Connection, authorization
+from loadtests.bench.usage import rss_mib
 from tests.support.gateway import Gateway
 
 EVENTS = 20
@@ -45,7 +45,7 @@ async def send_all(gateway: Gateway, clients: int) -> tuple[Counter[int], float]
     async def watch() -> None:
         nonlocal largest_mib
         while True:
-            largest_mib = max(largest_mib, rss_mib(gateway))
+            largest_mib = max(largest_mib, rss_mib(gateway.process.pid))
             await asyncio.sleep(0.02)
 
     watching = asyncio.create_task(watch())
@@ -68,7 +68,7 @@ def main() -> None:
         "GATEWAY_BODY_TIMEOUT": "5m",
     }
     with tempfile.TemporaryDirectory() as folder, Gateway(Path(folder), env) as gateway:
-        before_mib, began = rss_mib(gateway), time.perf_counter()
+        before_mib, began = rss_mib(gateway.process.pid), time.perf_counter()
         statuses, largest_mib = asyncio.run(send_all(gateway, args.clients))
         memory = gateway.stats()["body_memory"]
         assert set(statuses) <= {200, 429, 503}, statuses

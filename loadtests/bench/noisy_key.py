@@ -19,8 +19,8 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtests.bench.cpu_per_event import make_bodies
 from loadtests.bench.raw_client import BATCH_EVENTS, Connection, authorization, percentile, send_steadily
+from loadtests.bench.workload import make_bodies
 from tests.support.gateway import Gateway
 
 QUIET_KEYS = ("quiet-0", "quiet-1", "quiet-2")

@@ -37,7 +37,7 @@ from dedupe.lane.queue import Outcome
 from dedupe.quarantine import Quarantine
 from dedupe.router import Router
 from dedupe.types import Event, Stream
-from loadtests.bench.cpu_per_event import make_bodies
+from loadtests.bench.workload import make_bodies
 
 HELD_MS_MAX = 25.0
 MIB = 1024 * 1024

@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from typing import Self
 
-from loadtests.bench.cpu_per_event import make_bodies
+from loadtests.bench.workload import make_bodies
 from tests.support.processes import HOST
 
 CONNECTIONS, REQUESTS_PER_S, BATCH_EVENTS = 6, 60.0, 20

@@ -1,0 +1,90 @@
+"""
+What benchmarks send: events as a shop's web page sends them, about 740 bytes each, in batches.
+
+An event is its number: the same number gives the same bytes, so a duplicate is the same event again.
+"""
+
+import random
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+
+RECENT_EVENTS = 100_000
+"""A retry comes soon: duplicates are drawn from so many of the last events."""
+
+SCATTER = 0x9E3779B97F4A7C15F39CC0605CEDC835  # odd, so that no two numbers meet: ids look random
+
+_EVENT = (
+    b'{"messageId":"ajs-next-%032x","type":"track","event":"Product Viewed","userId":"u-%d",'
+    b'"anonymousId":"0b0f2c1e-7c55-4b0a-9d5e-%012x","timestamp":"2026-01-01T00:00:00.000Z","context":{'
+    b'"page":{"path":"/products/%d","referrer":"https://www.example.com/","search":"",'
+    b'"title":"Trail running shoe | Example shop","url":"https://shop.example.com/products/%d"},'
+    b'"userAgent":"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0",'
+    b'"locale":"en-GB","timezone":"Europe/Berlin","library":{"name":"analytics.js","version":"next-1.81.0"}},'
+    b'"properties":{"product_id":"%d","sku":"TS-%d","category":"Shoes","price":89.9,"currency":"EUR",'
+    b'"quantity":1},"integrations":{}}'
+)
+_HEAD = (
+    b"POST /v1/batch HTTP/1.1\r\nHost: bench\r\nAuthorization: Basic %b\r\n"
+    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+)
+_AUTHORIZATION = b64encode(b"bench:")
+
+
+def event(number: int) -> bytes:
+    """Return one event, always the same for a number."""
+    user, product = number % 50_000, number % 997
+    message_id = number * SCATTER % 2**128
+    return _EVENT % (message_id, user, user, product, product, product, product)
+
+
+def body(numbers: Iterable[int]) -> bytes:
+    """Return a batch of events as SDKs build it."""
+    return b'{"batch":[%b],"sentAt":"2026-01-01T00:00:00.000Z"}' % b",".join(map(event, numbers))
+
+
+def request(batch: bytes) -> bytes:
+    """Return the whole HTTP request of a batch."""
+    return _HEAD % (_AUTHORIZATION, len(batch)) + batch
+
+
+class Workload:
+    """A history of batches: new events are numbered through, duplicates are earlier ones sent again."""
+
+    def __init__(self, seed: int, first_number: int = 0) -> None:
+        """Choose the history: the same seed and the same calls give the same bytes."""
+        self.new_events = 0
+        self._first = first_number
+        self._chance = random.Random(seed)
+
+    def requests(self, count: int, batch_events: int, *, duplicate_percent: int) -> list[bytes]:
+        """
+        Return so many requests; whole batches are duplicates, as SDKs send them, evenly spread.
+
+        Their events come from requests that earlier calls returned: send those to the end first.
+        """
+        known = self.new_events
+        assert duplicate_percent == 0 or known >= batch_events, "nothing is known that could be sent again"
+        numbers = []
+        for place in range(count):
+            is_duplicate = (place + 1) * duplicate_percent // 100 > place * duplicate_percent // 100
+            numbers.append(self._known(known, batch_events) if is_duplicate else self._new(batch_events))
+        return [request(body(batch)) for batch in numbers]
+
+    def _new(self, batch_events: int) -> Sequence[int]:
+        first = self._first + self.new_events
+        self.new_events += batch_events
+        return range(first, first + batch_events)
+
+    def _known(self, known: int, batch_events: int) -> Sequence[int]:
+        oldest = max(0, known - RECENT_EVENTS)
+        first = self._first + self._chance.randint(oldest, known - batch_events)
+        return range(first, first + batch_events)
+
+
+def make_bodies(batches: int, batch_events: int) -> list[bytes]:
+    """Return batches of events that were never made before by any process."""
+    first = random.SystemRandom().getrandbits(100)
+    return [
+        body(range(first + n, first + n + batch_events))
+        for n in range(0, batches * batch_events, batch_events)
+    ]
