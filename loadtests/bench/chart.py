@@ -20,7 +20,12 @@ def cpu_chart(samples: Samples, batch_events: int) -> str:
     group = len(samples.contestants) * BAR + GAP
     width = LEFT + len(loads) * group + GAP
     parts = [
-        _text(LEFT, 20, f"CPU us an event, batches of {batch_events}; pale: Kafka and Redis", anchor="start"),
+        _text(
+            LEFT,
+            20,
+            f"CPU us an event, batches of {batch_events}: service, and pale Kafka and Redis",
+            anchor="start",
+        ),
         *_axis(top_us, width),
         *(
             part
@@ -46,7 +51,8 @@ def _group(samples: Samples, load: Load, left: float, scale: float) -> Iterator[
         service, store = _bar(samples, name, load)
         yield _rect(x, base - service * scale, service * scale, COLOURS[name], 1)
         yield _rect(x, base - (service + store) * scale, store * scale, COLOURS[name], 0.35)
-        yield _text(x + BAR / 2, base - (service + store) * scale - 4, f"{service:.0f}")
+        yield _text(x + BAR / 2 - 2, base - (service + store) * scale - 4, f"{service + store:.0f}")
+        yield _text(x + BAR / 2 - 2, base - 6, f"{service:.0f}", fill=WHITE)
     middle = left + len(samples.contestants) * BAR / 2
     yield _text(middle, TOP + HEIGHT + 18, f"{load.duplicate_percent} % duplicates")
 
@@ -74,8 +80,8 @@ def _rect(x: float, y: float, height: float, colour: str, opacity: float) -> str
     )
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "middle") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, *, anchor: str = "middle", fill: str = INK) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}">{escape(text)}</text>'
 
 
 def _round_up(value: float) -> float:

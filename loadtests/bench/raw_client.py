@@ -29,7 +29,11 @@ class Connection:
 
     async def post(self, body: bytes) -> int:
         """Send one batch and return the status of its answer."""
-        self._writer.write(self._head % len(body) + body)
+        return await self.exchange(self._head % len(body) + body)
+
+    async def exchange(self, request: bytes) -> int:
+        """Send a whole request and return the status of its answer."""
+        self._writer.write(request)
         answer = await self._reader.readuntil(b"\r\n\r\n")
         length = int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         await self._reader.readexactly(length)

@@ -50,10 +50,10 @@ def request(batch: bytes) -> bytes:
 class Workload:
     """A history of batches: new events are numbered through, duplicates are earlier ones sent again."""
 
-    def __init__(self, seed: int, first_number: int = 0) -> None:
+    def __init__(self, seed: int, *, recent_events: int = RECENT_EVENTS) -> None:
         """Choose the history: the same seed and the same calls give the same bytes."""
         self.new_events = 0
-        self._first = first_number
+        self._recent_events = recent_events
         self._chance = random.Random(seed)
 
     def requests(self, count: int, batch_events: int, *, duplicate_percent: int) -> list[bytes]:
@@ -71,13 +71,12 @@ class Workload:
         return [request(body(batch)) for batch in numbers]
 
     def _new(self, batch_events: int) -> Sequence[int]:
-        first = self._first + self.new_events
+        first = self.new_events
         self.new_events += batch_events
         return range(first, first + batch_events)
 
     def _known(self, known: int, batch_events: int) -> Sequence[int]:
-        oldest = max(0, known - RECENT_EVENTS)
-        first = self._first + self._chance.randint(oldest, known - batch_events)
+        first = self._chance.randint(max(0, known - self._recent_events), known - batch_events)
         return range(first, first + batch_events)
 
 

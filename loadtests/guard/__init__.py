@@ -1,0 +1,1 @@
+"""A guard against slower code that needs no clock: what an event costs is counted and compared."""

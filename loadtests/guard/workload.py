@@ -1,0 +1,158 @@
+"""
+The guard's workload: real events through the real code, without sockets and without Kafka.
+
+    python -m loadtests.guard.workload NEW:AGAIN ...
+
+Each pair is a process of its own, forked after the imports: it posts so many batches of new events to
+the ingest application, and so many of them again. Parse, identify, lanes, admission, record and index on
+RocksDB are the gateway's; the log is the simulated one, which costs about as little as a log can.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import structlog
+import uvloop
+from starlette.types import ASGIApp, Message
+
+from app.build import build_guards, build_ingest, build_router
+from app.config import Settings
+from app.http import Problems, RequestMetrics
+from app.ingest import create_edge
+from app.stores import create_indexes
+from dedupe.clock import SystemClock
+from dedupe.identity import Identity
+from dedupe.index import IndexStore
+from dedupe.log import no_crashpoint
+from dedupe.router import Router
+from dedupe.sim.sim_log import SimStore
+from loadtests.bench.workload import body
+
+BATCH_EVENTS = 100
+READY_POLL_S = 0.05
+SECRET = b"the guard's, of 24 bytes"
+
+Post = Callable[[bytes], Awaitable[int]]
+
+
+@asynccontextmanager
+async def gateway() -> AsyncIterator[Post]:
+    """Run a gateway in this process; yield what posts the batch of a number and checks the verdict."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(mode="development", data_dir=Path(folder))
+        indexes = create_indexes(settings)
+        router = _router(settings, indexes)
+        edge = _edge(settings, router)
+        lanes = [asyncio.create_task(lane.run()) for lane in router.all_lanes]
+        while not router.is_ready:  # noqa: ASYNC110 - a spin would be counted
+            await asyncio.sleep(READY_POLL_S)
+        yield partial(_post, edge)
+        router.drain()
+        await asyncio.gather(*lanes)
+        indexes.close()
+
+
+async def run(new: Sequence[bytes], again: Sequence[bytes]) -> None:
+    """Post some bodies with new events, then some of these again."""
+    async with gateway() as post:
+        for content in new:
+            assert await post(content) == BATCH_EVENTS
+        for content in again:
+            assert await post(content) == 0
+
+
+def bodies(count: int) -> list[bytes]:
+    """Return so many batches, always the same."""
+    return [
+        body(range(first, first + BATCH_EVENTS)) for first in range(0, count * BATCH_EVENTS, BATCH_EVENTS)
+    ]
+
+
+def _router(settings: Settings, indexes: IndexStore) -> Router:
+    store = SimStore()
+    for stream in settings.streams:
+        store.create_topic(stream.topic, stream.partitions)
+    return build_router(
+        settings,
+        store,
+        indexes,
+        identity=Identity(SECRET),
+        clock=SystemClock(),
+        is_pinned=True,
+        crashpoint=no_crashpoint,
+    )
+
+
+def _edge(settings: Settings, router: Router) -> ASGIApp:
+    clock = SystemClock()
+    guards = build_guards(settings, clock, index_files=0)
+    ingest = build_ingest(
+        settings, router, identity=Identity(SECRET), guards=guards, clock=clock, earlier_ignore=()
+    )
+    return create_edge(
+        ingest,
+        memory=guards.memory,
+        problems=Problems(retry_after_max=1, dice=random.Random(0)),
+        metrics=RequestMetrics(),
+    )
+
+
+async def _post(edge: ASGIApp, content: bytes) -> int:
+    """Post one body as the server's protocol would hand it over; return how many events were new."""
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/v1/batch",
+        "raw_path": b"/v1/batch",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [
+            (b"authorization", b"Basic Z3VhcmQ6"),
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(content)),
+        ],
+        "client": ("127.0.0.1", 50_000),
+        "server": ("127.0.0.1", 8080),
+    }
+    answer: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    async def send(message: Message) -> None:
+        answer.append(message)
+
+    await edge(scope, receive, send)
+    assert answer[0]["status"] == 200, answer
+    return int(dict(answer[0]["headers"])[b"gateway-accepted"])
+
+
+def main() -> None:
+    """Fork a process for each pair, one after another."""
+    gc.disable()
+    pairs = [tuple(map(int, pair.split(":"))) for pair in sys.argv[1:]]
+    batches = bodies(max(new for new, _ in pairs))
+    for new, again in pairs:
+        child = os.fork()
+        if child == 0:
+            uvloop.run(run(batches[:new], batches[:again]))
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status:
+            raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

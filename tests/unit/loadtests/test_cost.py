@@ -1,0 +1,32 @@
+"""
+Claim: an event costs at most 15 % more than recorded, from parsing to the index, counted without a clock.
+
+A change that is meant to cost more records it: `.venv/bin/python -m loadtests.guard`.
+"""
+
+import pytest
+
+from loadtests.guard.cost import Cost, ways
+from loadtests.guard.record import exceeded, key_of, measured, recorded
+
+BOUND = Cost(new=100.0, again=50.0)
+
+
+@pytest.mark.slow
+def test_an_event_costs_what_was_recorded() -> None:
+    way = next(iter(ways()))
+    bound = recorded().get(key_of(way))
+    if bound is None:
+        pytest.skip(f"nothing is recorded for {key_of(way)}: run `python -m loadtests.guard` before a change")
+    grown = exceeded(measured(way, bound), bound)
+    assert not grown, f"by {way}, {'; '.join(grown)}; if that is meant: .venv/bin/python -m loadtests.guard"
+
+
+def test_up_to_fifteen_per_cent_pass() -> None:
+    assert exceeded(Cost(new=114.0, again=57.0), BOUND) == []
+    assert exceeded(Cost(new=50.0, again=10.0), BOUND) == []
+
+
+def test_more_is_told_for_each_kind_of_event() -> None:
+    assert exceeded(Cost(new=116.0, again=50.0), BOUND) == ["a new event: 116.0 instead of 100.0, +16%"]
+    assert len(exceeded(Cost(new=200.0, again=60.0), BOUND)) == 2
