@@ -14,7 +14,7 @@ REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
 TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars \
-  build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(SDKS)
+  build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(REDIS) $(SDKS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -56,7 +56,7 @@ class Extent(NamedTuple):
     def requests(self, load: Load) -> int:
         """Return how many requests one sample takes."""
         events = self.events[load.batch_events]
-        return max(1, events // load.batch_events // (1 if load.connections > 1 else 5))
+        return max(2, events // load.batch_events // (1 if load.connections > 1 else 5))
 
 
 FULL = Extent({100: 20_000, 20: 8_000, 1: 2_000}, (0, 1, 50, 95), rounds=5)

@@ -24,11 +24,16 @@ def open_files(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
-def disk_bytes(*folders: Path) -> int:
-    """Return what the files under some folders occupy on the disk."""
-    block_bytes = 512  # of st_blocks, by definition
-    files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
-    return sum(path.stat().st_blocks * block_bytes for path in files)
+def disk_bytes(folder: Path) -> int:
+    """Return what the files under a folder occupy on the disk."""
+    return sum(file_bytes(path) for path in folder.rglob("*") if path.is_file())
+
+
+def file_bytes(path: Path) -> int:
+    """Return what a file occupies on the disk; 0 if it has just been deleted."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_blocks * 512  # by definition
+    return 0
 
 
 def _tree(pid: int) -> Iterator[int]:

@@ -17,6 +17,8 @@ class Flat(NamedTuple):
     slack: float = 0.0  # what it may grow by in any case, in its own unit
 
 
+INDEX_LOGS_MIB_MAX = 32  # they are bounded by twice the memory of the index, and get there slowly
+
 FLAT = (
     Flat("RSS, MiB", lambda moment: moment.rss_mib, 1.1, slack=5),
     Flat("open files", lambda moment: moment.open_files, 1.1, slack=4),
@@ -26,6 +28,7 @@ FLAT = (
     Flat("ms a commit", lambda moment: moment.commit_ms, 1.5, slack=1),
     Flat("index, MiB", lambda moment: moment.index_mib, 1.2, slack=2),
     Flat("index files", lambda moment: moment.index_files, 1.2, slack=4),
+    Flat("index logs, MiB", lambda moment: moment.index_logs_mib, 1.2, slack=INDEX_LOGS_MIB_MAX),
 )
 
 

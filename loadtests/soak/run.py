@@ -10,7 +10,7 @@ import uvloop
 
 from loadtests.bench.load import send_all
 from loadtests.bench.raw_client import Connection
-from loadtests.bench.usage import cpu_seconds, disk_bytes, open_files, rss_mib
+from loadtests.bench.usage import cpu_seconds, disk_bytes, file_bytes, open_files, rss_mib
 from loadtests.bench.workload import Workload
 from tests.support.gateway import Gateway
 
@@ -19,9 +19,9 @@ CONNECTIONS = 16
 DUPLICATE_PERCENT = 10
 SHARE = 0.7  # of what the gateway can take
 LANES = 2
-KEYS_MAX = 50_000
+KEYS_MAX = 20_000
 RECENT_EVENTS = KEYS_MAX // 2  # what is sent again is surely inside the window, in both lanes
-TURNOVER_EVENTS = 300_000
+TURNOVER_EVENTS = 250_000
 """After so many the index has dropped its first files: from here on nothing has a reason to grow."""
 
 SMALL = {
@@ -44,8 +44,9 @@ class Moment(NamedTuple):
     p99_ms: float
     rss_mib: float
     open_files: int
-    index_mib: float
+    index_mib: float  # its files, without their write-ahead logs
     index_files: int
+    index_logs_mib: float
     keys: int
     commit_ms: float
 
@@ -118,6 +119,8 @@ class Soak:
     def _moment(self, second: float, events_per_s: float, cpu_us: float, latencies_s: list[float]) -> Moment:
         lanes = self._gateway.stats()["partitions"]
         index = self._gateway.data / "index"
+        files = list(index.rglob("*.sst"))
+        files_bytes = sum(file_bytes(path) for path in files)
         cuts = statistics.quantiles(latencies_s or [0.0, 0.0], n=100, method="inclusive")
         return Moment(
             minute=second / 60,
@@ -128,8 +131,9 @@ class Soak:
             p99_ms=cuts[98] * 1e3,
             rss_mib=rss_mib(self._pid),
             open_files=open_files(self._pid),
-            index_mib=disk_bytes(index) / 2**20,
-            index_files=sum(1 for _ in index.rglob("*.sst")),
+            index_mib=files_bytes / 2**20,
+            index_files=len(files),
+            index_logs_mib=(disk_bytes(index) - files_bytes) / 2**20,
             keys=sum(lane["keys"] or 0 for lane in lanes),
             commit_ms=self._commit_ms(lanes),
         )

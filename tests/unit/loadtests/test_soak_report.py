@@ -20,6 +20,7 @@ def moment(number: int, *, rss_mib: float = 100.0, cpu_us: float = 20.0) -> Mome
         open_files=70,
         index_mib=10.0,
         index_files=6,
+        index_logs_mib=12.0,
         keys=50_000,
         commit_ms=2.0,
     )
