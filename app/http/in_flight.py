@@ -26,10 +26,20 @@ Of one sender beside others, by REQUEST_COST_BYTES and the bodies; one request a
 REQUEST_COST_BYTES = 8 * 1024
 """What a request counts beside its body: as such it costs the loop as much as ten events."""
 
+WAITING_BYTES_MAX = 32 * 1024 * 1024
+"""What of one sender may wait, from however many addresses: the memory for bodies is everybody's."""
+
+WAIT_SHARE = 1 / 2
+"""
+Of a request's time, how much it may wait. Under a flood all are let in that have waited longest: with no
+time left, each would be worked on and answered too late.
+"""
+
 
 @dataclass(slots=True)
 class _Sender:
     held_bytes: int = 0
+    waiting_bytes: int = 0
     waiting: deque[tuple[int, asyncio.Future[None]]] = field(default_factory=deque)
 
     def has_room(self, size_bytes: int) -> bool:
@@ -50,12 +60,12 @@ class InFlight:
         Work on a request inside; waits until its sender may have one more under way.
 
         Raises:
-            LaneSaturatedError: the deadline came first; nothing was begun.
+            LaneSaturatedError: too much waits, or half of the time is over; nothing was begun.
         """
         size_bytes = body_bytes + REQUEST_COST_BYTES
         sender = self._senders.setdefault(sender_name, _Sender())
         if self._turns.is_shared and (sender.waiting or not sender.has_room(size_bytes)):
-            await self._wait(sender_name, size_bytes, deadline)
+            await self._wait(sender_name, size_bytes, deadline.remaining_s * WAIT_SHARE)
         else:
             sender.held_bytes += size_bytes
         try:
@@ -63,12 +73,16 @@ class InFlight:
         finally:
             self._leave(sender_name, size_bytes)
 
-    async def _wait(self, sender_name: str, size_bytes: int, deadline: Deadline) -> None:
+    async def _wait(self, sender_name: str, size_bytes: int, timeout_s: float) -> None:
         """Return once `_leave` has let the request in."""
+        sender = self._senders[sender_name]
+        if sender.waiting_bytes + size_bytes > WAITING_BYTES_MAX:
+            raise LaneSaturatedError(f"{sender.waiting_bytes} bytes of its sender are waiting")
         let_in = asyncio.get_running_loop().create_future()
-        self._senders[sender_name].waiting.append((size_bytes, let_in))
+        sender.waiting.append((size_bytes, let_in))
+        sender.waiting_bytes += size_bytes
         try:
-            async with asyncio.timeout(deadline.remaining_s):
+            async with asyncio.timeout(timeout_s):
                 await let_in
         except BaseException as err:
             if let_in.done() and not let_in.cancelled():  # in the same turn of the loop
@@ -76,6 +90,8 @@ class InFlight:
             if isinstance(err, TimeoutError):
                 raise LaneSaturatedError from err
             raise
+        finally:
+            sender.waiting_bytes -= size_bytes
 
     def _leave(self, sender_name: str, size_bytes: int) -> None:
         """Count a request off, and let in what has room now."""

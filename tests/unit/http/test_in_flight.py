@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.http.in_flight import IN_FLIGHT_BYTES_MAX, REQUEST_COST_BYTES, InFlight
+from app.http.in_flight import IN_FLIGHT_BYTES_MAX, REQUEST_COST_BYTES, WAITING_BYTES_MAX, InFlight
 from app.http.turns import Turns
 from dedupe.clock import Deadline, SystemClock
 from dedupe.errors import LaneSaturatedError
 
 BODY_BYTES = 64 * 1024
 SHARE = IN_FLIGHT_BYTES_MAX // (BODY_BYTES + REQUEST_COST_BYTES)
+WAITING_MAX = WAITING_BYTES_MAX // (BODY_BYTES + REQUEST_COST_BYTES)
 
 
 async def shared() -> Turns:
@@ -88,6 +89,17 @@ async def test_wait_ends_with_the_deadline_and_nothing_was_begun(crowd: Crowd) -
     with pytest.raises(LaneSaturatedError):
         await late
     assert crowd.inside == SHARE
+
+
+async def test_flood_waits_only_until_it_would_take_the_memory_of_others(crowd: Crowd) -> None:
+    sent = await crowd.send("noisy", SHARE + WAITING_MAX + 1)
+    with pytest.raises(LaneSaturatedError):
+        await sent[-1]
+    assert not any(task.done() for task in sent[:-1])
+    sent[-2].cancel()
+    await asyncio.gather(sent[-2], return_exceptions=True)
+    (next_one,) = await crowd.send("noisy", 1)
+    assert not next_one.done()
 
 
 async def test_waiting_client_that_left_is_passed_over(crowd: Crowd) -> None:

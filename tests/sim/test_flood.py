@@ -1,0 +1,49 @@
+"""Claim: of a sender that sends more than his share for long, whatever is let in is still decided in time."""
+
+import asyncio
+
+from app.http import InFlight, Turns
+from dedupe.clock import Deadline
+from dedupe.errors import LaneSaturatedError
+
+BODY_BYTES = 64 * 1024
+COMMIT_S = 0.02
+ANSWER_TIMEOUT_S = 4.5
+ARRIVAL_S = 0.003  # twice of what a share of such bodies lets through
+REQUESTS = 4_000
+
+
+class LoopClock:
+    """The event loop's own time."""
+
+    def now_ms(self) -> int:
+        return round(self.monotonic() * 1000)
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def test_flood_is_answered_in_time_for_all_that_is_let_in() -> None:
+    turns = Turns()
+    in_flight = InFlight(turns)
+    in_time: list[bool] = []
+    refused = 0
+
+    async def send() -> None:
+        nonlocal refused
+        deadline = Deadline(LoopClock(), ANSWER_TIMEOUT_S)
+        try:
+            async with in_flight.room("noisy", BODY_BYTES, deadline):
+                await asyncio.sleep(COMMIT_S)
+                in_time.append(not deadline.is_over)
+        except LaneSaturatedError:
+            refused += 1
+
+    async with asyncio.TaskGroup() as requests:
+        for number in range(REQUESTS):
+            await turns.take(("noisy", "quiet")[number % 2], 0)
+            requests.create_task(send())
+            await asyncio.sleep(ARRIVAL_S)
+
+    assert refused
+    assert all(in_time), f"{in_time.count(False)} of {len(in_time)} were let in for nothing"
