@@ -101,15 +101,14 @@ class KafkaLog:
         Connect to nothing yet.
 
         A fence that was given up may still reach a broker that was frozen, and then fences its own
-        successor: the first fencing after one is not taken for another
-        gateway.
+        successor: as many fencings as there were such fences are not taken for another gateway.
         """
         self._store = store
         self._config = store.config
         self._tp = TopicPartition(topic, partition)
         self._transactor: Transactor | None = None
         self._expected: Offset = 0
-        self._has_abandoned_fence = False
+        self._abandoned_fences = 0
 
     async def fence(self) -> Offset:
         """See PartitionLog."""
@@ -120,7 +119,7 @@ class KafkaLog:
             _, end = await self.bounds()
         except BaseException as err:
             self._discard()
-            self._has_abandoned_fence = True
+            self._abandoned_fences += transactor.asks_for_epoch
             if isinstance(err, KafkaError | OSError):
                 raise RetriableError(f"cannot fence {self._tp}: {err!r}") from err
             raise
@@ -183,8 +182,8 @@ class KafkaLog:
             await transactor.commit(records, expected=base, timeout_s=self._config.request_timeout_s)
         except FencedError as err:
             self._discard()
-            if self._has_abandoned_fence:
-                self._has_abandoned_fence = False
+            if self._abandoned_fences:
+                self._abandoned_fences -= 1
                 raise NotAppendedError("fenced, as it seems by an earlier attempt of its own") from err
             raise
         except BaseException:

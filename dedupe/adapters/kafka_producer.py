@@ -52,6 +52,8 @@ class Transactor:
         self._leader = self._coordinator = -1
         self._producer_id, self._epoch, self._sequence = -1, -1, 0
         self._is_committing = False
+        self.asks_for_epoch = False
+        """Whether a request for an epoch is unanswered: it may fence a successor, once, when it arrives late."""
 
     async def start(self) -> None:
         """
@@ -98,9 +100,11 @@ class Transactor:
             if getattr(err, "errno", None) in NOT_YET_CODES:
                 return False
             raise
+        self.asks_for_epoch = True
         answer = await self._coordinate(
             InitProducerIdRequest(self._transactional_id, round(self._config.transaction_timeout_s * 1000))
         )
+        self.asks_for_epoch = False
         if answer.error_code in NOT_YET_CODES:
             return False
         if answer.error_code != NONE:

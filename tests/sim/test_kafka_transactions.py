@@ -147,6 +147,20 @@ async def test_without_faults_every_append_is_committed_at_once(seed: int, net: 
     await judge(net, [writer])
 
 
+@pytest.mark.parametrize("seed", [0])
+async def test_none_of_several_late_fences_of_its_own_is_taken_for_another_gateway(net: SimKafkaNet) -> None:
+    writer = Writer("a", Random(0))
+    net.chance, net.holds_s = {"hold_request": 1.0}, [40.0]
+    for _ in range(3):
+        with pytest.raises(RetriableError):
+            await writer.log.fence()
+    net.chance = {}
+    await writer.write(APPENDS)
+
+    assert writer.told == {"not_appended": 3}
+    await judge(net, [writer])
+
+
 def test_histories_see_every_fault_of_every_request(seen: Seen) -> None:
     if FIRST_SEED or HISTORIES < DEFAULT_HISTORIES:
         pytest.skip("only all of the default histories are planned")

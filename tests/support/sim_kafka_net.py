@@ -7,7 +7,7 @@ The simulated cluster's network: aiokafka's own frames over a transport in memor
 import asyncio
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from io import BytesIO
 from random import Random
@@ -97,6 +97,7 @@ class SimKafkaNet:
     def __init__(self, kafka: SimKafka, dice: Random) -> None:
         self.kafka = kafka
         self.chance: dict[str, float] = {}
+        self.holds_s: Sequence[float] = HOLDS_S
         self.seen: Counter[tuple[str, int]] = Counter()
         self._dice = dice
         self._transports: list[SimTransport] = []
@@ -133,13 +134,13 @@ class SimKafkaNet:
         if fault == "move":
             self.kafka.coordinator = 1 - self.kafka.coordinator
         if fault == "hold_request":
-            await asyncio.sleep(self._dice.choice(HOLDS_S))
+            await asyncio.sleep(self._dice.choice(self.holds_s))
         self.kafka.settle()
         fields = self._refused(api, request) if fault == "refuse" else await self._answer(api, node, request)
         if fault == "lose_answer":
             return transport.close()
         if fault == "hold_answer":
-            await asyncio.sleep(self._dice.choice(HOLDS_S))
+            await asyncio.sleep(self._dice.choice(self.holds_s))
         transport.answer(struct.pack(">i", correlation_id) + kind.RESPONSE_TYPE(*fields).encode())
         return None
 
