@@ -10,7 +10,7 @@ sends alone is let in at once, for large commits.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from app.http.turns import Turns
@@ -25,6 +25,12 @@ Of one sender beside others, by REQUEST_COST_BYTES and the bodies; one request a
 
 REQUEST_COST_BYTES = 8 * 1024
 """What a request counts beside its body: as such it costs the loop as much as ten events."""
+
+COUNTED_S = 0.25
+"""
+How long a request counts: many commits. One that takes longer waits for a partition that hangs, costs the
+loop nothing, and must not keep out its sender's requests for the other partitions.
+"""
 
 WAITING_BYTES_MAX = 32 * 1024 * 1024
 """What of one sender may wait, from however many addresses: the memory for bodies is everybody's."""
@@ -49,9 +55,10 @@ class _Sender:
 class InFlight:
     """Lets requests in; used within one event loop."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, *, counted_s: float = COUNTED_S) -> None:
         """Take what knows whether several send."""
         self._turns = turns
+        self._counted_s = counted_s
         self._senders: dict[str, _Sender] = {}
 
     @asynccontextmanager
@@ -68,10 +75,14 @@ class InFlight:
             await self._wait(sender_name, size_bytes, deadline.remaining_s * WAIT_SHARE)
         else:
             sender.held_bytes += size_bytes
+        counted = ExitStack()  # closed twice it is left once
+        counted.callback(self._leave, sender_name, size_bytes)
+        timer = asyncio.get_running_loop().call_later(self._counted_s, counted.close)
         try:
             yield
         finally:
-            self._leave(sender_name, size_bytes)
+            timer.cancel()
+            counted.close()
 
     async def _wait(self, sender_name: str, size_bytes: int, timeout_s: float) -> None:
         """Return once `_leave` has let the request in."""

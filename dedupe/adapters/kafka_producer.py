@@ -53,7 +53,7 @@ class Transactor:
         self._producer_id, self._epoch, self._sequence = -1, -1, 0
         self._is_committing = False
         self.asks_for_epoch = False
-        """Whether a request for an epoch is unanswered: it may fence a successor, once, when it arrives late."""
+        """Whether a request for an epoch is unanswered: it may arrive late, and fence a successor."""
 
     async def start(self) -> None:
         """

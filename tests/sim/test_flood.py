@@ -1,4 +1,4 @@
-"""Claim: of a sender that sends more than his share for long, whatever is let in is still decided in time."""
+"""Claim: of a flood all that is let in is decided in time, and a partition that hangs keeps no request out."""
 
 import asyncio
 
@@ -11,6 +11,7 @@ COMMIT_S = 0.02
 ANSWER_TIMEOUT_S = 4.5
 ARRIVAL_S = 0.003  # twice of what a share of such bodies lets through
 REQUESTS = 4_000
+PARTITIONS = 16
 
 
 class LoopClock:
@@ -23,6 +24,9 @@ class LoopClock:
         return asyncio.get_running_loop().time()
 
 
+CLOCK = LoopClock()
+
+
 async def test_flood_is_answered_in_time_for_all_that_is_let_in() -> None:
     turns = Turns()
     in_flight = InFlight(turns)
@@ -31,7 +35,7 @@ async def test_flood_is_answered_in_time_for_all_that_is_let_in() -> None:
 
     async def send() -> None:
         nonlocal refused
-        deadline = Deadline(LoopClock(), ANSWER_TIMEOUT_S)
+        deadline = Deadline(CLOCK, ANSWER_TIMEOUT_S)
         try:
             async with in_flight.room("noisy", BODY_BYTES, deadline):
                 await asyncio.sleep(COMMIT_S)
@@ -47,3 +51,24 @@ async def test_flood_is_answered_in_time_for_all_that_is_let_in() -> None:
 
     assert refused
     assert all(in_time), f"{in_time.count(False)} of {len(in_time)} were let in for nothing"
+
+
+async def test_partition_that_hangs_does_not_keep_out_requests_for_the_others() -> None:
+    turns = Turns()
+    in_flight = InFlight(turns)
+    waits_s: list[float] = []
+
+    async def send(number: int) -> None:
+        began = CLOCK.monotonic()
+        async with in_flight.room("noisy", 0, Deadline(CLOCK, ANSWER_TIMEOUT_S)):
+            waits_s.append(CLOCK.monotonic() - began)
+            await asyncio.sleep(COMMIT_S if number % PARTITIONS else 4)
+
+    async with asyncio.TaskGroup() as requests:
+        for number in range(REQUESTS):
+            await turns.take(("noisy", "quiet")[number % 2], 0)
+            requests.create_task(send(number))
+            await asyncio.sleep(ARRIVAL_S)
+
+    assert max(waits_s) < COMMIT_S
+    assert in_flight._senders == {}

@@ -27,7 +27,7 @@ class Crowd:
     """Requests that stay under way until they are told to end."""
 
     def __init__(self, turns: Turns) -> None:
-        self.in_flight = InFlight(turns)
+        self.in_flight = InFlight(turns, counted_s=60)
         self.inside = 0
         self.end = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
