@@ -33,7 +33,10 @@ loop nothing, and must not keep out its sender's requests for the other partitio
 """
 
 WAITING_BYTES_MAX = 32 * 1024 * 1024
-"""What of one sender may wait, from however many addresses: the memory for bodies is everybody's."""
+"""
+What of one sender may wait, one request always, from however many addresses: the memory for bodies is
+everybody's.
+"""
 
 WAIT_SHARE = 1 / 2
 """
@@ -87,7 +90,7 @@ class InFlight:
     async def _wait(self, sender_name: str, size_bytes: int, timeout_s: float) -> None:
         """Return once `_leave` has let the request in."""
         sender = self._senders[sender_name]
-        if sender.waiting_bytes + size_bytes > WAITING_BYTES_MAX:
+        if sender.waiting_bytes and sender.waiting_bytes + size_bytes > WAITING_BYTES_MAX:
             raise LaneSaturatedError(f"{sender.waiting_bytes} bytes of its sender are waiting")
         let_in = asyncio.get_running_loop().create_future()
         sender.waiting.append((size_bytes, let_in))

@@ -1,4 +1,4 @@
-"""Claim: of a flood all that is let in is decided in time, and a partition that hangs keeps no request out."""
+"""Claim: of a flood all that is let in is decided in time, and a hanging partition keeps no request out."""
 
 import asyncio
 

@@ -32,15 +32,17 @@ class Crowd:
         self.end = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def send(self, sender: str, requests: int, *, timeout_s: float = 60) -> list[asyncio.Task[None]]:
+    async def send(
+        self, sender: str, requests: int, *, timeout_s: float = 60, body_bytes: int = BODY_BYTES
+    ) -> list[asyncio.Task[None]]:
         """Begin requests, and return them once those that may be are inside."""
-        begun = [asyncio.create_task(self._request(sender, timeout_s)) for _ in range(requests)]
+        begun = [asyncio.create_task(self._request(sender, timeout_s, body_bytes)) for _ in range(requests)]
         self.tasks += begun
         await asyncio.sleep(0)
         return begun
 
-    async def _request(self, sender: str, timeout_s: float) -> None:
-        async with self.in_flight.room(sender, BODY_BYTES, Deadline(SystemClock(), timeout_s)):
+    async def _request(self, sender: str, timeout_s: float, body_bytes: int) -> None:
+        async with self.in_flight.room(sender, body_bytes, Deadline(SystemClock(), timeout_s)):
             self.inside += 1
             await self.end.wait()
 
@@ -100,6 +102,12 @@ async def test_flood_waits_only_until_it_would_take_the_memory_of_others(crowd: 
     await asyncio.gather(sent[-2], return_exceptions=True)
     (next_one,) = await crowd.send("noisy", 1)
     assert not next_one.done()
+
+
+async def test_one_request_may_wait_however_large_it_is(crowd: Crowd) -> None:
+    await crowd.send("noisy", 1)
+    (huge,) = await crowd.send("noisy", 1, body_bytes=WAITING_BYTES_MAX)
+    assert not huge.done()
 
 
 async def test_waiting_client_that_left_is_passed_over(crowd: Crowd) -> None:
