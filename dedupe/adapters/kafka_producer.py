@@ -100,7 +100,7 @@ class Transactor:
             if getattr(err, "errno", None) in NOT_YET_CODES:
                 return False
             raise
-        self.asks_for_epoch = True
+        self.asks_for_epoch = await self._client.ready(self._coordinator, group=ConnectionGroup.COORDINATION)
         answer = await self._coordinate(
             InitProducerIdRequest(self._transactional_id, round(self._config.transaction_timeout_s * 1000))
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 from aiokafka.record.default_records import DefaultRecordBatch
@@ -41,6 +41,7 @@ class Cluster:
         self.codes: dict[type, list[int]] = {}
         self.requests: list[Any] = []
         self.end = 7
+        self.is_ready = True
 
     @property
     def sent(self) -> list[type]:
@@ -55,7 +56,12 @@ class Cluster:
     async def coordinator_lookup(self, _kind: object, _key: str) -> int:
         return 0
 
+    async def ready(self, _node_id: int, **_more: object) -> bool:
+        return self.is_ready
+
     async def send(self, _node_id: int, request: object, **_more: object) -> Any:
+        if not self.is_ready:
+            raise NodeNotReadyError
         kind = type(request)
         self.requests.append(request)
         code = self.codes[kind].pop(0) if self.codes.get(kind) else 0
@@ -215,3 +221,17 @@ async def test_coordinator_that_is_not_ready_is_asked_again_and_one_that_refuses
     with pytest.raises(KafkaError):
         await transactor.start()
     assert cluster.sent == [InitProducerIdRequest]
+
+
+@pytest.mark.parametrize(
+    ("is_ready", "code", "may_arrive_late"),
+    [(True, LOST, True), (True, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, False), (False, 0, False)],
+    ids=["lost", "refused", "not-sent"],
+)
+async def test_only_a_request_for_an_epoch_that_was_sent_may_arrive_late(
+    cluster: Cluster, transactor: Transactor, is_ready: bool, code: int, may_arrive_late: bool
+) -> None:
+    cluster.is_ready, cluster.codes[InitProducerIdRequest] = is_ready, [code]
+    with pytest.raises(KafkaError):
+        await transactor.start()
+    assert transactor.asks_for_epoch is may_arrive_late
