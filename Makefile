@@ -33,7 +33,8 @@ test: $(TEST_NEEDS) ## run all tests, e.g. make test ARGS="tests/unit -x"
 	  "Those that need Python alone, in about a minute: make unit"
 	@exec $(BIN)/pytest $(ARGS)
 
-unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, in about a minute
+unit: export SIM_HISTORIES ?= 500
+unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, with half of the simulated histories, in about a minute
 	@exec $(BIN)/pytest -m "not kafka and not slow" tests/unit tests/sim tests/contract $(ARGS)
 
 mutants: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## break the code on purpose, see that the named tests fail; half an hour

@@ -2,12 +2,11 @@
 Claim: whatever befalls log, disk, clock and processes, nothing acknowledged is lost, nothing is committed
 twice, nothing refused untaken is found later, every retry gets the same receipt, and in time.
 
-A failing history prints the line that repeats it. Others are drawn with SIM_SEED (the first seed) and
-SIM_HISTORIES (how many). That the histories see what they should is planned in `tests/sim/plan.py`.
+A failing history prints the line that repeats it; tests/sim/seeds.py says how others are drawn. That the
+histories see what they should is planned in tests/sim/plan.py.
 """
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Callable
 from random import Random
@@ -20,11 +19,9 @@ from dedupe.sim.faults import NO_FAULTS, SimFaults
 from dedupe.types import Event
 from dedupe.window import WindowPolicy
 from tests.sim.plan import missing_cells
+from tests.sim.seeds import ARE_AS_PLANNED, DEFAULT_HISTORIES, each_seed
 from tests.sim.world import CLEAN, FOREVER_S, LIMITS, Seen, World
 
-FIRST_SEED = int(os.environ.get("SIM_SEED", "0"))
-DEFAULT_HISTORIES = 1000
-HISTORIES = int(os.environ.get("SIM_HISTORIES", DEFAULT_HISTORIES))
 ROUNDS = 6
 IDS = 60
 LAST_REQUESTS = 30  # in the process that is judged in the end, so that its counters see faults too
@@ -67,7 +64,7 @@ def seen() -> Seen:
     return Counter()
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + HISTORIES), ids=lambda seed: f"seed-{seed}")
+@each_seed()
 async def test_history_keeps_every_promise(seed: int, seen: Seen) -> None:
     dice = Random(seed)
     world = World(faults=faults_of(seed), limits=dice.choice((LIMITS, NARROW)), seen=seen)
@@ -100,7 +97,7 @@ async def test_history_keeps_every_promise(seed: int, seen: Seen) -> None:
 
 
 def test_histories_see_everything_that_is_planned(seen: Seen) -> None:
-    if FIRST_SEED or seen["histories", "run"] < DEFAULT_HISTORIES:
+    if not ARE_AS_PLANNED or seen["histories", "run"] < DEFAULT_HISTORIES:
         pytest.skip("only all of the default histories are planned")
 
     assert not missing_cells(seen)

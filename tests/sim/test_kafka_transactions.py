@@ -6,7 +6,6 @@ It runs aiokafka itself, in virtual time. A failing history prints the line that
 """
 
 import asyncio
-import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
 from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.log import no_crashpoint
 from dedupe.types import NewRecord
+from tests.sim.seeds import ARE_AS_PLANNED, each_seed
 from tests.support.sim_kafka import SimKafka
 from tests.support.sim_kafka_net import (
     ADD_PARTITIONS_TO_TXN,
@@ -34,9 +34,6 @@ from tests.support.sim_kafka_net import (
 )
 from tests.support.virtual_time import VirtualTimeLoop
 
-FIRST_SEED = int(os.environ.get("SIM_SEED", "0"))
-DEFAULT_HISTORIES = 60
-HISTORIES = int(os.environ.get("SIM_HISTORIES", DEFAULT_HISTORIES))
 APPENDS = 20
 TOPIC = "events"
 PAUSES_S = (0.0, 0.0, 0.002, 1.0, 20.0)  # before an append; in the last, what is late arrives
@@ -120,7 +117,7 @@ def seen() -> Seen:
     return Counter()
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + HISTORIES), ids=lambda seed: f"seed-{seed}")
+@each_seed(one_in=16)
 async def test_what_one_writer_is_told_is_true_and_it_never_fences_itself(
     seed: int, net: SimKafkaNet, seen: Seen
 ) -> None:
@@ -132,7 +129,7 @@ async def test_what_one_writer_is_told_is_true_and_it_never_fences_itself(
     seen.update(net.seen)
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + HISTORIES), ids=lambda seed: f"seed-{seed}")
+@each_seed(one_in=16)
 async def test_what_two_rivals_are_told_is_true(seed: int, net: SimKafkaNet) -> None:
     writers = [Writer("a", Random(seed)), Writer("b", Random(-seed))]
     await asyncio.gather(*(writer.write(APPENDS) for writer in writers))
@@ -165,7 +162,7 @@ async def test_none_of_several_late_fences_of_its_own_is_taken_for_another_gatew
 
 
 def test_histories_see_every_fault_of_every_request(seen: Seen) -> None:
-    if FIRST_SEED or HISTORIES < DEFAULT_HISTORIES:
+    if not ARE_AS_PLANNED:
         pytest.skip("only all of the default histories are planned")
 
     assert not [cell for cell in PLANNED if not seen[cell]]

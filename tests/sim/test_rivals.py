@@ -1,28 +1,24 @@
 """
 Claim: two gateways that both take a log for theirs lose and double nothing, and one of them goes on serving.
 
-Others are drawn with SIM_SEED and SIM_HISTORIES, see test_histories.
+Others are drawn with SIM_SEED and SIM_HISTORIES, see tests/sim/seeds.py.
 """
 
 import asyncio
-import os
 from dataclasses import replace
 from random import Random
 
-import pytest
-
 from dedupe.lane.state import LaneState
 from dedupe.sim.faults import SimFaults
+from tests.sim.seeds import each_seed
 from tests.sim.test_histories import IDS, befall, faults_of, request_of
 from tests.sim.world import QUICK, World
 
-FIRST_SEED = int(os.environ.get("SIM_SEED", "0"))
-HISTORIES = int(os.environ.get("SIM_HISTORIES", "100"))
 ROUNDS = 4
 PAUSE_S = 0.01  # longer than a lane waits before it fences again
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + HISTORIES), ids=lambda seed: f"seed-{seed}")
+@each_seed(one_in=10)
 async def test_history_of_two_gateways_keeps_every_promise(seed: int) -> None:
     dice = Random(seed)
     faults = replace(faults_of(seed), rival=0.0)  # this one is real

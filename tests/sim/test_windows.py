@@ -3,15 +3,12 @@ Claim: what must be remembered follows from the log alone: a lane that was rebui
 lost the index's tail takes no id again before the log itself says that it is forgotten. (That it is taken
 again then is not judged here.)
 
-Others are drawn with SIM_SEED and SIM_HISTORIES, see test_histories.
+Others are drawn with SIM_SEED and SIM_HISTORIES, see tests/sim/seeds.py.
 """
 
 import asyncio
-import os
 from collections.abc import Iterator
 from random import Random
-
-import pytest
 
 from dedupe.admission import Admission
 from dedupe.clock import Deadline
@@ -20,11 +17,10 @@ from dedupe.lane.state import LaneState
 from dedupe.record import parse_identity
 from dedupe.types import Event, LogRecord, Offset
 from dedupe.window import Step, Window, WindowPolicy
+from tests.sim.seeds import each_seed
 from tests.sim.test_histories import faults_of, request_of
 from tests.sim.world import FOREVER_S, World
 
-FIRST_SEED = int(os.environ.get("SIM_SEED", "0"))
-HISTORIES = int(os.environ.get("SIM_HISTORIES", "100"))
 ROUNDS = 5
 REQUESTS = 25
 POLICIES = [
@@ -35,7 +31,7 @@ POLICIES = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + HISTORIES), ids=lambda seed: f"seed-{seed}")
+@each_seed(one_in=10)
 async def test_no_id_is_taken_again_before_the_log_says_that_it_is_forgotten(seed: int) -> None:
     dice = Random(seed)
     world = World(faults=faults_of(seed), policy=dice.choice(POLICIES))
