@@ -1,5 +1,5 @@
 """
-What benchmarks send: events as a shop's web page sends them, about 740 bytes each, in batches.
+What benchmarks send: events as a shop's web page sends them, about 720 bytes each, in batches.
 
 An event is its number: the same number gives the same bytes, so a duplicate is the same event again.
 """

@@ -13,6 +13,7 @@ BOUND = Cost(new=100.0, again=50.0)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # 20 s of CPU, of which a crowded machine gives little
 def test_an_event_costs_what_was_recorded() -> None:
     way = next(iter(ways()))
     bound = recorded().get(key_of(way))
