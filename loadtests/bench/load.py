@@ -31,7 +31,9 @@ class _Sender(asyncio.Protocol):
     """One connection: sends the next request as soon as the last one is answered 200."""
 
     def __init__(self, waiting: Iterator[bytes], latencies_s: list[float]) -> None:
-        self.is_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.is_done: asyncio.Future[None] = loop.create_future()
+        self.is_closed: asyncio.Future[None] = loop.create_future()
         self._waiting = waiting
         self._latencies_s = latencies_s
         self._answer = b""
@@ -47,7 +49,6 @@ class _Sender(asyncio.Protocol):
         if request is not None:
             self._transport.write(request)
         elif not self.is_done.done():
-            self._transport.close()
             self.is_done.set_result(None)
 
     def data_received(self, data: bytes) -> None:
@@ -63,12 +64,16 @@ class _Sender(asyncio.Protocol):
         self.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed.set_result(None)
         self._fail(LoadError("the connection was closed"))
+
+    def close(self) -> None:
+        """Leave."""
+        self._transport.close()
 
     def _fail(self, err: LoadError) -> None:
         if not self.is_done.done():
             self.is_done.set_exception(err)
-            self._transport.close()
 
 
 def _content_length(head: bytes) -> int:
@@ -94,11 +99,16 @@ async def _send_all(port: int, requests: Sequence[bytes], connections: int) -> A
     waiting, latencies_s = iter(requests), list[float]()
     loop = asyncio.get_running_loop()
     senders: list[_Sender] = []
-    for _ in range(min(connections, len(requests))):
-        _, sender = await loop.create_connection(lambda: _Sender(waiting, latencies_s), HOST, port)
-        senders.append(sender)
-    began, cpu_began = time.perf_counter(), time.process_time()
-    for sender in senders:
-        sender.send()
-    await asyncio.gather(*(sender.is_done for sender in senders))
-    return Answered(time.perf_counter() - began, time.process_time() - cpu_began, latencies_s)
+    try:
+        for _ in range(min(connections, len(requests))):
+            _, sender = await loop.create_connection(lambda: _Sender(waiting, latencies_s), HOST, port)
+            senders.append(sender)
+        began, cpu_began = time.perf_counter(), time.process_time()
+        for sender in senders:
+            sender.send()
+        await asyncio.gather(*(sender.is_done for sender in senders))
+        return Answered(time.perf_counter() - began, time.process_time() - cpu_began, latencies_s)
+    finally:
+        for sender in senders:
+            sender.close()
+        await asyncio.gather(*(sender.is_closed for sender in senders))

@@ -14,6 +14,12 @@ def cpu_seconds(pid: int) -> float:
     return sum(_own_cpu_seconds(member) + _ended_cpu_seconds(member) for member in _tree(pid))
 
 
+def scheduled_seconds(pid: int) -> tuple[float, float]:
+    """Return how long a process's main thread ran, and how long it waited for a core while it could have."""
+    ran_ns, waited_ns, _ = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
+    return ran_ns / 1e9, waited_ns / 1e9
+
+
 def rss_mib(pid: int) -> float:
     """Return the resident memory of a process and its children."""
     return sum(_rss_kib(member) for member in _tree(pid)) / 1024

@@ -10,7 +10,7 @@ import uvloop
 
 from loadtests.bench.load import send_all
 from loadtests.bench.raw_client import Connection
-from loadtests.bench.usage import cpu_seconds, disk_bytes, file_bytes, open_files, rss_mib
+from loadtests.bench.usage import cpu_seconds, disk_bytes, file_bytes, open_files, rss_mib, scheduled_seconds
 from loadtests.bench.workload import Workload
 from tests.support.gateway import Gateway
 
@@ -49,6 +49,7 @@ class Moment(NamedTuple):
     index_logs_mib: float
     keys: int
     commit_ms: float
+    crowding: float  # how many times longer the gateway takes than if it never waited for a core
 
 
 class Soak:
@@ -62,6 +63,7 @@ class Soak:
         self._latencies_s: list[float] = []
         self._events = 0
         self._commits = (0, 0.0)
+        self._scheduled = scheduled_seconds(self._pid)
 
     def capacity(self) -> float:
         """Return how many new events a second the gateway takes now."""
@@ -136,6 +138,7 @@ class Soak:
             index_logs_mib=(disk_bytes(index) - files_bytes) / 2**20,
             keys=sum(lane["keys"] or 0 for lane in lanes),
             commit_ms=self._commit_ms(lanes),
+            crowding=self._crowding(),
         )
 
     def _commit_ms(self, lanes: list[dict[str, Any]]) -> float:
@@ -145,11 +148,16 @@ class Soak:
         (commits_before, seconds_before), self._commits = self._commits, (commits, seconds)
         return float((seconds - seconds_before) / max(1, commits - commits_before) * 1e3)
 
+    def _crowding(self) -> float:
+        (ran_before, waited_before), self._scheduled = self._scheduled, scheduled_seconds(self._pid)
+        ran, waited = self._scheduled
+        return 1 + (waited - waited_before) / max(1e-9, ran - ran_before)
+
 
 def _line(moment: Moment) -> str:
     return (
         f"{moment.minute:5.1f} min {moment.events_per_s:8,.0f} events/s {moment.cpu_us:5.1f} us"
         f"  p50 {moment.p50_ms:6.1f} p99 {moment.p99_ms:7.1f} ms  RSS {moment.rss_mib:4.0f} MiB"
         f"  {moment.open_files} open files  index {moment.index_mib:5.1f} MiB in {moment.index_files} files"
-        f"  {moment.keys:,} keys"
+        f"  {moment.keys:,} keys  crowding {moment.crowding:.1f}"
     )
