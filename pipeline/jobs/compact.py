@@ -15,6 +15,8 @@ from pipeline.sinks import FOLDERS, Batch, ParquetFolder, lake_sink, refusal, su
 from pipeline.sources import LakeSource, Origin, read_lake
 
 JOB = "compact"
+KEEP_MIN = timedelta(days=1)
+"""Files that a batch has written and not yet committed count for nothing, too; none takes so long."""
 
 
 def compact(
@@ -47,6 +49,8 @@ def compact(
     """
     if not isinstance(source, LakeSource):
         raise UsageError(f"{source} is no archive")
+    if keep < KEEP_MIN:
+        raise UsageError("--keep is shorter than 1d: files of a batch that is being written would go")
     day = before or datetime.now(UTC).strftime("%Y-%m-%d")
     settings = IcebergTable(source.path).conf if source.format == "iceberg" else {}
     if source.format == "parquet":

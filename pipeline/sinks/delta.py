@@ -59,7 +59,7 @@ class DeltaTable:
 
         Args:
             before: a day.
-            keep: how long files that no longer count stay for readers.
+            keep: how long files that no longer count stay for readers, and for batches under way.
         """
         ledger = self.ledger(spark)
         if ledger is None:

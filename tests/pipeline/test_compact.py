@@ -4,6 +4,7 @@ finds the same records in them.
 """
 
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow.dataset
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.runtime.session import IcebergTable
+from pipeline.sinks import ParquetFolder, lake_sink
 from pipeline.sources.records import LakeSource, read_lake
 from tests.pipeline.conftest import JobRunner
 from tests.support.logs import append_to_log
@@ -58,9 +60,9 @@ def test_small_files_are_merged_beside_the_job(
     command = ("compact", "--source", archive.lake, *(("--out", tight.path) if is_copied else ()))
     files_before = files_of(spark, archive.lake)
 
-    first = job(*command, "--keep", "0s")
+    first = job(*command)
     merged = files_of(spark, tight)
-    again = job(*command, "--keep", "0s")
+    again = job(*command, "--keep", "1d")
 
     assert (first.exit_code, again.exit_code) == (0, 0), (first, again)
     assert len(files_before) >= BATCHES
@@ -75,18 +77,22 @@ def test_small_files_are_merged_beside_the_job(
 
 
 @pytest.mark.parametrize("archive", ["delta", "iceberg"], indirect=True)
-def test_files_that_no_longer_count_are_deleted(
-    archive: Archive, job: JobRunner, spark: SparkSession
-) -> None:
-    done = job("compact", "--source", archive.lake, "--keep", "0s")
+def test_files_that_no_longer_count_are_deleted(archive: Archive, spark: SparkSession) -> None:
+    sink = lake_sink(archive.lake)
+    assert not isinstance(sink, ParquetFolder)
+    sink.compact(spark, before="9999-01-01", keep=timedelta(0))
 
-    assert done.exit_code == 0, done
     there = {path.name for path in Path(archive.lake.path).rglob("*.parquet") if "_log" not in str(path)}
     kept = {name.rpartition("/")[2] for name in files_of(spark, archive.lake)}
     if archive.lake.format == "delta":
         assert there == kept
     assert kept <= there
     assert ids_in(spark, archive.lake) == archive.ids
+
+
+def test_files_of_a_batch_under_way_are_not_to_be_deleted(job: JobRunner, tmp_path: Path) -> None:
+    done = job("compact", "--source", f"delta://{tmp_path}", "--keep", "23h")
+    assert (done.exit_code, "--keep is shorter than 1d" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("out", ["loose", "./loose/", "loose/below", "."])
