@@ -73,14 +73,14 @@ def conduct(start: Callable[[], SparkSession], order: Order, say: Say) -> Audit:
     say("starting Spark")
     spark = start()
     if order.is_of_archive:
-        known = ask_archive(order.ledger(spark), known, order.against)
+        known = ask_archive(order.ledger(spark), order.span, known, order.against)
     stats = order.stats and order.stats.about(known.scope.topic, known.scope.log_id)
     partitions = _partitions(order, known.scope.partitions, stats)
     promise = _promise(order, stats, partitions)
     memory, past = None, Remembered("")
     if order.since_last is not None:
         memory = Memory(spark, order.since_last)
-        past = memory.load(f"{known.scope.log_id or order.source}/{known.scope.topic or ''}")
+        past = memory.load(str(order.source) if order.is_of_archive else str(known.scope.origin))
         known = known.since(past.next_offsets)
     task = _Task(spark, order, known, past, stats, partitions, promise, say)
     seen = task.read()
@@ -240,7 +240,7 @@ class _Task:
         if not self.order.is_of_archive or not summaries:
             return {}, []
         if self.order.against is None:
-            return scope.lacking(self.known.scope, summaries)
+            return scope.lacking(self.known.scope, self.order.span, summaries)
         self.say(f"comparing its ends with {self.order.against}")
         is_due = self.order.span.until is not None
         now = self.known.topic_ranges

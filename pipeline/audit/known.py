@@ -22,7 +22,7 @@ from pipeline.sources import (
     Ranges,
     Source,
     Span,
-    log_id_of,
+    origin_of,
     ranges_of,
     undecided_below,
 )
@@ -81,24 +81,35 @@ def ask(source: Source, span: Span, *, may_be_empty: bool) -> Known:
     if not may_be_empty and all(start == end for start, end in ranges.values()):
         nothing = f"{source} holds no record in this range: there is nothing to judge"
         raise PipelineError("; ".join(stalled) or nothing)
-    has_markers = not isinstance(source, LogSource)
-    scope = Scope("the topic", source.topic, log_id_of(source), len(ranges), ranges, has_markers)
+    scope = Scope("the topic", source.topic, origin_of(source).id, len(ranges), ranges)
     return Known(scope, stalled, ranges)
 
 
-def ask_archive(ledger: Scope | None, topic: Known, against: Source | None) -> Known:
+def ask_archive(ledger: Scope | None, span: Span, topic: Known, against: Source | None) -> Known:
     """
     Return what an archive is to hold.
 
     Args:
         ledger: what its ledger says, if it has one.
+        span: which part of it is asked for.
         topic: what its topic says.
         against: that topic; None if it was not asked.
     """
+    if ledger is not None:
+        ledger = replace(ledger, ranges=_clipped(ledger.ranges, span))
     if against is None:
         return Known(ledger or Scope())
     if ledger is None:
         return replace(topic, scope=replace(topic.scope, told_by=str(against), ranges={}))
-    if None not in (ledger.log_id, topic.scope.log_id) and ledger.log_id != topic.scope.log_id:
+    if ledger.origin != topic.scope.origin:
         raise PipelineError(f"--against {against} is not what the archive was taken from")
-    return replace(topic, scope=ledger)
+    return replace(topic, scope=replace(ledger, topic=topic.scope.topic))
+
+
+def _clipped(ranges: Ranges, span: Span) -> Ranges:
+    firsts, ends = span.from_offsets or {}, span.to_offsets or {}
+    clipped: Ranges = {}
+    for partition, (start, end) in ranges.items():
+        last = min(end, ends.get(partition, end))
+        clipped[partition] = (min(max(start, firsts.get(partition, start)), last), last)
+    return clipped

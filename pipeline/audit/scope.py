@@ -29,12 +29,21 @@ class Scope:
     told_by: str | None = None
     """Who knows it; None if nobody does."""
     topic: str | None = None
-    log_id: str | None = None
+    origin: str | None = None
+    """Which log, and which topic of it: what pipeline.sources.Origin calls id."""
     partitions: int | None = None
     ranges: Ranges = field(default_factory=dict)
     """Of every partition, the offsets [start, end) that are to be there; empty if nobody knows them."""
-    has_markers: bool = True
-    """Whether some offsets hold no record, as Kafka's transactions leave them."""
+
+    @property
+    def log_id(self) -> str | None:
+        """Which log that is, as its gateways say it."""
+        return None if self.origin is None else self.origin.partition(":")[2].partition("/")[0]
+
+    @property
+    def has_markers(self) -> bool:
+        """Whether some offsets hold no record, as Kafka's transactions leave them."""
+        return self.origin is None or not self.origin.startswith("log:")
 
 
 class Edge(NamedTuple):
@@ -54,9 +63,10 @@ def sentence(
         what = f"what came since the audit of {since}, of what"
     times = _times(summaries)
     if scope.ranges:
-        empty = sum(partition not in {s.partition for s in summaries} for partition in scope.ranges)
+        partitions = scope.partitions or len(scope.ranges)
+        empty = partitions - len(summaries)
         none = f", {empty} of them without a record" if empty else ""
-        return f"{what} {scope.told_by} lists in {len(scope.ranges)} partitions{none}{times}"
+        return f"{what} {scope.told_by} lists in {partitions} partitions{none}{times}"
     what = "the archive" if since is None else f"{what} the archive holds"
     seen = f"{what}, from the first to the last record of each of {len(summaries)} partitions{times}"
     if scope.told_by is not None:
@@ -76,14 +86,17 @@ def edges(ranges: Ranges, summaries: Sequence[PartitionSummary]) -> tuple[list[E
     ]
 
 
-def lacking(scope: Scope, summaries: Sequence[PartitionSummary]) -> tuple[dict[str, Finding], list[str]]:
+def lacking(
+    scope: Scope, span: Span, summaries: Sequence[PartitionSummary]
+) -> tuple[dict[str, Finding], list[str]]:
     """
-    Compare an archive with its ledger alone.
+    Compare an archive with its ledger alone, at the ends that no time of the span cuts off.
 
     Returns:
         What is missing, and where only the topic could tell whether anything is.
     """
     heads, tails = edges(scope.ranges, summaries)
+    heads, tails = heads if span.since is None else [], tails if span.until is None else []
     if not scope.has_markers:
         return _missing([(edge, edge.end - edge.first) for edge in heads + tails]), []
     open_edges = [edge for edge in heads + tails if edge.end - edge.first > MARKERS_MAX]

@@ -1,14 +1,26 @@
 """Audit: proves of a topic or an archive that it holds every event once, and names what says otherwise."""
 
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pyspark.sql import SparkSession
 
-from pipeline.audit import Order, check_folder, conduct, identity_secret, load_stats, print_text, write_report
-from pipeline.runtime import create_session, options, stage_teller
-from pipeline.sources import Source, parse_source
+from pipeline.audit import (
+    Order,
+    Scope,
+    check_folder,
+    conduct,
+    identity_secret,
+    load_stats,
+    print_text,
+    write_report,
+)
+from pipeline.runtime import IcebergTable, create_session, options, stage_teller
+from pipeline.sinks import stated_ledger
+from pipeline.sources import LakeSource, Source, parse_source
 
 
 def audit(
@@ -105,10 +117,13 @@ def audit(
         retention=retention,
         secret=identity_secret() if deep else None,
         since_last=since_last,
+        ledger=partial(_ledger, source),
     )
+    is_iceberg = isinstance(source, LakeSource) and source.format == "iceberg"
+    settings = IcebergTable(str(source).removeprefix("iceberg://")).conf if is_iceberg else {}
     formats = source.formats | (against.formats if against else frozenset())
     result = conduct(
-        lambda: create_session("audit", remote=remote, conf=dict(conf or []), formats=formats),
+        lambda: create_session("audit", remote=remote, conf=settings | dict(conf or []), formats=formats),
         order,
         stage_teller("audit"),
     )
@@ -116,3 +131,11 @@ def audit(
     if report is not None:
         write_report(result, report)
     raise typer.Exit(result.exit_code)
+
+
+def _ledger(source: Source, spark: SparkSession) -> Scope | None:
+    """Return what the archive's own ledger says that it holds; None if it has none."""
+    ledger = stated_ledger(spark, source) if isinstance(source, LakeSource) else None
+    if ledger is None:
+        return None
+    return Scope("its ledger", None, ledger.origin, ledger.partitions, dict(ledger.held))

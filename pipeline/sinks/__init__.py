@@ -2,7 +2,7 @@
 
 from pipeline.sinks.delta import DeltaTable
 from pipeline.sinks.iceberg import IcebergLake
-from pipeline.sinks.lake import FOLDERS, lake_sink
+from pipeline.sinks.lake import FOLDERS, lake_sink, stated_ledger
 from pipeline.sinks.ledger import Batch, Ledger, refusal, successor
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sinks.postgres import PostgresCounts
@@ -25,5 +25,6 @@ __all__ = [
     "publish",
     "refusal",
     "run_stored",
+    "stated_ledger",
     "successor",
 ]

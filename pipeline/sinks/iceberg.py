@@ -51,6 +51,11 @@ class IcebergLake:
             raise PipelineError(f"the table {self.table} has no ledger of this job: name another output")
         return stated[0].ledger if stated else None
 
+    def stated_ledger(self, spark: SparkSession) -> Ledger | None:
+        """Return what readers find there now, and touch nothing; None if no job of ours wrote there."""
+        stated = self._stated(spark)
+        return stated[0].ledger if stated else None
+
     def store(self, rows: DataFrame, ledger: Ledger) -> None:
         """See Sink."""
         self._append(rows, ledger, by=self._run)

@@ -1,9 +1,13 @@
 """The archive's sinks: a Delta table, an Iceberg table or Parquet files, by day and hour of the log time."""
 
+from pyspark.sql import SparkSession
+
+from pipeline.errors import PipelineError
 from pipeline.runtime import IcebergTable
 from pipeline.schema import ARCHIVE
 from pipeline.sinks.delta import DeltaTable
 from pipeline.sinks.iceberg import IcebergLake
+from pipeline.sinks.ledger import Ledger
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources import LakeSource
 
@@ -18,3 +22,12 @@ def lake_sink(out: LakeSource) -> DeltaTable | IcebergLake | ParquetFolder:
         case "iceberg":
             return IcebergLake(IcebergTable(out.path), ARCHIVE, FOLDERS)
     return ParquetFolder(out.path, FOLDERS)
+
+
+def stated_ledger(spark: SparkSession, lake: LakeSource) -> Ledger | None:
+    """Return what an archive says that it holds; None if it has no ledger, or none that can be read here."""
+    sink = lake_sink(lake)
+    try:
+        return sink.ledger(spark) if isinstance(sink, DeltaTable) else sink.stated_ledger(spark)
+    except PipelineError:
+        return None

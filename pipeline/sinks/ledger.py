@@ -17,7 +17,7 @@ No Spark and no storage here: this module only compares and counts.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -57,6 +57,14 @@ class Ledger:
     def ends(self) -> Offsets:
         """The next offset of each partition."""
         return {partition: end for partition, (_, end) in self.held.items()}
+
+    @property
+    def before_last(self) -> "Ledger":
+        """What was held before this commit."""
+        held = {
+            p: (first, self.added[p][0] if p in self.added else end) for p, (first, end) in self.held.items()
+        }
+        return replace(self, commit=self.commit - 1, held=held, added={})
 
     def to_json(self) -> str:
         """Return the document that sinks store."""

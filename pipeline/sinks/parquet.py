@@ -49,6 +49,18 @@ class ParquetFolder:
         self._clear_staging(spark)  # not before: what is committed may have waited there for long
         return Ledger.from_json(json.dumps(manifest["ledger"]))
 
+    def stated_ledger(self, spark: SparkSession) -> Ledger | None:
+        """Return what readers find there now, and touch nothing; None if no job of ours wrote there."""
+        out = Folder(spark, self.path)
+        if not (numbers := _commits(out)):
+            return None
+        manifest = json.loads(out.read(_manifest(numbers[-1])))
+        ledger = Ledger.from_json(json.dumps(manifest["ledger"]))
+        is_moved = set(manifest["files"]).isdisjoint(
+            Folder(spark, f"{self._staging}/{manifest['staged']}").files()
+        )
+        return ledger if is_moved else ledger.before_last
+
     def store(self, rows: DataFrame, ledger: Ledger) -> None:
         """See Sink."""
         spark = rows.sparkSession

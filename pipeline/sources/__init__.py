@@ -1,7 +1,7 @@
 """Where records are read from, and what is known of the place: topics, the embedded log, lakes."""
 
 from pipeline.sources.embedded_log import GatewayLogSource, read_partitions
-from pipeline.sources.extent import Ranges, log_id_of, ranges_of, span_of, undecided_below
+from pipeline.sources.extent import Ranges, ranges_of, span_of, undecided_below
 from pipeline.sources.kafka import Standing, standings
 from pipeline.sources.origin import Origin, origin_of
 from pipeline.sources.records import (
@@ -35,9 +35,7 @@ __all__ = [
     "Span",
     "Standing",
     "absolute",
-    "ends_of",
     "is_named",
-    "log_id_of",
     "origin_of",
     "parse_source",
     "quoted",

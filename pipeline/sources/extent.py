@@ -50,17 +50,6 @@ def offsets_at(source: Source, moment: datetime) -> Offsets:
             return {}
 
 
-def log_id_of(source: Source) -> str | None:
-    """Return what tells a log from every other one, as its gateways say it; None for an archive."""
-    match source:
-        case KafkaSource():
-            return kafka.identify_topic(source.brokers, source.topic).cluster_id
-        case LogSource():
-            return embedded_log.read_log_id(source.data_dir)
-        case _:
-            return None
-
-
 def ranges_of(source: Source, span: Span) -> Ranges | None:
     """
     Return the offsets that hold all records of a span that can be read now; None for an archive.

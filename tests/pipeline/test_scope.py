@@ -4,6 +4,7 @@ topic is at hand, what nobody knows is said, and a range that makes no sense is 
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,13 @@ class Auditor:
     @property
     def topic(self) -> str:
         return f"log://{self._data}"
+
+    def archived(self, name: str, *options: object) -> Path:
+        """Let the archive's own job make one, which writes its ledger."""
+        where = self._folder / name
+        done = self._job("archive", "--source", self.topic, "--out", where, "--once", *options)
+        assert done.exit_code == 0, done
+        return where
 
 
 @pytest.fixture
@@ -153,6 +161,73 @@ def test_one_event_in_an_archive_is_in_no_wrong_partition(auditor: Auditor) -> N
     assert (done.exit_code, report["violations"]) == (2, {})
     assert "how many partitions" in report["no_verdict_because"][0]
     assert report["checks"]["partitions"] == "not made"
+
+
+@pytest.mark.parametrize("lake", ["parquet", "delta", "iceberg"])
+def test_archive_with_a_ledger_needs_to_be_told_nothing(auditor: Auditor, lake: str) -> None:
+    where = auditor.archived("whole", "--format", lake)
+
+    done, report = auditor.run("--source", f"{lake}://{where}")
+
+    assert (done.exit_code, report["partition_count"], report["records"]) == (0, PARTITIONS, 2 * RECORDS), (
+        done
+    )
+    assert {report["checks"][name] for name in ("partitions", "completeness")} == {"passed"}
+    assert report["scope"].startswith("everything that its ledger lists in 3 partitions")
+
+
+@pytest.mark.parametrize(
+    ("lost", "missing"),
+    [
+        pytest.param("dt = '2026-01-01'", [(0, 0), (1, 0)], id="first day"),
+        pytest.param("dt >= '2026-01-05'", [(0, 48), (1, 47)], id="last days"),
+        pytest.param("partition = 1", [(1, 0)], id="partition"),
+        pytest.param("partition = 0 AND offset < 5", [(0, 0)], id="head"),
+        pytest.param("partition = 0 AND offset >= 55", [(0, 55)], id="tail"),
+    ],
+)
+def test_what_an_archive_has_lost_is_missed_by_its_ledger(
+    auditor: Auditor, spark: SparkSession, lost: str, missing: list[tuple[int, int]]
+) -> None:
+    where = auditor.archived("lossy", "--format", "delta")
+    gone = spark.read.format("delta").load(str(where)).where(lost).count()
+    spark.sql(f"DELETE FROM delta.`{where}` WHERE {lost}")
+
+    done, report = auditor.run("--source", f"delta://{where}")
+
+    found = report["violations"]["missing"]
+    assert (done.exit_code, set(report["violations"]), found["count"]) == (1, {"missing"}, gone)
+    assert [(n["partition"], n["offset"]) for n in found["first"]] == missing
+
+
+def test_day_that_was_deleted_on_purpose_is_left_out_by_since(auditor: Auditor) -> None:
+    where = auditor.archived("kept", "--format", "parquet")
+    shutil.rmtree(where / "dt=2026-01-01")
+
+    whole, _ = auditor.run("--source", f"parquet://{where}")
+    since, _ = auditor.run("--source", f"parquet://{where}", "--since", "2026-01-02")
+
+    assert (whole.exit_code, since.exit_code) == (1, 0), since
+
+
+def test_archive_is_compared_with_the_topic_of_its_ledger_alone(
+    auditor: Auditor, job: JobRunner, tmp_path: Path
+) -> None:
+    where = auditor.archived("behind", "--format", "parquet")
+    maker = RecordMaker(1)
+    append_to_log(tmp_path / "other", {0: [maker.record(maker.event_of(0))]})
+    copied = tmp_path / "copied"
+    shutil.copytree(auditor.topic.removeprefix("log://"), copied)
+    more = RecordMaker(PARTITIONS, step_ms=HOUR_MS)
+    append_to_log(copied, {0: [more.record(more.event_of(0), lane_seq=RECORDS)]})
+
+    refused = job("audit", "--source", f"parquet://{where}", "--against", f"log://{tmp_path}/other")
+    done, report = auditor.run("--source", f"parquet://{where}", "--against", f"log://{copied}")
+
+    assert (refused.exit_code, done.exit_code) == (2, 0), (refused, done)
+    assert "is not what the archive was taken from" in refused.stderr
+    named = report["notices"]["not_archived"]["first"]
+    assert [(n["partition"], n["offset"], n["detail"]) for n in named] == [(0, RECORDS, "1 records")]
 
 
 def test_archive_of_two_topics_is_undecided(auditor: Auditor, spark: SparkSession, tmp_path: Path) -> None:
