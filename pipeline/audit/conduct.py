@@ -97,7 +97,7 @@ def conduct(start: Callable[[], SparkSession], order: Order, say: Say) -> Audit:
         timeline=seen.timeline,
         findings=found,
         violations_before=past.violations,
-        reconciliation=task.reconciled(seen.summaries),
+        reconciliation=task.reconciled(seen),
         doubts=doubts,
         is_deep=order.secret is not None,
         seconds=time.monotonic() - clock,
@@ -188,13 +188,16 @@ class _Task:
         missing, open_ends = self._completeness(seen.summaries)
         return found | missing, self._doubts(seen) + open_ends
 
-    def reconciled(self, summaries: Sequence[PartitionSummary]) -> Reconciliation:
+    def reconciled(self, seen: _Seen) -> Reconciliation:
         """Compare what was read with the gateway's counters, if there are any."""
         if self.stats is None:
             return Reconciliation(reasons=["no --stats given"])
         if self.known.scope.log_id is None:
             return Reconciliation(reasons=["nobody told which log the archive was taken from"])
-        return reconcile(self.stats, {s.partition: self._reading(s) for s in summaries})
+        topics = {summary.last_topic for summary in seen.summaries}
+        if any(self.stats.about(topic, None) != self.stats for topic in topics):
+            return Reconciliation(reasons=["--against the quarantine's topic tells which counters to take"])
+        return reconcile(self.stats, {s.partition: self._reading(s) for s in seen.summaries})
 
     def remembered(self, result: Audit) -> Remembered:
         """Return what the next audit is to know."""
@@ -240,11 +243,10 @@ class _Task:
         if not self.order.is_of_archive or not summaries:
             return {}, []
         if self.order.against is None:
-            return scope.lacking(self.known.scope, self.order.span, summaries)
+            return scope.lacking(self.known.scope, self.order.span, summaries, self._before)
         self.say(f"comparing its ends with {self.order.against}")
-        is_due = self.order.span.until is not None
-        now = self.known.topic_ranges
-        return scope.compared(self.spark, self.known.scope, summaries, self.order.against, now, is_due=is_due)
+        now, span = self.known.topic_ranges, self.order.span
+        return scope.compared(self.spark, self.known.scope, summaries, self.order.against, now, span)
 
     def _reading(self, summary: PartitionSummary) -> Reading:
         if self.order.span.has_times:

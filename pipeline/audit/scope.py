@@ -6,9 +6,10 @@ the topic beside it. Without either, nobody knows what came before its first rec
 one, and in partitions of which it has none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
@@ -87,16 +88,23 @@ def edges(ranges: Ranges, summaries: Sequence[PartitionSummary]) -> tuple[list[E
 
 
 def lacking(
-    scope: Scope, span: Span, summaries: Sequence[PartitionSummary]
+    scope: Scope, span: Span, summaries: Sequence[PartitionSummary], begun: Collection[int]
 ) -> tuple[dict[str, Finding], list[str]]:
     """
     Compare an archive with its ledger alone, at the ends that no time of the span cuts off.
+
+    Args:
+        scope: by the ledger.
+        span: what is asked for.
+        summaries: of the archive.
+        begun: partitions of which it is known what comes first, so that a gap shows what is missing.
 
     Returns:
         What is missing, and where only the topic could tell whether anything is.
     """
     heads, tails = edges(scope.ranges, summaries)
-    heads, tails = heads if span.since is None else [], tails if span.until is None else []
+    heads = [edge for edge in heads if span.since is None and edge.partition not in begun]
+    tails = tails if span.until is None else []
     if not scope.has_markers:
         return _missing([(edge, edge.end - edge.first) for edge in heads + tails]), []
     open_edges = [edge for edge in heads + tails if edge.end - edge.first > MARKERS_MAX]
@@ -113,8 +121,7 @@ def compared(
     summaries: Sequence[PartitionSummary],
     topic: Source,
     now: Ranges,
-    *,
-    is_due: bool,
+    span: Span,
 ) -> tuple[dict[str, Finding], list[str]]:
     """
     Compare an archive with its topic: read what the topic holds beyond both ends of the archive.
@@ -125,19 +132,21 @@ def compared(
         summaries: of the archive.
         topic: what it was taken from.
         now: the offsets that the topic has now, within the span.
-        is_due: whether the archive is to hold all of them, and not only what its ledger lists.
+        span: what is asked for; up to a time that it ends with, the archive is to hold everything, and
+            not only what its ledger lists.
 
     Returns:
         What is missing or not archived yet, and where nobody knows which of the two.
     """
     heads, tails = edges(now, summaries)
-    held = {p: end if is_due else scope.ranges.get(p, (0, 0))[1] for p, (_, end) in now.items()}
+    listed = now if span.until is not None else scope.ranges
+    held = {p: listed.get(p, (0, 0))[1] for p in now}
     begun = {p: start for p, (start, _) in scope.ranges.items()}
     heads = [edge._replace(first=max(edge.first, begun.get(edge.partition, 0))) for edge in heads]
     due = [edge._replace(end=min(edge.end, held[edge.partition])) for edge in tails]
     later = [edge._replace(first=max(edge.first, held[edge.partition])) for edge in tails]
-    found = _missing(_counted(spark, topic, now, heads) + _counted(spark, topic, now, due))
-    beyond = _counted(spark, topic, now, later)
+    counted = partial(_counted, spark, topic, now, span)
+    found, beyond = _missing(counted(heads) + counted(due)), counted(later)
     if scope.ranges:
         named = [Named(p, first, None, None, f"{records} records") for (p, first, _), records in beyond]
         return found | ({NOT_ARCHIVED: Finding(sum(n for _, n in beyond), named)} if named else {}), []
@@ -149,14 +158,14 @@ def compared(
 
 
 def _counted(
-    spark: SparkSession, topic: Source, now: Ranges, places: Sequence[Edge]
+    spark: SparkSession, topic: Source, now: Ranges, times: Span, places: Sequence[Edge]
 ) -> list[tuple[Edge, int]]:
     """Return of each place that holds records from where to where they are, and how many."""
     asked = {edge.partition: (edge.first, edge.end) for edge in places if edge.first < edge.end}
     if not asked:
         return []
     ranges = {p: (end, end) for p, (_, end) in now.items()} | asked
-    records = read_records(spark, topic, span_of(ranges))
+    records = read_records(spark, topic, span_of(ranges, times))
     sums = records.groupBy("partition").agg(
         F.count("*").alias("records"), F.min("offset").alias("first"), F.max("offset").alias("last")
     )

@@ -177,27 +177,25 @@ def test_archive_with_a_ledger_needs_to_be_told_nothing(auditor: Auditor, lake: 
 
 
 @pytest.mark.parametrize(
-    ("lost", "missing"),
+    ("lost", "kind", "places"),
     [
-        pytest.param("dt = '2026-01-01'", [(0, 0), (1, 0)], id="first day"),
-        pytest.param("dt >= '2026-01-05'", [(0, 48), (1, 47)], id="last days"),
-        pytest.param("partition = 1", [(1, 0)], id="partition"),
-        pytest.param("partition = 0 AND offset < 5", [(0, 0)], id="head"),
-        pytest.param("partition = 0 AND offset >= 55", [(0, 55)], id="tail"),
+        pytest.param("dt = '2026-01-01'", "gap", [(0, 12), (1, 11)], id="first day"),
+        pytest.param("dt >= '2026-01-05'", "missing", [(0, 48), (1, 47)], id="last days"),
+        pytest.param("partition = 1", "missing", [(1, 0)], id="partition"),
+        pytest.param("partition = 0 AND offset < 5", "gap", [(0, 5)], id="head"),
+        pytest.param("partition = 0 AND offset >= 55", "missing", [(0, 55)], id="tail"),
     ],
 )
 def test_what_an_archive_has_lost_is_missed_by_its_ledger(
-    auditor: Auditor, spark: SparkSession, lost: str, missing: list[tuple[int, int]]
+    auditor: Auditor, spark: SparkSession, lost: str, kind: str, places: list[tuple[int, int]]
 ) -> None:
     where = auditor.archived("lossy", "--format", "delta")
-    gone = spark.read.format("delta").load(str(where)).where(lost).count()
     spark.sql(f"DELETE FROM delta.`{where}` WHERE {lost}")
 
     done, report = auditor.run("--source", f"delta://{where}")
 
-    found = report["violations"]["missing"]
-    assert (done.exit_code, set(report["violations"]), found["count"]) == (1, {"missing"}, gone)
-    assert [(n["partition"], n["offset"]) for n in found["first"]] == missing
+    assert (done.exit_code, set(report["violations"])) == (1, {kind}), done
+    assert [(n["partition"], n["offset"]) for n in report["violations"][kind]["first"]] == places
 
 
 def test_day_that_was_deleted_on_purpose_is_left_out_by_since(auditor: Auditor) -> None:
