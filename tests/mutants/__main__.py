@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import Progress
 
-from tests.mutants.catalogue import Mutant, MutantError, all_mutants, table_of
+from tests.mutants.catalogue import Mutant, MutantError, all_mutants
 from tests.mutants.workshop import FAST_SUITE, Workshop, failures_in
 
 
 def main() -> int:
     """Return the exit status: 0 if every mutant chosen was killed, 1 if not, 2 if none could be tried."""
     options = _options()
-    if options.table:
-        print(table_of(all_mutants()), end="")
-        return 0
     mutants = [mutant for mutant in all_mutants() if any(word in mutant.path for word in options.words)]
     if not mutants:
         print("no mutant has such a name", file=sys.stderr)
@@ -33,7 +30,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--all-tests", action="store_true", help="run the fast suite on each, and say which of its tests fail"
     )
-    parser.add_argument("--table", action="store_true", help="print docs/mutants.md, and run nothing")
     return parser.parse_args()
 
 
