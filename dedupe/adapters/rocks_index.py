@@ -21,6 +21,7 @@ import structlog
 from rocksdict import WriteBatch
 
 from dedupe.adapters.rocks_database import MIB, Database, Tuning, destroy, translate, tuning_for
+from dedupe.adapters.rocks_front import Front
 from dedupe.adapters.rocks_replay import WAL_BYTES_MAX, load, replay, time_limit_s, wal_bytes
 from dedupe.errors import ConfigurationError, GatewayError, IndexCorruptError, IndexUnavailableError
 from dedupe.identity import KEY_BYTES
@@ -165,6 +166,7 @@ class RocksIndex:
         self._identity = identity
         self._tuning = tuning
         self._database: Database | None = None
+        self._front: Front
         self._failure: GatewayError | None = None
         self._state = EMPTY_STATE
         self._steps: list[Step] = []
@@ -172,8 +174,7 @@ class RocksIndex:
             if _is_empty(path):
                 self._begin(0)
             else:
-                self._database = Database(path, tuning, is_new=False)
-                self._load(self._database)
+                self._load(self._use(Database(path, tuning, is_new=False)))
         except Exception:
             self.close()
             raise
@@ -200,11 +201,21 @@ class RocksIndex:
 
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         """
-        See DedupeIndex. One multi-get; it asks every file's filter for an absent key.
+        See DedupeIndex. One multi-get of what the front lets pass.
 
-        1,000 absent keys take 0.5 ms with a few files, and 30 to 45 ms with 25 million keys in 46 files.
+        It asks every file's filter for an absent key; see Front for when there is none before it.
         """
-        return self._get(self._opened(), list(keys))
+        database, front = self._opened(), self._front
+        asked = list(keys)
+        places = front.possible(asked)
+        if len(places) == len(asked):
+            return self._get(database, asked)
+        found: list[Entry | None] = [None] * len(asked)
+        if places:
+            entries = self._get(database, [asked[place] for place in places])
+            for place, entry in zip(places, entries, strict=True):
+                found[place] = entry
+        return found
 
     def apply(self, update: IndexUpdate) -> None:
         """See DedupeIndex. One WriteBatch over both column families, in the WAL but not synced."""
@@ -214,6 +225,7 @@ class RocksIndex:
             batch.put(key, _ENTRY.pack(offset, fingerprint))
         _put_meta(batch, update, database)
         try:
+            self._front.add([key for key, _ in update.entries])
             _write(database, batch)
         except GatewayError as err:
             self._failure = err
@@ -290,7 +302,7 @@ class RocksIndex:
 
     def _begin(self, start: Offset) -> None:
         """Begin an empty index: its first state is one write, so it is there or it is not."""
-        database = self._database = Database(self._path, self._tuning, is_new=True)
+        database = self._use(Database(self._path, self._tuning, is_new=True))
         self._state = EMPTY_STATE._replace(applied_offset=start)
         self._steps = []
         batch = WriteBatch(raw_mode=True)
@@ -298,6 +310,11 @@ class RocksIndex:
         batch.put(_IDENTITY_KEY, _encode_identity(self._identity), database.meta_handle)
         _put_meta(batch, IndexUpdate((), self._state), database)
         _write(database, batch)
+
+    def _use(self, database: Database) -> Database:
+        """Take an open database, with a front that knows nothing of it yet."""
+        self._database, self._front = database, Front(database)
+        return database
 
     def _load(self, database: Database) -> None:
         """Read what `meta` holds and prove that `default` is not behind it."""
