@@ -124,6 +124,21 @@ def test_keys_written_while_a_filter_is_built_are_in_it(tmp_path: Path) -> None:
     index.close()
 
 
+def test_keys_written_while_the_next_filter_is_built_are_in_the_one_in_use(tmp_path: Path) -> None:
+    index = filtered(tmp_path / "index")
+    while index._front._next is None:
+        index.apply(update_of(index.state.applied_offset, 50))
+    first = index.state.applied_offset
+
+    while index._front._next is not None:
+        index.apply(update_of(index.state.applied_offset, 1))
+        last = index.state.applied_offset - 1
+        assert index.lookup([key_of(last)]) == [entry_of(last)]
+
+    assert last > first  # or it was built at once, and this has shown nothing
+    index.close()
+
+
 def test_filter_grows_with_the_index_and_denies_nothing(tmp_path: Path) -> None:
     index = filtered(tmp_path / "index")
     for first in range(index.state.applied_offset, 20_000, 500):
