@@ -105,7 +105,7 @@ def is_identified_by(
         key = identity.sequence_key(session.client_hash, session.session_hash, session.sequence)
         routing_key = session.client_hash
     else:
-        is_quarantine = any(name == HEADER_REASON for name, _ in record.headers)
+        is_quarantine = HEADER_REASON in dict(record.headers)
         if is_quarantine:
             key = identity.quarantine_key(found.source, found.message_id, found.fingerprint)
         else:

@@ -6,8 +6,9 @@ checks every record it reads against its identity secret and partition count. La
 module decides. The same `index_update` serves replay and live commits, so both leave the same index.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from dedupe.errors import IdentityMismatchError
@@ -99,24 +100,32 @@ class Replay:
         Raises:
             IndexCorruptError, IndexUnavailableError: the index could not be written.
         """
-        entries: list[tuple[EventKey, Entry]] = []
-        steps: list[Step] = []
-        newest_ms = self._index.state.newest_timestamp_ms
-        expected = self._index.state.next_lane_seq if self._index.state.last_offset >= 0 else None
-        for offset, timestamp_ms, found in records:
-            if expected is not None and found.lane_seq != expected:
-                self.sequence_gaps += 1
-            expected = found.lane_seq + 1
-            newest_ms = max(newest_ms, timestamp_ms)
-            entries.append((found.key, Entry(offset, found.fingerprint)))
-            steps.append(Step(newest_ms, offset, found.lane_seq))
+        entries = [(found.key, Entry(offset, found.fingerprint)) for offset, _, found in records]
+        self._count_gaps([found.lane_seq for _, _, found in records])
+        before_ms = self._index.state.newest_timestamp_ms
+        newest_ms = max(before_ms, *(timestamp_ms for _, timestamp_ms, _ in records))
+        last = records[-1]
+        newest = Step(newest_ms, last.offset, last.identity.lane_seq)
         self._index.apply(
             index_update(
-                self._window, entries, steps[-1], lambda: steps, applied_offset=records[-1].offset + 1
+                self._window,
+                entries,
+                newest,
+                lambda: _steps(records, before_ms),
+                applied_offset=last.offset + 1,
             )
         )
         self.records += len(records)
         return entries
+
+    def _count_gaps(self, sequence: list[int]) -> None:
+        """Count the places where the lane's sequence does not go on by one."""
+        state = self._index.state
+        expected = state.next_lane_seq if state.last_offset >= 0 else sequence[0]
+        if sequence != list(range(expected, expected + len(sequence))):
+            self.sequence_gaps += sum(
+                after != before + 1 for before, after in pairwise([expected - 1, *sequence])
+            )
 
     def finish(self, end: Offset, *, log_start: Offset) -> None:
         """
@@ -130,6 +139,13 @@ class Replay:
         if state.last_offset < 0 and log_start > 0:
             next_lane_seq = end
         self._index.apply(IndexUpdate((), state._replace(applied_offset=end, next_lane_seq=next_lane_seq)))
+
+
+def _steps(records: Sequence[CheckedRecord], newest_ms: int) -> Iterator[Step]:
+    """Yield the place of every record; no timestamp is before `newest_ms` or an earlier record's."""
+    for offset, timestamp_ms, found in records:
+        newest_ms = max(newest_ms, timestamp_ms)
+        yield Step(newest_ms, offset, found.lane_seq)
 
 
 def index_update(

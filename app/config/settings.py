@@ -143,7 +143,10 @@ class Settings(LogSettings):
         description="how many ids are remembered in all; the tighter of this and the window holds",
     )
     index_memory: Bytes = Field(
-        512 * MIB, ge=16 * MIB, description="memory of all dedupe indexes of the process together"
+        512 * MIB,
+        ge=16 * MIB,
+        description="memory of all dedupe indexes of the process together; their filters come on top, up to "
+        "5 bytes for each id remembered, and 9 while a filter is replaced",
     )
     retention: Seconds = Field(
         default_factory=lambda fields: fields.get("window", 0) + DAY,

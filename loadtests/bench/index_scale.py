@@ -46,7 +46,10 @@ def grow(index: DedupeIndex, count: int, sample: list[EventKey]) -> float:
     first = index.state.applied_offset
     for offset in range(first, first + count, BATCH):
         keys = random_keys(BATCH)
-        entries = [(key, Entry(offset + i, key[:8])) for i, key in enumerate(keys)]
+        entries = [
+            (key, Entry(offset + i, fingerprint[:8]))
+            for i, (key, fingerprint) in enumerate(zip(keys, random_keys(BATCH), strict=True))
+        ]
         end = offset + BATCH
         update = IndexUpdate(entries, IndexState(end, end, 1, end - 1, keys[-1]))
         if offset % SAMPLED == 0:

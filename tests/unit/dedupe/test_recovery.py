@@ -116,6 +116,16 @@ def test_timestamps_that_run_back_do_not_move_the_window() -> None:
     assert list(index.steps) == [Step(5_000, 0, 0)]
 
 
+def test_timestamp_that_runs_back_before_a_step_begins_none() -> None:
+    index = MemoryStore().open(INDEX_IDENTITY)
+    replay = Replay(index, Window(POLICY))
+    replay.apply([checked(0, lane_seq=0, timestamp_ms=5_000)])
+
+    replay.apply([checked(1, lane_seq=1, timestamp_ms=1_000), checked(2, lane_seq=2, timestamp_ms=5_100)])
+
+    assert list(index.steps) == [Step(5_000, 0, 0), Step(5_100, 2, 2)]
+
+
 def test_gaps_in_the_sequence_are_counted() -> None:
     index = MemoryStore().open(INDEX_IDENTITY)
     replay = Replay(index, Window(POLICY))
