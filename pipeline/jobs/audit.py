@@ -136,6 +136,6 @@ def audit(
 def _ledger(source: Source, spark: SparkSession) -> Scope | None:
     """Return what the archive's own ledger says that it holds; None if it has none."""
     ledger = stated_ledger(spark, source) if isinstance(source, LakeSource) else None
-    if ledger is None:
+    if ledger is None or ledger.partitions == 0:  # a copy of an archive, whose ledger lists no offsets
         return None
     return Scope("its ledger", None, ledger.origin, ledger.partitions, dict(ledger.held))

@@ -68,7 +68,7 @@ def test_small_files_are_merged_beside_the_job(
     assert len(files_before) >= BATCHES
     assert len(merged) == 1
     assert files_of(spark, tight) == merged
-    audited = job("audit", "--source", tight, "--partitions", 2)  # a copy has no ledger
+    audited = job("audit", "--source", tight, "--partitions", 2)  # a copy's ledger lists no offsets
     assert audited.exit_code == 0, audited
     assert f"{archive.made} records in 2 partitions" in audited.stdout
 
