@@ -66,7 +66,9 @@ class Transactor:
         await self._client.set_topics([self._tp.topic])
         self._leader = self._client.cluster.leader_for_partition(self._tp)
         if self._leader in (None, -1):
-            raise KafkaError(f"{self._tp} has no leader")
+            is_known = self._client.cluster.partitions_for_topic(self._tp.topic)
+            told = f"{self._tp} has no leader" if is_known else f"topic {self._tp.topic} does not exist"
+            raise KafkaError(told)
         while not await self._has_epoch():  # noqa: ASYNC110 - only asking again tells
             await asyncio.sleep(FENCE_RETRY_S)
 
