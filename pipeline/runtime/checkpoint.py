@@ -23,6 +23,7 @@ class Reached(NamedTuple):
     committed: int  # the last finished batch; -1 for none
     offsets: Offsets  # where that batch ended, or where the first one began
     topic: str | None  # whose offsets these are, where that is said
+    planned: int  # the last batch whose range is fixed: `committed`, or the one after it
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Checkpoint:
         committed = max(done, default=-1)
         last = f"offsets/{committed}" if done else "sources/0/0"
         topic, offsets = parse_offsets(_last_line(spark, f"{self.path}/{last}"))
-        return Reached(query, committed, offsets, topic)
+        planned = (int(name) for name in _names(spark, f"{self.path}/offsets") if name.isdigit())
+        return Reached(query, committed, offsets, topic, max(planned, default=-1))
 
     def query(self, spark: SparkSession) -> str | None:
         """Return its query's id, which a new checkpoint does not share; None if there is none."""

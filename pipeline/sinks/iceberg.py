@@ -98,6 +98,8 @@ class IcebergLake:
 
     def _stated(self, spark: SparkSession) -> list["_Stated"]:
         """Return the last ledgers that snapshots state, highest commit first."""
+        # Catalogs remember tables for a while, and another session may have written since.
+        spark.sql(f"REFRESH TABLE {self.table.sql_name}")
         snapshots = spark.table(f"{self.table.sql_name}.snapshots").where(
             F.col("summary")[PROPERTY].isNotNull()
         )

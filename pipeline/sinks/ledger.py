@@ -244,7 +244,9 @@ def _by_batch(ledger: Ledger | None, reached: Reached | None) -> Refusal | None:
             "the output was made with another checkpoint, whose state this job needs: name that "
             f"--checkpoint, or another output to begin anew; see {CHECKPOINT_RUNBOOK}",
         )
-    if not reached.committed <= stored.number <= reached.committed + 1:
+    # Ahead of its checkpoint by a batch is a job that was killed, if that batch is planned: it is made again,
+    # and skipped. In a checkpoint from a backup it would be planned anew, over more records.
+    if not reached.committed <= stored.number <= reached.planned:
         return Refusal(
             Way.ANOTHER_SINK,
             f"the checkpoint has finished batch {reached.committed} and the output batch {stored.number}, "

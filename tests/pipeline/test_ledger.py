@@ -14,8 +14,10 @@ ORIGIN = Origin("kafka:cluster/topic-id", "events", 2, {0: 0, 1: 0})
 HELD = Ledger(JOB, 3, ORIGIN.id, 2, {0: (0, 100), 1: (0, 50)}, {0: (90, 100)})
 
 
-def reached(offsets: dict[int, int], committed: int = 2, topic: str = "events") -> Reached:
-    return Reached("query", committed, offsets, topic)
+def reached(
+    offsets: dict[int, int], committed: int = 2, topic: str = "events", planned: int | None = None
+) -> Reached:
+    return Reached("query", committed, offsets, topic, committed if planned is None else planned)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +77,9 @@ def test_job_that_would_lose_or_mix_is_refused_with_the_way_out(
         (None, None, None),
         (None, reached({}, committed=0), Way.RECOVER),
         (Batch("query", 2), reached({}), None),
-        (Batch("query", 3), reached({}), None),
-        (Batch("query", 4), reached({}), Way.ANOTHER_SINK),
+        (Batch("query", 3), reached({}, planned=3), None),
+        (Batch("query", 3), reached({}), Way.ANOTHER_SINK),  # from a backup: it would be planned anew
+        (Batch("query", 4), reached({}, planned=3), Way.ANOTHER_SINK),
         (Batch("query", 1), reached({}), Way.ANOTHER_SINK),
         (Batch("other", 2), reached({}), Way.ANOTHER_SINK),
         (Batch("query", 2), None, Way.ANOTHER_SINK),
