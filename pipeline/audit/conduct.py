@@ -70,10 +70,12 @@ def conduct(start: Callable[[], SparkSession], order: Order, say: Say) -> Audit:
     order.check()
     say(f"asking {order.against or order.source}")
     known = ask(order.against or order.source, order.span, may_be_empty=order.since_last is not None)
+    _check_partitions(order, known.scope.partitions)
     say("starting Spark")
     spark = start()
     if order.is_of_archive:
         known = ask_archive(order.ledger(spark), order.span, known, order.against)
+        _check_partitions(order, known.scope.partitions)
     stats = order.stats and order.stats.about(known.scope.topic, known.scope.log_id)
     partitions = _partitions(order, known.scope.partitions, stats)
     promise = _promise(order, stats, partitions)
@@ -108,9 +110,12 @@ def conduct(start: Callable[[], SparkSession], order: Order, say: Say) -> Audit:
     return result
 
 
-def _partitions(order: Order, known: int | None, stats: Stats | None) -> int | None:
+def _check_partitions(order: Order, known: int | None) -> None:
     if None not in (order.partitions, known) and order.partitions != known:
         raise UsageError(f"--partitions says {order.partitions}, and the topic has {known}")
+
+
+def _partitions(order: Order, known: int | None, stats: Stats | None) -> int | None:
     return order.partitions or known or (len(stats.partitions) if stats else None)
 
 
