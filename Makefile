@@ -28,8 +28,8 @@ run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variab
 	@exec $(BIN)/gateway serve
 
 test: $(TEST_NEEDS) ## run all tests, e.g. make test ARGS="tests/unit -x"
-	@[ -n "$(ARGS)" ] || echo "All tests, about 15 minutes on two idle cores: unit, simulation and contracts (1)," \
-	  "gateways, logs and brokers (5), faults (2), SDKs (2), Spark (5)." \
+	@[ -n "$(ARGS)" ] || echo "All tests, about 25 minutes on two cores: unit, simulation and contracts (1)," \
+	  "gateways, logs and brokers (5), faults (2), SDKs (2), Spark (14)." \
 	  "Those that need Python alone, in about a minute: make unit"
 	@exec $(BIN)/pytest $(ARGS)
 
