@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, closing, contextmanager
+from contextlib import aclosing, closing, contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
 
@@ -687,9 +687,10 @@ async def test_wal_stays_small_under_reads_that_overlap_without_end(path: Path) 
     await store.create_topic(TOPIC, 1)
     log = await fenced(store)
     is_done = False
+    appended = asyncio.Event()
 
     async def read() -> None:
-        """Begin each transaction before the last one ends."""
+        """Begin each transaction before the last one ends, which has seen less than is in the WAL by then."""
         connections = [sqlite3.connect(path, isolation_level=None) for _ in range(2)]
         for current, last in cycle([connections, connections[::-1]]):
             _begin_reading(current)
@@ -697,13 +698,17 @@ async def test_wal_stays_small_under_reads_that_overlap_without_end(path: Path) 
                 last.execute("COMMIT")
             if is_done:
                 break
-            await asyncio.sleep(0)
+            appended.clear()
+            with suppress(TimeoutError):  # an append may itself be waiting for the readers
+                async with asyncio.timeout(SMALL_WAL.wal_restart_wait_s / 5):
+                    await appended.wait()
         for connection in connections:
             connection.close()
 
     reading = asyncio.ensure_future(read())
     for first in range(0, 4_000, 40):
         await log.append([record(number, value=bytes(2_000)) for number in range(first, first + 40)])
+        appended.set()
     is_done = True
     await reading
 
