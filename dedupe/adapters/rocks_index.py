@@ -9,18 +9,29 @@ Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 
 import asyncio
 import os
-import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-import orjson
 import structlog
 from rocksdict import WriteBatch
 
 from dedupe.adapters.rocks_database import MIB, Database, Tuning, destroy, translate, tuning_for
+from dedupe.adapters.rocks_format import (
+    ENTRY,
+    IDENTITY_KEY,
+    OFFSET,
+    SENTINEL_KEY,
+    STATE_KEY,
+    check_identity,
+    decode_entry,
+    decode_state,
+    encode_identity,
+    put_meta,
+    read_steps,
+)
 from dedupe.adapters.rocks_front import Front
 from dedupe.adapters.rocks_replay import WAL_BYTES_MAX, load, replay, time_limit_s, wal_bytes
 from dedupe.errors import ConfigurationError, GatewayError, IndexCorruptError, IndexUnavailableError
@@ -36,20 +47,6 @@ REPLAYS_MAX = max(1, min(4, (os.cpu_count() or 1) - 1))
 """At once; one more lane waits. Each takes a processor, and one stays with the lanes that serve already;
 of memory each takes what `replay` says."""
 CLOSERS = 4
-
-_ENTRY = struct.Struct(">Q8s")
-_STATE = struct.Struct(">QQqq")  # last_key follows, 0 or 16 bytes
-_STEP = struct.Struct(">qQ")
-_OFFSET = struct.Struct(">Q")
-
-# Column family `default`: event key -> entry, and the sentinel -> start of the last reset. The
-# sentinel is the first thing ever written, so it lies in the oldest file: while it can be read, no
-# file was dropped. Its one byte sorts before every event key.
-_SENTINEL_KEY = b"\x00"
-# Column family `meta`; none of its keys is as long as an event key (see RocksIndex.covers).
-_IDENTITY_KEY = b"identity"
-_STATE_KEY = b"state"
-_STEP_PREFIX = b"step"
 
 
 class RocksStore:
@@ -222,8 +219,8 @@ class RocksIndex:
         database = self._opened()
         batch = WriteBatch(raw_mode=True)
         for key, (offset, fingerprint) in update.entries:
-            batch.put(key, _ENTRY.pack(offset, fingerprint))
-        _put_meta(batch, update, database)
+            batch.put(key, ENTRY.pack(offset, fingerprint))
+        put_meta(batch, update, database)
         try:
             self._front.add([key for key, _ in update.entries])
             _write(database, batch)
@@ -259,8 +256,8 @@ class RocksIndex:
         """
         database = self._opened()
         try:
-            if (sentinel := database.entries.get(_SENTINEL_KEY)) is not None:
-                (start,) = _OFFSET.unpack(sentinel)
+            if (sentinel := database.entries.get(SENTINEL_KEY)) is not None:
+                (start,) = OFFSET.unpack(sentinel)
                 return bool(start <= offset)
             files = sorted(database.entries.live_files(), key=lambda file: str(file["name"]))
         except Exception as err:
@@ -291,7 +288,7 @@ class RocksIndex:
             values: list[bytes | None] = database.entries.get(cast(list[Any], keys)) or []
         except Exception as err:
             translate(err, f"cannot read {self._path}")
-        return [None if value is None else _decode_entry(value) for value in values]
+        return [None if value is None else decode_entry(value) for value in values]
 
     def _figure(self, name: str) -> int:
         database = self._opened()
@@ -306,9 +303,9 @@ class RocksIndex:
         self._state = EMPTY_STATE._replace(applied_offset=start)
         self._steps = []
         batch = WriteBatch(raw_mode=True)
-        batch.put(_SENTINEL_KEY, _OFFSET.pack(start))
-        batch.put(_IDENTITY_KEY, _encode_identity(self._identity), database.meta_handle)
-        _put_meta(batch, IndexUpdate((), self._state), database)
+        batch.put(SENTINEL_KEY, OFFSET.pack(start))
+        batch.put(IDENTITY_KEY, encode_identity(self._identity), database.meta_handle)
+        put_meta(batch, IndexUpdate((), self._state), database)
         _write(database, batch)
 
     def _use(self, database: Database) -> Database:
@@ -319,9 +316,9 @@ class RocksIndex:
     def _load(self, database: Database) -> None:
         """Read what `meta` holds and prove that `default` is not behind it."""
         try:
-            _check_identity(database.meta.get(_IDENTITY_KEY), self._identity)
-            self._state = _decode_state(database.meta.get(_STATE_KEY))
-            self._steps = _read_steps(database)
+            check_identity(database.meta.get(IDENTITY_KEY), self._identity)
+            self._state = decode_state(database.meta.get(STATE_KEY))
+            self._steps = read_steps(database)
         except Exception as err:
             translate(err, f"cannot use {self._path}")
         if self._state.last_offset >= 0:
@@ -349,61 +346,3 @@ def _write(database: Database, batch: WriteBatch) -> None:
         database.entries.write(batch)
     except Exception as err:
         translate(err, f"cannot write {database.path}")
-
-
-def _put_meta(batch: WriteBatch, update: IndexUpdate, database: Database) -> None:
-    applied_offset, next_lane_seq, newest_timestamp_ms, last_offset, last_key = update.state
-    state = _STATE.pack(applied_offset, next_lane_seq, newest_timestamp_ms, last_offset) + last_key
-    batch.put(_STATE_KEY, state, database.meta_handle)
-    for step in update.new_steps:
-        batch.put(_step_key(step), _STEP.pack(step.timestamp_ms, step.lane_seq), database.meta_handle)
-    for step in update.dropped_steps:
-        batch.delete(_step_key(step), database.meta_handle)
-
-
-def _step_key(step: Step) -> bytes:
-    return _STEP_PREFIX + _OFFSET.pack(step.offset)
-
-
-def _read_steps(database: Database) -> list[Step]:
-    """Return the step table. An iterator ends silently at damage, so its status is asked at the end."""
-    steps: list[Step] = []
-    iterator = database.meta.iter()
-    try:
-        iterator.seek(_STEP_PREFIX)
-        while iterator.valid() and (key := iterator.key()).startswith(_STEP_PREFIX):
-            (offset,) = _OFFSET.unpack(key[len(_STEP_PREFIX) :])
-            timestamp_ms, lane_seq = _STEP.unpack(iterator.value())
-            steps.append(Step(timestamp_ms, offset, lane_seq))
-            iterator.next()
-        iterator.status()
-    finally:
-        del iterator
-    return steps
-
-
-def _decode_entry(value: bytes) -> Entry:
-    if len(value) != _ENTRY.size:
-        raise IndexCorruptError(f"an entry has {len(value)} bytes")
-    return Entry._make(_ENTRY.unpack(value))
-
-
-def _decode_state(stored: bytes | None) -> IndexState:
-    if stored is None or len(stored) not in (_STATE.size, _STATE.size + KEY_BYTES):
-        raise IndexCorruptError("it does not say how far it follows the log")
-    return IndexState._make((*_STATE.unpack_from(stored), stored[_STATE.size :]))
-
-
-def _encode_identity(identity: IndexIdentity) -> bytes:
-    return orjson.dumps(identity._asdict() | {"key_check": identity.key_check.hex()})
-
-
-def _check_identity(stored: bytes | None, identity: IndexIdentity) -> None:
-    """Raise IndexCorruptError unless the index was built from this very log, under these rules."""
-    if stored is None:
-        raise IndexCorruptError("it does not say which log it follows")
-    expected = _encode_identity(identity)
-    if stored != expected:
-        before, now = orjson.loads(stored), orjson.loads(expected)
-        fields = ", ".join(name for name in now if before.get(name) != now[name])
-        raise IndexCorruptError(f"it was built from another log or for other settings: {fields}")
