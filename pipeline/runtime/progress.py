@@ -6,7 +6,6 @@ Spark commits no offsets to Kafka, so lag is not to be seen there: it is what a 
 
 import json
 import sys
-from types import TracebackType
 from typing import Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
@@ -50,12 +49,7 @@ class JobProgress:
             self._bar.add_task(self._job, total=None)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
         if self._server is not None:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from tests.mutants.catalogue import ROOT, Mutant
@@ -67,12 +66,7 @@ class Workshop:
         (self._copy / "build").symlink_to(ROOT / "build")
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
 
     @contextmanager

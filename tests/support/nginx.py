@@ -4,7 +4,6 @@ import datetime
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from cryptography import x509
@@ -72,12 +71,7 @@ class Nginx:
             time.sleep(0.02)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait()
         self._watcher.kill()
