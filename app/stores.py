@@ -45,9 +45,13 @@ class OpenLog(NamedTuple):
     """The log, ready to be written, and what is noted with it."""
 
     store: LogStore
-    embedded: SqliteStore | None  # the same, if it is ours to trim and to keep time for
     is_pinned: bool  # it is known to be of our secret and partition count
     earlier_ignore: Sequence[frozenset[str]]  # see Identifier
+
+    @property
+    def embedded(self) -> SqliteStore | None:
+        """The log if it is one that is ours to trim and to keep time for."""
+        return self.store if isinstance(self.store, SqliteStore) else None
 
 
 def create_indexes(settings: Settings) -> RocksStore:
@@ -113,7 +117,7 @@ async def _try_to_open(settings: Settings, crashpoint: Crashpoint, clock: Clock)
     except BaseException:
         await store.close()
         raise
-    return OpenLog(store, store if isinstance(store, SqliteStore) else None, is_pinned, earlier_ignore)
+    return OpenLog(store, is_pinned, earlier_ignore)
 
 
 @asynccontextmanager

@@ -34,6 +34,7 @@ def create_admin(
     edge: EdgeCollector,
     *,
     settings: Settings,
+    log_id: str,
     problems: Problems,
     registry: CollectorRegistry,
     ingest_loop: IngestLoop,
@@ -45,7 +46,7 @@ def create_admin(
     add_error_handlers(app, problems)
     _add_probes(app, router, ingest_loop)
     _add_metrics(app, registry, ingest_loop)
-    _add_stats(app, router, edge, settings, ingest_loop)
+    _add_stats(app, router, edge, settings, log_id, ingest_loop)
     token = settings.admin_token
     return AdminGuard(
         app,
@@ -86,7 +87,12 @@ def _add_metrics(app: FastAPI, registry: CollectorRegistry, ingest_loop: IngestL
 
 
 def _add_stats(
-    app: FastAPI, router: Router, edge: EdgeCollector, settings: Settings, ingest_loop: IngestLoop
+    app: FastAPI,
+    router: Router,
+    edge: EdgeCollector,
+    settings: Settings,
+    log_id: str,
+    ingest_loop: IngestLoop,
 ) -> None:
     began = time.monotonic()
 
@@ -108,7 +114,7 @@ def _add_stats(
                 "uptime_seconds": round(time.monotonic() - began, 3),
                 "mode": settings.mode,
                 "log": settings.log,
-                "log_id": router.lanes[0].log_id,
+                "log_id": log_id,
                 "topic": settings.topic,
                 "quarantine_topic": settings.quarantine_topic,
                 "window_seconds": settings.window,

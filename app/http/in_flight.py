@@ -10,7 +10,7 @@ sends alone is let in at once, for large commits.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from app.http.turns import Turns
@@ -60,8 +60,8 @@ class InFlight:
     """Lets requests in; used within one event loop."""
 
     def __init__(self, turns: Turns, *, counted_s: float = COUNTED_S) -> None:
-        """Take what knows whether several send."""
-        self._turns = turns
+        """Take what knows whether several send; who was let in takes his turns there."""
+        self.turns = turns
         self._counted_s = counted_s
         self._senders: dict[str, _Sender] = {}
 
@@ -75,18 +75,24 @@ class InFlight:
         """
         size_bytes = body_bytes + REQUEST_COST_BYTES
         sender = self._senders.setdefault(sender_name, _Sender())
-        if self._turns.is_shared and (sender.waiting or not sender.has_room(size_bytes)):
+        if self.turns.is_shared and (sender.waiting or not sender.has_room(size_bytes)):
             await self._wait(sender_name, size_bytes, deadline.remaining_s * WAIT_SHARE)
         else:
             sender.held_bytes += size_bytes
-        counted = ExitStack()  # closed twice it is left once
-        counted.callback(self._leave, sender_name, size_bytes)
-        timer = asyncio.get_running_loop().call_later(self._counted_s, counted.close)
+        is_counted = True
+
+        def count_off() -> None:
+            nonlocal is_counted
+            if is_counted:
+                is_counted = False
+                self._leave(sender_name, size_bytes)
+
+        timer = asyncio.get_running_loop().call_later(self._counted_s, count_off)
         try:
             yield
         finally:
             timer.cancel()
-            counted.close()
+            count_off()
 
     async def _wait(self, sender_name: str, size_bytes: int, timeout_s: float) -> None:
         """Return once `_leave` has let the request in."""
@@ -115,7 +121,7 @@ class InFlight:
         while sender.waiting:
             size_bytes, let_in = sender.waiting[0]
             if not let_in.done():  # its client may have left meanwhile
-                if self._turns.is_shared and not sender.has_room(size_bytes):
+                if self.turns.is_shared and not sender.has_room(size_bytes):
                     return
                 sender.held_bytes += size_bytes
                 let_in.set_result(None)

@@ -12,7 +12,7 @@ is what these are together, since JSON reads in one way only. A wrong cut can on
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,6 +62,10 @@ class Oversize(NamedTuple):
     content: bytes  # as sent, without the write key
 
 
+def _nothing(_body_bytes: int, _more_bytes: int) -> None:
+    """Hold no memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class JSONLimits:
     """Bounds of one body; app.config.settings documents the events'."""
@@ -69,6 +73,8 @@ class JSONLimits:
     events_max: int
     event_bytes_max: int
     may_cut: bool = True  # false: as much as can be parsed at once
+    hold: Callable[[int, int], None] = _nothing
+    """Called with a large body's bytes and what it takes beside them once it is parsed; may raise."""
 
     def judged(self, item: object, content: bytes) -> object:
         """Return an item as it was parsed, or as Oversize if what was sent is too large."""
@@ -96,25 +102,24 @@ async def read_json(body: bytes, limits: JSONLimits, turn: Turn, *, has_items: b
         InvalidJSONError: it is not JSON.
         BodyTooComplexError: it has more marks than allowed, in all or in one event.
         TooManyEventsError: more items than allowed; only bodies that are cut are checked for it here.
+        BodyMemoryFullError: there is no memory for what it becomes; see JSONLimits.hold.
     """
     await turn(len(body))
-    if has_items and limits.may_cut and len(body) > SMALL_BYTES:
+    if len(body) > SMALL_BYTES:
         marks = count_marks(body)
-        if marks > MARKS_MAX:
-            raise BodyTooComplexError
-        if marks > MARKS_AT_ONCE or len(body) > AT_ONCE_BYTES:
-            return await _Cutter(body, limits).read(turn)
+        limits.hold(len(body), MARK_BYTES * marks + COMMA_BYTES * body.count(b","))
+        await turn(len(body))  # counting was work as well
+        if has_items and limits.may_cut:
+            if marks > MARKS_MAX:
+                raise BodyTooComplexError
+            if marks > MARKS_AT_ONCE or len(body) > AT_ONCE_BYTES:
+                return await _Cutter(body, limits).read(turn)
     return limits.judged(_load_piece(body), body)
 
 
 def count_marks(data: bytes) -> int:
     """Return how many colons and opening brackets there are, in strings too."""
     return data.count(b":") + data.count(b"{") + data.count(b"[")
-
-
-def parsed_bytes(body: bytes) -> int:
-    """Return about how much memory a body takes beside itself once it is parsed."""
-    return MARK_BYTES * count_marks(body) + COMMA_BYTES * body.count(b",")
 
 
 def is_cheap(piece: bytes) -> bool:

@@ -48,7 +48,6 @@ class Lane:
         """Take over nothing yet. `number` is the lane's own among all lanes that share the gate."""
         self.partition = partition
         self.topic = context.topic
-        self.log_id = context.log_id
         self.state = LaneState.UNASSIGNED
         self.metrics = LaneMetrics()
         self.queue = LaneQueue(context.limits)

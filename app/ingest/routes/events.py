@@ -26,7 +26,7 @@ from app.http import (
 )
 from app.ingest.advice import advice_on
 from app.ingest.identify import STEP_BYTES, Arrival, Identified, Identifier
-from app.ingest.large_json import SMALL_BYTES, JSONLimits, parsed_bytes
+from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
 from app.ingest.prefer import Return, return_preference
 from app.ingest.receipts import answer
@@ -61,12 +61,7 @@ class Ingest:
     keyless_bytes_max: int = 1024 * 1024
     sets_context_ip: bool = False
     gives_advice: bool = False
-    turns: Turns = field(default_factory=Turns)
-    in_flight: InFlight = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Let as many requests in as the turns say."""
-        object.__setattr__(self, "in_flight", InFlight(self.turns))
+    in_flight: InFlight = field(default_factory=lambda: InFlight(Turns()))
 
     def body_limits_for(self, source: Source | None) -> BodyLimits:
         """Return the bounds of a body, tighter ones before it is known who sends it."""
@@ -75,10 +70,13 @@ class Ingest:
         bytes_max = min(self.keyless_bytes_max, self.body_limits.bytes_max)
         return replace(self.body_limits, bytes_max=bytes_max)
 
-    def json_limits_for(self, source: Source | None) -> JSONLimits:
-        """Return the bounds of its JSON, likewise."""
+    def json_limits_for(self, source: Source | None, lease: Lease) -> JSONLimits:
+        """Return the bounds of its JSON, likewise; what it takes is held in the body's lease."""
         return JSONLimits(
-            self.request_events_max, self.identifier.limits.event_bytes_max, may_cut=source is not None
+            self.request_events_max,
+            self.identifier.limits.event_bytes_max,
+            may_cut=source is not None,
+            hold=lease.hold_parsed,
         )
 
 
@@ -131,14 +129,11 @@ async def post_events(
     request.scope["gateway.source"] = source and source.id
     lease: Lease = request.scope[LEASE]
     sender = source.id if source else _network_of(request)
-    turn = partial(ingest.turns.take, sender)
+    turn = partial(ingest.in_flight.turns.take, sender)
     body = await read_body(request.receive, headers, ingest.body_limits_for(source), lease, turn)
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     async with ingest.in_flight.room(sender, len(body), deadline):
-        if len(body) > SMALL_BYTES:
-            await turn(len(body))  # counting is work as well
-            lease.hold_parsed(len(body), parsed_bytes(body))
-        payload = await parse(body, ingest.json_limits_for(source), turn)
+        payload = await parse(body, ingest.json_limits_for(source, lease), turn)
         payload.check_count(ingest.request_events_max)
         source = source or _source_in_body(ingest.write_keys, request, headers, payload)
         if source.allowance is not None:

@@ -31,6 +31,7 @@ async def admin() -> AsyncIterator[str]:
         World().build(),
         EdgeCollector(build_guards(settings, SystemClock(), index_files=0)),
         settings=settings,
+        log_id="log",
         problems=Problems(retry_after_max=1, dice=random.Random(0)),
         registry=CollectorRegistry(),
         ingest_loop=IngestLoop(),
