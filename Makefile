@@ -18,6 +18,7 @@ TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+.NOTPARALLEL: # apt and pip lock what they write
 .PHONY: help run test unit mutants docs check kafka pipeline demo bench clean
 
 help: ## list the targets

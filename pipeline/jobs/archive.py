@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pipeline.errors import UsageError
-from pipeline.runtime import IcebergTable, StreamPlan, create_session, default_checkpoint, options
+from pipeline.runtime import StreamPlan, catalog_conf, create_session, default_checkpoint, options
 from pipeline.sinks import Storing, lake_sink, run_stored
 from pipeline.sources import LakeSource, absolute, is_named, origin_of
 from pipeline.transforms import archived
@@ -40,14 +40,13 @@ def archive(
     May be killed and started again at any time: the archive itself knows what it holds.
     """
     lake = LakeSource(lake_format.value, absolute(out))
-    settings = IcebergTable(lake.path).conf if lake_format is LakeFormat.ICEBERG else {}
     if is_named(lake.path) and (lake_format is not LakeFormat.ICEBERG or checkpoint is None):
         raise UsageError(f"{out} is a table's name: it needs --format iceberg and a --checkpoint")
     origin = origin_of(source)
     spark = create_session(
         "archive",
         remote=remote,
-        conf=settings | dict(conf or []),
+        conf=catalog_conf(lake) | dict(conf or []),
         formats=source.formats | lake.formats,
     )
     checkpoint = checkpoint or default_checkpoint(lake.path, f"archive-{lake.format}", origin.id)

@@ -18,9 +18,62 @@ from pipeline.audit import (
     print_text,
     write_report,
 )
-from pipeline.runtime import IcebergTable, create_session, options, stage_teller
+from pipeline.runtime import catalog_conf, create_session, options, stage_teller
 from pipeline.sinks import stated_ledger
 from pipeline.sources import LakeSource, Source, parse_source
+
+StatsOption = Annotated[
+    str | None,
+    typer.Option("--stats", metavar="URL|FILE", help="the gateway's counters, e.g. http://127.0.0.1:9090"),
+]
+AdminTokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--admin-token",
+        metavar="TOKEN",
+        envvar="GATEWAY_ADMIN_TOKEN",
+        show_envvar=True,
+        help="what the gateway's admin port wants to be shown; better set in the environment",
+    ),
+]
+AgainstOption = Annotated[
+    Source | None,
+    typer.Option(
+        "--against",
+        parser=options.parsed(parse_source),
+        metavar="URL",
+        help="the topic an archive was taken from: is anything missing at its ends?",
+    ),
+]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="DIR", help="write audit.json, audit.html and audit.prom there"),
+]
+DeepOption = Annotated[bool, typer.Option("--deep", help="recompute every key with GATEWAY_IDENTITY_SECRET")]
+PartitionsOption = Annotated[
+    int | None,
+    typer.Option("--partitions", min=1, help="of the topic; needed for an archive of some of them"),
+]
+WindowOption = Annotated[
+    timedelta | None,
+    options.duration_option("--window", "the gateway's GATEWAY_WINDOW; --stats tell it"),
+]
+IndexKeysMaxOption = Annotated[
+    int | None,
+    typer.Option("--index-keys-max", min=1, help="the gateway's GATEWAY_INDEX_KEYS_MAX; --stats tell it"),
+]
+RetentionOption = Annotated[
+    timedelta | None,
+    options.duration_option("--retention", "tell records older than this"),
+]
+SinceLastOption = Annotated[
+    str | None,
+    typer.Option(
+        "--since-last",
+        metavar="DIR",
+        help="judge what is new since the last audit with this folder, and remember it there",
+    ),
+]
 
 
 def audit(
@@ -29,72 +82,16 @@ def audit(
     until: options.UntilOption = None,
     from_offsets: options.FromOffsetsOption = None,
     to_offsets: options.ToOffsetsOption = None,
-    stats: Annotated[
-        str | None,
-        typer.Option(
-            "--stats", metavar="URL|FILE", help="the gateway's counters, e.g. http://127.0.0.1:9090"
-        ),
-    ] = None,
-    admin_token: Annotated[
-        str | None,
-        typer.Option(
-            "--admin-token",
-            metavar="TOKEN",
-            envvar="GATEWAY_ADMIN_TOKEN",
-            show_envvar=True,
-            help="what the gateway's admin port wants to be shown; better set in the environment",
-        ),
-    ] = None,
-    against: Annotated[
-        Source | None,
-        typer.Option(
-            "--against",
-            parser=options.parsed(parse_source),
-            metavar="URL",
-            help="the topic an archive was taken from: is anything missing at its ends?",
-        ),
-    ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option("--report", metavar="DIR", help="write audit.json, audit.html and audit.prom there"),
-    ] = None,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="recompute every key with GATEWAY_IDENTITY_SECRET")
-    ] = False,
-    partitions: Annotated[
-        int | None,
-        typer.Option("--partitions", min=1, help="of the topic; needed for an archive of some of them"),
-    ] = None,
-    window: Annotated[
-        timedelta | None,
-        typer.Option(
-            "--window",
-            parser=options.parsed(options.duration),
-            metavar="DURATION",
-            help="the gateway's GATEWAY_WINDOW; --stats tell it",
-        ),
-    ] = None,
-    index_keys_max: Annotated[
-        int | None,
-        typer.Option("--index-keys-max", min=1, help="the gateway's GATEWAY_INDEX_KEYS_MAX; --stats tell it"),
-    ] = None,
-    retention: Annotated[
-        timedelta | None,
-        typer.Option(
-            "--retention",
-            parser=options.parsed(options.duration),
-            metavar="DURATION",
-            help="tell records older than this",
-        ),
-    ] = None,
-    since_last: Annotated[
-        str | None,
-        typer.Option(
-            "--since-last",
-            metavar="DIR",
-            help="judge what is new since the last audit with this folder, and remember it there",
-        ),
-    ] = None,
+    stats: StatsOption = None,
+    admin_token: AdminTokenOption = None,
+    against: AgainstOption = None,
+    report: ReportOption = None,
+    deep: DeepOption = False,
+    partitions: PartitionsOption = None,
+    window: WindowOption = None,
+    index_keys_max: IndexKeysMaxOption = None,
+    retention: RetentionOption = None,
+    since_last: SinceLastOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
 ) -> None:
@@ -119,11 +116,11 @@ def audit(
         since_last=since_last,
         ledger=partial(_ledger, source),
     )
-    is_iceberg = isinstance(source, LakeSource) and source.format == "iceberg"
-    settings = IcebergTable(str(source).removeprefix("iceberg://")).conf if is_iceberg else {}
     formats = source.formats | (against.formats if against else frozenset())
     result = conduct(
-        lambda: create_session("audit", remote=remote, conf=settings | dict(conf or []), formats=formats),
+        lambda: create_session(
+            "audit", remote=remote, conf=catalog_conf(source) | dict(conf or []), formats=formats
+        ),
         order,
         stage_teller("audit"),
     )

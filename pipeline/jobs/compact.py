@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError, UsageError
-from pipeline.runtime import IcebergTable, create_session, options
+from pipeline.runtime import catalog_conf, create_session, options
 from pipeline.sinks import FOLDERS, Batch, ParquetFolder, lake_sink, refusal, successor
 from pipeline.sources import LakeSource, Origin, read_lake
 
@@ -29,12 +29,8 @@ def compact(
     ] = None,
     keep: Annotated[
         timedelta,
-        typer.Option(
-            "--keep",
-            parser=options.parsed(options.duration),
-            metavar="DURATION",
-            show_default="7d",
-            help="how long files of a table that no longer count stay for its readers",
+        options.duration_option(
+            "--keep", "how long files of a table that no longer count stay for its readers", shown="7d"
         ),
     ] = timedelta(days=7),
     remote: options.RemoteOption = None,
@@ -52,10 +48,11 @@ def compact(
     if keep < KEEP_MIN:
         raise UsageError("--keep is shorter than 1d: files of a batch that is being written would go")
     day = before or datetime.now(UTC).strftime("%Y-%m-%d")
-    settings = IcebergTable(source.path).conf if source.format == "iceberg" else {}
     if source.format == "parquet":
         out = _other_folder(source.path, out)
-    spark = create_session("compact", remote=remote, conf=settings | dict(conf or []), formats=source.formats)
+    spark = create_session(
+        "compact", remote=remote, conf=catalog_conf(source) | dict(conf or []), formats=source.formats
+    )
     sink = lake_sink(source)
     if isinstance(sink, ParquetFolder):
         _copy(spark, source, ParquetFolder(str(out), FOLDERS), day)

@@ -17,22 +17,14 @@ def sessionize(
     out: Annotated[str, typer.Option("--out", metavar="PATH", help="folder of the sessions")],
     gap: Annotated[
         timedelta,
-        typer.Option(
-            "--gap",
-            parser=options.parsed(options.duration),
-            metavar="DURATION",
-            show_default="30m",
-            help="a pause that ends a session",
-        ),
+        options.duration_option("--gap", "a pause that ends a session", shown="30m"),
     ] = timedelta(minutes=30),
     lateness: Annotated[
         timedelta,
-        typer.Option(
+        options.duration_option(
             "--lateness",
-            parser=options.parsed(options.duration),
-            metavar="DURATION",
-            show_default="2h",
-            help="how far partitions may lie apart in log time; what is later is dropped, and said",
+            "how far partitions may lie apart in log time; what is later is dropped, and said",
+            shown="2h",
         ),
     ] = timedelta(hours=2),
     checkpoint: options.CheckpointOption = None,

@@ -2,7 +2,7 @@
 
 from pipeline.runtime.checkpoint import Checkpoint, Reached, default_checkpoint
 from pipeline.runtime.folder import Folder, refuse_foreign
-from pipeline.runtime.session import DEBUG_VARIABLE, IcebergTable, create_session
+from pipeline.runtime.session import DEBUG_VARIABLE, IcebergTable, catalog_conf, create_session
 from pipeline.runtime.stages import stage_teller
 from pipeline.runtime.stall import stalled_partitions
 from pipeline.runtime.streams import StreamPlan, run_stream
@@ -14,6 +14,7 @@ __all__ = [
     "IcebergTable",
     "Reached",
     "StreamPlan",
+    "catalog_conf",
     "create_session",
     "default_checkpoint",
     "refuse_foreign",

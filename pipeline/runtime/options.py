@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -43,6 +43,13 @@ def duration(text: str) -> timedelta:
     if match := re.fullmatch(r"(\d+)([smhd])", text):
         return timedelta(seconds=int(match[1]) * _UNITS_S[match[2]])
     raise UsageError(f"{text!r} is no duration: use 90s, 15m, 36h or 7d")
+
+
+def duration_option(name: str, text: str, *, shown: str | None = None) -> Any:
+    """Return an option that takes a duration; `shown` is its default as a user would write it."""
+    return typer.Option(
+        name, parser=parsed(duration), metavar="DURATION", show_default=shown or False, help=text
+    )
 
 
 def moment(text: str) -> datetime:
@@ -148,10 +155,7 @@ OnceOption = Annotated[
     bool, typer.Option("--once", help="Process what is there now, then end; without it go on for ever.")
 ]
 IntervalOption = Annotated[
-    timedelta,
-    typer.Option(
-        "--interval", parser=parsed(duration), metavar="DURATION", help="pause between batches without --once"
-    ),
+    timedelta, duration_option("--interval", "pause between batches without --once", shown="10s")
 ]
 BatchOption = Annotated[
     int, typer.Option("--batch-offsets", min=1, help="most offsets in one batch from Kafka")

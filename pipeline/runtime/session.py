@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from pipeline.errors import UsageError
-from pipeline.sources import NAMED, GatewayLogSource, is_named, quoted
+from pipeline.sources import NAMED, GatewayLogSource, LakeSource, Source, is_named, quoted
 
 DEBUG_VARIABLE = "PIPELINE_DEBUG"
 JARS_VARIABLE = "PIPELINE_JARS_DIR"
@@ -144,6 +144,13 @@ class IcebergTable:
     @property
     def _folder(self) -> str:
         return self.path.rstrip("/").rpartition("/")[0]
+
+
+def catalog_conf(source: Source) -> dict[str, str]:
+    """Return what a session must be told to find a source by name; nothing for most."""
+    if isinstance(source, LakeSource) and source.format == "iceberg":
+        return IcebergTable(source.path).conf
+    return {}
 
 
 def is_submitted() -> bool:

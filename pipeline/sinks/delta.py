@@ -54,13 +54,7 @@ class DeltaTable:
             raise PipelineError(f"another job writes into {self.path}: stop one of them")
 
     def compact(self, spark: SparkSession, *, before: str, keep: timedelta) -> None:
-        """
-        Merge the small files of the days before one, beside the stream, and delete what no longer counts.
-
-        Args:
-            before: a day.
-            keep: how long files that no longer count stay for readers, and for batches under way.
-        """
+        """See Table."""
         ledger = self.ledger(spark)
         if ledger is None:
             raise PipelineError(f"there is no Delta table at {self.path}")

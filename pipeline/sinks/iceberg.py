@@ -67,13 +67,7 @@ class IcebergLake:
             )
 
     def compact(self, spark: SparkSession, *, before: str, keep: timedelta) -> None:
-        """
-        Merge the small files of the days before one, beside the stream, and delete what no longer counts.
-
-        Args:
-            before: a day.
-            keep: how long files that no longer count stay for readers, and for batches under way.
-        """
+        """See Table."""
         ledger = self.ledger(spark)
         if ledger is None:
             raise PipelineError(f"there is nothing in {self.table}")

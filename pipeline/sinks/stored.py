@@ -7,6 +7,7 @@ What the comparison means stands in pipeline/sinks/ledger.py; here it meets Spar
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Protocol
 
@@ -37,6 +38,19 @@ class Sink(Protocol):
 
         Raises:
             PipelineError: its ledger is not the predecessor of this one: another job writes there.
+        """
+
+
+class Table(Sink, Protocol):
+    """A sink whose files may be written anew beside the stream, unseen by readers."""
+
+    def compact(self, spark: SparkSession, *, before: str, keep: timedelta) -> None:
+        """
+        Merge the small files of the days before one, beside the stream, and delete what no longer counts.
+
+        Args:
+            before: a day.
+            keep: how long files that no longer count stay for readers, and for batches under way.
         """
 
 

@@ -20,13 +20,10 @@ from dedupe.adapters.rocks_front import SCANNED_PER_KEY
 from dedupe.adapters.rocks_index import RocksIndex
 from dedupe.errors import IndexCorruptError
 from tests.contract.index_contract import IDENTITY, entry_of, key_of, update_of
+from tests.support.rocks import SMALLEST
 
-TINY = Tuning(
-    write_buffer_bytes=64 * 1024,  # RocksDB takes no less
-    meta_buffer_bytes=64 * 1024,
-    cache_mib=1,
-    files_bytes_max=2**30,
-    wal_bytes_max=2**30,
+TINY = replace(
+    SMALLEST,
     front_files_min=1,
     front_keys_checked=64,
     front_keys_scanned=128,

@@ -27,16 +27,10 @@ from dedupe.recovery import index_update
 from dedupe.types import Entry
 from dedupe.window import Step, Window, WindowPolicy
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, open_anew, update_of
+from tests.support.rocks import SMALLEST
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = tuning_for(LANE_BYTES_MIN, KEYS_MAX)
-TINY = Tuning(
-    write_buffer_bytes=64 * 1024,  # RocksDB takes no less
-    meta_buffer_bytes=64 * 1024,
-    cache_mib=1,
-    files_bytes_max=2**30,
-    wal_bytes_max=2**30,
-)
 BATCH = 250
 
 
@@ -158,7 +152,7 @@ def test_step_list_that_cannot_be_read_to_its_end_is_refused(tmp_path: Path) -> 
 
 def test_damaged_file_list_is_refused_or_older(tmp_path: Path) -> None:
     path = tmp_path / "index"
-    image = image_of(build(path, batches=120, tuning=TINY), path)
+    image = image_of(build(path, batches=120, tuning=SMALLEST), path)
     manifest = only(image, "MANIFEST-*")
     content = manifest.read_bytes().rstrip(b"\x00")  # RocksDB reserves room at the end
     cuts = [*range(0, len(content), 25), *range(len(content) - 20, len(content))]
@@ -213,7 +207,7 @@ def test_damaged_write_ahead_log_loses_its_tail_or_is_refused(tmp_path: Path) ->
 
 def test_lost_write_ahead_log_is_refused_or_older(tmp_path: Path) -> None:
     path = tmp_path / "index"
-    image = image_of(build(path, batches=120, tuning=TINY), path)
+    image = image_of(build(path, batches=120, tuning=SMALLEST), path)
 
     for log in image.glob("*.log"):
         log.unlink()
@@ -310,7 +304,7 @@ def test_folder_of_another_lane_is_refused(tmp_path: Path) -> None:
 
 def test_half_deleted_folder_is_never_believed(tmp_path: Path) -> None:
     path = tmp_path / "index"
-    image = image_of(build(path, batches=120, tuning=TINY), path)
+    image = image_of(build(path, batches=120, tuning=SMALLEST), path)
     names = sorted(file.name for file in image.iterdir())
     copy = tmp_path / "copy"
     for deleted in range(1, len(names)):
@@ -408,9 +402,9 @@ NO_FILES_PROCESS = """
 import resource, sys
 from pathlib import Path
 from dedupe.errors import IndexUnavailableError
-from tests.integration.test_rocks_index import BATCH, TINY, build, update_of
+from tests.integration.test_rocks_index import BATCH, SMALLEST, build, update_of
 path = Path(sys.argv[1])
-index = build(path, batches=4, tuning=TINY)
+index = build(path, batches=4, tuning=SMALLEST)
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (8, most))
 try:
@@ -587,7 +581,7 @@ def test_reopened_index_has_the_options_it_was_opened_with(tmp_path: Path) -> No
 
 def test_closed_write_ahead_logs_are_synced_before_a_flush(tmp_path: Path) -> None:
     path = tmp_path / "index"
-    build(path, batches=120, tuning=TINY).close()
+    build(path, batches=120, tuning=SMALLEST).close()
 
     before_flush, _, _ = (path / "LOG").read_text().partition('"flush_started"')
 
@@ -617,7 +611,7 @@ def test_little_restarts_leave_few_files(tmp_path: Path) -> None:
 
 def test_open_files_are_bounded_however_often_it_is_restarted(tmp_path: Path) -> None:
     path = tmp_path / "index"
-    tuning = replace(TINY, files_bytes_max=1024 * 1024)
+    tuning = replace(SMALLEST, files_bytes_max=1024 * 1024)
     for restart in range(40):
         index = RocksIndex(path, IDENTITY, tuning)
         index.apply(update_of(restart * 2_400, 2_400))  # a file a little larger than a memtable
@@ -659,7 +653,7 @@ def test_too_little_memory_is_refused(tmp_path: Path) -> None:
 
 def test_dropped_files_are_told_from_the_window(tmp_path: Path) -> None:
     path = tmp_path / "index"
-    small = replace(TINY, files_bytes_max=1024 * 1024)
+    small = replace(SMALLEST, files_bytes_max=1024 * 1024)
     index = build(path, batches=10, tuning=small)
     assert index.covers(0)
 
@@ -717,7 +711,7 @@ def test_file_bytes_per_key_is_an_upper_bound(tmp_path: Path) -> None:
 
 def test_key_written_again_makes_its_file_look_younger_only(tmp_path: Path) -> None:
     path = tmp_path / "index"
-    small = replace(TINY, files_bytes_max=1024 * 1024)
+    small = replace(SMALLEST, files_bytes_max=1024 * 1024)
     index = build(path, batches=300, tuning=small)
     end = 300 * BATCH
     edges = [file["start_key"] for file in index._opened().entries.live_files()]

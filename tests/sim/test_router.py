@@ -15,7 +15,7 @@ from dedupe.errors import (
     LaneSaturatedError,
     OutcomeUnknownError,
 )
-from dedupe.lane import LaneState, QueueLimits
+from dedupe.lane import Lane, LaneState, QueueLimits
 from dedupe.lane.queue import LaneQueue
 from dedupe.types import Event, NewRecord
 from tests.sim.test_answers import booted, one_of_each_partition, submitted
@@ -27,6 +27,19 @@ BATCH = LIMITS.batch_events_max
 def events_of(world: World, partition: int, count: int) -> list[Event]:
     found = (event for event in map(world.event, map(str, range(10 * count))) if event.partition == partition)
     return [next(found) for _ in range(count)]
+
+
+def held_appends(lane: Lane) -> asyncio.Event:
+    """Have a lane's appends wait until the event that is returned is set."""
+    may_append = asyncio.Event()
+    append = lane._log.append
+
+    async def append_late(records: Sequence[NewRecord]) -> int:
+        await may_append.wait()
+        return await append(records)
+
+    lane._log.append = append_late  # type: ignore[method-assign]
+    return may_append
 
 
 def records_in(world: World) -> int:
@@ -69,14 +82,7 @@ async def test_requests_that_wait_for_a_lane_are_answered_as_soon_as_it_fails() 
 async def test_request_without_a_verdict_in_time_is_not_called_untaken() -> None:
     world, router = await booted()
     lane = router.lanes[0]
-    may_append = asyncio.Event()
-    append = lane._log.append
-
-    async def append_late(records: Sequence[NewRecord]) -> int:
-        await may_append.wait()
-        return await append(records)
-
-    lane._log.append = append_late  # type: ignore[method-assign]
+    may_append = held_appends(lane)
     request = submitted(world, router, events_of(world, 0, 1), timeout_s=5)
 
     async with asyncio.timeout(60):
@@ -92,14 +98,7 @@ async def test_request_without_a_verdict_in_time_is_not_called_untaken() -> None
 async def test_request_with_a_bad_event_is_answered_once_that_is_kept_apart() -> None:
     world, router = await booted()
     (quarantine_lane,) = router.quarantine_lanes
-    may_append = asyncio.Event()
-    append = quarantine_lane._log.append
-
-    async def append_late(records: Sequence[NewRecord]) -> int:
-        await may_append.wait()
-        return await append(records)
-
-    quarantine_lane._log.append = append_late  # type: ignore[method-assign]
+    may_append = held_appends(quarantine_lane)
     request = submitted(world, router, events_of(world, 0, 1), [world.rejected("bad")])
     while not router.lanes[0].metrics.commits:
         await asyncio.sleep(0)
