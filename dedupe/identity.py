@@ -7,7 +7,7 @@ with the operator's secret, so nobody outside can craft collisions or skew parti
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import orjson
@@ -50,7 +50,18 @@ class Identity:
 
     def message_key(self, source: str, message_id: str) -> EventKey:
         """Return the key of an event known by its message id: exact bytes, never trimmed or cut."""
-        return self._digest(_KIND_MESSAGE, source, message_id.encode())
+        return self.message_keys(source)(message_id.encode())
+
+    def message_keys(self, source: str) -> Callable[[bytes], EventKey]:
+        """Return what makes the keys of a source's message ids: `message_key` with the source hashed once."""
+        copy = self._base(_KIND_MESSAGE, source).copy
+
+        def key_of(message_id: bytes) -> EventKey:
+            state = copy()
+            state.update(message_id)
+            return state.digest()
+
+        return key_of
 
     def quarantine_key(self, source: str, message_id: str, fingerprint: Fingerprint) -> EventKey:
         """Return the key of a quarantined event; `message_id` is "" when it has no valid one."""
@@ -93,7 +104,12 @@ def canonical_content(event: Mapping[str, object], ignore: frozenset[str] = RETR
     kept = event
     if not ignore.isdisjoint(event):
         kept = {name: value for name, value in event.items() if name not in ignore}
-    return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
+    return canonical_json(kept)
+
+
+def canonical_json(event: Mapping[str, object]) -> bytes:
+    """Return the canonical content of an event that has no field to ignore. Raises as canonical_content."""
+    return orjson.dumps(event, option=orjson.OPT_SORT_KEYS)
 
 
 def fingerprint_of(content: bytes) -> Fingerprint:

@@ -20,12 +20,19 @@ from typing import Any, NamedTuple
 import orjson
 
 from app.http import RequestTooLargeError
-from app.ingest.deep_json import dumps_any, is_deeper
+from app.ingest.deep_json import dumps_any, is_deeper, may_be_deeper
 from app.ingest.large_json import Oversize
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
 from dedupe.document import is_event_type
-from dedupe.identity import MESSAGE_ID_BYTES_MAX, RETRY_FIELDS, Identity, canonical_content, fingerprint_of
+from dedupe.identity import (
+    MESSAGE_ID_BYTES_MAX,
+    RETRY_FIELDS,
+    Identity,
+    canonical_content,
+    canonical_json,
+    fingerprint_of,
+)
 from dedupe.quarantine import KEPT_BYTES_MAX, Quarantine
 from dedupe.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.routing import partition_of
@@ -156,7 +163,7 @@ class Identifier:
         """
         request = _Request(self, payload.shared, arrival)
         request.check_growth(len(payload.items))
-        step_bytes_left = STEP_BYTES
+        step_bytes_left, size_bytes_max = STEP_BYTES, self.limits.request_bytes_max
         for index, item in enumerate(payload.items):
             if step_bytes_left < 0:
                 step_bytes_left = STEP_BYTES
@@ -171,8 +178,8 @@ class Identifier:
                 found.events.append(event)
                 found.places.append(index)
             step_bytes_left -= len(event.value) + EVENT_COST_BYTES
-            if request.size_bytes > self.limits.request_bytes_max:
-                raise RequestTooLargeError(told=f"more than {self.limits.request_bytes_max:,} bytes")
+            if request.size_bytes > size_bytes_max:
+                raise RequestTooLargeError(told=f"more than {size_bytes_max:,} bytes")
 
 
 class _RefusedError(Exception):
@@ -196,6 +203,7 @@ class _Request:
             self._ignore_unnamed = identifier.ignore | {TIMESTAMP}
         self._limits = identifier.limits
         self._arrival = arrival
+        self._key_of = identifier.identity.message_keys(arrival.source)
         self._merged: dict[str, dict[str, Any]] = {
             name: value for name in SHARED_FIELDS if isinstance(value := shared.get(name), dict) and value
         }
@@ -207,10 +215,12 @@ class _Request:
         self._shared_bytes = len(orjson.dumps(self._merged)) if self._merged else 0
         self._has_valid_type = is_event_type(arrival.default_type)
         self._ip_field = b'"ip":%b' % orjson.dumps(arrival.client_ip) if arrival.client_ip else b""
+        self._sets_ip = bool(arrival.client_ip) and "context" not in self._merged
         shared_context = self._merged.get("context")
         if arrival.client_ip and shared_context and shared_context.get("ip") is None:
             self._merged["context"] = {**shared_context, "ip": arrival.client_ip}
-        self._merged_names = frozenset(self._merged)
+        self._special = identifier.ignore | identifier.changed_fields | self._merged.keys()
+        """An event without any of these, with an id and a type, is plain: its value begins with its content."""
         self._added: dict[str, object] = {RECEIVED_AT: _iso(arrival.received_ms)}
         sent_at = shared.get("sentAt")
         if isinstance(sent_at, str) and len(sent_at) <= SENT_AT_CHARS_MAX:
@@ -229,32 +239,34 @@ class _Request:
             if isinstance(item, Oversize):
                 raise _RefusedError(EVENT_TOO_LARGE, item.content)
             raise _RefusedError(NOT_AN_OBJECT)
+        message_id, event_type = item.get("messageId"), item.get("type")
+        is_plain = message_id is not None and event_type is not None and self._special.isdisjoint(item)
+        ignored = self._ignored_of(message_id)
         flags = 0
-        message_id = item.get("messageId")
-        ignored = self._ignored_of(item)
         try:
-            content = canonical_content(item, ignored)
-            self._count(item, content, ignored)
+            content = canonical_json(item) if is_plain else canonical_content(item, ignored)
+            self._count(content, 0 if is_plain else _retry_bytes(item, ignored))
             if message_id is None:
                 message_id, flags = self._assigned_id(index)
                 value = self._joined_value(item, {"messageId": message_id})
             else:
-                value = self._value_of(item, content)
+                value = (is_plain and self._plain_value(item, content)) or self._joined_value(item, {})
         except TypeError as err:
             raise _RefusedError(EVENT_TOO_DEEP) from err
-        self._check_depth(item, value)
-        if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
+        depth_max = self._limits.event_depth_max
+        if self._is_too_deep or (may_be_deeper(value, depth_max) and is_deeper(item, depth_max)):
+            raise _RefusedError(EVENT_TOO_DEEP)
+        id_bytes = message_id.encode() if type(message_id) is str else b""
+        if not 0 < len(id_bytes) <= MESSAGE_ID_BYTES_MAX:
             raise _RefusedError(MESSAGE_ID_INVALID, value)
-        event_type = item.get("type")
         if not (self._has_valid_type if event_type is None else is_event_type(event_type)):
             raise _RefusedError(TYPE_INVALID, value)
-        identifier, source = self._identifier, self._arrival.source
-        key = identifier.identity.message_key(source, message_id)
+        identifier, known = self._identifier, self._arrival.fingerprints
+        key = self._key_of(id_bytes)
         partition = partition_of(key, identifier.partitions)
-        known = self._arrival.fingerprints
         fingerprint = known[index] if known else fingerprint_of(content)
-        event = Event(key, partition, fingerprint, source, message_id, value, flags)
-        if identifier.changed_fields.isdisjoint(item) or known:
+        event = Event(key, partition, fingerprint, self._arrival.source, message_id, value, flags)
+        if is_plain or known or identifier.changed_fields.isdisjoint(item):
             return event
         return event._replace(earlier_fingerprints=self._earlier_fingerprints(item, ignored))
 
@@ -265,7 +277,7 @@ class _Request:
             message_id = item.message_id
         elif isinstance(item, dict):
             message_id = item.get("messageId")
-            ignored = self._ignored_of(item)
+            ignored = self._ignored_of(message_id)
             said = said or dumps_any({name: item[name] for name in item if name not in ignored})
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
@@ -281,18 +293,6 @@ class _Request:
             reason=refusal.code,
         )
         return Rejection(index, message_id, refusal.code), event
-
-    def _value_of(self, item: dict[str, Any], content: bytes) -> bytes:
-        """Return the value of an event that has an id of its own, by the cheapest way that is right."""
-        if (
-            self._ignore.isdisjoint(item)
-            and item.get("type") is not None
-            and self._merged_names.isdisjoint(item)
-        ):
-            said = self._with_ip(item, content) if self._ip_field else content
-            if said:
-                return said[:-1] + self._tail
-        return self._joined_value(item, {})
 
     def _joined_value(self, item: dict[str, Any], assigned: dict[str, object]) -> bytes:
         """Return the value of any other event, serialised once more with what is merged."""
@@ -313,48 +313,37 @@ class _Request:
         joined.pop(WRITE_KEY, None)
         return orjson.dumps(joined)
 
-    def _with_ip(self, item: dict[str, Any], content: bytes) -> bytes | None:
+    def _plain_value(self, item: dict[str, Any], content: bytes) -> bytes | None:
         """
-        Return the content with the client's address where it has none; None if that takes a merge.
+        Return the value of a plain event: its content, and what is added; None if that takes a merge.
 
-        Most events of browsers and phones have a context without an address: it is put between the
-        bytes, which costs a tenth of serialising the event again.
+        Most events of browsers and phones have a context without the client's address: it is put between
+        the bytes, which costs a tenth of serialising the event again.
         """
-        if "context" in self._merged:
-            return content
+        if not self._sets_ip:
+            return content[:-1] + self._tail
         if "context" not in item:
-            return b'%b,"context":{%b}}' % (content[:-1], self._ip_field)
+            return b'%b,"context":{%b}%b' % (content[:-1], self._ip_field, self._tail)
         context = item["context"]
         if not isinstance(context, dict):
-            return None if context is None else content
+            return None if context is None else content[:-1] + self._tail
         if context.get("ip") is not None:
-            return content
+            return content[:-1] + self._tail
         name = b',"context":{'
         start = content.find(name)
         is_top_level = start > 0 and content.count(b"{", 0, start) == 1 and content.count(b"[", 0, start) == 0
         if not is_top_level or not context or "ip" in context:
             return None
         start += len(name)
-        return b"%b%b,%b" % (content[:start], self._ip_field, content[start:])
+        return b"%b%b,%b%b" % (content[:start], self._ip_field, content[start:-1], self._tail)
 
-    def _check_depth(self, item: dict[str, Any], value: bytes) -> None:
-        """Walk the event only if it has enough brackets to be too deep."""
-        depth_max = self._limits.event_depth_max
-        if self._is_too_deep or (
-            value.count(b"{") + value.count(b"[") > depth_max and is_deeper(item, depth_max)
-        ):
-            raise _RefusedError(EVENT_TOO_DEEP)
+    def _ignored_of(self, message_id: object) -> frozenset[str]:
+        """Return the fields that are no part of what an item with this id says."""
+        return self._ignore if message_id is not None else self._ignore_unnamed
 
-    def _ignored_of(self, item: Mapping[str, Any]) -> frozenset[str]:
-        """Return the fields that are no part of what an item says."""
-        return self._ignore if item.get("messageId") is not None else self._ignore_unnamed
-
-    def _count(self, item: dict[str, Any], content: bytes, ignored: frozenset[str]) -> None:
+    def _count(self, content: bytes, retry_bytes: int) -> None:
         """Add an item to the request's size, before anything is merged. Raises _RefusedError."""
-        size = len(content) + self._shared_bytes
-        if not ignored.isdisjoint(item):
-            own = {name: item[name] for name in ignored if name in item and name not in REPLACED}
-            size += max(0, len(orjson.dumps(own)) - RETRY_BYTES_FREE)
+        size = len(content) + self._shared_bytes + retry_bytes
         if size > self._limits.event_bytes_max:
             raise _RefusedError(EVENT_TOO_LARGE, said=content)
         self.size_bytes += size
@@ -374,6 +363,12 @@ class _Request:
             payload = self._identifier.random_bytes(PAYLOAD_BYTES)
             return fresh_id(arrival.received_ms, payload), FLAG_ID_ASSIGNED | FLAG_NOT_IDEMPOTENT
         return derived_id(arrival.source, arrival.idempotency_key, index), FLAG_ID_ASSIGNED
+
+
+def _retry_bytes(item: dict[str, Any], ignored: frozenset[str]) -> int:
+    """Return what counts for limits of an item's fields that are no part of what it says."""
+    own = {name: item[name] for name in ignored if name in item and name not in REPLACED}
+    return max(0, len(orjson.dumps(own)) - RETRY_BYTES_FREE) if own else 0
 
 
 def _iso(ms: int) -> str:
