@@ -9,7 +9,6 @@ Lane.submit -> **admit** -> PartitionLog.append -> DedupeIndex.apply
 
 from collections.abc import Sequence
 from enum import Enum
-from functools import lru_cache
 from typing import NamedTuple
 
 from dedupe.types import Entry, Event, EventKey, Fingerprint, Offset
@@ -24,18 +23,19 @@ class Admission(Enum):
     CONFLICT = "conflict"  # known id, other content: keep the original, quarantine this one
 
 
-class Verdict(NamedTuple):
-    """The decision on one event."""
+class Verdicts(NamedTuple):
+    """The decisions on one batch, event by event in arrival order."""
 
-    admission: Admission
-    place: int
-    """NEW: how many new events of the batch precede it. REPEAT, or a CONFLICT with a new event of
-    the same batch: the same number for the original. DUPLICATE or CONFLICT: the original's offset."""
-    in_batch: bool
-    """Whether `place` counts new events of this batch (else it is an offset)."""
+    admissions: list[Admission]
+    originals: list[int]
+    """Where the original is: its offset, or ~n if it is new in this batch and follows n other new events."""
+
+    def offsets(self, base: Offset) -> list[Offset]:
+        """Return each original's offset, once the first new event of the batch is at `base`."""
+        return [base + ~original if original < 0 else original for original in self.originals]
 
 
-def admit(events: Sequence[Event], known: Sequence[Entry | None], *, window_start: Offset) -> list[Verdict]:
+def admit(events: Sequence[Event], known: Sequence[Entry | None], *, window_start: Offset) -> Verdicts:
     """
     Classify one batch in arrival order.
 
@@ -49,27 +49,20 @@ def admit(events: Sequence[Event], known: Sequence[Entry | None], *, window_star
     """
     assert len(events) == len(known)
     new: dict[EventKey, tuple[int, Fingerprint]] = {}
-    verdicts: list[Verdict] = []
+    admissions: list[Admission] = []
+    originals: list[int] = []
     for event, entry in zip(events, known, strict=True):
         if entry is not None and entry.offset >= window_start:
             is_copy = (
                 entry.fingerprint == event.fingerprint or entry.fingerprint in event.earlier_fingerprints
             )
-            verdicts.append(
-                Verdict(Admission.DUPLICATE if is_copy else Admission.CONFLICT, entry.offset, False)
-            )
-        elif (original := new.get(event.key)) is not None:
-            place, fingerprint = original
-            is_copy = fingerprint == event.fingerprint
-            verdicts.append(Verdict(Admission.REPEAT if is_copy else Admission.CONFLICT, place, True))
+            admission, original = Admission.DUPLICATE if is_copy else Admission.CONFLICT, entry.offset
+        elif (first := new.get(event.key)) is not None:
+            original, fingerprint = first
+            admission = Admission.REPEAT if fingerprint == event.fingerprint else Admission.CONFLICT
         else:
-            place = len(new)
-            new[event.key] = (place, event.fingerprint)
-            verdicts.append(_new_at(place))
-    return verdicts
-
-
-@lru_cache(None)  # as many as a batch may have events
-def _new_at(place: int) -> Verdict:
-    """Return the verdict that nearly all events get, made once: making it costs more than deciding it."""
-    return Verdict(Admission.NEW, place, True)
+            admission, original = Admission.NEW, ~len(new)
+            new[event.key] = (original, event.fingerprint)
+        admissions.append(admission)
+        originals.append(original)
+    return Verdicts(admissions, originals)

@@ -22,17 +22,13 @@ from dedupe.errors import (
     OutcomeUnknownError,
     RetriableError,
 )
-from dedupe.lane import Lane, LaneState, Outcome
+from dedupe.lane import Lane, LaneState, Outcomes
 from dedupe.metrics import Tally
 from dedupe.quarantine import Quarantine
 from dedupe.types import Event
 
 CONFLICT = "conflict"
 """Reason of a quarantined event whose id is known with other content."""
-
-
-NO_OUTCOME = Outcome(Admission.NEW, -1)
-"""Stands in a place until its lane has answered; never returned."""
 
 
 @dataclass(slots=True)
@@ -94,7 +90,7 @@ class Router:
 
     async def submit(
         self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
-    ) -> list[Outcome]:
+    ) -> Outcomes:
         """
         Decide one request.
 
@@ -105,7 +101,7 @@ class Router:
             deadline: when to stop waiting; what was taken may still be committed.
 
         Returns:
-            n outcomes, same order as `events`; every conflict is in quarantine.
+            their outcomes, same order as `events`; every conflict is in quarantine.
 
         Raises:
             LaneNotActiveError, LaneSaturatedError, DiskFullError: nothing was taken.
@@ -149,11 +145,13 @@ class Router:
         self,
         rejected: Sequence[Share],
         events: Sequence[Event],
-        outcomes: Sequence[Outcome],
+        outcomes: Outcomes,
         received_ms: int,
         deadline: Deadline,
     ) -> None:
         """Commit everything that must not enter the clean stream, once each."""
+        if not rejected and Admission.CONFLICT not in outcomes.admissions:
+            return
         conflicts = [
             self.quarantine.event(
                 source=event.source,
@@ -162,12 +160,10 @@ class Router:
                 content=event.value,
                 reason=CONFLICT,
             )
-            for event, outcome in zip(events, outcomes, strict=True)
-            if outcome.admission is Admission.CONFLICT
+            for event, admission in zip(events, outcomes.admissions, strict=True)
+            if admission is Admission.CONFLICT
         ]
         shares = [*rejected, *_shares_of(self.quarantine_lanes, conflicts)]
-        if not shares:
-            return
         try:
             self._check_room(shares)
             await _decide(shares, sum(len(share.events) for share in shares), received_ms, deadline)
@@ -190,10 +186,11 @@ def _shares_of(lanes: Sequence[Lane], events: Sequence[Event]) -> list[Share]:
     return list(shares.values())
 
 
-async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadline: Deadline) -> list[Outcome]:
+async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadline: Deadline) -> Outcomes:
     """Submit every share to its lane and return the outcomes in the places' order."""
+    outcomes = Outcomes([Admission.NEW] * count, [-1] * count)  # until their lanes have answered
     if not shares:
-        return []
+        return outcomes
     answers = [
         share.lane.submit(
             share.events, size_bytes=share.size_bytes, received_ms=received_ms, deadline=deadline
@@ -206,14 +203,14 @@ async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadlin
     if pending:
         raise DeadlineExceededError("no verdict in time")
     _check_answers(answers)
-    outcomes: list[Outcome] = [NO_OUTCOME] * count
     for share, answer in zip(shares, answers, strict=True):
-        for place, outcome in zip(share.places, answer.result(), strict=True):
-            outcomes[place] = outcome
+        for place, admission, offset in zip(share.places, *answer.result(), strict=True):
+            outcomes.admissions[place] = admission
+            outcomes.offsets[place] = offset
     return outcomes
 
 
-def _check_answers(answers: "Sequence[asyncio.Future[list[Outcome]]]") -> None:
+def _check_answers(answers: "Sequence[asyncio.Future[Outcomes]]") -> None:
     """Raise if a lane gave its share up: only if all of them did, untaken, was nothing taken."""
     errors = [err for answer in answers if (err := answer.exception())]
     if not errors:
@@ -223,7 +220,7 @@ def _check_answers(answers: "Sequence[asyncio.Future[list[Outcome]]]") -> None:
     raise OutcomeUnknownError("some of the request's events may be committed") from errors[0]
 
 
-def _mark_retrieved(answer: "asyncio.Future[list[Outcome]]") -> None:
+def _mark_retrieved(answer: "asyncio.Future[Outcomes]") -> None:
     """Keep asyncio from reporting the error of an answer that nobody waits for any more."""
     if not answer.cancelled():
         answer.exception()

@@ -220,7 +220,7 @@ class _Request:
         if arrival.client_ip and shared_context and shared_context.get("ip") is None:
             self._merged["context"] = {**shared_context, "ip": arrival.client_ip}
         self._special = identifier.ignore | identifier.changed_fields | self._merged.keys()
-        """An event without any of these, with an id and a type, is plain: its value begins with its content."""
+        """One without these, with id and type, is plain: its value begins with its content."""
         self._added: dict[str, object] = {RECEIVED_AT: _iso(arrival.received_ms)}
         sent_at = shared.get("sentAt")
         if isinstance(sent_at, str) and len(sent_at) <= SENT_AT_CHARS_MAX:

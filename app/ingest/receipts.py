@@ -21,10 +21,10 @@ from app.ingest.identify import (
 )
 from app.ingest.prefer import Return
 from dedupe.admission import Admission
-from dedupe.lane import Outcome
+from dedupe.lane import Outcomes
 from dedupe.record import FLAG_NOT_IDEMPOTENT
 from dedupe.router import CONFLICT
-from dedupe.types import Event
+from dedupe.types import Event, Offset
 
 SUCCESS = b'{"success":true}'
 
@@ -41,7 +41,7 @@ REASONS = {
 
 def answer(
     found: Identified,
-    outcomes: Sequence[Outcome],
+    outcomes: Outcomes,
     *,
     preference: Return | None,
     wants_receipts: bool,
@@ -52,35 +52,35 @@ def answer(
 
     Args:
         found: the request's items.
-        outcomes: one for each of found.events, same order.
+        outcomes: of found.events, same order.
         preference: what the client prefers; the answer says that it was heeded.
         wants_receipts: whether the body lists where each event is, without a preference.
         advice: what is said besides, in development.
     """
     if preference is not None:
         wants_receipts = preference == "representation"
-    accepted = duplicates = 0
-    receipts: list[dict[str, object]] = []
+    admissions = outcomes.admissions
+    accepted, conflicts = admissions.count(Admission.NEW), admissions.count(Admission.CONFLICT)
     rejections = list(found.rejections)
-    for event, place, outcome in zip(found.events, found.places, outcomes, strict=True):
-        if outcome.admission is Admission.CONFLICT:
-            rejections.append(Rejection(place, event.message_id, CONFLICT))
-            continue
-        if outcome.admission is Admission.NEW:
-            accepted += 1
-        else:
-            duplicates += 1
-        if wants_receipts:
-            receipts.append(_receipt(event, outcome))
+    if conflicts:
+        rejections += [
+            Rejection(place, event.message_id, CONFLICT)
+            for event, place, admission in zip(found.events, found.places, admissions, strict=True)
+            if admission is Admission.CONFLICT
+        ]
     body: dict[str, object] = {"success": True}
     if wants_receipts:
-        body["receipts"] = receipts
+        body["receipts"] = [
+            _receipt(event, offset)
+            for event, admission, offset in zip(found.events, *outcomes, strict=True)
+            if admission is not Admission.CONFLICT
+        ]
     if rejections:
         rejections.sort(key=lambda rejection: rejection.place)
         body["rejected"] = [_rejected(rejection) for rejection in rejections]
     if advice:
         body["warnings"] = advice
-    headers = _headers(accepted, duplicates, preference)
+    headers = _headers(accepted, len(admissions) - accepted - conflicts, preference)
     return Response(orjson.dumps(body), headers=headers, media_type="application/json")
 
 
@@ -93,11 +93,11 @@ def _headers(accepted: int, duplicates: int, preference: Return | None) -> dict[
     return headers
 
 
-def _receipt(event: Event, outcome: Outcome) -> dict[str, object]:
+def _receipt(event: Event, offset: Offset) -> dict[str, object]:
     receipt: dict[str, object] = {
         "messageId": event.message_id,
         "partition": event.partition,
-        "offset": outcome.offset,
+        "offset": offset,
     }
     if event.flags & FLAG_NOT_IDEMPOTENT:
         receipt["idempotent"] = False

@@ -2,7 +2,7 @@
 
 from dedupe.lane.context import IdentityGate, LaneContext, LaneTimes
 from dedupe.lane.lane import Lane
-from dedupe.lane.queue import Outcome, QueueLimits
+from dedupe.lane.queue import Outcomes, QueueLimits
 from dedupe.lane.state import LaneState
 from dedupe.lane.supervisor import keep_running
 
@@ -12,7 +12,7 @@ __all__ = [
     "LaneContext",
     "LaneState",
     "LaneTimes",
-    "Outcome",
+    "Outcomes",
     "QueueLimits",
     "keep_running",
 ]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from dedupe.admission import Admission, Verdict, admit
+from dedupe.admission import Admission, Verdicts, admit
 from dedupe.clock import Deadline
 from dedupe.errors import (
     FencedError,
@@ -28,7 +28,7 @@ from dedupe.errors import (
 from dedupe.index import DedupeIndex
 from dedupe.lane.context import LaneContext
 from dedupe.lane.health import LaneHealth, is_own_cancellation
-from dedupe.lane.queue import Batch, LaneQueue, Outcome, Submission
+from dedupe.lane.queue import Batch, LaneQueue, Outcomes, Submission
 from dedupe.lane.restorer import Restorer
 from dedupe.lane.state import TRANSITIONS, WITH_INDEX, LaneState
 from dedupe.log import PartitionLog
@@ -83,15 +83,15 @@ class Lane:
 
     def submit(
         self, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
-    ) -> "asyncio.Future[list[Outcome]]":
+    ) -> "asyncio.Future[Outcomes]":
         """
         Queue one request's events, n >= 1, all of this partition; `check_room` has passed.
 
         Returns:
-            A future of n outcomes, same order. It fails with a RetriableError when an outcome is
+            A future of their outcomes, same order. It fails with a RetriableError when an outcome is
             unknown. Cancelling it cancels nothing.
         """
-        answer: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
         self.queue.put(Submission(events, received_ms, deadline, answer, size_bytes))
         self._wake.set()
         return answer
@@ -164,7 +164,7 @@ class Lane:
         crashpoint("admit")
         new = [
             event
-            for event, (admission, _, _) in zip(batch.events, verdicts, strict=True)
+            for event, admission in zip(batch.events, verdicts.admissions, strict=True)
             if admission is Admission.NEW
         ]
         base = await self._append(new, batch.received_ms) if new else 0
@@ -205,18 +205,17 @@ class Lane:
         self.metrics.commit_seconds += self._context.clock.monotonic() - self._append_began
         return base
 
-    def _answer(self, batch: Batch, verdicts: Sequence[Verdict], base: Offset, new_count: int) -> None:
+    def _answer(self, batch: Batch, verdicts: Verdicts, base: Offset, new_count: int) -> None:
         """Hand out the outcomes; submissions whose last event this was are answered."""
-        outcomes = [
-            Outcome(admission, base + place if in_batch else place) for admission, place, in_batch in verdicts
-        ]
-        conflicts = sum([admission is Admission.CONFLICT for admission, _, _ in verdicts])
+        admissions, offsets = verdicts.admissions, verdicts.offsets(base)
+        conflicts = admissions.count(Admission.CONFLICT)
         self.metrics.tally.conflicts += conflicts
-        self.metrics.tally.duplicates += len(verdicts) - conflicts - new_count
+        self.metrics.tally.duplicates += len(admissions) - conflicts - new_count
         start = 0
         for submission, count in batch.shares:
-            submission.decide(outcomes[start : start + count])
-            start += count
+            end = start + count
+            submission.decide(admissions[start:end], offsets[start:end])
+            start = end
 
     async def _take(self) -> Batch | None:
         """Wait for the next batch; None once drained."""

@@ -25,11 +25,11 @@ EVENT_COST_BYTES = 1024
 """What an event counts in its source's turn beside its size: small ones cost CPU as well."""
 
 
-class Outcome(NamedTuple):
-    """What became of one event, and where its original is."""
+class Outcomes(NamedTuple):
+    """What became of some events, in their order, and where their originals are."""
 
-    admission: Admission
-    offset: Offset
+    admissions: list[Admission]
+    offsets: list[Offset]
 
 
 @dataclass(slots=True, eq=False)
@@ -39,15 +39,16 @@ class Submission:
     events: Sequence[Event]
     received_ms: int
     deadline: Deadline
-    answer: "asyncio.Future[list[Outcome]]"
+    answer: "asyncio.Future[Outcomes]"
     size_bytes: int
     taken: int = 0
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: Outcomes = field(default_factory=lambda: Outcomes([], []))
 
-    def decide(self, outcomes: Sequence[Outcome]) -> None:
-        """Add the next outcomes; the answer is given once the last one is known."""
-        self.outcomes += outcomes
-        if len(self.outcomes) == len(self.events) and not self.answer.done():
+    def decide(self, admissions: Sequence[Admission], offsets: Sequence[Offset]) -> None:
+        """Add the outcomes of the next events; the answer is given once the last one is known."""
+        self.outcomes.admissions.extend(admissions)
+        self.outcomes.offsets.extend(offsets)
+        if len(self.outcomes.offsets) == len(self.events) and not self.answer.done():
             self.answer.set_result(self.outcomes)
 
     def fail(self, err: Exception) -> None:

@@ -33,7 +33,7 @@ from app.main import GC_THRESHOLDS
 from dedupe.admission import Admission
 from dedupe.clock import Deadline, SystemClock
 from dedupe.identity import Identity
-from dedupe.lane.queue import Outcome
+from dedupe.lane.queue import Outcomes
 from dedupe.quarantine import Quarantine
 from dedupe.router import Router
 from dedupe.types import Event, Stream
@@ -56,9 +56,9 @@ class AcceptingRouter(Router):
 
     async def submit(
         self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
-    ) -> list[Outcome]:
+    ) -> Outcomes:
         """See Router."""
-        return [Outcome(Admission.NEW, offset) for offset in range(len(events))]
+        return Outcomes([Admission.NEW] * len(events), list(range(len(events))))
 
 
 def names(count: int, first: int = 0) -> bytes:

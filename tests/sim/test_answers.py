@@ -7,7 +7,7 @@ import pytest
 
 from dedupe.clock import Deadline
 from dedupe.errors import LaneNotActiveError, OutcomeUnknownError
-from dedupe.lane.queue import LaneQueue, Outcome, QueueLimits
+from dedupe.lane.queue import LaneQueue, Outcomes, QueueLimits
 from dedupe.lane.state import LaneState
 from dedupe.router import Router
 from dedupe.sim.faults import SimFaults
@@ -29,7 +29,7 @@ def submitted(
     rejected: Sequence[Event] = (),
     *,
     timeout_s: float = FOREVER_S,
-) -> "asyncio.Task[list[Outcome]]":
+) -> "asyncio.Task[Outcomes]":
     deadline = Deadline(world.clock, timeout_s)
     return asyncio.ensure_future(
         router.submit(events, rejected, received_ms=world.clock.now_ms(), deadline=deadline)

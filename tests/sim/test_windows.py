@@ -58,7 +58,7 @@ async def _send(world: World, events: list[Event]) -> None:
         outcomes = await world.router.submit(events, [], received_ms=world.clock.ms, deadline=deadline)
     except RetriableError:
         return
-    for event, (admission, offset) in zip(events, outcomes, strict=True):
+    for event, admission, offset in zip(events, *outcomes, strict=True):
         if admission is not Admission.CONFLICT:
             records = world.committed()[event.partition]
             assert [record.value for record in records if record.offset == offset] == [event.value]

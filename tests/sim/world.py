@@ -20,7 +20,7 @@ from dedupe.identity import Identity, fingerprint_of
 from dedupe.index import IndexIdentity
 from dedupe.lane.context import IdentityGate, LaneContext, LaneTimes
 from dedupe.lane.lane import Lane
-from dedupe.lane.queue import Outcome, QueueLimits
+from dedupe.lane.queue import QueueLimits
 from dedupe.lane.state import LaneState
 from dedupe.lane.supervisor import keep_running
 from dedupe.log import Crashpoint, no_crashpoint
@@ -319,8 +319,8 @@ class World:
         finally:
             assert asyncio.get_running_loop().time() - began <= deadline_s + SLACK_S, "answered late"
         self.seen["answers", "ok"] += 1
-        for event, outcome in zip(events, outcomes, strict=True):
-            self._remember(event, outcome)
+        for event, admission, offset in zip(events, *outcomes, strict=True):
+            self._remember(event, admission, offset)
         self.possible.update(_content(event) for event in [*events, *rejected])
         self.in_quarantine.update(_content(event) for event in rejected)
         return True
@@ -331,9 +331,9 @@ class World:
             while not await self.send(events):
                 await asyncio.sleep(PAUSE_S)
 
-    def _remember(self, event: Event, outcome: Outcome) -> None:
-        place, content = Place(event.partition, outcome.offset), _content(event)
-        if outcome.admission is Admission.CONFLICT:
+    def _remember(self, event: Event, admission: Admission, offset: Offset) -> None:
+        place, content = Place(event.partition, offset), _content(event)
+        if admission is Admission.CONFLICT:
             self.in_quarantine.add(content)
             self.conflicts[content] = place
             return

@@ -155,7 +155,7 @@ async def post_events(
             found.events, found.quarantined, received_ms=arrival.received_ms, deadline=deadline
         )
     if source.allowance is not None:
-        source.allowance.grow(sum(outcome.admission is Admission.NEW for outcome in outcomes))
+        source.allowance.grow(outcomes.admissions.count(Admission.NEW))
     preference = _return_preference(request) if b"prefer" in headers else None
     return answer(found, outcomes, preference=preference, wants_receipts=wants_receipts, advice=advice)
 

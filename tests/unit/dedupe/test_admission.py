@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupe.admission import Admission, Verdict, admit
+from dedupe.admission import Admission, Verdicts, admit
 from dedupe.types import Entry, Event
 
 EXAMPLES = settings(max_examples=300)
@@ -26,54 +26,60 @@ def known(offset: int, content: str = "x") -> Entry:
     ("events", "entries", "verdicts"),
     [
         pytest.param([], [], [], id="nothing"),
-        pytest.param([event("a")], [None], [(NEW, 0, True)], id="new"),
+        pytest.param([event("a")], [None], [(NEW, ~0)], id="new"),
         pytest.param(
             [event("a"), event("b"), event("c")],
             [None, None, None],
-            [(NEW, 0, True), (NEW, 1, True), (NEW, 2, True)],
+            [(NEW, ~0), (NEW, ~1), (NEW, ~2)],
             id="places count the new ones",
         ),
-        pytest.param([event("a")], [known(70)], [(DUPLICATE, 70, False)], id="known"),
-        pytest.param([event("a", "y")], [known(70)], [(CONFLICT, 70, False)], id="known, other content"),
-        pytest.param([event("a")], [known(50)], [(DUPLICATE, 50, False)], id="known at the window's start"),
-        pytest.param([event("a")], [known(49)], [(NEW, 0, True)], id="known before the window"),
-        pytest.param([event("a", "y")], [known(49)], [(NEW, 0, True)], id="other content before the window"),
+        pytest.param([event("a")], [known(70)], [(DUPLICATE, 70)], id="known"),
+        pytest.param([event("a", "y")], [known(70)], [(CONFLICT, 70)], id="known, other content"),
+        pytest.param([event("a")], [known(50)], [(DUPLICATE, 50)], id="known at the window's start"),
+        pytest.param([event("a")], [known(49)], [(NEW, ~0)], id="known before the window"),
+        pytest.param([event("a", "y")], [known(49)], [(NEW, ~0)], id="other content before the window"),
         pytest.param(
             [event("a"), event("a")],
             [None, None],
-            [(NEW, 0, True), (REPEAT, 0, True)],
+            [(NEW, ~0), (REPEAT, ~0)],
             id="copy in the batch",
         ),
         pytest.param(
             [event("a"), event("a", "y"), event("a")],
             [None, None, None],
-            [(NEW, 0, True), (CONFLICT, 0, True), (REPEAT, 0, True)],
+            [(NEW, ~0), (CONFLICT, ~0), (REPEAT, ~0)],
             id="conflict in the batch leaves the original in place",
         ),
         pytest.param(
             [event("a"), event("b"), event("c"), event("b"), event("a", "y")],
             [known(60), None, None, None, known(60)],
             [
-                (DUPLICATE, 60, False),
-                (NEW, 0, True),
-                (NEW, 1, True),
-                (REPEAT, 0, True),
-                (CONFLICT, 60, False),
+                (DUPLICATE, 60),
+                (NEW, ~0),
+                (NEW, ~1),
+                (REPEAT, ~0),
+                (CONFLICT, 60),
             ],
             id="one duplicate drops nothing else",
         ),
         pytest.param(
             [event("a"), event("a")],
             [known(49), known(49)],
-            [(NEW, 0, True), (REPEAT, 0, True)],
+            [(NEW, ~0), (REPEAT, ~0)],
             id="copies of a forgotten one",
         ),
     ],
 )
 def test_verdicts(
-    events: Sequence[Event], entries: Sequence[Entry | None], verdicts: list[tuple[Admission, int, bool]]
+    events: Sequence[Event], entries: Sequence[Entry | None], verdicts: list[tuple[Admission, int]]
 ) -> None:
-    assert admit(events, entries, window_start=50) == [Verdict(*verdict) for verdict in verdicts]
+    admitted = admit(events, entries, window_start=50)
+    assert list(zip(*admitted, strict=True)) == verdicts
+
+
+def test_originals_in_the_batch_are_where_the_new_ones_begin() -> None:
+    verdicts = Verdicts([DUPLICATE, NEW, NEW, REPEAT, CONFLICT], [60, ~0, ~1, ~0, 61])
+    assert verdicts.offsets(100) == [60, 100, 101, 100, 61]
 
 
 def test_entries_must_match_the_events() -> None:
@@ -93,17 +99,17 @@ def test_verdicts_are_those_of_one_event_after_the_other(
     events = [event(key, content) for key, content in sent]
     entries = [known(*index[key]) if key in index else None for key, _ in sent]
 
-    verdicts = admit(events, entries, window_start=window_start)
+    verdicts = zip(*admit(events, entries, window_start=window_start), strict=True)
 
     # The model keeps one dictionary of originals and judges event by event, as if each were a batch.
-    originals = {key: (entry, False) for key, entry in index.items() if entry[0] >= window_start}
+    originals = {key: entry for key, entry in index.items() if entry[0] >= window_start}
     new_count = 0
     for (key, content), verdict in zip(sent, verdicts, strict=True):
         if key not in originals:
-            originals[key] = ((new_count, content), True)
-            assert verdict == Verdict(NEW, new_count, True)
+            originals[key] = (~new_count, content)
+            assert verdict == (NEW, ~new_count)
             new_count += 1
             continue
-        (place, original), is_in_batch = originals[key]
-        copy = REPEAT if is_in_batch else DUPLICATE
-        assert verdict == Verdict(copy if content == original else CONFLICT, place, is_in_batch)
+        place, original = originals[key]
+        copy = REPEAT if place < 0 else DUPLICATE
+        assert verdict == (copy if content == original else CONFLICT, place)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from structlog.testing import capture_logs
 
-from dedupe.admission import Admission, Verdict, admit
+from dedupe.admission import Admission, Verdicts, admit
 from dedupe.identity import Identity
 from dedupe.index import IndexIdentity
 from dedupe.lane.context import IdentityGate, LaneContext
@@ -115,12 +115,12 @@ class DedupeMachine(RuleBasedStateMachine):
 
     # ---- what a lane does
 
-    def judge(self, events: list[Event]) -> tuple[list[Verdict], list[NewRecord]]:
+    def judge(self, events: list[Event]) -> tuple[Verdicts, list[NewRecord]]:
         """Look up and admit one batch; the verdicts must be the oracle's."""
         known = self.restorer.index.lookup([event.key for event in events])
         verdicts = admit(events, known, window_start=max(self.restorer.window.start, self.log_start))
         assert verdicts == self.expected_verdicts(events)
-        new = [e for e, verdict in zip(events, verdicts, strict=True) if verdict.admission is Admission.NEW]
+        new = [e for e, verdict in zip(events, verdicts.admissions, strict=True) if verdict is Admission.NEW]
         state = self.restorer.index.state
         timestamp_ms = max(self.clock.ms, state.newest_timestamp_ms)
         return verdicts, [
@@ -272,25 +272,24 @@ class DedupeMachine(RuleBasedStateMachine):
         """Return where the first record at or after `start` is: between records, all starts are one."""
         return next((one.record.offset for one in self.log if one.record.offset >= start), self.end)
 
-    def expected_verdicts(self, events: list[Event]) -> list[Verdict]:
+    def expected_verdicts(self, events: list[Event]) -> Verdicts:
         start = self.expected_start
         originals = {
-            one.key: (one.record.offset, one.fingerprint, False)
-            for one in self.log
-            if one.record.offset >= start
+            one.key: (one.record.offset, one.fingerprint) for one in self.log if one.record.offset >= start
         }
-        verdicts = []
+        verdicts = Verdicts([], [])
         new_count = 0
         for event in events:
             if event.key not in originals:
-                originals[event.key] = (new_count, event.fingerprint, True)
-                verdicts.append(Verdict(Admission.NEW, new_count, True))
+                originals[event.key] = (~new_count, event.fingerprint)
+                verdicts.admissions.append(Admission.NEW)
+                verdicts.originals.append(~new_count)
                 new_count += 1
                 continue
-            place, fingerprint, in_batch = originals[event.key]
-            copy = Admission.REPEAT if in_batch else Admission.DUPLICATE
-            admission = copy if fingerprint == event.fingerprint else Admission.CONFLICT
-            verdicts.append(Verdict(admission, place, in_batch))
+            place, fingerprint = originals[event.key]
+            copy = Admission.REPEAT if place < 0 else Admission.DUPLICATE
+            verdicts.admissions.append(copy if fingerprint == event.fingerprint else Admission.CONFLICT)
+            verdicts.originals.append(place)
         return verdicts
 
     @precondition(lambda self: not self.has_changed)  # a longer window holds what a shorter one let in

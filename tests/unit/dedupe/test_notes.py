@@ -97,7 +97,7 @@ def test_retry_is_compared_by_the_rule_that_its_original_was_stored_under() -> N
 
     verdicts = admit([retry, other], [stored, stored], window_start=0)
 
-    assert [verdict.admission for verdict in verdicts] == [Admission.DUPLICATE, Admission.CONFLICT]
+    assert verdicts.admissions == [Admission.DUPLICATE, Admission.CONFLICT]
 
 
 @pytest.mark.parametrize("read", [Pin.decode, Skips.decode, FingerprintRule.decode])

@@ -39,14 +39,14 @@ from dedupe.errors import (
     OutcomeUnknownError,
 )
 from dedupe.identity import Identity
-from dedupe.lane.queue import Outcome
+from dedupe.lane.queue import Outcomes
 from dedupe.quarantine import Quarantine
 from dedupe.router import Router
 from dedupe.types import Event, Stream
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 QUARANTINE = Quarantine(IDENTITY, Stream("q", 1))
-Decide = Callable[[Sequence[Event]], list[Outcome]]
+Decide = Callable[[Sequence[Event]], Outcomes]
 
 
 class ScriptedRouter(Router):
@@ -60,19 +60,19 @@ class ScriptedRouter(Router):
 
     async def submit(
         self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
-    ) -> list[Outcome]:
+    ) -> Outcomes:
         self.is_asked.set()
         if self.is_hanging:
             await asyncio.Event().wait()
         return self.decide(events)
 
 
-def accept(events: Sequence[Event]) -> list[Outcome]:
-    return [Outcome(Admission.NEW, offset) for offset in range(len(events))]
+def accept(events: Sequence[Event]) -> Outcomes:
+    return Outcomes([Admission.NEW] * len(events), list(range(len(events))))
 
 
 def failing(err: Exception) -> Decide:
-    def decide(_events: Sequence[Event]) -> list[Outcome]:
+    def decide(_events: Sequence[Event]) -> Outcomes:
         raise err
 
     return decide
@@ -148,13 +148,8 @@ async def test_errors_of_the_core_become_answers(
 
 
 async def test_outcomes_become_receipts_in_order() -> None:
-    outcomes = [
-        Outcome(Admission.NEW, 7),
-        Outcome(Admission.REPEAT, 7),
-        Outcome(Admission.DUPLICATE, 3),
-        Outcome(Admission.CONFLICT, 3),
-        Outcome(Admission.NEW, 8),
-    ]
+    new, repeat, duplicate, conflict = Admission
+    outcomes = Outcomes([new, repeat, duplicate, conflict, new], [7, 7, 3, 3, 8])
     body = orjson.dumps([*({"messageId": str(n), "writeKey": "k"} for n in range(4)), 5, {"messageId": "4"}])
     answer = await post(edge_over(ScriptedRouter(lambda _events: outcomes)), body)
     document = answer.json()
@@ -361,7 +356,7 @@ async def test_new_events_alone_use_up_the_share_of_the_index(
     admission: Admission, status: int, tmp_path: Path
 ) -> None:
     keys = "- {key: known, source: a, quotas: {index_share: 1}}"  # 10 of 80 ids at once
-    app = edge_with_keys(keys, tmp_path, decide=lambda events: [Outcome(admission, 0) for _ in events])
+    app = edge_with_keys(keys, tmp_path, decide=lambda _events: Outcomes([admission], [0]))
     for _ in range(10):
         assert (await post(app, b"{}", **{"X-Write-Key": "known"})).status_code == 200
     assert (await post(app, b"{}", **{"X-Write-Key": "known"})).status_code == status
@@ -451,7 +446,7 @@ async def test_client_that_leaves_is_counted_and_nothing_is_taken() -> None:
     registry = CollectorRegistry()
     taken: list[Event] = []
 
-    def decide(events: Sequence[Event]) -> list[Outcome]:
+    def decide(events: Sequence[Event]) -> Outcomes:
         taken.extend(events)
         return accept(events)
 

@@ -1,7 +1,7 @@
 """The lane's queue: shared fairly by sources, each of them first in, first out, within its bounds."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,6 @@ from dedupe.lane.queue import (
     TURN_BYTES,
     Batch,
     LaneQueue,
-    Outcome,
     QueueLimits,
     Submission,
 )
@@ -63,8 +62,9 @@ def names(batch: Batch) -> str:
     return "".join(one.message_id for one in batch.events)
 
 
-def new_outcomes(count: int, first: int = 0) -> list[Outcome]:
-    return [Outcome(Admission.NEW, first + i) for i in range(count)]
+def decide(one: Submission, offsets: Iterable[int]) -> None:
+    told = list(offsets)
+    one.decide([Admission.NEW] * len(told), told)
 
 
 async def test_empty_queue_gives_an_empty_batch() -> None:
@@ -271,14 +271,11 @@ async def test_submission_taken_in_turns_is_answered_in_order() -> None:
     assert len(batch.shares) > 4  # both of them several times
     start = 0
     for one, count in batch.shares:
-        one.decide(
-            [Outcome(Admission.NEW, int(e.message_id)) for e in batch.events[start : start + count]]
-            if one is large
-            else new_outcomes(count)
-        )
+        events = batch.events[start : start + count]
+        decide(one, [int(e.message_id) if one is large else 0 for e in events])
         start += count
 
-    assert [outcome.offset for outcome in large.answer.result()] == list(range(200))
+    assert large.answer.result().offsets == list(range(200))
     assert small.answer.done()
 
 
@@ -302,11 +299,11 @@ async def test_expired_submissions_of_every_source_leave() -> None:
 async def test_answer_is_given_with_the_last_outcome() -> None:
     one = submission([event(name) for name in "abc"])
 
-    one.decide(new_outcomes(2))
+    decide(one, [0, 1])
     assert not one.answer.done()
-    one.decide(new_outcomes(1, first=7))
+    decide(one, [7])
 
-    assert await one.answer == [*new_outcomes(2), *new_outcomes(1, first=7)]
+    assert await one.answer == ([Admission.NEW] * 3, [0, 1, 7])
 
 
 async def test_failed_answer_stays_failed() -> None:
@@ -314,7 +311,7 @@ async def test_failed_answer_stays_failed() -> None:
 
     one.fail(OutcomeUnknownError("first"))
     one.fail(OutcomeUnknownError("second"))
-    one.decide(new_outcomes(1))
+    decide(one, [0])
 
     with pytest.raises(OutcomeUnknownError, match="first"):
         await one.answer
@@ -325,7 +322,7 @@ async def test_cancelled_answer_is_left_alone() -> None:
     one.answer.cancel()
     other.answer.cancel()
 
-    one.decide(new_outcomes(1))
+    decide(one, [0])
     other.fail(OutcomeUnknownError("late"))
 
     assert one.answer.cancelled()
@@ -362,14 +359,14 @@ def test_every_event_is_taken_once_in_its_sources_order_within_the_limits(
             assert sum(count for _, count in batch.shares) == len(batch.events)
             start = 0
             for one, count in batch.shares:
-                one.decide(new_outcomes(count, first=len(taken) + start))
+                decide(one, range(len(taken) + start, len(taken) + start + count))
                 start += count
             taken += batch.events
         for source in "abc":
             sent = [one for each in submissions for one in each.events if one.source == source]
             assert [one for one in taken if one.source == source] == sent
         for one in submissions:
-            assert [taken[outcome.offset] for outcome in one.answer.result()] == one.events
+            assert [taken[offset] for offset in one.answer.result().offsets] == one.events
         assert queue.events == 0
 
     asyncio.run(check())
