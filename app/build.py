@@ -25,9 +25,10 @@ from dedupe.identity import Identity
 from dedupe.index import IndexStore
 from dedupe.lane import IdentityGate, Lane, LaneContext, LaneTimes, QueueLimits
 from dedupe.log import Crashpoint, LogStore
-from dedupe.pinning import load_skips, pin
+from dedupe.pinning import SessionNotes, load_skips, pin
 from dedupe.quarantine import Quarantine
 from dedupe.router import Router
+from dedupe.sessions import SessionPolicy
 from dedupe.types import Stream
 from dedupe.window import WindowPolicy
 
@@ -58,6 +59,11 @@ def build_router(
         window_ms=round(settings.window * 1000), keys_max=settings.index_keys_max // settings.partitions
     )
 
+    sessions = SessionPolicy(
+        lease_ms=round(settings.session_lease * 1000),
+        sessions_max=max(1, settings.sessions_max // settings.partitions),
+    )
+
     def lanes_of(stream: Stream, first_number: int) -> list[Lane]:
         context = LaneContext(
             topic=stream.topic,
@@ -67,9 +73,11 @@ def build_router(
             clock=clock,
             store=indexes,
             policy=policy,
+            sessions=sessions,
             gate=gate,
             restore_slots=restore_slots,
             open_turn=open_turn,
+            session_notes=SessionNotes(store, stream.topic),
             load_skips=partial(load_skips, store, stream.topic),
             limits=_queue_limits(settings),
             times=_lane_times(settings),

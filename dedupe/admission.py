@@ -7,11 +7,23 @@ replay of the log rebuilds the same state.
 Lane.submit -> **admit** -> PartitionLog.append -> DedupeIndex.apply
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from dedupe.types import Entry, Event, EventKey, Fingerprint, Offset
+from dedupe.sessions import (
+    SEQUENCES_AHEAD_MAX,
+    SessionKey,
+    SessionPolicy,
+    SessionRecord,
+    SessionState,
+    client_key,
+    session_key,
+    with_acknowledgement,
+    with_epoch,
+    with_record,
+)
+from dedupe.types import Entry, Event, EventKey, Fingerprint, Offset, Order, Session
 
 
 class Admission(Enum):
@@ -21,6 +33,25 @@ class Admission(Enum):
     REPEAT = "repeat"  # an earlier event of this batch is the original
     DUPLICATE = "duplicate"  # the index knows the original
     CONFLICT = "conflict"  # known id, other content: keep the original, quarantine this one
+    # Of events with a client session alone:
+    STALE = "stale"  # stored or acknowledged, nobody knows where any more: a success without a place
+    GAP = "gap"  # not the next one, and the client wants no other: not taken, retriable
+    TOO_FAR = "too far"  # too far above what is stored: not taken, retriable
+    FENCED = "fenced"  # the client uses a newer epoch: quarantine
+    EXPIRED = "expired"  # nobody can tell any more whether it is stored: quarantine
+
+
+NOT_TAKEN = (Admission.GAP, Admission.TOO_FAR)
+"""Nothing was decided for good: the client comes again."""
+
+REJECTED = (Admission.FENCED, Admission.EXPIRED)
+"""Whoever asked keeps the event apart, and counts it then."""
+
+
+NOWHERE = 0
+
+Decision: TypeAlias = tuple[Admission, int]
+"""On one event, as in Verdicts."""
 
 
 class Verdicts(NamedTuple):
@@ -28,14 +59,103 @@ class Verdicts(NamedTuple):
 
     admissions: list[Admission]
     originals: list[int]
-    """Where the original is: its offset, or ~n if it is new in this batch and follows n other new events."""
+    """Where the original is: its offset, or ~n if it is new in this batch and follows n other new events.
+    NOWHERE for what has none that is known."""
 
     def offsets(self, base: Offset) -> list[Offset]:
         """Return each original's offset, once the first new event of the batch is at `base`."""
         return [base + ~original if original < 0 else original for original in self.originals]
 
 
-def admit(events: Sequence[Event], known: Sequence[Entry | None], *, window_start: Offset) -> Verdicts:
+class SessionAdmission:
+    """What is known of the sessions of one batch, and of what the batch has added to them so far."""
+
+    def __init__(
+        self,
+        states: Mapping[SessionKey, SessionState | None],
+        guards: Mapping[EventKey, Entry | None],
+        policy: SessionPolicy,
+        *,
+        now_ms: int,
+    ) -> None:
+        """
+        Take what the index knows.
+
+        Args:
+            states: of every key that dedupe.sessions.keys_of gives.
+            guards: the entry of every event's guard.
+            policy: how long and how many sessions are known.
+            now_ms: the timestamp that the batch's records will have.
+        """
+        self._states = {key: policy.remembered(state, now_ms) for key, state in states.items()}
+        self._guards = guards
+        self._new_guards: dict[EventKey, tuple[int, Fingerprint]] = {}
+        self._policy = policy
+        self._now_ms = now_ms
+
+    def judge(self, event: Event, session: Session, place: int, window_start: Offset) -> Decision:
+        """
+        Decide on an event that neither the index nor this batch knows by its sequence.
+
+        Args:
+            event: with this session.
+            session: of the event.
+            place: ~n, where n new events of the batch precede it.
+            window_start: see admit.
+        """
+        state = self._states[session_key(session)]
+        if state is not None and state.has(session.sequence):
+            return Admission.STALE, NOWHERE
+        guard = event.guard
+        if guard is not None:
+            entry = self._guards[guard]
+            if entry is not None and entry.offset >= window_start:
+                return _of_copy(event, entry.fingerprint, Admission.DUPLICATE), entry.offset
+            if (first := self._new_guards.get(guard)) is not None:
+                original, fingerprint = first
+                return _of_copy(event, fingerprint, Admission.REPEAT), original
+        refusal = self._refusal(session, state, event.order)
+        if refusal is not None:
+            return refusal, NOWHERE
+        record = SessionRecord(-1, self._now_ms, session)
+        self._states[session_key(session)] = with_record(state, record)
+        if session.epoch:
+            self._states[client_key(session)] = with_epoch(self._states[client_key(session)], record)
+        if guard is not None:
+            self._new_guards[guard] = (place, event.fingerprint)
+        return Admission.NEW, place
+
+    def is_acknowledged(self, session: Session) -> bool:
+        """Whether the client has said, with this event or before, that it has the answer."""
+        state = self._states[session_key(session)]
+        return session.sequence <= max(
+            session.acknowledged_through, 0 if state is None else state.acknowledged_through
+        )
+
+    def _refusal(self, session: Session, state: SessionState | None, order: Order) -> Admission | None:
+        """Return why a new sequence is not taken, or None."""
+        if order is Order.REPLAYED:
+            return None
+        client = self._states[client_key(session)] if session.epoch else None
+        if client is not None and client.epoch > session.epoch:
+            return Admission.FENCED
+        if state is not None and self._policy.is_expired(state, self._now_ms):
+            return Admission.EXPIRED
+        ahead = session.sequence - with_acknowledgement(state, session).watermark
+        if ahead > SEQUENCES_AHEAD_MAX:
+            return Admission.TOO_FAR
+        if order is Order.STRICT and ahead > 1:
+            return Admission.GAP
+        return None
+
+
+def admit(
+    events: Sequence[Event],
+    known: Sequence[Entry | None],
+    *,
+    window_start: Offset,
+    sessions: SessionAdmission | None = None,
+) -> Verdicts:
     """
     Classify one batch in arrival order.
 
@@ -43,6 +163,7 @@ def admit(events: Sequence[Event], known: Sequence[Entry | None], *, window_star
         events: n >= 0, copies allowed.
         known: the index's entry for each event, or None; same order and length.
         window_start: entries at offsets below it are forgotten, even if still on disk.
+        sessions: if any event has one.
 
     Returns:
         n verdicts, same order. Among equal keys only the first can be NEW.
@@ -52,17 +173,26 @@ def admit(events: Sequence[Event], known: Sequence[Entry | None], *, window_star
     admissions: list[Admission] = []
     originals: list[int] = []
     for event, entry in zip(events, known, strict=True):
-        if entry is not None and entry.offset >= window_start:
-            is_copy = (
-                entry.fingerprint == event.fingerprint or entry.fingerprint in event.earlier_fingerprints
-            )
-            admission, original = Admission.DUPLICATE if is_copy else Admission.CONFLICT, entry.offset
+        session = event.session
+        if session is not None and sessions is not None and sessions.is_acknowledged(session):
+            admission, original = Admission.STALE, NOWHERE
+        elif entry is not None and entry.offset >= window_start:
+            admission, original = _of_copy(event, entry.fingerprint, Admission.DUPLICATE), entry.offset
         elif (first := new.get(event.key)) is not None:
             original, fingerprint = first
-            admission = Admission.REPEAT if fingerprint == event.fingerprint else Admission.CONFLICT
+            admission = _of_copy(event, fingerprint, Admission.REPEAT)
         else:
             admission, original = Admission.NEW, ~len(new)
-            new[event.key] = (original, event.fingerprint)
+            if session is not None and sessions is not None:
+                admission, original = sessions.judge(event, session, original, window_start)
+            if admission is Admission.NEW:
+                new[event.key] = (original, event.fingerprint)
         admissions.append(admission)
         originals.append(original)
     return Verdicts(admissions, originals)
+
+
+def _of_copy(event: Event, fingerprint: Fingerprint, copy: Admission) -> Admission:
+    """Return `copy` if the original, of this fingerprint, says the same as the event."""
+    is_copy = fingerprint == event.fingerprint or fingerprint in event.earlier_fingerprints
+    return copy if is_copy else Admission.CONFLICT

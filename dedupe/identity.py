@@ -21,6 +21,7 @@ MESSAGE_ID_BYTES_MAX = 255
 
 _KIND_MESSAGE = b"m"
 _KIND_SEQUENCE = b"s"
+_KIND_GUARD = b"g"
 _KIND_QUARANTINE = b"q"
 _KIND_CLIENT = b"C"
 _KIND_SESSION = b"S"
@@ -78,6 +79,14 @@ class Identity:
     def sequence_key(self, client_hash: bytes, session_hash: bytes, sequence: int) -> EventKey:
         """Return the key of an event known by its place in a client session (sequence: u64)."""
         return self._digest(_KIND_SEQUENCE, "", client_hash + session_hash + sequence.to_bytes(8, "big"))
+
+    def guard_key(self, source: str, client_hash: bytes, message_id: str) -> EventKey:
+        """
+        Return the key under which a session's event is known by its own message id, too.
+
+        It holds for one client, whose events are all in one lane: the lane of an id alone is another.
+        """
+        return self._digest(_KIND_GUARD, source, client_hash + message_id.encode())
 
     def _digest(self, kind: bytes, source: str, rest: bytes) -> bytes:
         state = self._base(kind, source).copy()

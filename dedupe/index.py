@@ -10,6 +10,7 @@ Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from dedupe.sessions import SessionRows, SessionUpdate
 from dedupe.types import Entry, EventKey, Offset
 from dedupe.window import Step
 
@@ -22,7 +23,7 @@ class IndexIdentity(NamedTuple):
     partition: int
     partitions: int
     key_check: bytes  # dedupe.identity.Identity.check_value
-    format_version: int = 2
+    format_version: int = 3
 
 
 class IndexState(NamedTuple):
@@ -45,9 +46,12 @@ class IndexUpdate(NamedTuple):
     state: IndexState
     new_steps: Sequence[Step] = ()
     dropped_steps: Sequence[Step] = ()
+    guards: Sequence[tuple[EventKey, Entry]] = ()
+    """Further keys under which some of the same records are known: message ids of session events."""
+    sessions: SessionUpdate | None = None
 
 
-class DedupeIndex(Protocol):
+class DedupeIndex(SessionRows, Protocol):
     """
     The index of one lane, used by that lane alone.
 

@@ -4,6 +4,7 @@ What is noted with the log itself, so that every process that opens it knows. Pu
 The *pin* says under which rules a stream was begun; they cannot change any more. The *skips* are the
 places where an operator lets recovery pass over records that no gateway wrote. The *fingerprint
 rules* say how contents were compared, and until when, so that a retry is compared as its original was.
+*Sessions* says whether any record may be of a client session.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,13 @@ SKIPS = "skips"
 
 FINGERPRINTS = "fingerprints"
 """Name of the note, kept for partition 0 of the clean stream."""
+
+
+SESSIONS = "sessions"
+"""Name of the note, kept for each partition of the clean stream; without it, there may be some."""
+
+NO_SESSION_YET = "none"
+"""Text of the note until the first event of a client session."""
 
 
 class Pin(NamedTuple):

@@ -9,7 +9,18 @@ from collections.abc import Iterable, Sequence
 
 from dedupe.identity import Identity
 from dedupe.log import LogStore
-from dedupe.notes import FINGERPRINTS, PIN, SKIPS, FingerprintRule, Pin, Skips, adopt_rule, encode_rules
+from dedupe.notes import (
+    FINGERPRINTS,
+    NO_SESSION_YET,
+    PIN,
+    SESSIONS,
+    SKIPS,
+    FingerprintRule,
+    Pin,
+    Skips,
+    adopt_rule,
+    encode_rules,
+)
 from dedupe.types import Stream
 
 
@@ -59,6 +70,31 @@ async def load_skips(store: LogStore, topic: str, partition: int) -> Skips:
     return Skips() if text is None else Skips.decode(text)
 
 
+class SessionNotes:
+    """
+    Whether the records of a partition may be of client sessions. Methods raise as LogStore.note does.
+
+    Sessions are remembered longer than ids may be: where there are none, a rebuild need not look for them.
+    """
+
+    def __init__(self, store: LogStore, topic: str) -> None:
+        self._store = store
+        self._topic = topic
+
+    async def may_have(self, partition: int) -> bool:
+        """Whether there may be any: what is not noted is not known."""
+        return (await self._store.notes(SESSIONS, self._topic)).get(partition) != NO_SESSION_YET
+
+    async def begin_log(self, partition: int) -> None:
+        """Note of an empty log that there is none."""
+        await self._store.note(SESSIONS, self._topic, partition, NO_SESSION_YET)
+
+    async def begin_sessions(self, partition: int) -> None:
+        """Note that there may be some, before the first is appended."""
+        if not await self.may_have(partition):
+            await self._store.note(SESSIONS, self._topic, partition, "some")
+
+
 async def adopt_fingerprint_rule(
     store: LogStore, topic: str, ignored: Iterable[str], *, now_ms: int, remembered_ms: int
 ) -> list[frozenset[str]]:
@@ -82,6 +118,6 @@ async def adopt_fingerprint_rule(
 async def renew_notes(store: LogStore, streams: Sequence[Stream]) -> None:
     """Write every note once more, before the log forgets it. Raises as LogStore.notes and note do."""
     for stream in streams:
-        for name in (PIN, SKIPS, FINGERPRINTS):
+        for name in (PIN, SKIPS, FINGERPRINTS, SESSIONS):
             for partition, text in (await store.notes(name, stream.topic)).items():
                 await store.note(name, stream.topic, partition, text)

@@ -38,7 +38,8 @@ HEADER_GATEWAY = "gw"
 HEADER_REASON = "reason"
 
 _BASE = struct.Struct(">BB16s8sQ")
-_SESSION = struct.Struct(">16s16sQQQ")
+SESSION = struct.Struct(">16s16sQQQ")
+"""Bytes 34-89: dedupe.types.Session."""
 
 
 class RecordIdentity(NamedTuple):
@@ -59,7 +60,7 @@ def build_record(event: Event, *, lane_seq: int, timestamp_ms: int) -> NewRecord
     flags = event.flags if session is None else event.flags | FLAG_SESSION
     gateway = _BASE.pack(VERSION, flags, event.key, event.fingerprint, lane_seq)
     if session is not None:
-        gateway += _SESSION.pack(*session)
+        gateway += SESSION.pack(*session)
     headers = [(HEADER_SOURCE, event.source.encode()), (HEADER_GATEWAY, gateway)]
     if event.reason is not None:
         headers.append((HEADER_REASON, event.reason.encode()))
@@ -85,7 +86,7 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
             raise LogCorruptError(
                 f"record at offset {record.offset} has version {version}, this gateway reads {VERSION}"
             )
-        session = Session(*_SESSION.unpack_from(gateway, _BASE.size)) if flags & FLAG_SESSION else None
+        session = Session(*SESSION.unpack_from(gateway, _BASE.size)) if flags & FLAG_SESSION else None
         source = headers[HEADER_SOURCE].decode()
         message_id = record.key.decode()
     except (KeyError, struct.error, UnicodeDecodeError, TypeError, AttributeError) as err:

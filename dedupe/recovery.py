@@ -14,7 +14,8 @@ from typing import NamedTuple
 from dedupe.errors import IdentityMismatchError
 from dedupe.identity import Identity
 from dedupe.index import DedupeIndex, IndexState, IndexUpdate
-from dedupe.record import RecordIdentity, is_identified_by, parse_identity
+from dedupe.record import FLAG_ID_ASSIGNED, RecordIdentity, is_identified_by, parse_identity
+from dedupe.sessions import SessionPolicy, SessionRecord, SessionUpdate, session_update
 from dedupe.types import Entry, EventKey, LogRecord, Offset
 from dedupe.window import Step, Window, WindowPolicy
 
@@ -25,6 +26,7 @@ class CheckedRecord(NamedTuple):
     offset: Offset
     timestamp_ms: int
     identity: RecordIdentity
+    guard: EventKey | None = None  # see Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,15 @@ class RecordCheck:
                 f"partition {self.partition}, offset {record.offset}: this record was written with another "
                 "GATEWAY_IDENTITY_SECRET or another number of partitions; serving now would let duplicates in"
             )
-        return CheckedRecord(record.offset, record.timestamp_ms, found)
+        if found.session is None:
+            return CheckedRecord(record.offset, record.timestamp_ms, found)
+        return CheckedRecord(record.offset, record.timestamp_ms, found, self._guard_of(found))
+
+    def _guard_of(self, found: RecordIdentity) -> EventKey | None:
+        """Return the second key of a session's event; one that had no id of its own has none."""
+        if found.session is None or found.flags & FLAG_ID_ASSIGNED:
+            return None
+        return self.identity.guard_key(found.source, found.session.client_hash, found.message_id)
 
 
 def reason_to_rebuild(
@@ -87,9 +97,10 @@ def window_of(policy: WindowPolicy, index: DedupeIndex) -> Window:
 class Replay:
     """Applies committed records to an index, in order, and watches their sequence."""
 
-    def __init__(self, index: DedupeIndex, window: Window) -> None:
+    def __init__(self, index: DedupeIndex, window: Window, sessions: SessionPolicy) -> None:
         self._index = index
         self._window = window
+        self._sessions = sessions
         self.records = 0
         self.sequence_gaps = 0
 
@@ -100,10 +111,10 @@ class Replay:
         Raises:
             IndexCorruptError, IndexUnavailableError: the index could not be written.
         """
-        entries = [(found.key, Entry(offset, found.fingerprint)) for offset, _, found in records]
-        self._count_gaps([found.lane_seq for _, _, found in records])
+        entries = [(found.key, Entry(offset, found.fingerprint)) for offset, _, found, _ in records]
+        self._count_gaps([found.lane_seq for _, _, found, _ in records])
         before_ms = self._index.state.newest_timestamp_ms
-        newest_ms = max(before_ms, *(timestamp_ms for _, timestamp_ms, _ in records))
+        newest_ms = max(before_ms, *(timestamp_ms for _, timestamp_ms, _, _ in records))
         last = records[-1]
         newest = Step(newest_ms, last.offset, last.identity.lane_seq)
         self._index.apply(
@@ -113,10 +124,24 @@ class Replay:
                 newest,
                 lambda: _steps(records, before_ms),
                 applied_offset=last.offset + 1,
+                guards=[
+                    (guard, Entry(offset, found.fingerprint))
+                    for offset, _, found, guard in records
+                    if guard is not None
+                ],
+                sessions=self._session_update(records),
             )
         )
         self.records += len(records)
         return entries
+
+    def _session_update(self, records: Sequence[CheckedRecord]) -> SessionUpdate | None:
+        found = [
+            SessionRecord(offset, timestamp_ms, identity.session)
+            for offset, timestamp_ms, identity, _ in records
+            if identity.session is not None
+        ]
+        return session_update(self._index, found, self._sessions)
 
     def _count_gaps(self, sequence: list[int]) -> None:
         """Count the places where the lane's sequence does not go on by one."""
@@ -143,7 +168,7 @@ class Replay:
 
 def _steps(records: Sequence[CheckedRecord], newest_ms: int) -> Iterator[Step]:
     """Yield the place of every record; no timestamp is before `newest_ms` or an earlier record's."""
-    for offset, timestamp_ms, found in records:
+    for offset, timestamp_ms, found, _ in records:
         newest_ms = max(newest_ms, timestamp_ms)
         yield Step(newest_ms, offset, found.lane_seq)
 
@@ -155,6 +180,8 @@ def index_update(
     steps: Callable[[], Iterable[Step]],
     *,
     applied_offset: Offset,
+    guards: Sequence[tuple[EventKey, Entry]] = (),
+    sessions: SessionUpdate | None = None,
 ) -> IndexUpdate:
     """
     Move the window past the newest committed records and return what the index has to store.
@@ -165,8 +192,10 @@ def index_update(
         newest: place of the last record.
         steps: place of every record, asked for only when a window step begins among them.
         applied_offset: the log is applied up to here, exclusive.
+        guards: of the same records.
+        sessions: what the records do to them.
     """
     added, dropped = window.advance(newest, steps)
     last_key, last_entry = entries[-1]
     state = IndexState(applied_offset, newest.lane_seq + 1, newest.timestamp_ms, last_entry.offset, last_key)
-    return IndexUpdate(entries, state, added, dropped)
+    return IndexUpdate(entries, state, added, dropped, guards, sessions)

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dedupe.admission import Admission
+from dedupe.admission import REJECTED, Admission
 from dedupe.clock import Deadline
 from dedupe.errors import (
     DeadlineExceededError,
@@ -25,10 +25,22 @@ from dedupe.errors import (
 from dedupe.lane import Lane, LaneState, Outcomes
 from dedupe.metrics import Tally
 from dedupe.quarantine import Quarantine
+from dedupe.routing import partition_of
+from dedupe.sessions import SessionState
 from dedupe.types import Event
 
 CONFLICT = "conflict"
 """Reason of a quarantined event whose id is known with other content."""
+
+SESSION_FENCED = "session_fenced"
+SESSION_EXPIRED = "session_expired"
+
+APART = {
+    Admission.CONFLICT: CONFLICT,
+    Admission.FENCED: SESSION_FENCED,
+    Admission.EXPIRED: SESSION_EXPIRED,
+}
+"""Why an event is kept apart although it has an identity."""
 
 
 @dataclass(slots=True)
@@ -119,6 +131,7 @@ class Router:
         undecided = len(rejected)
         try:
             outcomes = await _decide(shares, len(events), received_ms, deadline)
+            undecided += sum([outcomes.admissions.count(kind) for kind in REJECTED])
             await self._put_in_quarantine(quarantine_shares, events, outcomes, received_ms, deadline)
             self.tally.rejected += undecided
             undecided = 0
@@ -126,6 +139,15 @@ class Router:
         finally:
             self.tally.unknown += undecided
             self.in_flight -= total
+
+    async def session(self, client_hash: bytes, session_hash: bytes) -> SessionState | None:
+        """
+        Return what is known of a client session now, or None.
+
+        Raises LaneNotActiveError (retriable), and what DedupeIndex.sessions raises.
+        """
+        lane = self.lanes[partition_of(client_hash, len(self.lanes))]
+        return lane.session(client_hash + session_hash)
 
     def drain(self) -> None:
         """Take no more requests and let every lane finish what it has."""
@@ -150,20 +172,20 @@ class Router:
         deadline: Deadline,
     ) -> None:
         """Commit everything that must not enter the clean stream, once each."""
-        if not rejected and Admission.CONFLICT not in outcomes.admissions:
+        if not rejected and not any(kind in outcomes.admissions for kind in APART):
             return
-        conflicts = [
+        apart = [
             self.quarantine.event(
                 source=event.source,
                 message_id=event.message_id,
                 fingerprint=event.fingerprint,
                 content=event.value,
-                reason=CONFLICT,
+                reason=APART[admission],
             )
             for event, admission in zip(events, outcomes.admissions, strict=True)
-            if admission is Admission.CONFLICT
+            if admission in APART
         ]
-        shares = [*rejected, *_shares_of(self.quarantine_lanes, conflicts)]
+        shares = [*rejected, *_shares_of(self.quarantine_lanes, apart)]
         try:
             self._check_room(shares)
             await _decide(shares, sum(len(share.events) for share in shares), received_ms, deadline)

@@ -5,6 +5,7 @@ An offset is always the *next* one to read or to assign; a timestamp is log time
 milliseconds since the epoch.
 """
 
+from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 Offset: TypeAlias = int
@@ -30,6 +31,14 @@ class Session(NamedTuple):
     acknowledged_through: int = 0  # u64
 
 
+class Order(Enum):
+    """Which new sequences of a client session are taken."""
+
+    ANY = "any"
+    STRICT = "strict"  # the next one alone
+    REPLAYED = "replayed"  # all: the event was stored before, by a gateway that knew the whole session
+
+
 class Event(NamedTuple):
     """One identified event on its way to the lane of its partition."""
 
@@ -43,6 +52,8 @@ class Event(NamedTuple):
     session: Session | None = None
     reason: str | None = None  # quarantine records only
     earlier_fingerprints: tuple[Fingerprint, ...] = ()  # under the rules that originals may be stored under
+    guard: EventKey | None = None  # of an event with a session and a message id of its own: dedupe.identity
+    order: Order = Order.ANY  # of an event with a session
 
     @property
     def size_bytes(self) -> int:

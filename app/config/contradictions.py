@@ -57,6 +57,12 @@ def _time_rules(settings: "Settings") -> Iterator[str]:
             f"GATEWAY_RETENTION ({format_duration(settings.retention)}) must be at least GATEWAY_WINDOW "
             f"({format_duration(settings.window)}) and one day: the index is rebuilt from the log"
         )
+    if settings.retention < settings.session_lease + DAY:
+        yield (
+            f"GATEWAY_RETENTION ({format_duration(settings.retention)}) must be at least "
+            f"GATEWAY_SESSION_LEASE ({format_duration(settings.session_lease)}) and one day: "
+            "what is known of a session is rebuilt from the log"
+        )
     if settings.lane_backoff_max < settings.lane_backoff:
         yield "GATEWAY_LANE_BACKOFF_MAX must not be less than GATEWAY_LANE_BACKOFF"
     if settings.refence_max < settings.refence_min:

@@ -154,6 +154,19 @@ class Settings(LogSettings):
         "topic must keep at least these; at least the window and one day",
         json_schema_extra={"default_text": "window + 1d"},
     )
+    session_lease: Seconds = Field(
+        default_factory=lambda fields: min(30 * DAY, fields.get("retention", 0) - DAY),
+        gt=0,
+        description="how long after its last event a client session takes new ones; at least a day shorter "
+        "than the retention. Rebuilding an index reads the log back to a day before that",
+        json_schema_extra={"default_text": "retention - 1d, at most 30d"},
+    )
+    sessions_max: int = Field(
+        1_000_000,
+        ge=1,
+        description="how many client sessions are remembered in all; of more, those used longest ago expire. "
+        "Each takes about 0.2 KB of disk, twice as many rows at most",
+    )
     clock_jump_max: Seconds = Field(
         default_factory=lambda fields: fields.get("window", 0) / 2,
         gt=0,

@@ -13,9 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 METHODS = b"GET, HEAD, POST, OPTIONS"
 EXPOSED_HEADERS = (
     b"Retry-After, Gateway-Accepted, Gateway-Duplicates, Gateway-Request-Id, Idempotent-Replayed, "
-    b"Preference-Applied"
+    b"Preference-Applied, Gateway-Session-Watermark, Gateway-Session-Missing"
 )
-DEFAULT_HEADERS = b"Authorization, Content-Type, Content-Encoding, Idempotency-Key, Prefer, X-Write-Key"
+DEFAULT_HEADERS = (
+    b"Authorization, Content-Type, Content-Encoding, Idempotency-Key, Prefer, X-Write-Key, Gateway-Client, "
+    b"Gateway-Session, Gateway-Session-Epoch, Gateway-Acknowledged-Through"
+)
 MAX_AGE_S = b"86400"  # browsers cap it, Chromium at 2 h
 
 _HARMLESS = re.compile(rb"[\x21-\x7e ]{1,2000}")

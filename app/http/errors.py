@@ -13,6 +13,9 @@ What the edge refuses by itself, under the core's GatewayError.
       RequestTooLargeError             its events with batch-level fields merged in exceed the limit
       IdempotencyKeyInvalidError       Idempotency-Key is empty or too long
       FingerprintsInvalidError         Gateway-Fingerprints does not hold one for each event
+      SessionFieldsInvalidError        what it says of its client session is malformed, or not all of it
+      SessionFieldsConflictError       its headers and its body say different things of it
+      SessionUnknownError              nothing is known of the client session that is asked for
       WriteKeyMissingError             no write key anywhere
       InvalidWriteKeyError             a write key that is unknown
         DisabledWriteKeyError          a write key whose source is switched off; same code
@@ -100,6 +103,24 @@ class FingerprintsInvalidError(RequestError):
     """The Gateway-Fingerprints header does not hold one fingerprint for each event."""
 
     code = "fingerprints_invalid"
+
+
+class SessionFieldsInvalidError(RequestError):
+    """What the request says of its client session is malformed, or not all of it."""
+
+    code = "session_fields_invalid"
+
+
+class SessionFieldsConflictError(RequestError):
+    """Headers and body say different things of the client session."""
+
+    code = "session_fields_conflict"
+
+
+class SessionUnknownError(RequestError):
+    """Nothing is known of the client session that is asked for."""
+
+    code = "session_unknown"
 
 
 class WriteKeyMissingError(RequestError):

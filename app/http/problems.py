@@ -57,6 +57,13 @@ PROBLEMS: dict[str, Problem] = {
     "fingerprints_invalid": Problem(
         BAD_REQUEST, "Gateway-Fingerprints must have 16 hex digits for each event, separated by commas"
     ),
+    "session_fields_invalid": Problem(
+        BAD_REQUEST, "the fields of the client session are not as they must be"
+    ),
+    "session_fields_conflict": Problem(
+        BAD_REQUEST, "headers and body say different things of the client session"
+    ),
+    "session_unknown": Problem(HTTPStatus.NOT_FOUND, "nothing is known of this client session"),
     "write_key_missing": Problem(
         BAD_REQUEST,
         "the request has no write key: it may be the user name of Basic authorization, X-Write-Key, or "
@@ -65,8 +72,8 @@ PROBLEMS: dict[str, Problem] = {
     "invalid_write_key": Problem(HTTPStatus.UNAUTHORIZED, "the write key is unknown or disabled"),
     "scope_missing": Problem(
         HTTPStatus.FORBIDDEN,
-        "the write key may not do this: Gateway-Fingerprints needs a key whose scopes include replay, "
-        "all else one whose scopes include ingest",
+        "the write key may not do this: Gateway-Fingerprints and Gateway-Sessions need a key whose scopes "
+        "include replay, all else one whose scopes include ingest",
     ),
     "not_found": Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path"),
     "method_not_allowed": Problem(HTTPStatus.METHOD_NOT_ALLOWED, "this path does not know this method"),

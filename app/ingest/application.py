@@ -26,6 +26,7 @@ from app.ingest.routes.path_table import Handler, PathTable
 from app.ingest.routes.paths import PATHS, Kind, Path
 from app.ingest.routes.pixel import get_pixel
 from app.ingest.routes.sdk_settings import settings_handlers
+from app.ingest.routes.sessions import session_handlers
 from app.process import Health
 from dedupe.errors import GatewayError
 
@@ -85,6 +86,7 @@ def _handlers(
 
     return {
         **ingest_handlers(ingest),
+        **session_handlers(ingest),
         **settings_handlers(ingest.write_keys, public_host),
         Kind.PIXEL: pixel,
         Kind.TELEMETRY: post_telemetry,

@@ -22,8 +22,9 @@ import orjson
 from app.http import RequestTooLargeError
 from app.ingest.deep_json import dumps_any, is_deeper, may_be_deeper
 from app.ingest.large_json import Oversize
-from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
+from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id, session_event_id
 from app.ingest.payload import Payload
+from app.ingest.session_fields import ClientSession
 from dedupe.document import is_event_type
 from dedupe.identity import (
     MESSAGE_ID_BYTES_MAX,
@@ -36,13 +37,14 @@ from dedupe.identity import (
 from dedupe.quarantine import KEPT_BYTES_MAX, Quarantine
 from dedupe.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.routing import partition_of
-from dedupe.types import Event, Fingerprint
+from dedupe.types import Event, Fingerprint, Order, Session
 
 NOT_AN_OBJECT = "not_an_object"
 EVENT_TOO_LARGE = "event_too_large"
 EVENT_TOO_DEEP = "event_too_deep"
 MESSAGE_ID_INVALID = "message_id_invalid"
 TYPE_INVALID = "type_invalid"
+SEQUENCE_INVALID = "sequence_invalid"
 
 SHARED_FIELDS = ("context", "integrations")
 """Batch-level objects that belong to every event; the event's own fields win."""
@@ -106,6 +108,11 @@ class Arrival(NamedTuple):
     """Of the items as their clients sent them, where stored records are sent again; else empty."""
     client_ip: str | None = None
     """Becomes `context.ip` of events without; no part of what they say, since retries come from elsewhere."""
+    session: ClientSession | None = None
+    is_strict: bool = False
+    """Whether an event of the session that is not the next one is refused."""
+    stored_sessions: Sequence[Session | None] = ()
+    """Of the items, where stored records are sent again and any of them has one; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +199,24 @@ class _RefusedError(Exception):
         self.said = said
 
 
+def _no_event(item: object) -> _RefusedError:
+    """Return why an item that is no JSON object is refused."""
+    if isinstance(item, Oversize):
+        return _RefusedError(EVENT_TOO_LARGE, item.content)
+    return _RefusedError(NOT_AN_OBJECT)
+
+
 class _Request:
     """The items' surroundings, prepared once."""
 
     def __init__(self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival) -> None:
         self._identifier = identifier
         self._ignore = identifier.ignore
-        self._ignore_unnamed = identifier.ignore
+        if arrival.session is not None:
+            self._ignore |= arrival.session.own_fields
+        self._ignore_unnamed = self._ignore
         if arrival.idempotency_key is not None:
-            self._ignore_unnamed = identifier.ignore | {TIMESTAMP}
+            self._ignore_unnamed = self._ignore | {TIMESTAMP}
         self._limits = identifier.limits
         self._arrival = arrival
         self._key_of = identifier.identity.message_keys(arrival.source)
@@ -219,8 +235,8 @@ class _Request:
         shared_context = self._merged.get("context")
         if arrival.client_ip and shared_context and shared_context.get("ip") is None:
             self._merged["context"] = {**shared_context, "ip": arrival.client_ip}
-        self._special = identifier.ignore | identifier.changed_fields | self._merged.keys()
-        """One without these, with id and type, is plain: its value begins with its content."""
+        self._special = self._ignore | identifier.changed_fields | self._merged.keys()
+        """An event without these, with an id and a type, is plain: its value begins with its content."""
         self._added: dict[str, object] = {RECEIVED_AT: _iso(arrival.received_ms)}
         sent_at = shared.get("sentAt")
         if isinstance(sent_at, str) and len(sent_at) <= SENT_AT_CHARS_MAX:
@@ -236,9 +252,7 @@ class _Request:
     def event_of(self, index: int, item: object) -> Event:
         """Return one item as an event of the clean stream. Raises _RefusedError."""
         if type(item) is not dict:
-            if isinstance(item, Oversize):
-                raise _RefusedError(EVENT_TOO_LARGE, item.content)
-            raise _RefusedError(NOT_AN_OBJECT)
+            raise _no_event(item)
         message_id, event_type = item.get("messageId"), item.get("type")
         is_plain = message_id is not None and event_type is not None and self._special.isdisjoint(item)
         ignored = self._ignored_of(message_id)
@@ -247,7 +261,7 @@ class _Request:
             content = canonical_json(item) if is_plain else canonical_content(item, ignored)
             self._count(content, 0 if is_plain else _retry_bytes(item, ignored))
             if message_id is None:
-                message_id, flags = self._assigned_id(index)
+                message_id, flags = self._assigned_id(index, item)
                 value = self._joined_value(item, {"messageId": message_id})
             else:
                 value = (is_plain and self._plain_value(item, content)) or self._joined_value(item, {})
@@ -261,6 +275,10 @@ class _Request:
             raise _RefusedError(MESSAGE_ID_INVALID, value)
         if not (self._has_valid_type if event_type is None else is_event_type(event_type)):
             raise _RefusedError(TYPE_INVALID, value)
+        if self._arrival.session is not None or self._arrival.stored_sessions:
+            session = self._session_of(index, item, value)
+            if session is not None:
+                return self._session_event(session, index, item, message_id, value, flags, content)
         identifier, known = self._identifier, self._arrival.fingerprints
         key = self._key_of(id_bytes)
         partition = partition_of(key, identifier.partitions)
@@ -269,6 +287,52 @@ class _Request:
         if is_plain or known or identifier.changed_fields.isdisjoint(item):
             return event
         return event._replace(earlier_fingerprints=self._earlier_fingerprints(item, ignored))
+
+    def _session_of(self, index: int, item: dict[str, Any], value: bytes) -> Session | None:
+        """Return an item's place in its client session, None if it has none. Raises _RefusedError."""
+        arrival = self._arrival
+        if arrival.stored_sessions:
+            return arrival.stored_sessions[index]
+        session = arrival.session
+        if session is None:
+            return None
+        sequence = session.sequence_of(index, item)
+        if sequence is None:
+            raise _RefusedError(SEQUENCE_INVALID, value)
+        return Session(
+            session.client_hash, session.session_hash, sequence, session.epoch, session.acknowledged_through
+        )
+
+    def _session_event(
+        self,
+        session: Session,
+        index: int,
+        item: dict[str, Any],
+        message_id: str,
+        value: bytes,
+        flags: int,
+        content: bytes,
+    ) -> Event:
+        """Return an event whose place in its client session identifies it."""
+        identifier, arrival = self._identifier, self._arrival
+        identity, source, client_hash = identifier.identity, arrival.source, session.client_hash
+        order = Order.STRICT if arrival.is_strict else Order.ANY
+        if arrival.stored_sessions:
+            order = Order.REPLAYED
+        known = self._arrival.fingerprints
+        return Event(
+            identity.sequence_key(client_hash, session.session_hash, session.sequence),
+            partition_of(client_hash, identifier.partitions),
+            known[index] if known else fingerprint_of(content),
+            source,
+            message_id,
+            value,
+            flags,
+            session,
+            earlier_fingerprints=self._earlier_fingerprints(item, self._ignored_of(item.get("messageId"))),
+            guard=None if flags else identity.guard_key(source, client_hash, message_id),
+            order=order,
+        )
 
     def refused(self, index: int, item: object, refusal: _RefusedError) -> tuple[Rejection, Event]:
         """Return what the client is told of a refused item, and the quarantine event that keeps it."""
@@ -351,14 +415,20 @@ class _Request:
     def _earlier_fingerprints(self, item: dict[str, Any], ignored: frozenset[str]) -> tuple[Fingerprint, ...]:
         """Return the fingerprints by the rules under which an original may have been stored."""
         identifier = self._identifier
+        if not identifier.earlier_ignore:
+            return ()
         always = RETRY_FIELDS | (ignored - identifier.ignore)
         return tuple(
             fingerprint_of(canonical_content(item, always | rule)) for rule in identifier.earlier_ignore
         )
 
-    def _assigned_id(self, index: int) -> tuple[str, int]:
+    def _assigned_id(self, index: int, item: dict[str, Any]) -> tuple[str, int]:
         """Return an id for an event that has none, and the flags that say so."""
         arrival = self._arrival
+        session = arrival.session
+        if session is not None and (sequence := session.sequence_of(index, item)) is not None:
+            derived = session_event_id(arrival.source, session.client, session.session, sequence)
+            return derived, FLAG_ID_ASSIGNED
         if arrival.idempotency_key is None:
             payload = self._identifier.random_bytes(PAYLOAD_BYTES)
             return fresh_id(arrival.received_ms, payload), FLAG_ID_ASSIGNED | FLAG_NOT_IDEMPOTENT

@@ -24,6 +24,26 @@ def fresh_id(received_ms: int, payload: bytes) -> str:
     return str(Ksuid.from_bytes(since_epoch.to_bytes(KSUID_BYTES - PAYLOAD_BYTES, "big") + payload))
 
 
+def given_session(source: str, client: str, idempotency_key: bytes) -> str:
+    """Return the KSUID of a session that a client asked for with this key: always the same one."""
+    return _hashed(b"session", source.encode(), client.encode(), idempotency_key)
+
+
+def session_event_id(source: str, client: str, session: str, sequence: int) -> str:
+    """
+    Return the KSUID of an event that its client session identifies.
+
+    Args:
+        source: who sends.
+        client: the installation, 1 to 100 bytes.
+        session: a KSUID.
+        sequence: u64.
+    """
+    return _hashed(
+        b"sequence", source.encode(), client.encode(), session.encode(), sequence.to_bytes(8, "big")
+    )
+
+
 def derived_id(source: str, idempotency_key: bytes, index: int) -> str:
     """
     Return the KSUID of an event that only its request identifies.
@@ -35,6 +55,10 @@ def derived_id(source: str, idempotency_key: bytes, index: int) -> str:
         idempotency_key: the header's bytes, 1 to 255.
         index: the event's place in the request, from 0.
     """
-    parts = source.encode(), idempotency_key, index.to_bytes(4, "big")
+    return _hashed(source.encode(), idempotency_key, index.to_bytes(4, "big"))
+
+
+def _hashed(*parts: bytes) -> str:
+    """Return the KSUID of these parts; what it is for tells them apart by their number."""
     content = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
     return str(Ksuid.from_bytes(hashlib.blake2b(content, digest_size=KSUID_BYTES).digest()))

@@ -23,6 +23,8 @@ _SUMMARIES = {
     Kind.EVENTS: "Send one event, an array of events or a batch, and get a receipt for each",
     Kind.BATCH: "Send a batch of events",
     Kind.SINGLE: "Send one event",
+    Kind.SESSIONS: "Get the id of a new client session",
+    Kind.SESSION: "Get what is known of a client session",
     Kind.PIXEL: "Send one event in the query and get an image",
     Kind.TELEMETRY: "Send what SDKs tell about themselves; it is discarded",
     Kind.SEGMENT_SETTINGS: "Get the settings document of Segment's SDKs",

@@ -15,6 +15,7 @@ from app.ingest.identify import (
     EVENT_TOO_LARGE,
     MESSAGE_ID_INVALID,
     NOT_AN_OBJECT,
+    SEQUENCE_INVALID,
     TYPE_INVALID,
     Identified,
     Rejection,
@@ -23,10 +24,22 @@ from app.ingest.prefer import Return
 from dedupe.admission import Admission
 from dedupe.lane import Outcomes
 from dedupe.record import FLAG_NOT_IDEMPOTENT
-from dedupe.router import CONFLICT
+from dedupe.router import APART, CONFLICT, SESSION_EXPIRED, SESSION_FENCED
+from dedupe.sessions import SessionState
 from dedupe.types import Event, Offset
 
 SUCCESS = b'{"success":true}'
+
+NOT_TAKEN = {Admission.GAP: "sequence_gap", Admission.TOO_FAR: "sequence_window_exceeded"}
+"""Codes of what is not kept anywhere, since the same event may be sent again."""
+
+CODES = {**APART, **NOT_TAKEN}
+
+KNOWN = (Admission.DUPLICATE, Admission.REPEAT, Admission.STALE)
+"""What is told as a duplicate: a success, like what is new."""
+
+MISSING_RANGES_MAX = 32
+"""In a header; the document of the session has them all."""
 
 REASONS = {
     NOT_AN_OBJECT: "an event must be a JSON object",
@@ -34,7 +47,12 @@ REASONS = {
     EVENT_TOO_DEEP: "the event is nested deeper than allowed",
     MESSAGE_ID_INVALID: "messageId must be a string of 1 to 255 bytes",
     TYPE_INVALID: "type must be a string of at most 100 characters, none of them a control character",
-    CONFLICT: "another event with this messageId was accepted before",
+    SEQUENCE_INVALID: "an event of a client session needs a sequence, a whole number of 64 bits from 1 on",
+    CONFLICT: "another event with this messageId, or this place in its session, was accepted before",
+    SESSION_FENCED: "the client has used a newer epoch",
+    SESSION_EXPIRED: "the session was not used for longer than its lease: begin a new one",
+    "sequence_gap": "an event before this one is missing, and the request asked for strict order",
+    "sequence_window_exceeded": "the sequence is more than 512 above what is stored without a gap",
 }
 """What a receipt says of an event that was kept apart. Frozen like the codes: answers repeat."""
 
@@ -60,27 +78,28 @@ def answer(
     if preference is not None:
         wants_receipts = preference == "representation"
     admissions = outcomes.admissions
-    accepted, conflicts = admissions.count(Admission.NEW), admissions.count(Admission.CONFLICT)
+    accepted = admissions.count(Admission.NEW)
     rejections = list(found.rejections)
-    if conflicts:
+    duplicates = sum([admissions.count(known) for known in KNOWN])
+    if accepted + duplicates < len(admissions):
         rejections += [
-            Rejection(place, event.message_id, CONFLICT)
+            Rejection(place, event.message_id, CODES[admission])
             for event, place, admission in zip(found.events, found.places, admissions, strict=True)
-            if admission is Admission.CONFLICT
+            if admission in CODES
         ]
     body: dict[str, object] = {"success": True}
     if wants_receipts:
         body["receipts"] = [
-            _receipt(event, offset)
+            _receipt(event, admission, offset)
             for event, admission, offset in zip(found.events, *outcomes, strict=True)
-            if admission is not Admission.CONFLICT
+            if admission is Admission.NEW or admission in KNOWN
         ]
     if rejections:
         rejections.sort(key=lambda rejection: rejection.place)
         body["rejected"] = [_rejected(rejection) for rejection in rejections]
     if advice:
         body["warnings"] = advice
-    headers = _headers(accepted, len(admissions) - accepted - conflicts, preference)
+    headers = _headers(accepted, duplicates, preference)
     return Response(orjson.dumps(body), headers=headers, media_type="application/json")
 
 
@@ -93,7 +112,22 @@ def _headers(accepted: int, duplicates: int, preference: Return | None) -> dict[
     return headers
 
 
-def _receipt(event: Event, offset: Offset) -> dict[str, object]:
+def session_headers(state: SessionState | None) -> dict[str, str]:
+    """Return what an answer says of its client session; None: nothing of it is stored."""
+    if state is None:
+        return {"Gateway-Session-Watermark": "0"}
+    headers = {"Gateway-Session-Watermark": str(state.watermark)}
+    ranges = state.missing()
+    if ranges:
+        told = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+        more = ["..."] if len(told) > MISSING_RANGES_MAX else []
+        headers["Gateway-Session-Missing"] = ",".join(told[:MISSING_RANGES_MAX] + more)
+    return headers
+
+
+def _receipt(event: Event, admission: Admission, offset: Offset) -> dict[str, object]:
+    if admission is Admission.STALE and event.session is not None:
+        return {"messageId": event.message_id, "sequence": event.session.sequence, "stale": True}
     receipt: dict[str, object] = {
         "messageId": event.message_id,
         "partition": event.partition,
@@ -101,13 +135,18 @@ def _receipt(event: Event, offset: Offset) -> dict[str, object]:
     }
     if event.flags & FLAG_NOT_IDEMPOTENT:
         receipt["idempotent"] = False
+    if event.session is not None:
+        receipt["sequence"] = event.session.sequence
     return receipt
 
 
 def _rejected(rejection: Rejection) -> dict[str, object]:
-    return {
+    told: dict[str, object] = {
         "index": rejection.place,
         "messageId": rejection.message_id,
         "code": rejection.code,
         "message": REASONS[rejection.code],
     }
+    if rejection.code in NOT_TAKEN.values():
+        told["retriable"] = True
+    return told

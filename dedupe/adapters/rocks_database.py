@@ -1,9 +1,10 @@
 """
 One lane's RocksDB: its sizes, its options, and how it is opened, closed and deleted.
 
-Two column families. `default` holds entries and nothing else, under FIFO compaction: whole files
-are dropped, oldest first, and nothing is ever rewritten. `meta` is small and levelled and holds what
-must outlive any file. What is in them is rocks_index's business.
+Three column families. `default` holds entries and nothing else, under FIFO compaction: whole files
+are dropped, oldest first, and nothing is ever rewritten. `meta` is small, `sessions` has a row for each
+client session; both are levelled and hold what must outlive any file. What is in them is
+rocks_index's business.
 """
 
 import errno
@@ -15,7 +16,15 @@ from pathlib import Path
 from typing import NoReturn
 
 import structlog
-from rocksdict import ColumnFamily, DBCompactionStyle, DBCompressionType, Options, Rdict
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    ColumnFamily,
+    DBCompactionStyle,
+    DBCompressionType,
+    Options,
+    Rdict,
+)
 
 from dedupe.errors import IndexCorruptError, IndexUnavailableError
 
@@ -37,6 +46,8 @@ FRONT_KEYS_CHECKED = 65_536
 """Added between two looks at the number of files."""
 FRONT_KEYS_SCANNED = 4_096
 """Read at once, at least, while a front is built: 2 to 4 ms. Fewer would not be worth a seek in each file."""
+KEYS_A_RECORD_MAX = 2
+"""An event of a client session may be known by its message id, too."""
 BACKGROUND_JOBS = 2
 FILES_BESIDE = 64
 """Open files of a lane that its disk bound does not count: some 20 small files that wait for their
@@ -45,6 +56,7 @@ INFO_LOG_BYTES = MIB
 INFO_LOGS_KEPT = 2
 
 _META = "meta"
+_SESSIONS = "sessions"
 _NEVER = 2**31 - 1
 
 # In RocksDB's words, which end with those of the C library.
@@ -91,7 +103,7 @@ class Tuning:
         A flush merges BUFFERS_MERGED memtables into about half their size. Restarts leave smaller
         files, but what is smaller than a memtable is merged, see _fifo_options.
         """
-        return self.files_bytes_max // self.write_buffer_bytes + FILES_BESIDE
+        return KEYS_A_RECORD_MAX * self.files_bytes_max // self.write_buffer_bytes + FILES_BESIDE
 
 
 def tuning_for(lane_bytes: int, keys_max: int) -> Tuning:
@@ -141,19 +153,29 @@ class Database:
         """
         self.path = path
         self.tuning = tuning
-        families = {"default": _entries_options(tuning), _META: _meta_options(tuning)}
+        families = {
+            "default": _entries_options(tuning),
+            _META: _meta_options(tuning),
+            _SESSIONS: _sessions_options(tuning),
+        }
         try:
             self.entries = Rdict(str(path), _options(tuning, is_new=is_new), column_families=families)
         except Exception as err:
             translate(err, f"cannot open {path}")
         try:
-            self.entries.set_options(_fifo_options(tuning))
+            self.keep_entries_of(1)
             self.meta = self.entries.get_column_family(_META)
             self.meta_handle: ColumnFamily | None = self.entries.get_column_family_handle(_META)
+            self.sessions = self.entries.get_column_family(_SESSIONS)
+            self.sessions_handle: ColumnFamily | None = self.entries.get_column_family_handle(_SESSIONS)
         except Exception as err:
             with suppress(Exception):
                 self.entries.close()
             translate(err, f"cannot open {path}")
+
+    def keep_entries_of(self, keys_a_record: int) -> None:
+        """Keep files enough for a window of records with so many keys each; raises what RocksDB raises."""
+        self.entries.set_options(_fifo_options(self.tuning, keys_a_record))
 
     def close(self) -> None:
         """
@@ -174,9 +196,9 @@ class Database:
         self._close()
 
     def _close(self) -> list[str]:
-        self.meta_handle = None
+        self.meta_handle = self.sessions_handle = None
         errors = []
-        for opened in (self.meta, self.entries):
+        for opened in (self.sessions, self.meta, self.entries):
             try:
                 opened.close()
             except Exception as err:
@@ -261,7 +283,7 @@ def _entries_options(tuning: Tuning) -> Options:
     return options
 
 
-def _fifo_options(tuning: Tuning) -> dict[str, str]:
+def _fifo_options(tuning: Tuning, keys_a_record: int) -> dict[str, str]:
     """
     Options of `default` that can be set on an open database only.
 
@@ -269,7 +291,8 @@ def _fifo_options(tuning: Tuning) -> dict[str, str]:
     allow_compaction: merges files smaller than a memtable, which restarts leave behind; whole
     flushes are larger and never rewritten.
     """
-    fifo = f"{{max_table_files_size={tuning.files_bytes_max};allow_compaction=true}}"
+    files_bytes_max = keys_a_record * tuning.files_bytes_max
+    fifo = f"{{max_table_files_size={files_bytes_max};allow_compaction=true}}"
     return {"ttl": "0", "compaction_options_fifo": fifo, "disable_auto_compactions": "false"}
 
 
@@ -277,4 +300,15 @@ def _meta_options(tuning: Tuning) -> Options:
     options = Options(raw_mode=True)
     options.set_write_buffer_size(tuning.meta_buffer_bytes)
     options.set_max_write_buffer_number(2)
+    return options
+
+
+def _sessions_options(tuning: Tuning) -> Options:
+    """Nearly every look is for one that is there; ordered, since the oldest are asked for, too."""
+    options = _meta_options(tuning)
+    table = BlockBasedOptions()
+    table.set_bloom_filter(10, False)
+    table.set_block_cache(Cache(tuning.cache_mib * MIB))
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.lz4())
     return options

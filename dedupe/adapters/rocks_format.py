@@ -1,5 +1,6 @@
 """
-What a lane's RocksDB holds, byte for byte: entries in column family `default`, all else in `meta`.
+What a lane's RocksDB holds, byte for byte: entries in column family `default`, what is known of the
+index as a whole in `meta`. The third family is rocks_sessions's.
 
 What does not fit is an IndexCorruptError: the index is rebuilt from the log.
 """
@@ -28,6 +29,7 @@ SENTINEL_KEY = b"\x00"
 # Column family `meta`; none of its keys is as long as an event key (see RocksIndex.covers).
 IDENTITY_KEY = b"identity"
 STATE_KEY = b"state"
+GUARDS_KEY = b"guards"  # there since the first record with a second key
 _STEP_PREFIX = b"step"
 
 

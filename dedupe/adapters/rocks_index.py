@@ -18,9 +18,18 @@ from typing import Any, cast
 import structlog
 from rocksdict import WriteBatch
 
-from dedupe.adapters.rocks_database import MIB, Database, Tuning, destroy, translate, tuning_for
+from dedupe.adapters.rocks_database import (
+    KEYS_A_RECORD_MAX,
+    MIB,
+    Database,
+    Tuning,
+    destroy,
+    translate,
+    tuning_for,
+)
 from dedupe.adapters.rocks_format import (
     ENTRY,
+    GUARDS_KEY,
     IDENTITY_KEY,
     OFFSET,
     SENTINEL_KEY,
@@ -34,9 +43,11 @@ from dedupe.adapters.rocks_format import (
 )
 from dedupe.adapters.rocks_front import Front
 from dedupe.adapters.rocks_replay import WAL_BYTES_MAX, load, replay, time_limit_s, wal_bytes
+from dedupe.adapters.rocks_sessions import SessionTable
 from dedupe.errors import ConfigurationError, GatewayError, IndexCorruptError, IndexUnavailableError
 from dedupe.identity import KEY_BYTES
 from dedupe.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
+from dedupe.sessions import SessionCounts, SessionKey, SessionState
 from dedupe.types import Entry, EventKey, Offset
 from dedupe.window import Step
 
@@ -164,6 +175,7 @@ class RocksIndex:
         self._tuning = tuning
         self._database: Database | None = None
         self._front: Front
+        self._sessions: SessionTable
         self._failure: GatewayError | None = None
         self._state = EMPTY_STATE
         self._steps: list[Step] = []
@@ -196,6 +208,21 @@ class RocksIndex:
         """See DedupeIndex."""
         return self._figure("rocksdb.live-sst-files-size")
 
+    @property
+    def session_counts(self) -> SessionCounts:
+        """See SessionRows."""
+        return self._sessions.counts
+
+    def sessions(self, keys: Sequence[SessionKey]) -> list[SessionState | None]:
+        """See SessionRows."""
+        self._opened()
+        return self._sessions.get(keys)
+
+    def oldest_sessions(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
+        """See SessionRows."""
+        self._opened()
+        return self._sessions.oldest(count, evicted=evicted)
+
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         """
         See DedupeIndex. One multi-get of what the front lets pass.
@@ -215,19 +242,26 @@ class RocksIndex:
         return found
 
     def apply(self, update: IndexUpdate) -> None:
-        """See DedupeIndex. One WriteBatch over both column families, in the WAL but not synced."""
+        """See DedupeIndex. One WriteBatch over all column families, in the WAL but not synced."""
         database = self._opened()
         batch = WriteBatch(raw_mode=True)
-        for key, (offset, fingerprint) in update.entries:
+        entries = [*update.entries, *update.guards] if update.guards else update.entries
+        for key, (offset, fingerprint) in entries:
             batch.put(key, ENTRY.pack(offset, fingerprint))
         put_meta(batch, update, database)
+        if update.sessions is not None:
+            self._sessions.put(batch, update.sessions)
         try:
-            self._front.add([key for key, _ in update.entries])
+            if update.guards:
+                self._keep_guards(database)
+            self._front.add([key for key, _ in entries])
             _write(database, batch)
         except GatewayError as err:
             self._failure = err
             raise
         self._state = update.state
+        if update.sessions is not None:
+            self._sessions.counts = update.sessions.counts
         if update.new_steps or update.dropped_steps:
             dropped = set(update.dropped_steps)
             self._steps = [step for step in (*self._steps, *update.new_steps) if step not in dropped]
@@ -310,8 +344,20 @@ class RocksIndex:
 
     def _use(self, database: Database) -> Database:
         """Take an open database, with a front that knows nothing of it yet."""
-        self._database, self._front = database, Front(database)
+        self._database, self._front, self._sessions = database, Front(database), SessionTable(database)
+        self._has_guards = False
         return database
+
+    def _keep_guards(self, database: Database) -> None:
+        """Have room for a second key of each record, from the first one on: else files would go too early."""
+        if self._has_guards:
+            return
+        try:
+            database.meta[GUARDS_KEY] = b""
+            database.keep_entries_of(KEYS_A_RECORD_MAX)
+        except Exception as err:
+            translate(err, f"cannot write {self._path}")
+        self._has_guards = True
 
     def _load(self, database: Database) -> None:
         """Read what `meta` holds and prove that `default` is not behind it."""
@@ -319,6 +365,10 @@ class RocksIndex:
             check_identity(database.meta.get(IDENTITY_KEY), self._identity)
             self._state = decode_state(database.meta.get(STATE_KEY))
             self._steps = read_steps(database)
+            self._sessions.load()
+            if database.meta.get(GUARDS_KEY) is not None:
+                database.keep_entries_of(KEYS_A_RECORD_MAX)
+                self._has_guards = True
         except Exception as err:
             translate(err, f"cannot use {self._path}")
         if self._state.last_offset >= 0:

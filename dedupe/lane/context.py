@@ -12,6 +12,8 @@ from dedupe.index import IndexStore
 from dedupe.lane.queue import QueueLimits
 from dedupe.log import Crashpoint, no_crashpoint
 from dedupe.notes import Skips
+from dedupe.pinning import SessionNotes
+from dedupe.sessions import SessionPolicy
 from dedupe.window import WindowPolicy
 
 Pin: TypeAlias = Callable[[], Awaitable[None]]
@@ -110,9 +112,11 @@ class LaneContext:
     clock: Clock
     store: IndexStore
     policy: WindowPolicy
+    sessions: SessionPolicy
     gate: IdentityGate
     restore_slots: asyncio.Semaphore
     open_turn: asyncio.Lock  # of all lanes: opening an index holds the loop, and two must not follow at once
+    session_notes: SessionNotes
     load_skips: LoadSkips = no_skips
     limits: QueueLimits = field(default_factory=QueueLimits)
     times: LaneTimes = field(default_factory=LaneTimes)

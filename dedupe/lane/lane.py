@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from dedupe.admission import Admission, Verdicts, admit
+from dedupe.admission import NOT_TAKEN, REJECTED, Admission, SessionAdmission, Verdicts, admit
 from dedupe.clock import Deadline
 from dedupe.errors import (
     FencedError,
@@ -25,7 +25,7 @@ from dedupe.errors import (
     OutcomeUnknownError,
     RetriableError,
 )
-from dedupe.index import DedupeIndex
+from dedupe.index import DedupeIndex, IndexUpdate
 from dedupe.lane.context import LaneContext
 from dedupe.lane.health import LaneHealth, is_own_cancellation
 from dedupe.lane.queue import Batch, LaneQueue, Outcomes, Submission
@@ -35,6 +35,7 @@ from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics, Tally
 from dedupe.record import build_record
 from dedupe.recovery import index_update
+from dedupe.sessions import SessionKey, SessionRecord, SessionState, keys_of, session_update
 from dedupe.types import Entry, Event, EventKey, Offset
 from dedupe.window import Step
 
@@ -62,6 +63,7 @@ class Lane:
         self._number = number
         self._wake = asyncio.Event()
         self._is_draining = False
+        self._has_begun_sessions = False
         self._in_doubt: set[EventKey] = set()
         self._in_doubt_from: Offset = 0
         self._append_began: float | None = None
@@ -75,10 +77,7 @@ class Lane:
     def check_room(self, events: int, size_bytes: int, source: str) -> None:
         """Raise LaneNotActiveError or LaneSaturatedError, both retriable, if `submit` would not take it."""
         if self.state is not LaneState.ACTIVE:
-            why = "is being stopped" if self._is_draining else self.health.why_not_active()
-            raise LaneNotActiveError(
-                f"partition {self.partition} of {self.topic} {why}", told=f"a partition {why}"
-            )
+            raise self._not_active()
         self.queue.check_room(events, size_bytes, source)
 
     def submit(
@@ -96,12 +95,29 @@ class Lane:
         self._wake.set()
         return answer
 
+    def _not_active(self) -> LaneNotActiveError:
+        why = "is being stopped" if self._is_draining else self.health.why_not_active()
+        return LaneNotActiveError(
+            f"partition {self.partition} of {self.topic} {why}", told=f"a partition {why}"
+        )
+
     def drain(self) -> None:
         """Refuse new events, finish what is queued, then let `run` return."""
         self._is_draining = True
         if self.state is LaneState.ACTIVE:
             self._transition_to(LaneState.DRAINING)
         self._wake.set()
+
+    def session(self, key: SessionKey) -> SessionState | None:
+        """
+        Return what is known of a client session of this partition now; None if nothing is.
+
+        Raises LaneNotActiveError (retriable), and what DedupeIndex.sessions raises.
+        """
+        if self.state is not LaneState.ACTIVE:
+            raise self._not_active()
+        (state,) = self.restorer.index.sessions([key])
+        return self._context.sessions.remembered(state, self._context.clock.now_ms())
 
     @property
     def open_index(self) -> DedupeIndex | None:
@@ -160,22 +176,38 @@ class Lane:
         known = self.restorer.index.lookup([event.key for event in batch.events])
         crashpoint("lookup")
         window_start = max(self.restorer.window.start, self.restorer.log_start)
-        verdicts = admit(batch.events, known, window_start=window_start)
+        timestamp_ms = max(batch.received_ms, self.restorer.index.state.newest_timestamp_ms)
+        sessions = self._sessions_of(batch, timestamp_ms) if batch.has_sessions else None
+        verdicts = admit(batch.events, known, window_start=window_start, sessions=sessions)
         crashpoint("admit")
         new = [
             event
             for event, admission in zip(batch.events, verdicts.admissions, strict=True)
             if admission is Admission.NEW
         ]
-        base = await self._append(new, batch.received_ms) if new else 0
+        if new and batch.has_sessions and not self._has_begun_sessions:
+            await self._context.session_notes.begin_sessions(self.partition)
+            self._has_begun_sessions = True
+        base = await self._append(new, timestamp_ms, has_sessions=batch.has_sessions) if new else 0
         self._answer(batch, verdicts, base, len(new))
         crashpoint("answer")
         return bool(new)
 
-    async def _append(self, new: Sequence[Event], received_ms: int) -> Offset:
+    def _sessions_of(self, batch: Batch, timestamp_ms: int) -> SessionAdmission:
+        """Look up what decides on the batch's session events besides their own keys."""
+        index = self.restorer.index
+        keys = keys_of(event.session for event in batch.events if event.session is not None)
+        guards = [event.guard for event in batch.events if event.guard is not None]
+        return SessionAdmission(
+            dict(zip(keys, index.sessions(keys), strict=True)),
+            dict(zip(guards, index.lookup(guards), strict=True)),
+            self._context.sessions,
+            now_ms=timestamp_ms,
+        )
+
+    async def _append(self, new: Sequence[Event], timestamp_ms: int, *, has_sessions: bool) -> Offset:
         """Append and commit the new events, apply them to the index; return the first one's offset."""
         state = self.restorer.index.state
-        timestamp_ms = max(received_ms, state.newest_timestamp_ms)
         first_seq = state.next_lane_seq
         records = [
             build_record(event, lane_seq=first_seq + i, timestamp_ms=timestamp_ms)
@@ -193,6 +225,8 @@ class Lane:
                 lambda: (Step(timestamp_ms, base + i, first_seq + i) for i in range(len(new))),
                 applied_offset=base + len(new),
             )
+            if has_sessions:
+                update = self._with_sessions(update, new, base, timestamp_ms)
             self.restorer.index.apply(update)
         except BaseException:
             self._in_doubt, self._in_doubt_from = {event.key for event in new}, state.applied_offset
@@ -205,12 +239,34 @@ class Lane:
         self.metrics.commit_seconds += self._context.clock.monotonic() - self._append_began
         return base
 
+    def _with_sessions(
+        self, update: IndexUpdate, new: Sequence[Event], base: Offset, timestamp_ms: int
+    ) -> IndexUpdate:
+        """Add what new session events do besides their own keys."""
+        guards = [
+            (event.guard, Entry(base + i, event.fingerprint))
+            for i, event in enumerate(new)
+            if event.guard is not None
+        ]
+        records = [
+            SessionRecord(base + i, timestamp_ms, event.session)
+            for i, event in enumerate(new)
+            if event.session is not None
+        ]
+        sessions = session_update(self.restorer.index, records, self._context.sessions)
+        return update._replace(guards=guards, sessions=sessions)
+
     def _answer(self, batch: Batch, verdicts: Verdicts, base: Offset, new_count: int) -> None:
         """Hand out the outcomes; submissions whose last event this was are answered."""
         admissions, offsets = verdicts.admissions, verdicts.offsets(base)
         conflicts = admissions.count(Admission.CONFLICT)
+        not_taken = apart = 0
+        if batch.has_sessions:
+            not_taken = sum([admissions.count(kind) for kind in NOT_TAKEN])
+            apart = sum([admissions.count(kind) for kind in REJECTED])
         self.metrics.tally.conflicts += conflicts
-        self.metrics.tally.duplicates += len(admissions) - conflicts - new_count
+        self.metrics.tally.refused += not_taken
+        self.metrics.tally.duplicates += len(admissions) - conflicts - not_taken - apart - new_count
         start = 0
         for submission, count in batch.shares:
             end = start + count

@@ -67,6 +67,11 @@ class Batch:
     size_bytes: int = 0
 
     @property
+    def has_sessions(self) -> bool:
+        """Whether any event has a client session: all events of a submission have, or none has."""
+        return any([submission.events[0].session is not None for submission, _ in self.shares])
+
+    @property
     def received_ms(self) -> int:
         """Arrival time of the batch's newest submission."""
         return max(submission.received_ms for submission, _ in self.shares)

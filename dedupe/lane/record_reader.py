@@ -16,6 +16,7 @@ from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics
 from dedupe.notes import Skips
 from dedupe.recovery import CheckedRecord, RecordCheck
+from dedupe.sessions import SessionPolicy
 from dedupe.types import LogRecord, Offset
 from dedupe.window import WindowPolicy
 
@@ -92,6 +93,19 @@ class RecordReader:
             if last is not None or low == start:
                 return last
             span *= 8
+
+    async def rebuild_start(
+        self, policy: WindowPolicy, sessions: SessionPolicy, start: Offset, end: Offset
+    ) -> Offset:
+        """Return an offset of [start, end] from which on the records say all that an index must know."""
+        newest = await self.last(start, end)
+        if newest is None:
+            return start
+        if not await self._context.session_notes.may_have(self._partition):
+            return await self.window_start(policy, start, end)
+        oldest_ms = newest.timestamp_ms - sessions.remembered_ms
+        first_session = max(start, await self._log.offset_at(oldest_ms)) if oldest_ms > 0 else start
+        return min(first_session, await self.window_start(policy, start, end))
 
     async def window_start(self, policy: WindowPolicy, start: Offset, end: Offset) -> Offset:
         """

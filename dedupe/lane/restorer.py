@@ -11,17 +11,21 @@ from contextlib import aclosing
 import structlog
 
 from dedupe.errors import IndexCorruptError
-from dedupe.index import DedupeIndex, IndexIdentity
+from dedupe.index import DedupeIndex, IndexIdentity, IndexUpdate
 from dedupe.lane.context import LaneContext
 from dedupe.lane.record_reader import RecordReader
 from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics
 from dedupe.recovery import Replay, reason_to_rebuild, window_of
+from dedupe.sessions import expiry_update
 from dedupe.types import Entry, EventKey, Offset
 from dedupe.window import Window
 
 PROGRESS_S = 5.0
 """A replay of days takes minutes, in which somebody waits for the gateway to serve."""
+
+SESSIONS_DELETED_MAX = 1_000
+"""At once, of those that are too old to be known: 5 ms. The next housekeeping deletes as many."""
 
 CLOCK_JUMP_MS = 3_600_000
 """A log whose newest record is this far in the future was written by a wrong clock, or ours is."""
@@ -34,6 +38,7 @@ class Restorer:
         self, partition: int, partition_log: PartitionLog, context: LaneContext, metrics: LaneMetrics
     ) -> None:
         self._log = partition_log
+        self._partition = partition
         self._context = context
         self._metrics = metrics
         self._reader = RecordReader(partition, partition_log, context, metrics)
@@ -106,7 +111,7 @@ class Restorer:
         await self._reset_if_needed(end)
         index = self.index
         self.window = window_of(self._context.policy, index)
-        replay = Replay(index, self.window)
+        replay = Replay(index, self.window, self._context.sessions)
         start = index.state.applied_offset
         said_at = self._context.clock.monotonic()
         async with aclosing(self._reader.read(start, end)) as batches:
@@ -125,11 +130,20 @@ class Restorer:
         self._finish_report(replay)
 
     def keep_house(self, log_start: Offset) -> None:
-        """Look whether log and index still hold the whole window. Raises IndexCorruptError."""
+        """
+        Look whether log and index still hold the whole window, and delete sessions nobody knows any more.
+
+        Raises IndexCorruptError, IndexUnavailableError.
+        """
         self.log_start = max(self.log_start, log_start)
         self._report_short_window()
         if not self.index.covers(max(self.window.start, log_start)):
             raise IndexCorruptError("the index dropped entries inside the window")
+        expired = expiry_update(
+            self.index, self._context.clock.now_ms(), self._context.sessions, SESSIONS_DELETED_MAX
+        )
+        if expired is not None:
+            self.index.apply(IndexUpdate((), self.index.state, sessions=expired))
 
     def discard(self) -> None:
         """Delete the index; the next `check` begins an empty one. Raises IndexCorruptError."""
@@ -167,7 +181,11 @@ class Restorer:
             self._report.error("index is rebuilt from the log", reason=reason)
             self.discard()  # unlike `reset`, it deletes files beside the loop
             await self._open()
-        start = await self._reader.window_start(self._context.policy, self.log_start, end)
+        if end == 0:
+            await self._context.session_notes.begin_log(self._partition)
+        start = await self._reader.rebuild_start(
+            self._context.policy, self._context.sessions, self.log_start, end
+        )
         if self.index.state.applied_offset != start:
             self.index.reset(start)
 

@@ -6,12 +6,13 @@ the test keeps the store. It can fail like a disk too, but only when told to, or
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from dedupe.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
+from dedupe.sessions import NO_SESSIONS, SessionCounts, SessionKey, SessionState
 from dedupe.sim.faults import OnFault, SimDice, ignore_fault
 from dedupe.types import Entry, EventKey, Offset
 from dedupe.window import Step
@@ -23,6 +24,7 @@ ENTRY_BYTES = 32
 """Key, offset and fingerprint: what an entry would take on a real disk, without any overhead."""
 
 Place: TypeAlias = tuple[str, int]  # topic, partition
+Value = TypeVar("Value")
 
 
 class _Undo(NamedTuple):
@@ -31,6 +33,8 @@ class _Undo(NamedTuple):
     entries: dict[EventKey, Entry | None]
     state: IndexState
     steps: tuple[Step, ...]
+    sessions: dict[SessionKey, SessionState | None]
+    session_counts: SessionCounts
 
 
 @dataclass(slots=True)
@@ -41,6 +45,8 @@ class _Disk:
     entries: dict[EventKey, Entry] = field(default_factory=dict)
     state: IndexState = EMPTY_STATE
     steps: tuple[Step, ...] = ()
+    sessions: dict[SessionKey, SessionState] = field(default_factory=dict)
+    session_counts: SessionCounts = NO_SESSIONS
     complete_from: Offset = 0  # it began here, or dropped nothing at or above it
     unsynced: deque[_Undo] = field(default_factory=lambda: deque(maxlen=UNSYNCED_MAX))
     is_damaged: bool = False
@@ -49,27 +55,47 @@ class _Disk:
         """Become the disk of a new, empty index."""
         self.entries.clear()
         self.unsynced.clear()
+        self.sessions.clear()
+        self.session_counts = NO_SESSIONS
         self.state = EMPTY_STATE._replace(applied_offset=start)
         self.steps = ()
         self.complete_from = start
 
     def apply(self, update: IndexUpdate) -> None:
         """Take one update, and remember what it replaced."""
-        replaced = {key: self.entries.get(key) for key, _ in update.entries}
-        self.unsynced.append(_Undo(replaced, self.state, self.steps))
-        self.entries.update(update.entries)
+        entries = [*update.entries, *update.guards]
+        changes = update.sessions.changes if update.sessions else ()
+        self.unsynced.append(
+            _Undo(
+                {key: self.entries.get(key) for key, _ in entries},
+                self.state,
+                self.steps,
+                {key: self.sessions.get(key) for key, _, _ in changes},
+                self.session_counts,
+            )
+        )
+        self.entries.update(entries)
         self.state = update.state
         dropped = set(update.dropped_steps)
         self.steps = tuple(step for step in (*self.steps, *update.new_steps) if step not in dropped)
+        _put_all(self.sessions, {key: after for key, _, after in changes})
+        if update.sessions:
+            self.session_counts = update.sessions.counts
 
     def lose_last(self) -> None:
         """Take back the newest update."""
-        entries, self.state, self.steps = self.unsynced.pop()
-        for key, entry in entries.items():
-            if entry is None:
-                del self.entries[key]
-            else:
-                self.entries[key] = entry
+        entries, self.state, self.steps, sessions, self.session_counts = self.unsynced.pop()
+        _put_all(self.entries, entries)
+        _put_all(self.sessions, sessions)
+
+
+def _put_all(stored: dict[bytes, Value], values: Mapping[bytes, Value | None]) -> None:
+    """Store each value, and delete what is None."""
+    for key, value in values.items():
+        if value is None:
+            stored.pop(key, None)
+        else:
+            stored[key] = value
 
 
 class MemoryStore:
@@ -191,6 +217,21 @@ class MemoryIndex:
         """See DedupeIndex."""
         entries = self._readable().entries
         return [entries.get(key) for key in keys]
+
+    @property
+    def session_counts(self) -> SessionCounts:
+        """See SessionRows."""
+        return self._disk.session_counts
+
+    def sessions(self, keys: Sequence[SessionKey]) -> list[SessionState | None]:
+        """See SessionRows."""
+        sessions = self._readable().sessions
+        return [sessions.get(key) for key in keys]
+
+    def oldest_sessions(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
+        """See SessionRows."""
+        rows = [row for row in self._readable().sessions.items() if row[1].is_evicted is evicted]
+        return sorted(rows, key=lambda row: (row[1].last_offset, row[0]))[:count]
 
     def apply(self, update: IndexUpdate) -> None:
         """See DedupeIndex."""

@@ -31,6 +31,8 @@ from dedupe.index import DedupeIndex, IndexIdentity, IndexState, IndexUpdate
 from dedupe.lane.context import IdentityGate, LaneContext
 from dedupe.lane.restorer import Restorer
 from dedupe.metrics import LaneMetrics
+from dedupe.pinning import SessionNotes
+from dedupe.sessions import SessionPolicy
 from dedupe.sim.sim_log import SimStore
 from dedupe.types import Entry
 from dedupe.window import WindowPolicy
@@ -109,6 +111,8 @@ def restorers_of(store: RocksStore, lanes: int) -> list[Restorer]:
         clock=SystemClock(),
         store=store,
         policy=WindowPolicy(window_ms=7 * 86_400_000, keys_max=KEYS_MAX),
+        sessions=SessionPolicy(0, 1, 0),
+        session_notes=SessionNotes(log, TOPIC),
         gate=IdentityGate(lanes),
         restore_slots=asyncio.Semaphore(RESTORES_MAX),
         open_turn=asyncio.Lock(),

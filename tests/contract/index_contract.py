@@ -8,6 +8,14 @@ import pytest
 
 from dedupe.errors import IndexCorruptError, RetriableError
 from dedupe.index import EMPTY_STATE, DedupeIndex, IndexIdentity, IndexState, IndexStore, IndexUpdate
+from dedupe.sessions import (
+    NO_SESSIONS,
+    SessionChange,
+    SessionCounts,
+    SessionKey,
+    SessionState,
+    SessionUpdate,
+)
 from dedupe.types import Entry, EventKey
 from dedupe.window import Step
 
@@ -44,6 +52,26 @@ def update_of(first: int, count: int, *, new_steps: Sequence[Step] = ()) -> Inde
     end = first + count
     entries = [(key_of(offset), entry_of(offset)) for offset in range(first, end)]
     return IndexUpdate(entries, IndexState(end, end, 1_000 + end, end - 1, key_of(end - 1)), new_steps)
+
+
+def session_key_of(number: int) -> SessionKey:
+    """Return the key of a session."""
+    return key_of(number) + key_of(number + 1)
+
+
+def session_of(offset: int, *, is_evicted: bool = False) -> SessionState:
+    """Return a session whose newest record is at `offset`: nothing of it is 0, its bits reach far."""
+    above = 0 if is_evicted else 1 << 511 | 1 << offset % 500 + 1
+    return SessionState(offset + 1, above, offset, 2**64 - 1, 10**13 + offset, offset, is_evicted)
+
+
+def sessions_of(first: int, count: int) -> IndexUpdate:
+    """Return the update for the records at offsets [first, first + count), each of a session of its own."""
+    changes = [
+        SessionChange(session_key_of(offset), None, session_of(offset))
+        for offset in range(first, first + count)
+    ]
+    return update_of(first, count)._replace(sessions=SessionUpdate(changes, SessionCounts(count, 0)))
 
 
 def open_anew(store: IndexStore) -> DedupeIndex:
@@ -205,13 +233,95 @@ class IndexContract:
         index.close()
         index.close()
 
+    # ---- sessions
+
+    def test_new_index_knows_no_session(self, index: DedupeIndex) -> None:
+        assert index.session_counts == NO_SESSIONS
+        assert index.sessions([session_key_of(1), session_key_of(2)]) == [None, None]
+        assert index.sessions([]) == []
+        assert index.oldest_sessions(9, evicted=False) == index.oldest_sessions(9, evicted=True) == []
+
+    def test_sessions_are_found_as_they_were_stored(self, index: DedupeIndex) -> None:
+        index.apply(sessions_of(0, 3))
+
+        found = index.sessions([session_key_of(2), session_key_of(9), session_key_of(0)])
+
+        assert found == [session_of(2), None, session_of(0)]
+        assert index.session_counts == (3, 0)
+
+    def test_sessions_are_ordered_by_their_newest_records(self, index: DedupeIndex) -> None:
+        index.apply(sessions_of(0, 4))
+        used, evicted = session_key_of(0), session_key_of(2)
+        changes = [
+            SessionChange(used, session_of(0), session_of(7)),
+            SessionChange(evicted, session_of(2), session_of(2, is_evicted=True)),
+        ]
+        assert index.oldest_sessions(1, evicted=False) == [(used, session_of(0))]
+
+        index.apply(update_of(7, 1)._replace(sessions=SessionUpdate(changes, SessionCounts(3, 1))))
+
+        oldest = [
+            (session_key_of(1), session_of(1)),
+            (session_key_of(3), session_of(3)),
+            (used, session_of(7)),
+        ]
+        assert index.oldest_sessions(9, evicted=False) == oldest
+        assert index.oldest_sessions(2, evicted=False) == oldest[:2]
+        assert index.oldest_sessions(0, evicted=False) == []
+        assert index.oldest_sessions(9, evicted=True) == [(evicted, session_of(2, is_evicted=True))]
+        assert index.session_counts == (3, 1)
+
+    def test_session_evicted_late_is_found_before_those_seen_already(self, index: DedupeIndex) -> None:
+        index.apply(sessions_of(0, 2))
+        for offset in (1, 0):
+            key, gone = session_key_of(offset), session_of(offset, is_evicted=True)
+            update = SessionUpdate(
+                [SessionChange(key, session_of(offset), gone)], SessionCounts(offset, 2 - offset)
+            )
+            index.apply(IndexUpdate((), index.state, sessions=update))
+            assert index.oldest_sessions(1, evicted=True) == [(key, gone)]
+
+    def test_deleted_session_is_gone(self, index: DedupeIndex) -> None:
+        index.apply(sessions_of(0, 2))
+        deleted = SessionUpdate([SessionChange(session_key_of(0), session_of(0), None)], SessionCounts(1, 0))
+
+        index.apply(IndexUpdate((), index.state, sessions=deleted))
+
+        assert index.sessions([session_key_of(0), session_key_of(1)]) == [None, session_of(1)]
+        assert index.oldest_sessions(9, evicted=False) == [(session_key_of(1), session_of(1))]
+
+    def test_sessions_outlive_a_killed_process(self, tmp_path: Path) -> None:
+        self.apply_and_die(tmp_path, [sessions_of(0, 600), update_of(600, 10)])
+
+        index = self.make_store(tmp_path).open(IDENTITY)
+
+        assert index.session_counts == (600, 0)
+        assert index.sessions([session_key_of(n) for n in range(600)]) == [session_of(n) for n in range(600)]
+        assert [state.last_offset for _, state in index.oldest_sessions(600, evicted=False)] == list(
+            range(600)
+        )
+        index.close()
+
+    def test_record_is_found_by_its_guard_too(self, store: IndexStore, index: DedupeIndex) -> None:
+        guard = key_of(50)
+        index.apply(update_of(0, 1)._replace(guards=[(guard, entry_of(0))]))
+        index.close()
+
+        reopened = store.open(IDENTITY)
+
+        assert reopened.lookup([guard, key_of(0)]) == [entry_of(0)] * 2
+        reopened.close()
+
     # ---- reset
 
     def test_reset_forgets_everything(self, store: IndexStore, index: DedupeIndex) -> None:
-        index.apply(update_of(0, 10, new_steps=[Step(10, 0, 0)]))
+        index.apply(sessions_of(0, 10)._replace(new_steps=[Step(10, 0, 0)]))
 
         index.reset(40)
 
+        assert index.session_counts == NO_SESSIONS
+        assert index.sessions([session_key_of(0)]) == [None]
+        assert index.oldest_sessions(1, evicted=False) == []
         assert index.state == EMPTY_STATE._replace(applied_offset=40)
         assert list(index.steps) == []
         assert index.lookup([key_of(i) for i in range(10)]) == [None] * 10

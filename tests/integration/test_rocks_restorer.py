@@ -17,6 +17,8 @@ from dedupe.index import EMPTY_STATE, IndexIdentity
 from dedupe.lane.context import IdentityGate, LaneContext
 from dedupe.lane.restorer import Restorer
 from dedupe.metrics import LaneMetrics
+from dedupe.pinning import SessionNotes
+from dedupe.sessions import SessionPolicy
 from dedupe.sim.sim_log import SimStore
 from dedupe.window import WindowPolicy
 from tests.contract.index_contract import KEYS_MAX, update_of
@@ -43,6 +45,8 @@ def restorer_of(store: RocksStore) -> Restorer:
         clock=SystemClock(),
         store=store,
         policy=WindowPolicy(1_000, KEYS_MAX),
+        sessions=SessionPolicy(0, 1, 0),
+        session_notes=SessionNotes(log, IDENTITY.topic),
         gate=IdentityGate(1),
         restore_slots=asyncio.Semaphore(1),
         open_turn=asyncio.Lock(),

@@ -25,11 +25,12 @@ from dedupe.lane.state import LaneState
 from dedupe.lane.supervisor import keep_running
 from dedupe.log import Crashpoint, no_crashpoint
 from dedupe.notes import PIN, SKIPS, Pin, Skips
-from dedupe.pinning import load_skips, pin
+from dedupe.pinning import SessionNotes, load_skips, pin
 from dedupe.quarantine import Quarantine
 from dedupe.record import HEADER_GATEWAY, parse_identity
 from dedupe.router import Router
 from dedupe.routing import partition_of
+from dedupe.sessions import SessionPolicy
 from dedupe.sim.faults import SimFaults
 from dedupe.sim.memory_index import MemoryStore
 from dedupe.sim.sim_log import SimStore
@@ -100,6 +101,7 @@ class World:
         self.disk = MemoryStore(self.log.dice)
         self.spare_disk = MemoryStore(self.log.dice)
         self.policy = policy or WindowPolicy(window_ms=7 * 86_400_000, keys_max=1_000_000)
+        self.sessions = SessionPolicy(lease_ms=self.policy.window_ms, sessions_max=1_000, expired_ms=0)
         self.times = times
         self.limits = limits
         self.seen: Seen = Counter() if seen is None else seen
@@ -161,9 +163,11 @@ class World:
                 clock=self.clock,
                 store=self.disk,
                 policy=self.policy,
+                sessions=self.sessions,
                 gate=gate,
                 restore_slots=slots,
                 open_turn=open_turn,
+                session_notes=SessionNotes(store, stream.topic),
                 load_skips=partial(load_skips, store, stream.topic),
                 limits=self.limits,
                 times=self.times,

@@ -4,7 +4,7 @@ The paths that take events. Each request is decided whole: one answer, after eve
 **routes.post_events** -> Router.submit -> Lane.submit -> admit -> PartitionLog.append
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -28,13 +28,15 @@ from app.ingest.advice import advice_on
 from app.ingest.identify import STEP_BYTES, Arrival, Identified, Identifier
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
-from app.ingest.prefer import Return, return_preference
-from app.ingest.receipts import answer
+from app.ingest.prefer import Return, is_strict, return_preference
+from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
+from app.ingest.session_fields import STORED, ClientSession, session_of, stored_sessions
 from dedupe.admission import Admission
 from dedupe.clock import Clock, Deadline
 from dedupe.document import TYPE_CHARS_MAX
+from dedupe.errors import RetriableError
 from dedupe.identity import FINGERPRINT_BYTES
 from dedupe.router import Router
 from dedupe.types import Fingerprint
@@ -84,19 +86,13 @@ def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
     """Return what handles the paths that take events in a body."""
 
     async def post_native(request: Request, path: Path) -> Response:
-        return await post_events(
-            ingest, request, parse_events, event_type=path.event_type, wants_receipts=True
-        )
+        return await post_events(ingest, request, parse_events, event_type=path.event_type, is_native=True)
 
     async def post_batch(request: Request, path: Path) -> Response:
-        return await post_events(
-            ingest, request, parse_batch, event_type=path.event_type, wants_receipts=False
-        )
+        return await post_events(ingest, request, parse_batch, event_type=path.event_type)
 
     async def post_single(request: Request, path: Path) -> Response:
-        return await post_events(
-            ingest, request, parse_event, event_type=event_type_of(request, path), wants_receipts=False
-        )
+        return await post_events(ingest, request, parse_event, event_type=event_type_of(request, path))
 
     return {Kind.EVENTS: post_native, Kind.BATCH: post_batch, Kind.SINGLE: post_single}
 
@@ -108,7 +104,7 @@ def event_type_of(request: Request, path: Path) -> str:
 
 
 async def post_events(
-    ingest: Ingest, request: Request, parse: Parse, *, event_type: str, wants_receipts: bool
+    ingest: Ingest, request: Request, parse: Parse, *, event_type: str, is_native: bool = False
 ) -> Response:
     """
     Take one request's events and answer once each of them has a verdict.
@@ -118,7 +114,8 @@ async def post_events(
         request: its body still unread.
         parse: finds the items in the body, by the rules of the path.
         event_type: of an event that has no type.
-        wants_receipts: whether the body lists where each event is, if the client has no preference.
+        is_native: whether client sessions are looked for, and the body lists where each event is, if the
+            client has no preference.
 
     Raises:
         RequestError: the request is wrong; nothing was taken.
@@ -128,7 +125,7 @@ async def post_events(
     source = _source_in_head(ingest.write_keys, headers, request.scope["query_string"])
     request.scope["gateway.source"] = source and source.id
     lease: Lease = request.scope[LEASE]
-    sender = source.id if source else _network_of(request)
+    sender = source.id if source else network_of(request)
     turn = partial(ingest.in_flight.turns.take, sender)
     body = await read_body(request.receive, headers, ingest.body_limits_for(source), lease, turn)
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
@@ -138,8 +135,9 @@ async def post_events(
         source = source or _source_in_body(ingest.write_keys, request, headers, payload)
         if source.allowance is not None:
             source.allowance.take(events=len(payload.items), size_bytes=len(body))
-        source.check(REPLAY if FINGERPRINTS in headers else INGEST)
-        arrival = _arrival(ingest, request, headers, source, payload, event_type)
+        source.check(REPLAY if FINGERPRINTS in headers or STORED in headers else INGEST)
+        session = session_of(headers, payload, ingest.identifier.identity, source.id) if is_native else None
+        arrival = _arrival(ingest, request, headers, source, payload, event_type, session)
         found = Identified([], [], [], [])
         if len(body) > SMALL_BYTES:
             await turn(len(body))
@@ -157,7 +155,19 @@ async def post_events(
     if source.allowance is not None:
         source.allowance.grow(outcomes.admissions.count(Admission.NEW))
     preference = _return_preference(request) if b"prefer" in headers else None
-    return answer(found, outcomes, preference=preference, wants_receipts=wants_receipts, advice=advice)
+    response = answer(found, outcomes, preference=preference, wants_receipts=is_native, advice=advice)
+    if session is not None:
+        response.headers.update(await _session_headers(ingest.router, session))
+    return response
+
+
+async def _session_headers(router: Router, session: ClientSession) -> dict[str, str]:
+    """Return what is told of the session as it is now; nothing where nobody can say it at once."""
+    try:
+        state = await router.session(session.client_hash, session.session_hash)
+    except RetriableError:
+        return {}
+    return session_headers(state)
 
 
 def _source_in_head(write_keys: WriteKeys, headers: dict[bytes, bytes], query: bytes) -> Source | None:
@@ -179,7 +189,7 @@ def _source_in_head(write_keys: WriteKeys, headers: dict[bytes, bytes], query: b
     return source
 
 
-def _network_of(request: Request) -> str:
+def network_of(request: Request) -> str:
     """Return who sends as far as anybody knows before the body is read."""
     client = request.scope["client"]
     return f"address {client and crowd_of(client[0])}"
@@ -202,19 +212,24 @@ def _arrival(
     source: Source,
     payload: Payload,
     event_type: str,
+    session: ClientSession | None,
 ) -> Arrival:
     client = request.scope["client"]
     return Arrival(
         source.id,
         ingest.clock.now_ms(),
         event_type,
-        _idempotency_key(headers),
+        idempotency_key(headers),
         _fingerprints(headers, len(payload.items)),
         client[0] if client and ingest.sets_context_ip else None,
+        session,
+        session is not None and is_strict(_preferences(request)),
+        stored_sessions(headers, len(payload.items)),
     )
 
 
-def _idempotency_key(headers: dict[bytes, bytes]) -> bytes | None:
+def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """Return the header's bytes, or None without it. Raises IdempotencyKeyInvalidError."""
     key = headers.get(b"idempotency-key")
     if key is not None and not 0 < len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
         raise IdempotencyKeyInvalidError(told=f"it has {len(key)}")
@@ -236,6 +251,10 @@ def _fingerprints(headers: dict[bytes, bytes], count: int) -> list[Fingerprint]:
 
 
 def _return_preference(request: Request) -> Return | None:
-    """What the client prefers to get back, by all of its Prefer headers."""
-    headers = request.scope["headers"]
-    return return_preference(b",".join(value for name, value in headers if name == b"prefer"))
+    """What the client prefers to get back."""
+    return return_preference(_preferences(request))
+
+
+def _preferences(request: Request) -> bytes:
+    """Return all of its Prefer headers."""
+    return b",".join(value for name, value in request.scope["headers"] if name == b"prefer")

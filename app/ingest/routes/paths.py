@@ -15,6 +15,8 @@ class Kind(Enum):
     EVENTS = "events"  # native: one event, an array or a batch
     BATCH = "batch"  # an object with a `batch` array
     SINGLE = "single"  # one event
+    SESSIONS = "sessions"  # native: a new client session
+    SESSION = "session"  # native: what is known of one
     PIXEL = "pixel"  # one event in the query, answered with an image
     TELEMETRY = "telemetry"  # what SDKs tell about themselves: taken and forgotten
     SEGMENT_SETTINGS = "segment settings"
@@ -34,7 +36,7 @@ class Path(NamedTuple):
     def methods(self) -> tuple[str, ...]:
         """The methods it knows besides OPTIONS, the main one first."""
         match self.kind:
-            case Kind.EVENTS | Kind.BATCH | Kind.SINGLE | Kind.TELEMETRY:
+            case Kind.EVENTS | Kind.BATCH | Kind.SINGLE | Kind.SESSIONS | Kind.TELEMETRY:
                 return ("POST",)
             case Kind.PIXEL:
                 return ("GET",)  # no HEAD: it would store the event and ask for no image
@@ -47,6 +49,8 @@ TYPES = ("track", "page", "identify", "group", "alias", "screen")
 PATHS = (
     Path("/v1/batch", Kind.BATCH, "Segment's and RudderStack's server SDKs, RudderStack's mobile SDKs"),
     Path("/v1/events", Kind.EVENTS, "the native path"),
+    Path("/v1/sessions", Kind.SESSIONS, "clients of the native path"),
+    Path("/v1/sessions/{session}", Kind.SESSION, "clients of the native path"),
     Path("/v1/b", Kind.BATCH, "Segment's Analytics.js (batching), Swift, Kotlin and React Native"),
     Path("/v1/import", Kind.BATCH, "Segment's Ruby, Java and older Android SDKs"),
     Path("/beacon/v1/batch", Kind.BATCH, "RudderStack's JavaScript SDK with beacons"),

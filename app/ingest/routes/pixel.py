@@ -40,7 +40,6 @@ async def get_pixel(
             request,
             partial(_parse_query, query),
             event_type=event_type_of(request, path),
-            wants_receipts=False,
         )
         headers = {name: value for name, value in answer.headers.items() if name.startswith("gateway-")}
     except GatewayError as err:

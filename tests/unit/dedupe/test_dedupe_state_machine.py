@@ -22,8 +22,10 @@ from dedupe.index import IndexIdentity
 from dedupe.lane.context import IdentityGate, LaneContext
 from dedupe.lane.restorer import Restorer
 from dedupe.metrics import LaneMetrics
+from dedupe.pinning import SessionNotes
 from dedupe.record import build_record, parse_identity
 from dedupe.recovery import index_update
+from dedupe.sessions import SessionPolicy
 from dedupe.sim.memory_index import MemoryStore
 from dedupe.sim.sim_log import SimStore
 from dedupe.types import Entry, Event, EventKey, LogRecord, NewRecord, Offset
@@ -162,6 +164,8 @@ class DedupeMachine(RuleBasedStateMachine):
             clock=self.clock,
             store=self.store,
             policy=self.policy,
+            sessions=SessionPolicy(0, 1, 0),
+            session_notes=SessionNotes(self.sim, TOPIC),
             gate=IdentityGate(1),
             restore_slots=asyncio.Semaphore(1),
             open_turn=asyncio.Lock(),

@@ -32,7 +32,9 @@ def test_event_is_kept_whole() -> None:
         "sha256": hashlib.sha256(content).hexdigest(),
         "event": {"event": "paid", "amount": 12},
     }
-    assert event[2:] == (FINGERPRINT, "web", "id-1", event.value, 0, None, "conflict", ())
+    assert event == Event(
+        event.key, event.partition, FINGERPRINT, "web", "id-1", event.value, reason="conflict"
+    )
 
 
 def test_event_has_a_key_and_a_partition_of_its_own() -> None:

@@ -7,12 +7,14 @@ from dedupe.identity import Identity
 from dedupe.index import IndexIdentity, IndexState
 from dedupe.record import build_record
 from dedupe.recovery import CheckedRecord, RecordCheck, Replay, index_update, reason_to_rebuild
+from dedupe.sessions import SessionPolicy
 from dedupe.sim.memory_index import MemoryStore
 from dedupe.types import Entry, Event, LogRecord
 from dedupe.window import Step, Window, WindowPolicy
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 POLICY = WindowPolicy(window_ms=6_400, keys_max=640, time_step_ms=100)
+SESSIONS = SessionPolicy(lease_ms=1_000, sessions_max=10)
 INDEX_IDENTITY = IndexIdentity("log", "events", 0, 1, IDENTITY.check_value)
 CHECK = RecordCheck(IDENTITY, partition=0, partitions=1)
 
@@ -94,7 +96,7 @@ def test_record_that_is_not_ours_is_refused() -> None:
 
 def test_replay_leaves_entries_state_and_steps() -> None:
     index = MemoryStore().open(INDEX_IDENTITY)
-    replay = Replay(index, Window(POLICY))
+    replay = Replay(index, Window(POLICY), SESSIONS)
 
     entries = replay.apply([checked(3, lane_seq=0), checked(4, lane_seq=1, timestamp_ms=1_150)])
 
@@ -107,7 +109,7 @@ def test_replay_leaves_entries_state_and_steps() -> None:
 
 def test_timestamps_that_run_back_do_not_move_the_window() -> None:
     index = MemoryStore().open(INDEX_IDENTITY)
-    replay = Replay(index, Window(POLICY))
+    replay = Replay(index, Window(POLICY), SESSIONS)
     replay.apply([checked(0, lane_seq=0, timestamp_ms=5_000)])
 
     replay.apply([checked(1, lane_seq=1, timestamp_ms=5_001), checked(2, lane_seq=2, timestamp_ms=1_000)])
@@ -118,7 +120,7 @@ def test_timestamps_that_run_back_do_not_move_the_window() -> None:
 
 def test_timestamp_that_runs_back_before_a_step_begins_none() -> None:
     index = MemoryStore().open(INDEX_IDENTITY)
-    replay = Replay(index, Window(POLICY))
+    replay = Replay(index, Window(POLICY), SESSIONS)
     replay.apply([checked(0, lane_seq=0, timestamp_ms=5_000)])
 
     replay.apply([checked(1, lane_seq=1, timestamp_ms=1_000), checked(2, lane_seq=2, timestamp_ms=5_100)])
@@ -128,7 +130,7 @@ def test_timestamp_that_runs_back_before_a_step_begins_none() -> None:
 
 def test_gaps_in_the_sequence_are_counted() -> None:
     index = MemoryStore().open(INDEX_IDENTITY)
-    replay = Replay(index, Window(POLICY))
+    replay = Replay(index, Window(POLICY), SESSIONS)
 
     replay.apply([checked(0, lane_seq=5), checked(1, lane_seq=6)])  # an old log may begin anywhere
     assert replay.sequence_gaps == 0
@@ -150,7 +152,7 @@ def test_finish_declares_everything_applied(
     records: list[CheckedRecord], log_start: int, next_lane_seq: int
 ) -> None:
     index = MemoryStore().open(INDEX_IDENTITY)
-    replay = Replay(index, Window(POLICY))
+    replay = Replay(index, Window(POLICY), SESSIONS)
     if records:
         replay.apply(records)
 
@@ -171,7 +173,7 @@ def test_live_commit_and_replay_leave_the_same_index() -> None:
     entries = [(key(offset), Entry(offset, b"f" * 8)) for offset in range(25)]
 
     live.apply(index_update(Window(POLICY), entries, steps[-1], steps.copy, applied_offset=25))
-    Replay(replayed, Window(POLICY)).apply(records)
+    Replay(replayed, Window(POLICY), SESSIONS).apply(records)
 
     assert live.state == replayed.state == IndexState(25, 25, 2_000, 24, key(24))
     assert list(live.steps) == list(replayed.steps) == [steps[0], steps[10], steps[20]]

@@ -148,7 +148,7 @@ async def test_errors_of_the_core_become_answers(
 
 
 async def test_outcomes_become_receipts_in_order() -> None:
-    new, repeat, duplicate, conflict = Admission
+    new, repeat, duplicate, conflict, *_ = Admission
     outcomes = Outcomes([new, repeat, duplicate, conflict, new], [7, 7, 3, 3, 8])
     body = orjson.dumps([*({"messageId": str(n), "writeKey": "k"} for n in range(4)), 5, {"messageId": "4"}])
     answer = await post(edge_over(ScriptedRouter(lambda _events: outcomes)), body)

@@ -11,7 +11,10 @@ from dedupe.lane.context import IdentityGate, LaneContext
 from dedupe.lane.lane import Lane
 from dedupe.lane.state import TRANSITIONS, LaneState
 from dedupe.log import PartitionLog
+from dedupe.pinning import SessionNotes
+from dedupe.sessions import SessionPolicy
 from dedupe.sim.memory_index import MemoryStore
+from dedupe.sim.sim_log import SimStore
 from dedupe.window import WindowPolicy
 
 UNASSIGNED, FENCING, RESTORING = LaneState.UNASSIGNED, LaneState.FENCING, LaneState.RESTORING
@@ -39,6 +42,8 @@ def new_lane() -> Lane:
         clock=SystemClock(),
         store=MemoryStore(),
         policy=WindowPolicy(1_000, 1_000),
+        sessions=SessionPolicy(0, 1, 0),
+        session_notes=SessionNotes(SimStore(log_id="log-1"), "events"),
         gate=IdentityGate(1),
         restore_slots=asyncio.Semaphore(1),
         open_turn=asyncio.Lock(),

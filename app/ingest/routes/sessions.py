@@ -1,0 +1,115 @@
+"""Client sessions: a new one for clients that prefer to be given one, and what is known of one."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import orjson
+from fastapi import Request, Response
+
+from app.access import find_write_key
+from app.http import LEASE, InvalidJSONError, SessionFieldsInvalidError, SessionUnknownError, read_body
+from app.ingest.message_ids import PAYLOAD_BYTES, fresh_id, given_session
+from app.ingest.routes.events import Ingest, idempotency_key, network_of
+from app.ingest.routes.path_table import Handler
+from app.ingest.routes.paths import Kind, Path
+from app.ingest.session_fields import client_of, is_ksuid
+from dedupe.sessions import SessionState
+
+BODY_BYTES_MAX = 4096
+
+
+def session_handlers(ingest: Ingest) -> dict[Kind, Handler]:
+    """Return what handles the paths of client sessions."""
+
+    async def post(request: Request, _path: Path) -> Response:
+        return await post_session(ingest, request)
+
+    async def get(request: Request, _path: Path) -> Response:
+        return await get_session(ingest, request, request.path_params["session"])
+
+    return {Kind.SESSIONS: post, Kind.SESSION: get}
+
+
+async def post_session(ingest: Ingest, request: Request) -> Response:
+    """
+    Return the id of a session that nobody has used yet; with an Idempotency-Key, always the same one.
+
+    Nothing is stored: a session begins with its first event.
+
+    Raises:
+        RequestError: the request is wrong.
+    """
+    headers = dict(request.scope["headers"])
+    top = await _body_of(ingest, request, headers)
+    source = ingest.write_keys.source_of(find_write_key(headers, request.scope["query_string"], top, None))
+    request.scope["gateway.source"] = source.id
+    client = client_of(headers, top)
+    if client is None:
+        raise SessionFieldsInvalidError(told="client must be given")
+    key = idempotency_key(headers)
+    if key is None:
+        session = fresh_id(ingest.clock.now_ms(), ingest.identifier.random_bytes(PAYLOAD_BYTES))
+    else:
+        session = given_session(source.id, client, key)
+    return _json({"session": session})
+
+
+async def get_session(ingest: Ingest, request: Request, session: str) -> Response:
+    """
+    Return what is known of a client's session now.
+
+    Raises:
+        RequestError: the request is wrong.
+        SessionUnknownError: nothing is known of it: it is too old, or no event of it was stored.
+        RetriableError: the partition is not served now.
+    """
+    headers = dict(request.scope["headers"])
+    source = ingest.write_keys.source_of(find_write_key(headers, request.scope["query_string"], None, None))
+    request.scope["gateway.source"] = source.id
+    client = client_of(headers, {})
+    if client is None:
+        raise SessionFieldsInvalidError(told="client must be given")
+    state = None
+    if is_ksuid(session):
+        identity = ingest.identifier.identity
+        state = await ingest.router.session(
+            identity.client_hash(source.id, client), identity.session_hash(source.id, client, session)
+        )
+    if state is None:
+        raise SessionUnknownError
+    return _json(_told(client, session, state))
+
+
+def _told(client: str, session: str, state: SessionState) -> dict[str, object]:
+    told: dict[str, object] = {
+        "client": client,
+        "session": session,
+        "epoch": state.epoch,
+        "watermark": state.watermark,
+        "acknowledgedThrough": state.acknowledged_through,
+        "highest": state.highest,
+        "missing": state.missing(),
+    }
+    return told | {"expired": True} if state.is_evicted else told
+
+
+async def _body_of(ingest: Ingest, request: Request, headers: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """Return the body's top level; none is an empty one."""
+    limits = replace(ingest.body_limits, bytes_max=BODY_BYTES_MAX)
+    turn = partial(ingest.in_flight.turns.take, network_of(request))
+    body = await read_body(request.receive, headers, limits, request.scope[LEASE], turn)
+    if not body:
+        return {}
+    try:
+        top = orjson.loads(body)
+    except orjson.JSONDecodeError as err:
+        raise InvalidJSONError from err
+    if not isinstance(top, dict):
+        raise InvalidJSONError(told="it must be an object")
+    return top
+
+
+def _json(document: dict[str, object]) -> Response:
+    return Response(orjson.dumps(document), media_type="application/json")
