@@ -189,9 +189,8 @@ async def test_longer_window_than_a_rebuilt_index_reaches_is_read_from_the_log()
 
 async def test_rebuild_finds_its_start_behind_a_record_that_is_passed_over() -> None:
     world = World(policy=BY_KEYS)
-    world.sessions = SessionPolicy(
-        lease_ms=0, sessions_max=1, expired_ms=0
-    )  # a log that began so may have some
+    await world.start()  # a log that began with it might have sessions
+    await world.crash()
     world.intrude(0)
     world.note_skips()
     await world.start()
