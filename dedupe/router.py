@@ -219,11 +219,17 @@ async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadlin
         )
         for share in shares
     ]
-    for answer in answers:
-        answer.add_done_callback(_mark_retrieved)
-    _, pending = await asyncio.wait(answers, timeout=deadline.remaining_s)
-    if pending:
-        raise DeadlineExceededError("no verdict in time")
+    # Not asyncio.wait: eight lanes' answers take 10 us so, and 180 us there.
+    timer = asyncio.get_running_loop().call_later(deadline.remaining_s, _end_waiting, answers)
+    try:
+        for answer in answers:
+            try:
+                await answer
+            except Exception:  # _check_answers looks at all of them
+                continue
+    finally:
+        timer.cancel()
+        _give_up(answers)
     _check_answers(answers)
     for share, answer in zip(shares, answers, strict=True):
         for place, admission, offset in zip(share.places, *answer.result(), strict=True):
@@ -237,12 +243,23 @@ def _check_answers(answers: "Sequence[asyncio.Future[Outcomes]]") -> None:
     errors = [err for answer in answers if (err := answer.exception())]
     if not errors:
         return
+    for err in errors:
+        if isinstance(err, DeadlineExceededError):
+            raise err
     if len(errors) == len(answers) and all(isinstance(err, LaneNotActiveError) for err in errors):
         raise errors[0]
     raise OutcomeUnknownError("some of the request's events may be committed") from errors[0]
 
 
-def _mark_retrieved(answer: "asyncio.Future[Outcomes]") -> None:
-    """Keep asyncio from reporting the error of an answer that nobody waits for any more."""
-    if not answer.cancelled():
-        answer.exception()
+def _end_waiting(answers: "Sequence[asyncio.Future[Outcomes]]") -> None:
+    """Fail the answers that are not there in time; what a lane says later is nobody's any more."""
+    for answer in answers:
+        if not answer.done():
+            answer.set_exception(DeadlineExceededError("no verdict in time"))
+
+
+def _give_up(answers: "Sequence[asyncio.Future[Outcomes]]") -> None:
+    """Cancel the answers that nobody waits for any more, and keep asyncio from reporting their errors."""
+    for answer in answers:
+        if not answer.cancel() and not answer.cancelled():
+            answer.exception()

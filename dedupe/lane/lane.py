@@ -285,11 +285,15 @@ class Lane:
             if self._is_draining:
                 return None
             self._wake.clear()
-            try:
-                async with asyncio.timeout(self._context.times.housekeeping_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await self._wait(self._context.times.housekeeping_s)
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait to be woken, but not longer; an asyncio.timeout would take four times as much CPU."""
+        alarm = asyncio.get_running_loop().call_later(seconds, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            alarm.cancel()
 
     def _keep_house_if_due(self) -> None:
         """
@@ -401,13 +405,8 @@ class Lane:
     async def _sleep(self, seconds: float) -> None:
         """Wait, but not longer than until `drain`."""
         self._wake.clear()
-        if not self.should_run:
-            return
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+        if self.should_run:
+            await self._wait(seconds)
 
     def _refuse(self, batch: Batch, err: BaseException) -> None:
         """Answer the waiters of a batch whose commit failed."""
