@@ -12,7 +12,7 @@ FIRST_SEED = int(os.environ.get("SIM_SEED", "0"))
 DEFAULT_HISTORIES = 1000
 HISTORIES = int(os.environ.get("SIM_HISTORIES", DEFAULT_HISTORIES))
 ARE_AS_PLANNED = FIRST_SEED == 0 and HISTORIES >= DEFAULT_HISTORIES
-"""Whether everything must be seen that is planned."""
+"""Whether everything must be seen that is planned; the tests that ask for it are not there otherwise."""
 
 
 def each_seed(*, one_in: int = 1) -> pytest.MarkDecorator:
