@@ -26,10 +26,10 @@ OFFSET = struct.Struct(">Q")
 # sentinel is the first thing ever written, so it lies in the oldest file: while it can be read, no
 # file was dropped. Its one byte sorts before every event key.
 SENTINEL_KEY = b"\x00"
-# Column family `meta`; none of its keys is as long as an event key (see RocksIndex.covers).
+# Column family `meta`, where rocks_database and rocks_sessions keep a key each, too. None is as long as
+# an event key (see RocksIndex.covers).
 IDENTITY_KEY = b"identity"
 STATE_KEY = b"state"
-GUARDS_KEY = b"guards"  # there since the first record with a second key
 _STEP_PREFIX = b"step"
 
 

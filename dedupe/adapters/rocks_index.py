@@ -18,18 +18,9 @@ from typing import Any, cast
 import structlog
 from rocksdict import WriteBatch
 
-from dedupe.adapters.rocks_database import (
-    KEYS_A_RECORD_MAX,
-    MIB,
-    Database,
-    Tuning,
-    destroy,
-    translate,
-    tuning_for,
-)
+from dedupe.adapters.rocks_database import MIB, Database, Tuning, destroy, translate, tuning_for
 from dedupe.adapters.rocks_format import (
     ENTRY,
-    GUARDS_KEY,
     IDENTITY_KEY,
     OFFSET,
     SENTINEL_KEY,
@@ -252,10 +243,8 @@ class RocksIndex:
         if update.sessions is not None:
             self._sessions.put(batch, update.sessions)
         try:
-            if update.guards:
-                self._keep_guards(database)
             self._front.add([key for key, _ in entries])
-            _write(database, batch)
+            _write(database, batch, has_guards=bool(update.guards))
         except GatewayError as err:
             self._failure = err
             raise
@@ -345,19 +334,7 @@ class RocksIndex:
     def _use(self, database: Database) -> Database:
         """Take an open database, with a front that knows nothing of it yet."""
         self._database, self._front, self._sessions = database, Front(database), SessionTable(database)
-        self._has_guards = False
         return database
-
-    def _keep_guards(self, database: Database) -> None:
-        """Have room for a second key of each record, from the first one on: else files would go too early."""
-        if self._has_guards:
-            return
-        try:
-            database.meta[GUARDS_KEY] = b""
-            database.keep_entries_of(KEYS_A_RECORD_MAX)
-        except Exception as err:
-            translate(err, f"cannot write {self._path}")
-        self._has_guards = True
 
     def _load(self, database: Database) -> None:
         """Read what `meta` holds and prove that `default` is not behind it."""
@@ -366,9 +343,6 @@ class RocksIndex:
             self._state = decode_state(database.meta.get(STATE_KEY))
             self._steps = read_steps(database)
             self._sessions.load()
-            if database.meta.get(GUARDS_KEY) is not None:
-                database.keep_entries_of(KEYS_A_RECORD_MAX)
-                self._has_guards = True
         except Exception as err:
             translate(err, f"cannot use {self._path}")
         if self._state.last_offset >= 0:
@@ -391,8 +365,10 @@ def _is_empty(path: Path) -> bool:
         translate(err, f"cannot open {path}")
 
 
-def _write(database: Database, batch: WriteBatch) -> None:
+def _write(database: Database, batch: WriteBatch, *, has_guards: bool = False) -> None:
     try:
+        if has_guards:
+            database.keep_guards()  # first: else files would go too early
         database.entries.write(batch)
     except Exception as err:
         translate(err, f"cannot write {database.path}")

@@ -19,7 +19,14 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from dedupe.adapters.rocks_database import FILE_BYTES_PER_KEY, FILES_BESIDE, Tuning, translate, tuning_for
+from dedupe.adapters.rocks_database import (
+    FILE_BYTES_PER_KEY,
+    FILES_BESIDE,
+    Database,
+    Tuning,
+    translate,
+    tuning_for,
+)
 from dedupe.adapters.rocks_index import LANE_BYTES_MIN, RocksIndex, RocksStore
 from dedupe.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError, RetriableError
 from dedupe.index import EMPTY_STATE, IndexState, IndexUpdate
@@ -698,6 +705,24 @@ def test_window_is_covered_whatever_is_dropped(tmp_path: Path) -> None:
     ]
     assert list(index.steps) == window.steps
     index.close()
+
+
+def test_second_keys_of_records_drop_no_file_of_the_window(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    small = replace(SMALLEST, files_bytes_max=1024 * 1024)  # which is enough for one key a record
+    index = RocksIndex(path, IDENTITY, small)
+    records = 20_000
+    for first in range(0, records, BATCH):
+        guards = [(key_of(10**9 + offset), entry_of(offset)) for offset in range(first, first + BATCH)]
+        index.apply(update_of(first, BATCH)._replace(guards=guards))
+    index.close()
+    assert sum(file.stat().st_size for file in path.glob("*.sst")) > small.files_bytes_max
+
+    for _ in range(3):
+        Database(path, small, is_new=False).close()  # as a replay of its log does
+        index = RocksIndex(path, IDENTITY, small)
+        assert index.covers(0)
+        index.close()
 
 
 def test_file_bytes_per_key_is_an_upper_bound(tmp_path: Path) -> None:
