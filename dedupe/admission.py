@@ -45,7 +45,7 @@ NOT_TAKEN = (Admission.GAP, Admission.TOO_FAR)
 """Nothing was decided for good: the client comes again."""
 
 REJECTED = (Admission.FENCED, Admission.EXPIRED)
-"""Whoever asked keeps the event apart, and counts it then."""
+"""Decided for good, and kept apart like a conflict."""
 
 
 NOWHERE = 0

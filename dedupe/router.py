@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dedupe.admission import REJECTED, Admission
+from dedupe.admission import Admission
 from dedupe.clock import Deadline
 from dedupe.errors import (
     DeadlineExceededError,
@@ -131,7 +131,6 @@ class Router:
         undecided = len(rejected)
         try:
             outcomes = await _decide(shares, len(events), received_ms, deadline)
-            undecided += sum([outcomes.admissions.count(kind) for kind in REJECTED])
             await self._put_in_quarantine(quarantine_shares, events, outcomes, received_ms, deadline)
             self.tally.rejected += undecided
             undecided = 0

@@ -266,6 +266,7 @@ class Lane:
             apart = sum([admissions.count(kind) for kind in REJECTED])
         self.metrics.tally.conflicts += conflicts
         self.metrics.tally.refused += not_taken
+        self.metrics.tally.rejected += apart
         self.metrics.tally.duplicates += len(admissions) - conflicts - not_taken - apart - new_count
         start = 0
         for submission, count in batch.shares:

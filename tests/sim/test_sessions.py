@@ -1,0 +1,28 @@
+"""Claim: what a lane knows of client sessions follows from the log alone, and every event of them is counted."""
+
+import pytest
+
+from dedupe.admission import Admission
+from dedupe.errors import OutcomeUnknownError
+from tests.sim.session_world import SessionWorld
+from tests.sim.world import CLEAN
+
+NEW, DUPLICATE, STALE = Admission.NEW, Admission.DUPLICATE, Admission.STALE
+FENCED, EXPIRED, TOO_FAR = Admission.FENCED, Admission.EXPIRED, Admission.TOO_FAR
+
+
+# ---- counts
+
+
+async def test_events_kept_apart_are_counted_though_their_request_fails() -> None:
+    world = SessionWorld()
+    router = await world.start()
+    here, there = world.client_of(0), world.client_of(1)
+    await world.ask(world.sent(1, client=here, epoch=2))
+    world.log.partition(CLEAN.topic, 1).refused_appends = 1
+
+    with pytest.raises(OutcomeUnknownError):
+        await world.ask(world.sent(2, client=here, epoch=1), world.sent(1, client=there))
+
+    totals = router.totals
+    assert (totals.accepted, totals.rejected, totals.unknown, totals.received) == (1, 1, 1, 3)
