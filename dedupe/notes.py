@@ -4,7 +4,8 @@ What is noted with the log itself, so that every process that opens it knows. Pu
 The *pin* says under which rules a stream was begun; they cannot change any more. The *skips* are the
 places where an operator lets recovery pass over records that no gateway wrote. The *fingerprint
 rules* say how contents were compared, and until when, so that a retry is compared as its original was.
-*Sessions* says whether any record may be of a client session.
+*Sessions* says whether any record may be of a client session: what it says can only be added, since two
+gateways may write at once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,12 +27,11 @@ SKIPS = "skips"
 FINGERPRINTS = "fingerprints"
 """Name of the note, kept for partition 0 of the clean stream."""
 
+BEGUN_EMPTY = "begun-empty"
+"""Name of the note, kept for each partition that a gateway has seen empty. It notes all sessions since."""
 
 SESSIONS = "sessions"
-"""Name of the note, kept for each partition of the clean stream; without it, there may be some."""
-
-NO_SESSION_YET = "none"
-"""Text of the note until the first event of a client session."""
+"""Name of the note, kept for each partition since its first event of a client session."""
 
 
 class Pin(NamedTuple):

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dedupe.identity import Identity
 from dedupe.log import LogStore
 from dedupe.notes import (
+    BEGUN_EMPTY,
     FINGERPRINTS,
-    NO_SESSION_YET,
     PIN,
     SESSIONS,
     SKIPS,
@@ -83,16 +83,18 @@ class SessionNotes:
 
     async def may_have(self, partition: int) -> bool:
         """Whether there may be any: what is not noted is not known."""
-        return (await self._store.notes(SESSIONS, self._topic)).get(partition) != NO_SESSION_YET
+        return partition in await self._store.notes(
+            SESSIONS, self._topic
+        ) or partition not in await self._store.notes(BEGUN_EMPTY, self._topic)
 
     async def begin_log(self, partition: int) -> None:
-        """Note of an empty log that there is none."""
-        await self._store.note(SESSIONS, self._topic, partition, NO_SESSION_YET)
+        """Note of an empty log that it is one."""
+        await self._store.note(BEGUN_EMPTY, self._topic, partition, "yes")
 
     async def begin_sessions(self, partition: int) -> None:
         """Note that there may be some, before the first is appended."""
-        if not await self.may_have(partition):
-            await self._store.note(SESSIONS, self._topic, partition, "some")
+        if partition not in await self._store.notes(SESSIONS, self._topic):
+            await self._store.note(SESSIONS, self._topic, partition, "yes")
 
 
 async def adopt_fingerprint_rule(
@@ -116,8 +118,14 @@ async def adopt_fingerprint_rule(
 
 
 async def renew_notes(store: LogStore, streams: Sequence[Stream]) -> None:
-    """Write every note once more, before the log forgets it. Raises as LogStore.notes and note do."""
+    """
+    Write every note once more, before the log forgets it. Raises as LogStore.notes and note do.
+
+    Of a partition with sessions it may forget that it began empty, and must so before the other note.
+    """
     for stream in streams:
-        for name in (PIN, SKIPS, FINGERPRINTS, SESSIONS):
+        with_sessions = await store.notes(SESSIONS, stream.topic)
+        for name in (PIN, SKIPS, FINGERPRINTS, SESSIONS, BEGUN_EMPTY):
             for partition, text in (await store.notes(name, stream.topic)).items():
-                await store.note(name, stream.topic, partition, text)
+                if name != BEGUN_EMPTY or partition not in with_sessions:
+                    await store.note(name, stream.topic, partition, text)

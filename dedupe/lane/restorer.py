@@ -139,11 +139,12 @@ class Restorer:
         self._report_short_window()
         if not self.index.covers(max(self.window.start, log_start)):
             raise IndexCorruptError("the index dropped entries inside the window")
+        state = self.index.state  # log time: this clock may be wrong
         expired = expiry_update(
-            self.index, self._context.clock.now_ms(), self._context.sessions, SESSIONS_DELETED_MAX
+            self.index, state.newest_timestamp_ms, self._context.sessions, SESSIONS_DELETED_MAX
         )
         if expired is not None:
-            self.index.apply(IndexUpdate((), self.index.state, sessions=expired))
+            self.index.apply(IndexUpdate((), state, sessions=expired))
 
     def discard(self) -> None:
         """Delete the index; the next `check` begins an empty one. Raises IndexCorruptError."""

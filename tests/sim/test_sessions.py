@@ -1,10 +1,12 @@
-"""Claim: what a lane knows of client sessions follows from the log alone, and every event of them is counted."""
+"""Claim: what a lane knows of client sessions follows from its log alone, and all their events are counted."""
+
+import asyncio
 
 import pytest
 
 from dedupe.admission import Admission
 from dedupe.errors import OutcomeUnknownError
-from tests.sim.session_world import SessionWorld
+from tests.sim.session_world import DAY_MS, SessionWorld
 from tests.sim.world import CLEAN
 
 NEW, DUPLICATE, STALE = Admission.NEW, Admission.DUPLICATE, Admission.STALE
@@ -26,3 +28,20 @@ async def test_events_kept_apart_are_counted_though_their_request_fails() -> Non
 
     totals = router.totals
     assert (totals.accepted, totals.rejected, totals.unknown, totals.received) == (1, 1, 1, 3)
+
+
+# ---- time
+
+
+async def test_clock_that_is_far_ahead_for_a_while_forgets_no_session() -> None:
+    world = SessionWorld()
+    await world.start()
+    await world.ask(world.sent(1))
+    world.clock.ms += 90 * DAY_MS
+    await asyncio.sleep(2 * world.times.housekeeping_s)
+    await world.crash()
+
+    world.clock.ms -= 90 * DAY_MS
+    await world.start()
+
+    assert await world.state_of(world.sent(1))

@@ -1,11 +1,14 @@
-"""Claim: of two processes that begin one log under different rules, not both go on."""
+"""
+Claim: of two processes that begin one log under different rules, not both go on, and no process takes back
+what another has noted.
+"""
 
 import pytest
 
 from dedupe.errors import IdentityMismatchError
 from dedupe.identity import Identity
-from dedupe.notes import PIN
-from dedupe.pinning import check_pins, pin
+from dedupe.notes import BEGUN_EMPTY, PIN, SESSIONS
+from dedupe.pinning import SessionNotes, check_pins, pin, renew_notes
 from dedupe.sim.sim_log import SimStore
 from dedupe.types import Stream
 
@@ -55,3 +58,67 @@ async def test_pin_that_was_interrupted_is_completed(store: SimStore) -> None:
     await pin(store, STREAMS, OURS)
 
     assert await check_pins(store, STREAMS, OURS)
+
+
+# ---- notes of sessions
+
+
+async def test_log_that_was_never_empty_may_have_sessions(store: SimStore) -> None:
+    assert await SessionNotes(store, "events").may_have(0)
+
+
+async def test_log_has_no_session_from_its_beginning_until_the_first(store: SimStore) -> None:
+    notes = SessionNotes(store, "events")
+    await notes.begin_log(0)
+    await notes.begin_log(1)
+
+    await notes.begin_sessions(0)
+
+    assert [await notes.may_have(0), await notes.may_have(1)] == [True, False]
+
+
+async def test_gateway_that_found_the_log_empty_a_while_ago_takes_no_session_back(store: SimStore) -> None:
+    notes = SessionNotes(store, "events")
+    await notes.begin_log(0)
+    await notes.begin_sessions(0)
+
+    await SessionNotes(store, "events").begin_log(0)  # of another one, that was slow
+
+    assert await notes.may_have(0)
+
+
+async def test_session_that_begins_while_notes_are_renewed_is_not_forgotten(
+    store: SimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = SessionNotes(store, "events")
+    await notes.begin_log(0)
+    read = store.notes
+
+    async def overtaken(name: str, topic: str) -> dict[int, str]:
+        found = await read(name, topic)
+        if name == BEGUN_EMPTY:
+            monkeypatch.undo()
+            await notes.begin_sessions(0)
+        return found
+
+    monkeypatch.setattr(store, "notes", overtaken)
+    await renew_notes(store, STREAMS)
+
+    assert await notes.may_have(0)
+
+
+async def test_only_what_still_counts_is_renewed(store: SimStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka forgets the older note first, and then there may be sessions."""
+    notes = SessionNotes(store, "events")
+    await notes.begin_log(0)
+    await notes.begin_log(1)
+    await notes.begin_sessions(0)
+    noted: list[tuple[str, int]] = []
+
+    async def note(name: str, _topic: str, partition: int, _text: str) -> None:
+        noted.append((name, partition))
+
+    monkeypatch.setattr(store, "note", note)
+    await renew_notes(store, STREAMS)
+
+    assert sorted(noted) == [(BEGUN_EMPTY, 1), (SESSIONS, 0)]
