@@ -1,4 +1,4 @@
-"""Claim: what a lane knows of client sessions follows from its log alone, and all their events are counted."""
+"""Claim: what a lane knows of client sessions follows from its log alone; all their events are counted."""
 
 import asyncio
 
