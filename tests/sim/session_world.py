@@ -69,7 +69,7 @@ class SessionWorld(World):
         assert self.router is not None
         deadline = Deadline(self.clock, deadline_s)
         outcomes = await self.router.submit(events, [], received_ms=self.clock.now_ms(), deadline=deadline)
-        return [(outcome.admission, outcome.offset) for outcome in outcomes]
+        return list(zip(*outcomes, strict=True))
 
     async def admissions(self, *events: Event) -> list[Admission]:
         """Send one request once, and return what became of each event."""
