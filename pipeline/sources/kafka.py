@@ -6,6 +6,7 @@ topic stand in the job's `--source`.
 """
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -16,28 +17,44 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
-from pydantic import SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pipeline.errors import PipelineError, UsageError
+from pipeline.sources.token import TokenEndpoint
 from pipeline.sources.topic_id import TopicId, describe_topic
 
 METADATA_TIMEOUT_S = 20.0
+OAUTH, TOKEN_URL = "OAUTHBEARER", "PIPELINE_KAFKA_OAUTH_TOKEN_URL"
+
+_JAVA_SECURITY = "org.apache.kafka.common.security"
+_LOGIN_MODULES = {
+    "PLAIN": "plain.PlainLoginModule",
+    "SCRAM-SHA-256": "scram.ScramLoginModule",
+    "SCRAM-SHA-512": "scram.ScramLoginModule",
+    OAUTH: "oauthbearer.OAuthBearerLoginModule",
+}
 
 T = TypeVar("T")
 
 
 class KafkaSettings(BaseSettings):
-    """How to reach Kafka; the README's table of settings says what each one means."""
+    """
+    How to reach Kafka; the README's table of settings says what each one means.
+
+    OAUTHBEARER is the jobs' alone: user name and password are the client's id and secret there.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="GATEWAY_KAFKA_", env_ignore_empty=True, frozen=True, extra="ignore"
     )
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = "PLAIN"
     sasl_username: str | None = None
     sasl_password: SecretStr | None = None
+    oauth_token_url: str | None = Field(None, validation_alias=TOKEN_URL)
+    oauth_scope: str | None = Field(None, validation_alias="PIPELINE_KAFKA_OAUTH_SCOPE")
     ssl_ca_file: Path | None = None
     ssl_cert_file: Path | None = None
     ssl_key_file: Path | None = None
@@ -46,10 +63,18 @@ class KafkaSettings(BaseSettings):
     def read(cls) -> Self:
         """Return what the environment says. Raises UsageError."""
         try:
-            return cls()
+            found = cls()
         except ValidationError as err:
             told = (f"GATEWAY_KAFKA_{e['loc'][0]}".upper() + f": {e['msg']}" for e in err.errors())
             raise UsageError("; ".join(told)) from None
+        if found.wants_token and found.oauth_token_url is None:
+            raise UsageError(f"{OAUTH} needs {TOKEN_URL}, https:// or file://")
+        return found
+
+    @property
+    def wants_token(self) -> bool:
+        """Whether the login is by a token."""
+        return self.security_protocol.startswith("SASL") and self.sasl_mechanism == OAUTH
 
     def spark_options(self) -> dict[str, str]:
         """Return the connector's options."""
@@ -57,6 +82,10 @@ class KafkaSettings(BaseSettings):
         if self.security_protocol.startswith("SASL"):
             options["kafka.sasl.mechanism"] = self.sasl_mechanism
             options["kafka.sasl.jaas.config"] = self._jaas_config()
+            if self.wants_token and self.oauth_token_url is not None:
+                handler = f"{_JAVA_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
+                options["kafka.sasl.login.callback.handler.class"] = handler
+                options["kafka.sasl.oauthbearer.token.endpoint.url"] = self.oauth_token_url
         if self.security_protocol.endswith("SSL"):
             if self.ssl_ca_file:
                 options["kafka.ssl.truststore.type"] = "PEM"
@@ -72,8 +101,13 @@ class KafkaSettings(BaseSettings):
         options: dict[str, Any] = {"security_protocol": self.security_protocol}
         if self.security_protocol.startswith("SASL"):
             options["sasl_mechanism"] = self.sasl_mechanism
-            options["sasl_plain_username"] = self.sasl_username
-            options["sasl_plain_password"] = self._password
+            if self.wants_token and self.oauth_token_url is not None:
+                options["sasl_oauth_token_provider"] = TokenEndpoint(
+                    self.oauth_token_url, self.sasl_username or "", self._password, self.oauth_scope
+                )
+            else:
+                options["sasl_plain_username"] = self.sasl_username
+                options["sasl_plain_password"] = self._password
         if self.security_protocol.endswith("SSL"):
             context = ssl.create_default_context(cafile=self.ssl_ca_file)
             if self.ssl_cert_file and self.ssl_key_file:
@@ -86,14 +120,15 @@ class KafkaSettings(BaseSettings):
         return self.sasl_password.get_secret_value() if self.sasl_password else ""
 
     def _jaas_config(self) -> str:
-        module = "plain.PlainLoginModule" if self.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
-        username, password = (
-            text.replace("\\", "\\\\").replace('"', '\\"')
-            for text in (self.sasl_username or "", self._password)
+        told = {"username": self.sasl_username, "password": self._password}
+        if self.wants_token:
+            told = {"clientId": self.sasl_username, "clientSecret": self._password, "scope": self.oauth_scope}
+            told = {name: value for name, value in told.items() if value}
+        quoted = (
+            f'{name}="{(value or "").replace(chr(92), chr(92) * 2).replace(chr(34), chr(92) + chr(34))}"'
+            for name, value in told.items()
         )
-        return (
-            f'org.apache.kafka.common.security.{module} required username="{username}" password="{password}";'
-        )
+        return f"{_JAVA_SECURITY}.{_LOGIN_MODULES[self.sasl_mechanism]} required {' '.join(quoted)};"
 
 
 class Standing(NamedTuple):
@@ -139,13 +174,33 @@ def offsets_at(brokers: str, topic: str, moment: datetime) -> dict[int, int]:
     return _ask(brokers, topic, _offsets_at(brokers, topic, moment))
 
 
+class _Heard(logging.Handler):
+    """What aiokafka complains of: it raises that no broker could be reached, and logs why."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.last: str | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Remember it."""
+        self.last = record.getMessage()
+
+
 def _ask(brokers: str, topic: str, answer: Coroutine[Any, Any, T]) -> T:
+    heard, login = _Heard(), KafkaSettings.read()
+    client_log = logging.getLogger("aiokafka")
+    client_log.addHandler(heard)
     try:
         # In a thread of its own: a notebook's has an event loop already.
         with ThreadPoolExecutor(max_workers=1) as thread:
             return thread.submit(asyncio.run, answer).result()
     except (KafkaError, TimeoutError, OSError, NotImplementedError) as err:
-        raise PipelineError(f"Kafka at {brokers} did not tell of topic {topic!r}: {err!r}") from err
+        told = f"Kafka at {brokers} did not tell of topic {topic!r}: {heard.last or repr(err)}"
+        if login.wants_token:  # aiokafka does not see a broker's answer to a token
+            told += f"; does it take the tokens of {login.oauth_token_url}?"
+        raise PipelineError(told) from err
+    finally:
+        client_log.removeHandler(heard)
 
 
 async def _identify(brokers: str, topic: str) -> TopicId:

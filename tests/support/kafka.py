@@ -21,7 +21,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Self
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.errors import for_code
 
 from tests.support.processes import HOST, free_port, is_free, kill_when_parent_dies
@@ -66,6 +67,8 @@ class KafkaBroker:
         *,
         port: int | None = None,
         properties: Properties | None = None,
+        listeners: Mapping[str, int] | None = None,
+        format_options: Sequence[str] = (),
         jvm_flags: Sequence[str] = QUICK_START_FLAGS,
     ) -> None:
         """
@@ -75,6 +78,8 @@ class KafkaBroker:
             folder: holds data, configuration and log; a second broker on it finds the first one's data.
             port: for clients; None takes a free one, which then stays for all restarts.
             properties: additions to the broker's configuration, which they override.
+            listeners: ports of further ones, by their security protocols.
+            format_options: what a new data folder is made with, as Kafka's storage tool takes it.
             jvm_flags: memory and start-up flags of the JVM.
         """
         self.folder = folder
@@ -82,6 +87,8 @@ class KafkaBroker:
         self.log_path = folder / "broker.log"
         self._config_path = folder / "broker.properties"
         self._properties = dict(properties or {})
+        self._listeners = {"PLAINTEXT": self.port, **(listeners or {})}
+        self._format_options = tuple(format_options)
         self._jvm_flags = tuple(jvm_flags)
         self._controller_port = free_port(other_than=self.port)
         self._process: subprocess.Popen[bytes] | None = None
@@ -191,12 +198,14 @@ class KafkaBroker:
         return [java, *self._jvm_flags, f"-Dlog4j2.configurationFile={LOG_CONFIG}", "-cp", f"{LIBS}/*"]
 
     def _configuration(self) -> str:
+        listeners = [f"{protocol}://{HOST}:{port}" for protocol, port in self._listeners.items()]
+        controller = f"CONTROLLER://{HOST}:{self._controller_port}"
         properties = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
-            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{self._controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "listeners": ",".join([*listeners, controller]),
+            "advertised.listeners": ",".join(listeners),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(self.folder / "data"),
@@ -226,7 +235,7 @@ class KafkaBroker:
         tool = ["kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID]
         with self.log_path.open("ab") as log:
             result = subprocess.run(
-                [*command, *tool, "--config", str(self._config_path)],
+                [*command, *tool, "--config", str(self._config_path), *self._format_options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -296,6 +305,18 @@ async def delete_topics(bootstrap_servers: str, names: Sequence[str]) -> None:
     async with _admin(bootstrap_servers) as admin:
         response: Any = await admin.delete_topics(list(names))
         _raise_for_topic_errors(response.topic_error_codes)
+
+
+async def delete_records(bootstrap_servers: str, topic: str, first_kept: Mapping[int, int]) -> None:
+    """
+    Delete what lies before these offsets, by partition, as retention does.
+
+    Raises:
+        aiokafka.errors.KafkaError: the broker refused it, or does not answer.
+    """
+    wanted = {TopicPartition(topic, p): RecordsToDelete(offset) for p, offset in first_kept.items()}
+    async with _admin(bootstrap_servers) as admin:
+        await admin.delete_records(wanted)
 
 
 @asynccontextmanager
