@@ -6,17 +6,19 @@ What the comparison means stands in pipeline/sinks/ledger.py; here it meets Spar
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Protocol
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.errors import PipelineError
 from pipeline.runtime import Checkpoint, StreamPlan, run_stream
 from pipeline.sinks.ledger import Batch, Ledger, Refusal, Way, refusal, starting, successor
-from pipeline.sources import Offsets, Origin, Span, stream_records, within
+from pipeline.sources import Offsets, Origin, Span, origin_of, stream_records, within
 
 Compute = Callable[[DataFrame], DataFrame]
 
@@ -87,7 +89,22 @@ def run_stored(
     stored = Stored(plan.job, Checkpoint(plan.checkpoint), origin, storing, by_batch, ledger)
     if storing.keeps_state:
         records = storing.compute(records)
-    return run_stream(records.writeStream.foreachBatch(stored), plan)
+    try:
+        return run_stream(records.writeStream.foreachBatch(stored), plan)
+    except StreamingQueryException as err:
+        # Of records that were deleted under a job at work Spark says no more than that they are gone.
+        if found := _overtaken(spark, plan, storing, by_batch):
+            raise PipelineError(found.sentence) from err
+        raise
+
+
+def _overtaken(spark: SparkSession, plan: StreamPlan, storing: Storing, by_batch: bool) -> Refusal | None:
+    """Return why the next start is refused, if retention overtook this one; None if nobody answers."""
+    with suppress(PipelineError):
+        ledger = storing.sink.ledger(spark)
+        found = refusal(ledger, None, origin_of(plan.source), job=plan.job, by_batch=by_batch)
+        return found if found is not None and found.way is Way.ACCEPT_LOSS else None
+    return None
 
 
 def _clear_way(

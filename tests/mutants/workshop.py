@@ -27,8 +27,9 @@ FAST_SUITE = [
 ]
 """What needs neither a broker nor minutes. Each mutant is a run of it."""
 
-TEST_TIMEOUT_S = 30
-"""A mutant may make its test wait for ever, which kills it. No named test takes half of this."""
+TEST_TIMEOUT_S = 60
+"""A mutant may make its test wait for ever, which kills it. No named test takes half of this, the start
+of a Spark or a broker included."""
 
 RUN_TIMEOUT_S = 1_800
 """Of a whole run. What a test raises when its time is over, a mutant may catch."""

@@ -1,6 +1,10 @@
 """Claim: an archive holds every committed record once, in every format, also when the job is killed."""
 
+import asyncio
 import json
+import shlex
+import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -15,7 +19,7 @@ from pipeline.sources.records import LakeSource, read_lake
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.jobs import JobProcess, run_through_kills
-from tests.support.kafka import create_topic, delete_topics
+from tests.support.kafka import create_topic, delete_records, delete_topics
 from tests.support.processes import HOST, free_port
 from tests.support.records import RecordMaker, fill_topic, open_transaction
 
@@ -23,6 +27,8 @@ FORMATS = ["delta", "iceberg", "parquet"]
 PARTITIONS = 2
 KEPT = {"retention.ms": "-1"}
 KILLS = 3
+OVERTAKEN_TIMEOUT_S = 240.0
+RUNBOOK = Path(__file__).parents[2] / "docs" / "runbooks" / "retention-overtook.md"
 SEED = 5
 
 
@@ -144,6 +150,55 @@ async def test_archive_behind_an_open_transaction_says_so(
     await hung.stop()
     assert done.exit_code == 2, done
     assert "partition 0 is stalled: an open transaction at offset 0" in done.stderr
+
+
+async def test_retention_that_overtakes_a_job_at_work_ends_it_with_the_way_out(
+    job: JobRunner, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Its runbook's commands are run as they stand there."""
+    name = await topic("overtaken", configs=KEPT)
+    maker = RecordMaker(1)
+    await fill_topic(kafka_bootstrap, name, maker.lanes(events(maker, 0, 2000)))
+    out = tmp_path / "events"
+    told = [
+        "--source",
+        f"kafka://{kafka_bootstrap}/{name}",
+        "--out",
+        str(out),
+        "--format",
+        "parquet",
+        "--once",
+    ]
+
+    def overtake() -> None:
+        deadline = time.monotonic() + OVERTAKEN_TIMEOUT_S
+        while not any((out / "_gateway").glob("*.json")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        asyncio.run(delete_records(kafka_bootstrap, name, {0: 1900}))
+
+    retention = threading.Thread(target=overtake)
+    retention.start()
+    at_work = job("archive", *told, "--batch-offsets", 100)
+    retention.join()
+    later = job("archive", *told)
+    go_on, look = (
+        shlex.split(line.replace("...", shlex.join(told)).replace("delta://OUT", f"parquet://{out}"))
+        for line in RUNBOOK.read_text().splitlines()
+        if line.strip().startswith("python -m pipeline")
+    )
+    assert go_on[:3] == look[:3] == ["python", "-m", "pipeline"]
+    gone_on, looked = job(*go_on[3:]), job(*look[3:])
+    after = job("archive", *told)
+
+    for refused in (at_work, later):
+        assert refused.exit_code == 2, refused
+        said = refused.stderr.splitlines()[-1]
+        assert said.startswith("pipeline: retention deleted the offsets "), refused
+        assert "to 1899 of partition 0" in said
+        assert "--accept-loss" in said
+    assert gone_on.exit_code == 0, gone_on
+    assert (looked.exit_code, "gap" in looked.stdout) == (1, True), looked
+    assert after.exit_code == 0, after
 
 
 def events(maker: RecordMaker, first: int, end: int) -> list[Event]:

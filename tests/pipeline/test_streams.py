@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +14,10 @@ from pipeline.runtime.stall import StallLooks
 from pipeline.sinks import publisher
 from pipeline.sinks.publisher import Verdicts
 from pipeline.sources import KafkaSource
+from pipeline.sources.embedded_log import LogStreamReader
+from tests.support.logs import append_to_log, trim_log
 from tests.support.processes import HOST, free_port
+from tests.support.records import RecordMaker
 
 SILENT = KafkaSource(f"{HOST}:{free_port()}", "events")
 EVENTS = [publisher._Posted("web", b"{}", None)] * 3
@@ -72,6 +76,17 @@ def test_stream_does_not_wait_for_the_look(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert first == [None] * 100
     assert len(looked) == 1
+
+
+def test_stream_of_a_log_does_not_step_over_what_retention_deleted(tmp_path: Path) -> None:
+    maker = RecordMaker(1)
+    append_to_log(tmp_path, {0: [maker.record(maker.event_of(0)) for _ in range(10)]})
+    trim_log(tmp_path, 0, 5)
+    reader = LogStreamReader(str(tmp_path), "events", "{}")
+
+    assert len(reader.partitions({"0": 5}, {"0": 10})) == 1
+    with pytest.raises(PipelineError, match="begins at 5, and this job has read only up to 4"):
+        reader.partitions({"0": 4}, {"0": 10})
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
