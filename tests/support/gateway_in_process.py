@@ -1,0 +1,201 @@
+"""
+A gateway within the test's process, whose clock the test sets: the real edge, router and lanes on a
+simulated log and index, reached by an httpx transport that can fail like a network.
+"""
+
+import asyncio
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import httpx
+import orjson
+
+from app.build import build_guards, build_ingest, build_router
+from app.config import Settings
+from app.http import Problems, RequestMetrics
+from app.ingest import create_edge
+from dedupe.identity import Identity
+from dedupe.log import no_crashpoint
+from dedupe.record import parse_identity
+from dedupe.sim.memory_index import MemoryStore
+from dedupe.sim.sim_log import SimStore
+from dedupe.types import Session
+
+URL = "http://gateway"
+TIMEOUT_S = 30.0
+DAY_MS = 86_400_000
+
+Send: TypeAlias = Callable[[httpx.Request], httpx.Response]
+Fault: TypeAlias = Callable[[httpx.Request, Send], httpx.Response]
+"""What a request meets instead of an answer, or before it."""
+
+
+class SetClock:
+    """Log time stands still unless the test moves it; deadlines go on."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Stored(NamedTuple):
+    """One record of the clean topic."""
+
+    session: Session | None
+    value: dict[str, Any]
+
+
+class GatewayInProcess:
+    """Serves from a thread of its own while the context is open. `faults` befall requests, one each."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        """Take settings by their names; whether they contradict one another is not asked."""
+        chosen = Settings(mode="development", data_dir=folder)
+        self.settings = chosen.model_copy(update={"partitions": 2, **settings})
+        self.clock = SetClock()
+        self.log = SimStore()
+        self.faults: deque[Fault] = deque()
+        self.requests: list[httpx.Request] = []
+        self.transport = _Transport(self)
+        self._indexes = MemoryStore(self.log.dice)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.run(self._start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, work: Any) -> Any:
+        """Run a coroutine on the gateway's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
+
+    def http(self, write_key: str = "web") -> httpx.Client:
+        """Return a plain client that meets no faults."""
+        return httpx.Client(
+            transport=_Transport(self, meets_faults=False), base_url=URL, auth=(write_key, "")
+        )
+
+    def stored(self, topic: str = "events") -> list[Stored]:
+        """Return what is in the log, in no particular order of partitions."""
+        return [
+            Stored(parse_identity(record).session, orjson.loads(record.value))
+            for stream in self.settings.streams
+            if stream.topic == topic
+            for number in range(stream.partitions)
+            for record in self.log.partition(topic, number).records
+        ]
+
+    def quarantined(self) -> Counter[str]:
+        """Return how many events were kept apart, by reason."""
+        _, quarantine = self.settings.streams
+        return Counter(stored.value["reason"] for stored in self.stored(quarantine.topic))
+
+    async def _start(self) -> None:
+        clock, identity = self.clock, Identity(b"a secret of the tests, long enough")
+        for stream in self.settings.streams:
+            self.log.create_topic(stream.topic, stream.partitions)
+        self._router = build_router(
+            self.settings,
+            self.log,
+            self._indexes,
+            identity=identity,
+            clock=clock,
+            is_pinned=True,
+            crashpoint=no_crashpoint,
+        )
+        guards = build_guards(self.settings, clock, index_files=0)
+        ingest = build_ingest(
+            self.settings, self._router, identity=identity, guards=guards, clock=clock, earlier_ignore=()
+        )
+        problems = Problems(retry_after_max=1, dice=random.Random(0))
+        edge = create_edge(ingest, memory=guards.memory, problems=problems, metrics=RequestMetrics())
+        self._asgi = httpx.ASGITransport(edge)
+        self._lanes = [asyncio.create_task(lane.run()) for lane in self._router.all_lanes]
+        while not self._router.is_ready:
+            await asyncio.sleep(0.001)
+
+    async def _stop(self) -> None:
+        self._router.drain()
+        await asyncio.gather(*self._lanes)
+
+    async def answer(self, request: httpx.Request) -> httpx.Response:
+        """Answer one request, whole."""
+        answer = await self._asgi.handle_async_request(request)
+        return httpx.Response(answer.status_code, headers=answer.headers, content=await answer.aread())
+
+
+class _Transport(httpx.BaseTransport):
+    def __init__(self, gateway: GatewayInProcess, *, meets_faults: bool = True) -> None:
+        self._gateway = gateway
+        self._meets_faults = meets_faults
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        gateway = self._gateway
+        request.read()
+        if not self._meets_faults:
+            return self._send(request)
+        gateway.requests.append(request)
+        fault = gateway.faults.popleft() if gateway.faults else None
+        return fault(request, self._send) if fault is not None else self._send(request)
+
+    def _send(self, request: httpx.Request) -> httpx.Response:
+        answer: httpx.Response = self._gateway.run(self._gateway.answer(request))
+        return answer
+
+
+# ---- faults
+
+
+def not_connected(_request: httpx.Request, _send: Send) -> httpx.Response:
+    """Nobody listens."""
+    raise httpx.ConnectError("refused")
+
+
+def answer_lost(request: httpx.Request, send: Send) -> httpx.Response:
+    """The gateway decides, and nobody hears it."""
+    send(request)
+    raise httpx.ReadTimeout("too late")
+
+
+def half_an_answer(request: httpx.Request, send: Send) -> httpx.Response:
+    """The answer is cut where nobody notices but who reads it."""
+    answer = send(request)
+    return httpx.Response(answer.status_code, content=answer.content[: len(answer.content) // 2])
+
+
+def killed_before(_request: httpx.Request, _send: Send) -> httpx.Response:
+    """The client's process ends as it begins to send."""
+    raise SystemExit
+
+
+def killed_after(request: httpx.Request, send: Send) -> httpx.Response:
+    """The client's process ends before it reads the answer."""
+    send(request)
+    raise SystemExit
+
+
+def answered(status: int, content: bytes = b"", **headers: str) -> Fault:
+    """Somebody answers, and the gateway never hears of it."""
+
+    def answer(_request: httpx.Request, _send: Send) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return httpx.Response(status, content=content, headers=named)
+
+    return answer
