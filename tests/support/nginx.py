@@ -1,16 +1,11 @@
 """The nginx of docs/nginx.conf in front of a gateway: the file as it is, but for ports and paths."""
 
-import datetime
 import subprocess
 import time
 from pathlib import Path
 from typing import Self
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
+from tests.support.certificates import write_certificate
 from tests.support.processes import HOST, free_port, is_free, kill_when_parent_dies
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "nginx.conf"
@@ -42,7 +37,7 @@ class Nginx:
         self.port = free_port(other_than=gateway_port)
         self.certificate = folder / "gateway.crt"
         folder.mkdir(parents=True)
-        _write_certificate(self.certificate, folder / "gateway.key")
+        write_certificate(self.certificate, folder / "gateway.key", SERVER_NAME)
         example = EXAMPLE.read_text(encoding="utf-8")
         for shown, used in (
             ("127.0.0.1:8080", f"{HOST}:{gateway_port}"),
@@ -78,28 +73,3 @@ class Nginx:
         self._watcher.wait()
         assert self._watcher.stdin is not None
         self._watcher.stdin.close()
-
-
-def _write_certificate(certificate: Path, key: Path) -> None:
-    private_key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, SERVER_NAME)])
-    now = datetime.datetime.now(datetime.UTC)
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private_key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)]), critical=False)
-        .sign(private_key, hashes.SHA256())
-    )
-    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    key.write_bytes(
-        private_key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
