@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -67,29 +66,30 @@ class KafkaConfig:
         keep_from_creating_topics(consumer._client)
         return consumer
 
-    def client(self) -> AIOKafkaClient:
-        """Return a client for requests of our own that is not connected yet."""
-        client = AIOKafkaClient(**self._options())
-        keep_from_creating_topics(client)
-        return client
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether brokers want to know who asks."""
+        return self.security_protocol.startswith("SASL")
 
-    def _options(self) -> dict[str, Any]:
-        uses_tls = self.security_protocol in ("SSL", "SASL_SSL")
-        return {
-            "bootstrap_servers": self.bootstrap_servers,
-            "request_timeout_ms": int(self.request_timeout_s * 1000),
-            "security_protocol": self.security_protocol,
-            "ssl_context": self._ssl_context() if uses_tls else None,
-            "sasl_mechanism": self.sasl_mechanism,
-            "sasl_plain_username": self.sasl_username,
-            "sasl_plain_password": self.sasl_password,
-        }
-
-    def _ssl_context(self) -> ssl.SSLContext:
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """Return what a connection is encrypted by, None if it is not. Raises OSError, ssl.SSLError."""
+        if self.security_protocol not in ("SSL", "SASL_SSL"):
+            return None
         context = ssl.create_default_context(cafile=self.ssl_ca_file)
         if self.ssl_cert_file:
             context.load_cert_chain(self.ssl_cert_file, self.ssl_key_file)
         return context
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": self.bootstrap_servers,
+            "request_timeout_ms": int(self.request_timeout_s * 1000),
+            "security_protocol": self.security_protocol,
+            "ssl_context": self.ssl_context(),
+            "sasl_mechanism": self.sasl_mechanism,
+            "sasl_plain_username": self.sasl_username,
+            "sasl_plain_password": self.sasl_password,
+        }
 
 
 def keep_from_creating_topics(client: Any) -> None:

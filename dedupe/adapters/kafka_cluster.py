@@ -10,11 +10,19 @@ replicated, deleted with the topic, and forgotten `offsets.retention.minutes` af
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, for_code
+from aiokafka.client import CoordinationType
+from aiokafka.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    GroupAuthorizationFailedError,
+    KafkaError,
+    NotCoordinatorError,
+    for_code,
+)
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
@@ -39,6 +47,13 @@ LEADER_TRIES = 5
 LEADER_RETRY_S = 0.1
 NO_MEMBER = -1  # the generation of a group without members
 BROKER_RETENTION = -1  # keep a commit for as long as the broker keeps others
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
 
 
 class Connection:
@@ -120,6 +135,28 @@ class KafkaCluster:
 
         return await self.ask(question)
 
+    async def leader_of(self, tp: TopicPartition) -> Address:
+        """Return where the leader of a partition listens now. Raises RetriableError."""
+
+        async def question(admin: AIOKafkaAdminClient) -> Address:
+            self._leaders.pop(tp, None)
+            leader = self._leaders[tp] = await _leader_of(admin, tp)
+            return _address_of(admin, leader)
+
+        return await self.ask(question)
+
+    async def coordinator_of(self, transactional_id: str) -> Address | None:
+        """Return where the coordinator listens, None if there is none yet. Raises RetriableError."""
+
+        async def question(admin: AIOKafkaAdminClient) -> Address | None:
+            try:
+                found = await admin._client.coordinator_lookup(CoordinationType.TRANSACTION, transactional_id)
+            except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError):
+                return None
+            return _address_of(admin, found)
+
+        return await self.ask(question)
+
     async def notes(self, name: str, topic: str) -> dict[int, str]:
         """See LogStore."""
         group = _group_of(name, topic)
@@ -196,6 +233,13 @@ async def _leader_of(admin: AIOKafkaAdminClient, tp: TopicPartition) -> int:
     if leaders.get(tp.partition, -1) < 0:
         raise RetriableError(f"{tp} has no leader")
     return leaders[tp.partition]
+
+
+def _address_of(admin: AIOKafkaAdminClient, node: int) -> Address:
+    broker = admin._client.cluster.broker_metadata(node)
+    if broker is None:
+        raise RetriableError(f"broker {node} is not known yet")
+    return Address(broker.host, broker.port)
 
 
 async def _coordinator(admin: AIOKafkaAdminClient, group: str) -> int:

@@ -22,8 +22,9 @@ from dedupe.log import Crashpoint, no_crashpoint
 from dedupe.types import LogRecord, NewRecord, Offset
 
 PAUSE_AFTER_COMMIT_S = 0.0015
-"""A transaction that begins within about 1 ms of the last one's end meets CONCURRENT_TRANSACTIONS,
-and asks again after RETRY_S."""
+"""A transaction that begins within about 1 ms of the last one's end meets markers that are not written
+yet: it is refused and asks again after RETRY_S, or with version 2 the broker itself waits, for 20 ms
+(`add.partitions.to.txn.retry.backoff.ms`)."""
 POLL_MS = 50
 """One wait for records. The position may move past markers without any, so it is looked at this often."""
 READ_BATCH_RECORDS_MAX = 2_000
@@ -113,7 +114,9 @@ class KafkaLog:
     async def fence(self) -> Offset:
         """See PartitionLog."""
         self._discard()
-        transactor = self._transactor = Transactor(self._config, self._tp, crashpoint=self._store.crashpoint)
+        transactor = self._transactor = Transactor(
+            self._config, self._tp, self._store.cluster, crashpoint=self._store.crashpoint
+        )
         try:
             await bounded(transactor.start(), self._config.request_timeout_s)
             _, end = await self.bounds()
@@ -216,5 +219,5 @@ class KafkaLog:
 
     def _discard(self) -> None:
         if self._transactor is not None:
-            self._store.background.run(self._transactor.discard())
+            self._transactor.close()
             self._transactor = None

@@ -1,28 +1,32 @@
 """
 One transactional producer that is thrown away at the first doubt (rules R1, R2, R3).
 
-It speaks the protocol through aiokafka's client and not through its producer, which retries inside, for
-ever and with the same epoch: a request that is retried may take effect late, in a later transaction, and
-turn its commit into one of nothing. Here each request of a transaction is sent once. Whatever is not
-answered, or answered with an error, ends the producer: nothing it did counts as committed, and before its
-last request was sent nothing ever will be.
+It speaks the protocol itself and not through aiokafka's producer, which retries inside, for ever and with
+the same epoch: a request that is retried may take effect late, in a later transaction, and turn its commit
+into one of nothing. Here each request of a transaction is sent once. Whatever is not answered, or answered
+with an error, ends the producer: nothing it did counts as committed, and before its last request was sent
+nothing ever will be.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from aiokafka import TopicPartition
-from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError, for_code
-from aiokafka.protocol.produce import ProduceRequest
-from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+from aiokafka.protocol.transaction import InitProducerIdRequest_v0
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from dedupe.adapters.kafka_client import KafkaConfig, bounded, close_client
+from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_cluster import Address, KafkaCluster
+from dedupe.adapters.kafka_connection import Connection
+from dedupe.adapters.kafka_wire import Producer, Request, TransactionWire, request_of
 from dedupe.errors import FencedError, GatewayError, NotAppendedError, OutcomeUnknownError
 from dedupe.log import Crashpoint
 from dedupe.types import NewRecord, Offset
+
+Answer = TypeVar("Answer", bound=tuple[int, ...])
 
 NONE, INVALID_TIMESTAMP, CONCURRENT_TRANSACTIONS = 0, 32, 51
 FENCED_CODES = frozenset({47, 90})  # INVALID_PRODUCER_EPOCH, PRODUCER_FENCED
@@ -34,23 +38,23 @@ RETRY_S = 0.005
 
 FENCE_RETRY_S = 0.02
 
-ALL_REPLICAS = -1
-SEQUENCES = 2**31
-"""A producer counts its records of a partition, and begins anew here."""
-
 
 class Transactor:
     """Commits record batches to one partition, one transaction each, until the first doubt."""
 
-    def __init__(self, config: KafkaConfig, tp: TopicPartition, *, crashpoint: Crashpoint) -> None:
+    def __init__(
+        self, config: KafkaConfig, tp: TopicPartition, cluster: KafkaCluster, *, crashpoint: Crashpoint
+    ) -> None:
         """Connect to nothing yet. The transactional.id follows from the partition alone (rule R4)."""
         self._config = config
-        self._client: AIOKafkaClient = config.client()
+        self._cluster = cluster
         self._tp = tp
         self._transactional_id = f"gateway-{tp.topic}-{tp.partition}"
         self._crashpoint = crashpoint
-        self._leader = self._coordinator = -1
-        self._producer_id, self._epoch, self._sequence = -1, -1, 0
+        self._connections: dict[Address, Connection] = {}
+        self._leader = self._coordinator = Address("", 0)
+        self._wire = self._wire_of(1)
+        self._producer = Producer(-1, -1)
         self._is_committing = False
         self.asks_for_epoch = False
         """Whether a request for an epoch is unanswered: it may arrive late, and fence a successor."""
@@ -60,17 +64,13 @@ class Transactor:
         Connect and take a new producer epoch, which fences every earlier one.
 
         Returns when no earlier transaction is undecided and all markers are written. Raises
-        KafkaError or OSError; unbounded, so the caller sets a timeout.
+        KafkaError, OSError or RetriableError; unbounded, so the caller sets a timeout.
         """
-        await self._client.bootstrap()
-        await self._client.set_topics([self._tp.topic])
-        self._leader = self._client.cluster.leader_for_partition(self._tp)
-        if self._leader in (None, -1):
-            is_known = self._client.cluster.partitions_for_topic(self._tp.topic)
-            told = f"{self._tp} has no leader" if is_known else f"topic {self._tp.topic} does not exist"
-            raise KafkaError(told)
-        while not await self._has_epoch():  # noqa: ASYNC110 - only asking again tells
+        self._leader = await self._cluster.leader_of(self._tp)
+        leader = await self._connected(self._leader)
+        while (version := await self._take_epoch()) is None:  # noqa: ASYNC110 - only asking again tells
             await asyncio.sleep(FENCE_RETRY_S)
+        self._wire = self._wire_of(min(version, leader.transaction_version))
 
     async def commit(self, records: Sequence[NewRecord], *, expected: Offset, timeout_s: float) -> None:
         """
@@ -82,90 +82,78 @@ class Transactor:
         """
         self._is_committing = False
         try:
-            await bounded(self._transact(records, expected), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._transact(records, expected)
         except FencedError:
             raise
-        except (NotAppendedError, KafkaError, OSError) as err:
+        except TimeoutError as err:
+            raise self._translated(TimeoutError(f"no answer within {timeout_s:g} s")) from err
+        except (NotAppendedError, KafkaError, OSError, struct.error) as err:
             raise self._translated(err) from err
 
-    async def discard(self) -> None:
-        """Stop using the producer, whatever state it is in; bounded, never raises."""
-        await close_client(self._client)
+    def close(self) -> None:
+        """Stop using the producer, whatever state it is in."""
+        for connection in self._connections.values():
+            connection.close()
 
-    async def _has_epoch(self) -> bool:
-        """Ask the coordinator once for a new epoch; false if it is too early."""
-        try:
-            self._coordinator = await self._client.coordinator_lookup(
-                CoordinationType.TRANSACTION, self._transactional_id
-            )
-        except KafkaError as err:
-            if getattr(err, "errno", None) in NOT_YET_CODES:
-                return False
-            raise
-        self.asks_for_epoch = await self._client.ready(self._coordinator, group=ConnectionGroup.COORDINATION)
-        answer = await self._coordinate(
-            InitProducerIdRequest(self._transactional_id, round(self._config.transaction_timeout_s * 1000))
-        )
+    async def _take_epoch(self) -> int | None:
+        """Ask once for an epoch; return the coordinator's version of transactions, None if too early."""
+        found = await self._cluster.coordinator_of(self._transactional_id)
+        if found is None:
+            return None
+        self._coordinator = found
+        coordinator = await self._connected(found)
+        timeout_ms = round(self._config.transaction_timeout_s * 1000)
+        request = InitProducerIdRequest_v0(self._transactional_id, timeout_ms)
+        self.asks_for_epoch = True
+        answer: Any = request.RESPONSE_TYPE.decode(await coordinator.ask(request_of(request)))
         self.asks_for_epoch = False
         if answer.error_code in NOT_YET_CODES:
-            return False
+            return None
         if answer.error_code != NONE:
             raise for_code(answer.error_code)()
-        self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
-        return True
+        self._producer = Producer(answer.producer_id, answer.producer_epoch)
+        return coordinator.transaction_version
+
+    async def _connected(self, address: Address) -> Connection:
+        """Return a connection that is open, a new one if need be: nothing is under way between two calls."""
+        connection = self._connections.get(address)
+        if connection is None or not connection.is_usable:
+            if connection is not None:
+                connection.close()
+            connection = self._connections[address] = await Connection.open(self._config, *address)
+        return connection
 
     async def _transact(self, records: Sequence[NewRecord], expected: Offset) -> None:
-        batch = self._batch_of(records)
-        await self._begin()
-        offset = await self._produce(batch)
+        wire, batch = self._wire, self._batch_of(records)
+        leader, coordinator = await self._connected(self._leader), await self._connected(self._coordinator)
+        if not wire.is_implicit:
+            (code,) = await _ask(coordinator, wire.begin(self._producer), wire.begun)
+            _judge("AddPartitionsToTxn", code)
+        code, offset = await _ask(leader, wire.produce(batch), wire.landed)
+        _judge("Produce", code)
         if offset != expected:
             raise NotAppendedError(f"the batch landed at offset {offset} instead of {expected}")
-        self._sequence = (self._sequence + len(records)) % SEQUENCES
         self._crashpoint("append")
         self._is_committing = True
-        answer = await self._coordinate(
-            EndTxnRequest(self._transactional_id, self._producer_id, self._epoch, True)
-        )
-        _judge("EndTxn", answer.error_code)
+        answer = await coordinator.ask(wire.end(self._producer))
+        code, following = wire.ended(answer, self._producer, len(records))
+        _judge("EndTxn", code)
+        self._producer = following
         self._crashpoint("commit")
 
-    async def _begin(self) -> None:
-        """Register the partition, again while the markers of the transaction before are written."""
-        topic, partition = self._tp
-        request = AddPartitionsToTxnRequest(
-            self._transactional_id, self._producer_id, self._epoch, [(topic, [partition])]
-        )
-        while True:
-            answer = await self._coordinate(request)
-            ((_, ((_, code),)),) = answer.errors
-            if code != CONCURRENT_TRANSACTIONS:
-                break
-            await asyncio.sleep(RETRY_S)
-        _judge("AddPartitionsToTxn", code)
-
-    async def _produce(self, batch: bytes) -> Offset:
-        """Send the batch to the partition's leader, and return where it landed."""
-        topic, partition = self._tp
+    def _wire_of(self, version: int) -> TransactionWire:
         timeout_ms = round(self._config.request_timeout_s * 1000)
-        request = ProduceRequest(
-            self._transactional_id, ALL_REPLICAS, timeout_ms, [(topic, [(partition, batch)])]
-        )
-        answer = await self._client.send(self._leader, request)
-        ((_, ((_, code, offset, *_),)),) = answer.topics
-        _judge("Produce", code)
-        return int(offset)
-
-    async def _coordinate(self, request: Any) -> Any:
-        return await self._client.send(self._coordinator, request, group=ConnectionGroup.COORDINATION)
+        return TransactionWire(self._transactional_id, self._tp, timeout_ms=timeout_ms, version=version)
 
     def _batch_of(self, records: Sequence[NewRecord]) -> bytes:
         batch = DefaultRecordBatchBuilder(
             magic=2,
             compression_type=0,
             is_transactional=1,
-            producer_id=self._producer_id,
-            producer_epoch=self._epoch,
-            base_sequence=self._sequence,
+            producer_id=self._producer.id,
+            producer_epoch=self._producer.epoch,
+            base_sequence=self._producer.sequence,
             batch_size=2 * self._config.batch_bytes_max,
         )
         for place, (timestamp_ms, key, value, headers) in enumerate(records):
@@ -178,6 +166,19 @@ class Transactor:
         if self._is_committing:
             return OutcomeUnknownError(f"commit was not confirmed: {err!r}")
         return err if isinstance(err, NotAppendedError) else NotAppendedError(repr(err))
+
+
+async def _ask(connection: Connection, request: Request, read: Callable[[bytes], Answer]) -> Answer:
+    """
+    Send what may be the first request of a transaction, and read the answer, an error code in front.
+
+    It is asked again while it is refused, without any effect, for the markers of the transaction before.
+    """
+    while True:
+        answer = read(await connection.ask(request))
+        if answer[0] != CONCURRENT_TRANSACTIONS:
+            return answer
+        await asyncio.sleep(RETRY_S)
 
 
 def _judge(request: str, code: int) -> None:

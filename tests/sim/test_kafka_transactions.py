@@ -2,7 +2,8 @@
 Claim: on a simulated Kafka cluster, whatever request or answer of a transaction is lost, late or refused,
 an append is told truthfully, and only another gateway's fence is taken for one.
 
-It runs aiokafka itself, in virtual time. A failing history prints the line that repeats it.
+Histories take turns with both versions of transactions, in virtual time; a failing one prints the line that
+repeats it.
 """
 
 import asyncio
@@ -39,11 +40,15 @@ TOPIC = "events"
 PAUSES_S = (0.0, 0.0, 0.002, 1.0, 20.0)  # before an append; in the last, what is late arrives
 PATIENCE_S = 600.0  # virtual: several requests may each be late by more than a request may take
 
-Seen: TypeAlias = Counter[tuple[str, int]]
+Seen: TypeAlias = Counter[tuple[int, str, int]]
 
-PLANNED = [
-    (fault, api) for fault in FAULTS for api in (PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN)
-]
+REQUESTS = {
+    1: (INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, PRODUCE, END_TXN),
+    2: (INIT_PRODUCER_ID, PRODUCE, END_TXN),
+}
+"""What a writer asks for, by the version of transactions."""
+
+PLANNED = [(version, fault, api) for version, apis in REQUESTS.items() for fault in FAULTS for api in apis]
 
 
 class Writer:
@@ -104,7 +109,7 @@ async def net(seed: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SimKa
     random.seed(seed)
     monkeypatch.setattr(ClusterMetadata, "brokers", lambda cluster: sorted(cluster._brokers.values()))
     dice = Random(seed)
-    net = SimKafkaNet(SimKafka(TOPIC, 1, loop.time), dice)
+    net = SimKafkaNet(SimKafka(TOPIC, 1, loop.time, transaction_version=1 + seed % 2), dice)
     net.listen(loop)
     net.chance = chances_of(dice)
     yield net
@@ -126,7 +131,7 @@ async def test_what_one_writer_is_told_is_true_and_it_never_fences_itself(
 
     assert writer.told["fenced"] == 0
     await judge(net, [writer])
-    seen.update(net.seen)
+    seen.update({(net.kafka.transaction_version, *cell): count for cell, count in net.seen.items()})
 
 
 @each_seed(one_in=16)
@@ -137,17 +142,19 @@ async def test_what_two_rivals_are_told_is_true(seed: int, net: SimKafkaNet) -> 
     await judge(net, writers)
 
 
-@pytest.mark.parametrize("seed", [0])
+@pytest.mark.parametrize("seed", [0, 1], ids=["explicit", "implicit"])
 async def test_without_faults_every_append_is_committed_at_once(seed: int, net: SimKafkaNet) -> None:
     net.chance = {}
     writer = Writer("a", Random(seed))
     await writer.write(APPENDS)
 
     assert (len(writer.at), writer.told.total()) == (APPENDS, 0)
+    sent = {request.API_KEY for request in net.requests}
+    assert sent.intersection(REQUESTS[1]) == set(REQUESTS[net.kafka.transaction_version])
     await judge(net, [writer])
 
 
-@pytest.mark.parametrize("seed", [0])
+@pytest.mark.parametrize("seed", [0, 1], ids=["explicit", "implicit"])
 async def test_none_of_several_late_fences_of_its_own_is_taken_for_another_gateway(net: SimKafkaNet) -> None:
     writer = Writer("a", Random(0))
     net.chance, net.holds_s = {"hold_request": 1.0}, [40.0]

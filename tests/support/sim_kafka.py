@@ -1,15 +1,17 @@
 """
 A Kafka cluster in memory: what its brokers know of one topic and its transactions, by their own rules.
 
-Two nodes; all partitions are led by the first, transactions are coordinated by either. It follows the
-protocol's first version of transactions, which aiokafka speaks: EndTxn is answered before the markers
-are written, and a repeated EndTxn of a complete transaction succeeds. Times are the event loop's.
+Two nodes; all partitions are led by the first, transactions are coordinated by either. EndTxn is answered
+before the markers are written, and a repeated EndTxn of a complete transaction succeeds. With version 2
+of transactions Produce adds its partition and EndTxn gives the next epoch, of a new producer id once they
+are used up; the markers bear it already. Times are the event loop's.
 """
 
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 from typing import NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
@@ -27,6 +29,8 @@ OFFSET_OUT_OF_RANGE = 1
 MARKERS_S = 0.003
 """From EndTxn's answer until the markers are written, as measured on a real broker."""
 CONTROL_BIT = 0x20
+EPOCH_MAX = 20
+"""32,767 in a real cluster."""
 
 
 class State(Enum):
@@ -76,15 +80,17 @@ class SimPartitionLog:
             return INVALID_PRODUCER_EPOCH, -1
         if header.producer_epoch > producer.epoch:
             producer = Producer(header.producer_epoch)
-        count = len(list(header))
-        if header.base_sequence == producer.next_sequence - count and producer.last is not None:
+        records = len(list(header))
+        if header.base_sequence == producer.next_sequence - records and producer.last is not None:
             return 0, producer.last.base  # sent again
         if header.base_sequence != producer.next_sequence:
             return OUT_OF_ORDER_SEQUENCE, -1
-        batch = Batch(self.end, self.end + count - 1, struct.pack(">q", self.end) + raw[8:])
-        self.end += count
+        batch = Batch(self.end, self.end + records - 1, struct.pack(">q", self.end) + raw[8:])
+        self.end += records
         self._undecided.setdefault(header.producer_id, []).append(batch)
-        self._producers[header.producer_id] = Producer(producer.epoch, producer.next_sequence + count, batch)
+        self._producers[header.producer_id] = Producer(
+            producer.epoch, producer.next_sequence + records, batch
+        )
         return 0, batch.base
 
     def end_transaction(self, producer_id: int, epoch: int, *, is_commit: bool) -> None:
@@ -129,6 +135,7 @@ class Transactions:
     epoch: int = -1
     state: State = State.EMPTY
     is_commit: bool = False
+    ended_by: int = -1  # the producer id of the transaction that is or was last decided
     timeout_s: float = 0.0
     began_s: float = 0.0
     ends_s: float = 0.0  # when its markers are written
@@ -138,13 +145,17 @@ class Transactions:
 class SimKafka:
     """The cluster, with one topic. Every method settles what is due first."""
 
-    def __init__(self, topic: str, partitions: int, now: Callable[[], float]) -> None:
+    def __init__(
+        self, topic: str, partitions: int, now: Callable[[], float], *, transaction_version: int
+    ) -> None:
         self.topic = topic
+        self.transaction_version = transaction_version
         self.partitions = [SimPartitionLog() for _ in range(partitions)]
         self.coordinator = 0
         self.timeouts = 0  # transactions that the coordinator has ended by itself
         self._now = now
         self._ids: dict[str, Transactions] = {}
+        self._producer_ids = count(1000)
 
     def settle(self) -> None:
         """Write the markers that are due, and end transactions that have become too old."""
@@ -154,18 +165,18 @@ class SimKafka:
                 self._write_markers(known)
             if known.state is State.ONGOING and now - known.began_s > known.timeout_s:
                 self.timeouts += 1
-                known.epoch += 1
-                self._prepare(known, is_commit=False)
+                self._prepare(known, is_commit=False, bumps_epoch=True)
 
     def init_producer_id(self, name: str, timeout_ms: int) -> tuple[int, int, int]:
         """Return an error code, producer id and epoch; fences whoever had the transactional id."""
-        known = self._ids.setdefault(name, Transactions(len(self._ids) + 1000))
+        if name not in self._ids:
+            self._ids[name] = Transactions(next(self._producer_ids))
+        known = self._ids[name]
         if known.state is State.ONGOING:
-            known.epoch += 1
-            self._prepare(known, is_commit=False)
+            self._prepare(known, is_commit=False, bumps_epoch=True)
         if known.state is State.PREPARED:
             return CONCURRENT_TRANSACTIONS, -1, -1
-        known.epoch += 1
+        self._bump_epoch(known)
         known.timeout_s = timeout_ms / 1000
         known.state = State.EMPTY
         return 0, known.producer_id, known.epoch
@@ -182,35 +193,50 @@ class SimKafka:
         known.partitions.update(partitions)
         return 0
 
-    def produce(self, name: str, partition: int, raw: bytes) -> tuple[int, Offset]:
-        """Return an error code and the batch's offset."""
+    def produce(self, name: str, partition: int, raw: bytes, *, is_implicit: bool) -> tuple[int, Offset]:
+        """Return an error code and the batch's offset; it may begin a transaction."""
         known, header = self._ids[name], DefaultRecordBatch(raw)
-        if code := _refusal(known, header.producer_id, header.producer_epoch):
+        if is_implicit:
+            code = self.add_partitions(name, header.producer_id, header.producer_epoch, [partition])
+        else:
+            code = _refusal(known, header.producer_id, header.producer_epoch)
+        if code:
             return code, -1
         if known.state is not State.ONGOING or partition not in known.partitions:
             return INVALID_TXN_STATE, -1
         return self.partitions[partition].append(raw)
 
-    def end_transaction(self, name: str, producer_id: int, epoch: int, *, is_commit: bool) -> int:
-        """Return an error code; the markers follow a moment later."""
+    def end_transaction(
+        self, name: str, producer_id: int, epoch: int, *, is_commit: bool, gives_epoch: bool
+    ) -> tuple[int, int, int]:
+        """Return an error code, and who may go on; the markers follow a moment later."""
         known = self._ids[name]
-        if code := _refusal(known, producer_id, epoch):
-            return code
-        if known.state is State.ONGOING:
-            self._prepare(known, is_commit=is_commit)
-            return 0
-        if known.state is State.EMPTY or known.is_commit != is_commit:
-            return INVALID_TXN_STATE
-        return CONCURRENT_TRANSACTIONS if known.state is State.PREPARED else 0
+        is_again = gives_epoch and (producer_id, epoch) == (known.ended_by, known.epoch - 1)
+        if not is_again and (code := _refusal(known, producer_id, epoch)):
+            return code, -1, -1
+        if known.state is State.ONGOING and not is_again:
+            self._prepare(known, is_commit=is_commit, bumps_epoch=gives_epoch)
+            return 0, known.producer_id, known.epoch
+        if known.state in (State.EMPTY, State.ONGOING) or known.is_commit != is_commit:
+            return INVALID_TXN_STATE, -1, -1
+        code = CONCURRENT_TRANSACTIONS if known.state is State.PREPARED else 0
+        return code, known.producer_id, known.epoch
 
-    def _prepare(self, known: Transactions, *, is_commit: bool) -> None:
+    def _prepare(self, known: Transactions, *, is_commit: bool, bumps_epoch: bool) -> None:
+        known.ended_by = known.producer_id
+        if bumps_epoch:
+            self._bump_epoch(known)
         known.state, known.is_commit, known.ends_s = State.PREPARED, is_commit, self._now() + MARKERS_S
+
+    def _bump_epoch(self, known: Transactions) -> None:
+        known.epoch += 1
+        if known.epoch == EPOCH_MAX:
+            known.producer_id, known.epoch = next(self._producer_ids), 0
 
     def _write_markers(self, known: Transactions) -> None:
         for partition in sorted(known.partitions):
-            self.partitions[partition].end_transaction(
-                known.producer_id, known.epoch, is_commit=known.is_commit
-            )
+            epoch = known.epoch if known.producer_id == known.ended_by else EPOCH_MAX
+            self.partitions[partition].end_transaction(known.ended_by, epoch, is_commit=known.is_commit)
         known.state = State.COMPLETE
 
 

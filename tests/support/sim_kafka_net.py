@@ -13,9 +13,17 @@ from io import BytesIO
 from random import Random
 from typing import Any
 
-from aiokafka.protocol.api import RequestHeader_v1, RequestStruct
+from aiokafka.protocol.api import RequestHeader_v1
 
 from tests.support.sim_kafka import OFFSET_OUT_OF_RANGE, SimKafka
+from tests.support.sim_kafka_wire import (
+    STRUCTS,
+    batch_of,
+    ended,
+    produced,
+    versions_answer,
+    versions_unknown,
+)
 from tests.support.virtual_time import VirtualTimeLoop
 
 HOST = "simulated"
@@ -38,7 +46,6 @@ VERSIONS = {
     ADD_PARTITIONS_TO_TXN: 0,
     END_TXN: 0,
 }
-STRUCTS = {(kind.API_KEY, kind.API_VERSION): kind for kind in RequestStruct.__subclasses__()}
 OF_COORDINATOR = (INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN)
 
 FAULTS = ("lose_request", "lose_answer", "hold_request", "hold_answer", "refuse", "move")
@@ -73,7 +80,7 @@ class SimTransport(asyncio.Transport):
             self._frames.put_nowait(bytes(self._received[4:size]))
             del self._received[:size]
 
-    def answer(self, frame: bytes) -> None:
+    def reply(self, frame: bytes) -> None:
         """Send a frame to the client, if it is still there."""
         if not self._is_closing:
             self._protocol.data_received(struct.pack(">i", len(frame)) + frame)
@@ -82,6 +89,9 @@ class SimTransport(asyncio.Transport):
         if not self._is_closing:
             self._is_closing = True
             asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
+
+    def abort(self) -> None:
+        self.close()
 
     def is_closing(self) -> bool:
         return self._is_closing
@@ -99,8 +109,11 @@ class SimKafkaNet:
         self.chance: dict[str, float] = {}
         self.holds_s: Sequence[float] = HOLDS_S
         self.seen: Counter[tuple[str, int]] = Counter()
+        self.due: dict[int, list[str | int]] = {}
+        """Faults, or codes of refusals, of the next requests of a kind."""
+        self.requests: list[Any] = []
         self._dice = dice
-        self._transports: list[SimTransport] = []
+        self.transports: list[SimTransport] = []
 
     def listen(self, loop: VirtualTimeLoop) -> None:
         """Have the loop connect to the nodes."""
@@ -109,16 +122,16 @@ class SimKafkaNet:
 
     async def close(self) -> None:
         """End every connection, and what is still late on it."""
-        for transport in self._transports:
+        for transport in self.transports:
             transport.work.cancel()
-        await asyncio.gather(*(transport.work for transport in self._transports), return_exceptions=True)
+        await asyncio.gather(*(transport.work for transport in self.transports), return_exceptions=True)
 
     def _accept(self, node: int, protocol: asyncio.Protocol) -> SimTransport:
         async def handle(transport: SimTransport, frame: bytes) -> None:
             await self._handle(transport, node, frame)
 
         transport = SimTransport(protocol, handle)
-        self._transports.append(transport)
+        self.transports.append(transport)
         return transport
 
     async def _handle(self, transport: SimTransport, node: int, frame: bytes) -> None:
@@ -126,7 +139,10 @@ class SimKafkaNet:
         header: Any = RequestHeader_v1.SCHEMA.decode(buffer)
         api, version, correlation_id, _ = header
         kind = STRUCTS[api, version]
+        if kind.FLEXIBLE_VERSION:
+            buffer.read(1)  # no tags
         request: Any = kind.decode(buffer)
+        self.requests.append(request)
         await asyncio.sleep(0)
         fault = self._fault_of(api)
         if fault == "lose_request":
@@ -136,16 +152,24 @@ class SimKafkaNet:
         if fault == "hold_request":
             await asyncio.sleep(self._dice.choice(self.holds_s))
         self.kafka.settle()
-        fields = self._refused(api, request) if fault == "refuse" else await self._answer(api, node, request)
+        if isinstance(fault, int):
+            answer = self._coded(api, request, fault)
+        elif fault == "refuse":
+            answer = self._coded(api, request, self._dice.choice(REFUSALS[api]))
+        else:
+            answer = await self._answer(api, node, request)
         if fault == "lose_answer":
             return transport.close()
         if fault == "hold_answer":
             await asyncio.sleep(self._dice.choice(self.holds_s))
-        transport.answer(struct.pack(">i", correlation_id) + kind.RESPONSE_TYPE(*fields).encode())
+        is_tagged = kind.FLEXIBLE_VERSION and api != API_VERSIONS
+        transport.reply(struct.pack(">i", correlation_id) + is_tagged * b"\0" + answer)
         return None
 
-    def _fault_of(self, api: int) -> str | None:
-        """Draw what happens to a request; those outside of transactions are left alone."""
+    def _fault_of(self, api: int) -> str | int | None:
+        """Return what is due to a request, or drawn; those outside of transactions are left alone."""
+        if self.due.get(api):
+            return self.due[api].pop(0)
         if api not in REFUSALS:
             return None
         for fault in FAULTS:
@@ -154,47 +178,59 @@ class SimKafkaNet:
                 return fault
         return None
 
-    def _refused(self, api: int, request: Any) -> tuple[Any, ...]:
-        return self._coded(api, request, self._dice.choice(REFUSALS[api]))
-
-    def _coded(self, api: int, request: Any, code: int) -> tuple[Any, ...]:
+    def _coded(self, api: int, request: Any, code: int) -> bytes:
         """Return the answer of an API that says nothing but an error code."""
-        if api == INIT_PRODUCER_ID:
-            return 0, code, -1, -1
+        if api == PRODUCE:
+            # Brokers say -1 here; it is the code that must be believed.
+            return encoded(produced(request, code, self.kafka.partitions[batch_of(request)[1]].end))
         if api == END_TXN:
-            return 0, code
-        if api == ADD_PARTITIONS_TO_TXN:
-            return 0, [(topic, [(n, code) for n in partitions]) for topic, partitions in request.topics]
-        return [(topic, [(n, code, -1, -1) for n, _ in batches]) for topic, batches in request.topics], 0
+            return encoded(ended(request, code))
+        if api == INIT_PRODUCER_ID:
+            return encoded(request.RESPONSE_TYPE(0, code, -1, -1))
+        codes = [(topic, [(n, code) for n in partitions]) for topic, partitions in request.topics]
+        return encoded(request.RESPONSE_TYPE(0, codes))
 
-    async def _answer(self, api: int, node: int, request: Any) -> tuple[Any, ...]:
+    async def _answer(self, api: int, node: int, request: Any) -> bytes:
         if api in OF_COORDINATOR and node != self.kafka.coordinator:
             return self._coded(api, request, NOT_COORDINATOR)
+        if api == API_VERSIONS:
+            return self._versions(request)
+        if api in REFUSALS:
+            return self._answer_producer(api, request)
         if api == FETCH:
-            return await self._fetch(request)
-        answer = {
-            API_VERSIONS: self._versions,
-            METADATA: self._metadata,
-            FIND_COORDINATOR: self._coordinator,
-            LIST_OFFSETS: self._offsets,
-        }.get(api)
-        return self._answer_producer(api, request) if answer is None else answer(request)
+            fields = await self._fetch(request)
+        else:
+            fields = {
+                METADATA: self._metadata,
+                FIND_COORDINATOR: self._coordinator,
+                LIST_OFFSETS: self._offsets,
+            }[api](request)
+        return encoded(request.RESPONSE_TYPE(*fields))
 
-    def _answer_producer(self, api: int, request: Any) -> tuple[Any, ...]:
+    def _answer_producer(self, api: int, request: Any) -> bytes:
         kafka, name = self.kafka, request.transactional_id
         if api == INIT_PRODUCER_ID:
-            return 0, *kafka.init_producer_id(name, request.transaction_timeout_ms)
+            fields = kafka.init_producer_id(name, request.transaction_timeout_ms)
+            return encoded(request.RESPONSE_TYPE(0, *fields))
         if api == PRODUCE:
-            ((topic, ((partition, raw),)),) = request.topics
-            return [(topic, [(partition, *kafka.produce(name, partition, raw), -1)])], 0
+            _, partition, raw = batch_of(request)
+            is_implicit = request.API_VERSION >= 12
+            return encoded(produced(request, *kafka.produce(name, partition, raw, is_implicit=is_implicit)))
         owner = request.producer_id, request.producer_epoch
         if api == END_TXN:
-            return 0, kafka.end_transaction(name, *owner, is_commit=request.transaction_result)
+            gives_epoch = request.API_VERSION >= 5
+            is_commit = request.transaction_result
+            told = kafka.end_transaction(name, *owner, is_commit=is_commit, gives_epoch=gives_epoch)
+            return encoded(ended(request, *told))
         ((_, partitions),) = request.topics
         return self._coded(api, request, kafka.add_partitions(name, *owner, partitions))
 
-    def _versions(self, _request: Any) -> tuple[Any, ...]:
-        return 0, [(key, version, version) for key, version in VERSIONS.items()]
+    def _versions(self, request: Any) -> bytes:
+        """Say what aiokafka may send, or what the cluster has agreed on; old brokers do not know that."""
+        if request.API_VERSION == 0:
+            return encoded(request.RESPONSE_TYPE(0, [(key, n, n) for key, n in VERSIONS.items()]))
+        version = self.kafka.transaction_version
+        return versions_unknown() if version == 1 else versions_answer({"transaction.version": version})
 
     def _coordinator(self, _request: Any) -> tuple[Any, ...]:
         coordinator = self.kafka.coordinator
@@ -219,3 +255,8 @@ class SimKafkaNet:
             await asyncio.sleep(request.max_wait_time / 1000)
         code = OFFSET_OUT_OF_RANGE if start > partition.end else 0
         return 0, [(topic, [(number, code, partition.end, partition.last_stable_offset, [], raw)])]
+
+
+def encoded(answer: Any) -> bytes:
+    """Return an answer's bytes."""
+    return bytes(answer.encode())
