@@ -177,13 +177,13 @@ class SqliteWriter:
             raise operation.undone("the SQLite log has too much to do")
         answer: asyncio.Future[T] = self._loop.create_future()
         self._waiting += 1
-        self._queue.put(Job(operation, answer))
+        job = Job(operation, answer)
+        self._queue.put(job)
+        alarm = self._loop.call_later(self._limits.answer_timeout_s, self._end_waiting, job)
         try:
-            async with asyncio.timeout(self._limits.answer_timeout_s):
-                return await answer
-        except TimeoutError:
-            seconds = self._limits.answer_timeout_s
-            raise operation.unknown(f"no answer from the disk within {seconds:.0f} s") from None
+            return await answer
+        finally:
+            alarm.cancel()
 
     async def close(self) -> None:
         """Commit what waits and end the thread. Idempotent, bounded in time."""
@@ -193,6 +193,11 @@ class SqliteWriter:
         await asyncio.to_thread(self._thread.join, self._limits.close_timeout_s)
         if self._thread.is_alive():
             self._report.error("the SQLite log could not be closed in time: does the disk hang?")
+
+    def _end_waiting(self, job: Job) -> None:
+        if not job.answer.done():
+            seconds = self._limits.answer_timeout_s
+            job.answer.set_exception(job.operation.unknown(f"no answer from the disk within {seconds:.0f} s"))
 
     def _deliver(self, jobs: Sequence[Job], outcomes: Sequence[object]) -> None:
         self._waiting -= len(jobs)
