@@ -36,7 +36,7 @@ def _is_complete(item: dict[str, object]) -> bool:
 
 def _messages(item: dict[str, object], arrival: Arrival) -> Iterator[str]:
     event_type = item.get("type")
-    if item.get("messageId") is None and arrival.idempotency_key is None:
+    if item.get("messageId") is None and arrival.idempotency_key is None and arrival.session is None:
         yield NO_ID
     if event_type is not None and event_type not in TYPES:
         yield UNKNOWN_TYPE

@@ -24,7 +24,7 @@ from app.ingest.deep_json import dumps_any, is_deeper, may_be_deeper
 from app.ingest.large_json import Oversize
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id, session_event_id
 from app.ingest.payload import Payload
-from app.ingest.session_fields import ClientSession
+from app.ingest.session_fields import SEQUENCE, ClientSession
 from dedupe.document import is_event_type
 from dedupe.identity import (
     MESSAGE_ID_BYTES_MAX,
@@ -230,6 +230,7 @@ class _Request:
         """Of the items so far, as the limits count them: what was sent, and not what is added here."""
         self._shared_bytes = len(orjson.dumps(self._merged)) if self._merged else 0
         self._has_valid_type = is_event_type(arrival.default_type)
+        self._has_sessions = arrival.session is not None or bool(arrival.stored_sessions)
         self._ip_field = b'"ip":%b' % orjson.dumps(arrival.client_ip) if arrival.client_ip else b""
         self._sets_ip = bool(arrival.client_ip) and "context" not in self._merged
         shared_context = self._merged.get("context")
@@ -275,15 +276,15 @@ class _Request:
             raise _RefusedError(MESSAGE_ID_INVALID, value)
         if not (self._has_valid_type if event_type is None else is_event_type(event_type)):
             raise _RefusedError(TYPE_INVALID, value)
-        if self._arrival.session is not None or self._arrival.stored_sessions:
-            session = self._session_of(index, item, value)
-            if session is not None:
-                return self._session_event(session, index, item, message_id, value, flags, content)
         identifier, known = self._identifier, self._arrival.fingerprints
-        key = self._key_of(id_bytes)
-        partition = partition_of(key, identifier.partitions)
         fingerprint = known[index] if known else fingerprint_of(content)
-        event = Event(key, partition, fingerprint, self._arrival.source, message_id, value, flags)
+        session = self._session_of(index, item, value) if self._has_sessions else None
+        if session is None:
+            key = self._key_of(id_bytes)
+            partition = partition_of(key, identifier.partitions)
+            event = Event(key, partition, fingerprint, self._arrival.source, message_id, value, flags)
+        else:
+            event = self._session_event(session, fingerprint, message_id, value, flags)
         if is_plain or known or identifier.changed_fields.isdisjoint(item):
             return event
         return event._replace(earlier_fingerprints=self._earlier_fingerprints(item, ignored))
@@ -293,55 +294,44 @@ class _Request:
         arrival = self._arrival
         if arrival.stored_sessions:
             return arrival.stored_sessions[index]
-        session = arrival.session
+        session = arrival.session and arrival.session.at(index, item)
         if session is None:
-            return None
-        sequence = session.sequence_of(index, item)
-        if sequence is None:
             raise _RefusedError(SEQUENCE_INVALID, value)
-        return Session(
-            session.client_hash, session.session_hash, sequence, session.epoch, session.acknowledged_through
-        )
+        return session
 
     def _session_event(
-        self,
-        session: Session,
-        index: int,
-        item: dict[str, Any],
-        message_id: str,
-        value: bytes,
-        flags: int,
-        content: bytes,
+        self, session: Session, fingerprint: Fingerprint, message_id: str, value: bytes, flags: int
     ) -> Event:
         """Return an event whose place in its client session identifies it."""
-        identifier, arrival = self._identifier, self._arrival
-        identity, source, client_hash = identifier.identity, arrival.source, session.client_hash
+        arrival, identity = self._arrival, self._identifier.identity
+        client_hash, session_hash, sequence, _, _ = session
         order = Order.STRICT if arrival.is_strict else Order.ANY
         if arrival.stored_sessions:
             order = Order.REPLAYED
-        known = self._arrival.fingerprints
         return Event(
-            identity.sequence_key(client_hash, session.session_hash, session.sequence),
-            partition_of(client_hash, identifier.partitions),
-            known[index] if known else fingerprint_of(content),
-            source,
+            identity.sequence_key(client_hash, session_hash, sequence),
+            partition_of(client_hash, self._identifier.partitions),
+            fingerprint,
+            arrival.source,
             message_id,
             value,
             flags,
             session,
-            earlier_fingerprints=self._earlier_fingerprints(item, self._ignored_of(item.get("messageId"))),
-            guard=None if flags else identity.guard_key(source, client_hash, message_id),
+            guard=None if flags else identity.guard_key(arrival.source, client_hash, message_id),
             order=order,
         )
 
     def refused(self, index: int, item: object, refusal: _RefusedError) -> tuple[Rejection, Event]:
         """Return what the client is told of a refused item, and the quarantine event that keeps it."""
-        message_id, said = None, refusal.said
+        message_id, assigned, said = None, "", refusal.said
         if isinstance(item, Oversize):
             message_id = item.message_id
         elif isinstance(item, dict):
             message_id = item.get("messageId")
+            assigned = self._session_id(index, item) or ""
             ignored = self._ignored_of(message_id)
+            if refusal.code == SEQUENCE_INVALID:  # all that tells it from others like it
+                ignored -= {SEQUENCE}
             said = said or dumps_any({name: item[name] for name in item if name not in ignored})
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
@@ -351,7 +341,7 @@ class _Request:
             self.size_bytes += min(len(said or content), KEPT_BYTES_MAX)
         event = self._identifier.quarantine.event(
             source=self._arrival.source,
-            message_id=message_id or "",
+            message_id=message_id or assigned,
             fingerprint=fingerprint_of(said or content),
             content=content,
             reason=refusal.code,
@@ -425,14 +415,20 @@ class _Request:
     def _assigned_id(self, index: int, item: dict[str, Any]) -> tuple[str, int]:
         """Return an id for an event that has none, and the flags that say so."""
         arrival = self._arrival
-        session = arrival.session
-        if session is not None and (sequence := session.sequence_of(index, item)) is not None:
-            derived = session_event_id(arrival.source, session.client, session.session, sequence)
+        if (derived := self._session_id(index, item)) is not None:
             return derived, FLAG_ID_ASSIGNED
         if arrival.idempotency_key is None:
             payload = self._identifier.random_bytes(PAYLOAD_BYTES)
             return fresh_id(arrival.received_ms, payload), FLAG_ID_ASSIGNED | FLAG_NOT_IDEMPOTENT
         return derived_id(arrival.source, arrival.idempotency_key, index), FLAG_ID_ASSIGNED
+
+    def _session_id(self, index: int, item: dict[str, Any]) -> str | None:
+        """Return the id that follows from an item's place in its client session, if it has one."""
+        session = self._arrival.session
+        sequence = session and session.sequence_of(index, item)
+        if not session or not sequence:
+            return None
+        return session_event_id(self._arrival.source, session.client, session.session, sequence)
 
 
 def _retry_bytes(item: dict[str, Any], ignored: frozenset[str]) -> int:

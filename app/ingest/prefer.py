@@ -1,18 +1,43 @@
 """What a client prefers: the preferences `return` and `handling` of RFC 7240. Pure."""
 
 from collections.abc import Iterator
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 Return: TypeAlias = Literal["representation", "minimal"]
 
 
-def return_preference(prefer: bytes) -> Return | None:
+class Preferences(NamedTuple):
+    """What is heeded of them."""
+
+    returned: Return | None = None
+    """What the body of the answer holds; None: what is usual on the path."""
+    is_strict: bool = False
+    """Whether an error is preferred to a lenient answer."""
+
+    @property
+    def applied(self) -> str:
+        """What the answer says of it; empty: there is nothing to say."""
+        told = [f"return={self.returned}"] if self.returned else []
+        return ", ".join([*told, "handling=strict"] if self.is_strict else told)
+
+
+NO_PREFERENCES = Preferences()
+
+_HANDLING = ("strict", "lenient")
+
+
+def preferences_in(prefer: bytes) -> Preferences:
     """
-    Return the first `return` preference that the gateway knows.
+    Return the first preference of each kind that the gateway knows.
 
     Args:
         prefer: the values of all Prefer headers, joined by commas.
     """
+    handling = next((value for value in _values_of("handling", prefer) if value in _HANDLING), None)
+    return Preferences(_returned(prefer), handling == "strict")
+
+
+def _returned(prefer: bytes) -> Return | None:
     for value in _values_of("return", prefer):
         match value:
             case "representation":
@@ -20,11 +45,6 @@ def return_preference(prefer: bytes) -> Return | None:
             case "minimal":
                 return "minimal"
     return None
-
-
-def is_strict(prefer: bytes) -> bool:
-    """Whether the client prefers an error to a lenient answer; see `return_preference`."""
-    return next((value == "strict" for value in _values_of("handling", prefer) if value), False)
 
 
 def _values_of(name: str, prefer: bytes) -> Iterator[str]:

@@ -5,7 +5,7 @@ The body depends on the events and their originals' places alone, with a fixed o
 every retry of a request gets the same bytes. What changes between tries stands in headers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 from starlette.responses import Response
@@ -20,7 +20,7 @@ from app.ingest.identify import (
     Identified,
     Rejection,
 )
-from app.ingest.prefer import Return
+from app.ingest.prefer import Preferences
 from dedupe.admission import Admission
 from dedupe.lane import Outcomes
 from dedupe.record import FLAG_NOT_IDEMPOTENT
@@ -48,7 +48,7 @@ REASONS = {
     MESSAGE_ID_INVALID: "messageId must be a string of 1 to 255 bytes",
     TYPE_INVALID: "type must be a string of at most 100 characters, none of them a control character",
     SEQUENCE_INVALID: "an event of a client session needs a sequence, a whole number of 64 bits from 1 on",
-    CONFLICT: "another event with this messageId, or this place in its session, was accepted before",
+    CONFLICT: "another event with this messageId was accepted before",
     SESSION_FENCED: "the client has used a newer epoch",
     SESSION_EXPIRED: "the session was not used for longer than its lease: begin a new one",
     "sequence_gap": "an event before this one is missing, and the request asked for strict order",
@@ -56,12 +56,18 @@ REASONS = {
 }
 """What a receipt says of an event that was kept apart. Frozen like the codes: answers repeat."""
 
+SESSION_REASONS = {
+    **REASONS,
+    CONFLICT: "another event with this sequence or messageId was accepted from this client before",
+}
+"""Of an event with a client session, likewise."""
+
 
 def answer(
     found: Identified,
     outcomes: Outcomes,
     *,
-    preference: Return | None,
+    preferences: Preferences,
     wants_receipts: bool,
     advice: Sequence[dict[str, object]] = (),
 ) -> Response:
@@ -71,12 +77,12 @@ def answer(
     Args:
         found: the request's items.
         outcomes: of found.events, same order.
-        preference: what the client prefers; the answer says that it was heeded.
+        preferences: what the client prefers; the answer says that it was heeded.
         wants_receipts: whether the body lists where each event is, without a preference.
         advice: what is said besides, in development.
     """
-    if preference is not None:
-        wants_receipts = preference == "representation"
+    if preferences.returned is not None:
+        wants_receipts = preferences.returned == "representation"
     admissions = outcomes.admissions
     accepted = admissions.count(Admission.NEW)
     rejections = list(found.rejections)
@@ -96,19 +102,20 @@ def answer(
         ]
     if rejections:
         rejections.sort(key=lambda rejection: rejection.place)
-        body["rejected"] = [_rejected(rejection) for rejection in rejections]
+        reasons = SESSION_REASONS if any([event.session for event in found.events]) else REASONS
+        body["rejected"] = [_rejected(rejection, reasons) for rejection in rejections]
     if advice:
         body["warnings"] = advice
-    headers = _headers(accepted, duplicates, preference)
+    headers = _headers(accepted, duplicates, preferences)
     return Response(orjson.dumps(body), headers=headers, media_type="application/json")
 
 
-def _headers(accepted: int, duplicates: int, preference: Return | None) -> dict[str, str]:
+def _headers(accepted: int, duplicates: int, preferences: Preferences) -> dict[str, str]:
     headers = {"Gateway-Accepted": str(accepted), "Gateway-Duplicates": str(duplicates)}
     if duplicates and not accepted:
         headers["Idempotent-Replayed"] = "true"
-    if preference is not None:
-        headers["Preference-Applied"] = f"return={preference}"
+    if preferences.applied:
+        headers["Preference-Applied"] = preferences.applied
     return headers
 
 
@@ -140,12 +147,12 @@ def _receipt(event: Event, admission: Admission, offset: Offset) -> dict[str, ob
     return receipt
 
 
-def _rejected(rejection: Rejection) -> dict[str, object]:
+def _rejected(rejection: Rejection, reasons: Mapping[str, str]) -> dict[str, object]:
     told: dict[str, object] = {
         "index": rejection.place,
         "messageId": rejection.message_id,
         "code": rejection.code,
-        "message": REASONS[rejection.code],
+        "message": reasons[rejection.code],
     }
     if rejection.code in NOT_TAKEN.values():
         told["retriable"] = True

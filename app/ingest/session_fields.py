@@ -54,6 +54,13 @@ class ClientSession(NamedTuple):
     client_hash: bytes
     session_hash: bytes
 
+    def at(self, index: int, item: Mapping[str, Any]) -> Session | None:
+        """Return where the item at a place stands in the session, or None if nothing valid says so."""
+        sequence = self.sequence_of(index, item)
+        if sequence is None:
+            return None
+        return Session(self.client_hash, self.session_hash, sequence, self.epoch, self.acknowledged_through)
+
     def sequence_of(self, index: int, item: Mapping[str, Any]) -> int | None:
         """Return the sequence of the item at a place, u64 from 1, or None if it has no valid one."""
         sequence = item.get(SEQUENCE)
@@ -154,8 +161,10 @@ def _ksuid(value: object) -> str | None:
 
 def _first_sequence(shared: Mapping[str, Any], count: int) -> int | None:
     first = _u64(shared, FIRST_SEQUENCE)
-    if first is not None and not 0 < first <= U64_MAX - count:
-        raise SessionFieldsInvalidError(told="firstSequence counts from 1")
+    if first is not None and not 0 < first <= U64_MAX - count + 1:
+        raise SessionFieldsInvalidError(
+            told="firstSequence counts from 1, and no sequence has more than 64 bits"
+        )
     return first
 
 

@@ -28,7 +28,7 @@ from app.ingest.advice import advice_on
 from app.ingest.identify import STEP_BYTES, Arrival, Identified, Identifier
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
-from app.ingest.prefer import Return, is_strict, return_preference
+from app.ingest.prefer import NO_PREFERENCES, Preferences, preferences_in
 from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
@@ -137,7 +137,9 @@ async def post_events(
             source.allowance.take(events=len(payload.items), size_bytes=len(body))
         source.check(REPLAY if FINGERPRINTS in headers or STORED in headers else INGEST)
         session = session_of(headers, payload, ingest.identifier.identity, source.id) if is_native else None
-        arrival = _arrival(ingest, request, headers, source, payload, event_type, session)
+        preferences = _preferences(request, headers, in_session=session is not None)
+        arrival = _arrival(ingest, request, headers, source.id, payload)
+        arrival = arrival._replace(default_type=event_type, session=session, is_strict=preferences.is_strict)
         found = Identified([], [], [], [])
         if len(body) > SMALL_BYTES:
             await turn(len(body))
@@ -154,8 +156,7 @@ async def post_events(
         )
     if source.allowance is not None:
         source.allowance.grow(outcomes.admissions.count(Admission.NEW))
-    preference = _return_preference(request) if b"prefer" in headers else None
-    response = answer(found, outcomes, preference=preference, wants_receipts=is_native, advice=advice)
+    response = answer(found, outcomes, preferences=preferences, wants_receipts=is_native, advice=advice)
     if session is not None:
         response.headers.update(await _session_headers(ingest.router, session))
     return response
@@ -209,22 +210,17 @@ def _arrival(
     ingest: Ingest,
     request: Request,
     headers: dict[bytes, bytes],
-    source: Source,
+    source: str,
     payload: Payload,
-    event_type: str,
-    session: ClientSession | None,
 ) -> Arrival:
     client = request.scope["client"]
     return Arrival(
-        source.id,
+        source,
         ingest.clock.now_ms(),
-        event_type,
-        idempotency_key(headers),
-        _fingerprints(headers, len(payload.items)),
-        client[0] if client and ingest.sets_context_ip else None,
-        session,
-        session is not None and is_strict(_preferences(request)),
-        stored_sessions(headers, len(payload.items)),
+        idempotency_key=idempotency_key(headers),
+        fingerprints=_fingerprints(headers, len(payload.items)),
+        client_ip=client[0] if client and ingest.sets_context_ip else None,
+        stored_sessions=stored_sessions(headers, len(payload.items)),
     )
 
 
@@ -250,11 +246,10 @@ def _fingerprints(headers: dict[bytes, bytes], count: int) -> list[Fingerprint]:
     return fingerprints
 
 
-def _return_preference(request: Request) -> Return | None:
-    """What the client prefers to get back."""
-    return return_preference(_preferences(request))
-
-
-def _preferences(request: Request) -> bytes:
-    """Return all of its Prefer headers."""
-    return b",".join(value for name, value in request.scope["headers"] if name == b"prefer")
+def _preferences(request: Request, headers: Mapping[bytes, bytes], *, in_session: bool) -> Preferences:
+    """Return what is heeded of all Prefer headers: how strict to be matters to client sessions alone."""
+    if b"prefer" not in headers:
+        return NO_PREFERENCES
+    given = b",".join(value for name, value in request.scope["headers"] if name == b"prefer")
+    preferences = preferences_in(given)
+    return preferences if in_session else preferences._replace(is_strict=False)

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from fastapi import Request, Response
 
-from app.access import find_write_key
+from app.access import INGEST, Source, find_write_key
 from app.http import LEASE, InvalidJSONError, SessionFieldsInvalidError, SessionUnknownError, read_body
 from app.ingest.message_ids import PAYLOAD_BYTES, fresh_id, given_session
 from app.ingest.routes.events import Ingest, idempotency_key, network_of
@@ -40,11 +40,11 @@ async def post_session(ingest: Ingest, request: Request) -> Response:
 
     Raises:
         RequestError: the request is wrong.
+        QuotaExceededError: the key has no quota left for it.
     """
     headers = dict(request.scope["headers"])
     top = await _body_of(ingest, request, headers)
-    source = ingest.write_keys.source_of(find_write_key(headers, request.scope["query_string"], top, None))
-    request.scope["gateway.source"] = source.id
+    source = _source_of(ingest, request, headers, top)
     client = client_of(headers, top)
     if client is None:
         raise SessionFieldsInvalidError(told="client must be given")
@@ -63,11 +63,10 @@ async def get_session(ingest: Ingest, request: Request, session: str) -> Respons
     Raises:
         RequestError: the request is wrong.
         SessionUnknownError: nothing is known of it: it is too old, or no event of it was stored.
-        RetriableError: the partition is not served now.
+        RetriableError: the partition is not served now, or the key has no quota left for it.
     """
     headers = dict(request.scope["headers"])
-    source = ingest.write_keys.source_of(find_write_key(headers, request.scope["query_string"], None, None))
-    request.scope["gateway.source"] = source.id
+    source = _source_of(ingest, request, headers, {})
     client = client_of(headers, {})
     if client is None:
         raise SessionFieldsInvalidError(told="client must be given")
@@ -80,6 +79,18 @@ async def get_session(ingest: Ingest, request: Request, session: str) -> Respons
     if state is None:
         raise SessionUnknownError
     return _json(_told(client, session, state))
+
+
+def _source_of(
+    ingest: Ingest, request: Request, headers: Mapping[bytes, bytes], top: Mapping[str, Any]
+) -> Source:
+    """Return who asks. Raises what WriteKeys.source_of raises, ScopeMissingError and QuotaExceededError."""
+    source = ingest.write_keys.source_of(find_write_key(headers, request.scope["query_string"], top, None))
+    request.scope["gateway.source"] = source.id
+    source.check(INGEST)
+    if source.allowance is not None:
+        source.allowance.take(events=0, size_bytes=0)
+    return source
 
 
 def _told(client: str, session: str, state: SessionState) -> dict[str, object]:

@@ -6,8 +6,12 @@ import pytest
 
 from app.ingest.advice import ADVICE_MAX, NO_ID, NO_NAME, UNKNOWN_TYPE, advice_on
 from app.ingest.identify import Arrival
+from app.ingest.session_fields import ClientSession
 
 ARRIVAL = Arrival("web", 0)
+SESSION = ClientSession(
+    "phone-1", "2dlpu8idjvw2es2uvixfliqQYNu", 0, 0, None, frozenset(), bytes(16), bytes(16)
+)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +24,7 @@ ARRIVAL = Arrival("web", 0)
         ({"event": "Seen"}, ARRIVAL, [NO_ID]),
         ({"messageId": None, "event": "Seen"}, ARRIVAL, [NO_ID]),
         ({"event": "Seen"}, ARRIVAL._replace(idempotency_key=b"k"), []),
+        ({"event": "Seen", "sequence": 1}, ARRIVAL._replace(session=SESSION), []),
         ({"messageId": "1", "type": "Track", "event": "Seen"}, ARRIVAL, [UNKNOWN_TYPE]),
         ({"messageId": "1", "type": []}, ARRIVAL, [UNKNOWN_TYPE]),
         ({"messageId": "1", "type": "track"}, ARRIVAL, [NO_NAME]),

@@ -1,8 +1,8 @@
-"""Claim: the `return` preference is found wherever RFC 7240 allows it, and nowhere else."""
+"""Claim: the preferences `return` and `handling` are found where RFC 7240 allows them, and nowhere else."""
 
 import pytest
 
-from app.ingest.prefer import return_preference
+from app.ingest.prefer import preferences_in
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,32 @@ from app.ingest.prefer import return_preference
     ],
 )
 def test_first_known_return_preference_counts(prefer: bytes, found: str | None) -> None:
-    assert return_preference(prefer) == found
+    assert preferences_in(prefer).returned == found
+
+
+@pytest.mark.parametrize(
+    ("prefer", "is_strict"),
+    [
+        (b"handling=strict", True),
+        (b'return=minimal, Handling = "STRICT"; x', True),
+        (b"handling=lenient, handling=strict", False),
+        (b"handling=other, handling=strict", True),
+        (b"handling", False),
+        (b"strict", False),
+    ],
+)
+def test_first_known_handling_preference_counts(prefer: bytes, is_strict: bool) -> None:
+    assert preferences_in(prefer).is_strict is is_strict
+
+
+@pytest.mark.parametrize(
+    ("prefer", "applied"),
+    [
+        (b"", ""),
+        (b"handling=lenient", ""),
+        (b"handling=strict", "handling=strict"),
+        (b"handling=strict,return=minimal", "return=minimal, handling=strict"),
+    ],
+)
+def test_only_what_is_heeded_is_said_to_be(prefer: bytes, applied: str) -> None:
+    assert preferences_in(prefer).applied == applied
