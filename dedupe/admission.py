@@ -21,6 +21,7 @@ from dedupe.sessions import (
     session_key,
     with_acknowledgement,
     with_epoch,
+    with_progress,
     with_record,
 )
 from dedupe.types import Entry, Event, EventKey, Fingerprint, Offset, Order, Session
@@ -90,6 +91,7 @@ class SessionAdmission:
         self._states = {key: policy.remembered(state, now_ms) for key, state in states.items()}
         self._guards = guards
         self._new_guards: dict[EventKey, tuple[int, Fingerprint]] = {}
+        self._recorded: dict[EventKey, Session] = {}
         self._policy = policy
         self._now_ms = now_ms
 
@@ -117,6 +119,7 @@ class SessionAdmission:
         refusal = self._refusal(session, state, event.order)
         if refusal is not None:
             return refusal, NOWHERE
+        session = self._recorded[event.key] = with_progress(state, session)
         record = SessionRecord(-1, self._now_ms, session)
         self._states[session_key(session)] = with_record(state, record)
         if session.epoch:
@@ -124,6 +127,13 @@ class SessionAdmission:
         if guard is not None:
             self._new_guards[guard] = (place, event.fingerprint)
         return Admission.NEW, place
+
+    def recorded(self, new: Sequence[Event]) -> list[Event]:
+        """Return new events as their records say them: with what was stored of their sessions before."""
+        recorded = self._recorded
+        return [
+            event if event.session is None else event._replace(session=recorded[event.key]) for event in new
+        ]
 
     def is_acknowledged(self, session: Session) -> bool:
         """Whether the client has said, with this event or before, that it has the answer."""

@@ -16,6 +16,11 @@ Record format v1: the contract with every reader of the clean topic. Pure and fr
     26-33       lane_seq: 0, 1, 2, ... per partition, without gaps
     34-81       with flag 1: client hash (16), session hash (16), sequence u64, epoch u64
     82-89       with flag 1: acknowledged_through u64
+    90-97       with flag 1: the session's watermark before this record u64
+    98-         with flag 1: how many bytes follow, and which of the 512 sequences above it were stored:
+                an integer, whose bit i is watermark + 1 + i
+
+A reader has to expect more bytes in `gw` than it knows.
 
 A record carries everything needed to rebuild index, receipts and sessions from the log alone.
 """
@@ -26,7 +31,7 @@ from typing import NamedTuple
 from dedupe.errors import LogCorruptError
 from dedupe.identity import Identity
 from dedupe.routing import partition_of
-from dedupe.types import Event, EventKey, Fingerprint, LogRecord, NewRecord, Session
+from dedupe.types import Event, EventKey, Fingerprint, LogRecord, NewRecord, Progress, Session
 
 VERSION = 1
 FLAG_SESSION = 1
@@ -39,7 +44,9 @@ HEADER_REASON = "reason"
 
 _BASE = struct.Struct(">BB16s8sQ")
 SESSION = struct.Struct(">16s16sQQQ")
-"""Bytes 34-89: dedupe.types.Session."""
+"""Bytes 34-89: dedupe.types.Session, without what was stored before."""
+_BEFORE = struct.Struct(">QB")
+ABOVE_BYTES_MAX = 64
 
 
 class RecordIdentity(NamedTuple):
@@ -60,7 +67,7 @@ def build_record(event: Event, *, lane_seq: int, timestamp_ms: int) -> NewRecord
     flags = event.flags if session is None else event.flags | FLAG_SESSION
     gateway = _BASE.pack(VERSION, flags, event.key, event.fingerprint, lane_seq)
     if session is not None:
-        gateway += SESSION.pack(*session)
+        gateway += SESSION.pack(*session[:-1]) + _packed(session.before)
     headers = [(HEADER_SOURCE, event.source.encode()), (HEADER_GATEWAY, gateway)]
     if event.reason is not None:
         headers.append((HEADER_REASON, event.reason.encode()))
@@ -86,7 +93,7 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
             raise LogCorruptError(
                 f"record at offset {record.offset} has version {version}, this gateway reads {VERSION}"
             )
-        session = Session(*SESSION.unpack_from(gateway, _BASE.size)) if flags & FLAG_SESSION else None
+        session = _session_in(gateway) if flags & FLAG_SESSION else None
         source = headers[HEADER_SOURCE].decode()
         message_id = record.key.decode()
     except (KeyError, struct.error, UnicodeDecodeError, TypeError, AttributeError) as err:
@@ -113,3 +120,23 @@ def is_identified_by(
             key = identity.message_key(found.source, found.message_id)
         routing_key = key
     return key == found.key and partition_of(routing_key, partitions) == partition
+
+
+def _packed(before: Progress | None) -> bytes:
+    if before is None:
+        return b""
+    watermark, above = before
+    size = (above.bit_length() + 7) // 8
+    return _BEFORE.pack(watermark, size) + above.to_bytes(size, "big")
+
+
+def _session_in(gateway: bytes) -> Session:
+    """Return the session in a `gw` header; what follows may be cut or unknown. Raises struct.error."""
+    session = Session(*SESSION.unpack_from(gateway, _BASE.size))
+    said = gateway[_BASE.size + SESSION.size + _BEFORE.size :]
+    if len(gateway) < _BASE.size + SESSION.size + _BEFORE.size:
+        return session
+    watermark, size = _BEFORE.unpack_from(gateway, _BASE.size + SESSION.size)
+    if size > min(len(said), ABOVE_BYTES_MAX):
+        return session
+    return session._replace(before=Progress(watermark, int.from_bytes(said[:size], "big")))

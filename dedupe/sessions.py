@@ -13,7 +13,7 @@ them, leases. The epoch is that of Kafka's idempotent producer.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from dedupe.types import Offset, Session
+from dedupe.types import Offset, Progress, Session
 
 SessionKey: TypeAlias = bytes
 """Client hash and session hash, 32 bytes; for what is known of the client as such, NO_SESSION follows."""
@@ -71,6 +71,7 @@ class SessionState(NamedTuple):
 
 
 NEW_SESSION = SessionState(0, 0, 0, 0, 0, -1)
+NOTHING_STORED = Progress(0, 0)
 
 
 class SessionPolicy(NamedTuple):
@@ -174,11 +175,14 @@ def with_record(state: SessionState | None, record: SessionRecord) -> SessionSta
     """
     Return the state after a record.
 
-    It was admitted, so its sequence was at most SEQUENCES_AHEAD_MAX ahead: where the log no longer
-    holds what came before, that is how much is known of it.
+    The record says itself what was stored before it, so the newest one is enough: the log may have
+    deleted the others, and a rebuild does not read those that are older than any lease. Without
+    that, its sequence is known to have been at most SEQUENCES_AHEAD_MAX ahead.
     """
     offset, timestamp_ms, session = record
     epoch = max(session.epoch, state.epoch if state else 0)
+    if session.before is not None:
+        state = (state or NEW_SESSION)._replace(watermark=session.before[0], above=session.before[1])
     state = with_acknowledgement(state, session, session.sequence - SEQUENCES_AHEAD_MAX)
     above = state.above
     if session.sequence > state.watermark:
@@ -197,6 +201,14 @@ def with_acknowledgement(
     base = max(state.watermark, acknowledged, watermark_min)
     watermark, above = _slid(base, state.above >> (base - state.watermark))
     return state._replace(watermark=watermark, above=above, acknowledged_through=acknowledged)
+
+
+def with_progress(state: SessionState | None, session: Session) -> Session:
+    """Return what the record of a new event says of its session, of which this is known before."""
+    if state is None:
+        return session._replace(before=NOTHING_STORED)
+    acknowledged = max(state.acknowledged_through, session.acknowledged_through)
+    return session._replace(acknowledged_through=acknowledged, before=Progress(state.watermark, state.above))
 
 
 def with_epoch(state: SessionState | None, record: SessionRecord) -> SessionState:

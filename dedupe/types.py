@@ -21,6 +21,13 @@ class Stream(NamedTuple):
     partitions: int
 
 
+class Progress(NamedTuple):
+    """What of a client session was stored before an event."""
+
+    watermark: int  # u64: all sequences up to it
+    above: int  # bit i: watermark + 1 + i, of 512
+
+
 class Session(NamedTuple):
     """The client session an event belongs to; stands in its record (record format v1, flag 1)."""
 
@@ -29,6 +36,7 @@ class Session(NamedTuple):
     sequence: int  # u64, from 1
     epoch: int = 0  # u64, 0 = the client uses no epochs
     acknowledged_through: int = 0  # u64
+    before: Progress | None = None  # None: not known yet
 
 
 class Order(Enum):
@@ -61,10 +69,10 @@ class Event(NamedTuple):
         return len(self.value) + 4 * len(self.message_id) + len(self.source) + RECORD_OVERHEAD_BYTES
 
 
-# Headers and varints of one record: gw with a session is 90 bytes, header names, lengths and
+# Headers and varints of one record: gw with a session is at most 163 bytes, header names, lengths and
 # offset and timestamp deltas stay under 60, a quarantine reason under 40. An estimate too small
 # would let a batch outgrow the builder, which then refuses it (and the lane fails, loudly).
-RECORD_OVERHEAD_BYTES = 192
+RECORD_OVERHEAD_BYTES = 264
 
 
 class NewRecord(NamedTuple):

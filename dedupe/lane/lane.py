@@ -185,13 +185,19 @@ class Lane:
             for event, admission in zip(batch.events, verdicts.admissions, strict=True)
             if admission is Admission.NEW
         ]
-        if new and batch.has_sessions and not self._has_begun_sessions:
-            await self._context.session_notes.begin_sessions(self.partition)
-            self._has_begun_sessions = True
-        base = await self._append(new, timestamp_ms, has_sessions=batch.has_sessions) if new else 0
+        if new and sessions is not None:
+            new = sessions.recorded(new)
+            await self._begin_sessions()
+        base = await self._append(new, timestamp_ms, has_sessions=sessions is not None) if new else 0
         self._answer(batch, verdicts, base, len(new))
         crashpoint("answer")
         return bool(new)
+
+    async def _begin_sessions(self) -> None:
+        """Note it before the first record of a client session is appended."""
+        if not self._has_begun_sessions:
+            await self._context.session_notes.begin_sessions(self.partition)
+            self._has_begun_sessions = True
 
     def _sessions_of(self, batch: Batch, timestamp_ms: int) -> SessionAdmission:
         """Look up what decides on the batch's session events besides their own keys."""

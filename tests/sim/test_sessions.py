@@ -45,3 +45,30 @@ async def test_clock_that_is_far_ahead_for_a_while_forgets_no_session() -> None:
     await world.start()
 
     assert await world.state_of(world.sent(1))
+
+
+async def used_for_months(world: SessionWorld) -> None:
+    """Have a client that acknowledges nothing send ten events a day, and leave one out."""
+    await world.start()
+    for day in range(70):
+        world.clock.ms += DAY_MS
+        sequences = range(10 * day + 1, 10 * day + 11)
+        await world.ask(*(world.sent(sequence) for sequence in sequences if sequence != 300))
+
+
+@pytest.mark.parametrize("is_trimmed", [False, True])
+async def test_session_that_is_older_than_its_lease_is_the_same_after_a_rebuild(is_trimmed: bool) -> None:
+    world = SessionWorld()
+    await used_for_months(world)
+    before, state = world.states(), await world.state_of(world.sent(1))
+    assert state is not None
+    assert (state.watermark, state.missing(), state.highest) == (299, [(300, 300)], 700)
+    await world.lose_indexes()
+    if is_trimmed:
+        partition = world.log.partition(CLEAN.topic, world.sent(1).partition)
+        world.trim(world.sent(1).partition, partition.records[-15].offset)
+
+    await world.start()
+
+    assert world.states() == before
+    assert await world.admissions(*map(world.sent, (5, 301, 380, 701, 300))) == [STALE] * 3 + [NEW] * 2

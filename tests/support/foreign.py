@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from dedupe.record import FLAG_SESSION, build_record
-from dedupe.types import Event, NewRecord, Session
+from dedupe.types import Event, NewRecord, Progress, Session
 from tests.support.records import START_MS, RecordMaker
 
 NULL: Any = None  # what a key, a value or a header of Kafka may be
 SESSION = Session(b"c" * 16, b"s" * 16, 3, 2, 1)
+PROGRESSED = SESSION._replace(before=Progress(1, 2))
 
 
 def _event(message_id: str, session: Session | None = None) -> Event:
@@ -71,6 +72,10 @@ ODD: dict[str, NewRecord] = {
 GENUINE: dict[str, NewRecord] = {
     "message": _record(),
     "session": _record(SESSION),
+    "session with what was stored before": _record(PROGRESSED),
+    "session with a part of it": _gw(lambda gw: gw[:98], PROGRESSED),
+    "session with most of it": _gw(lambda gw: gw[:-1], PROGRESSED),
+    "session with more": _gw(lambda gw: gw + b"\x00", PROGRESSED),
     "sequence of 2**64 - 1": _record(SESSION._replace(sequence=2**64 - 1)),
     "headers the other way round": _record()._replace(headers=[GW, SOURCE]),
     "a header of somebody's": _record()._replace(headers=[SOURCE, GW, ("traceparent", b"00-1")]),

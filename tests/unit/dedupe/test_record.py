@@ -16,7 +16,8 @@ from dedupe.record import (
     parse_identity,
 )
 from dedupe.routing import partition_of
-from dedupe.types import RECORD_OVERHEAD_BYTES, Event, LogRecord, NewRecord, Session
+from dedupe.sessions import SEQUENCES_AHEAD_MAX
+from dedupe.types import RECORD_OVERHEAD_BYTES, Event, LogRecord, NewRecord, Progress, Session
 from tests.support.foreign import FOREIGN, GENUINE, ODD
 
 EXAMPLES = settings(max_examples=200)
@@ -28,7 +29,8 @@ PARTITIONS = 8
 TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
 U64 = st.integers(0, 2**64 - 1)
 HASH = st.binary(min_size=16, max_size=16)
-SESSIONS = st.builds(Session, HASH, HASH, U64, U64, U64)
+PROGRESS = st.builds(Progress, U64, st.integers(0, 2**SEQUENCES_AHEAD_MAX - 1))
+SESSIONS = st.builds(Session, HASH, HASH, U64, U64, U64, st.none() | PROGRESS)
 
 
 def message(message_id: str = "id-1", source: str = "web") -> Event:
@@ -113,6 +115,15 @@ def test_headers_of_a_session_record() -> None:
     assert len(gateway) == 90
 
 
+def test_headers_of_a_session_record_say_what_was_stored_before() -> None:
+    session = Session(b"c" * 16, b"s" * 16, 600, before=Progress(515, 0b101_0000_0010))
+    event = Event(b"k" * 16, 0, b"f" * 8, "web", "", b"{}", session=session)
+
+    _, (_, gateway) = build_record(event, lane_seq=0, timestamp_ms=9).headers
+
+    assert gateway[90:] == bytes(6) + b"\x02\x03" + b"\x02" + b"\x05\x02"
+
+
 @EXAMPLES
 @given(TEXT, st.text(st.characters(codec="ascii"), max_size=60), st.none() | SESSIONS)
 def test_size_is_an_upper_bound(message_id: str, source: str, session: Session | None) -> None:
@@ -127,6 +138,30 @@ def test_size_is_an_upper_bound(message_id: str, source: str, session: Session |
     lengths = 2 + 4 + 1 + 3 * (1 + 2)  # of key, value, header list, and each header's name and value
     assert content + record_fields + lengths <= event.size_bytes
     assert event.size_bytes - len(event.value) - 4 * len(message_id) - len(source) == RECORD_OVERHEAD_BYTES
+
+
+@pytest.mark.parametrize(
+    ("said", "before"),
+    [
+        (b"", None),
+        (bytes(8), None),
+        (bytes(7) + b"\x05\x00", Progress(5, 0)),
+        (bytes(7) + b"\x05\x02\x01\x02", Progress(5, 258)),
+        (bytes(7) + b"\x05\x02\x01", None),
+        (bytes(7) + b"\x05\x01\x02 and more", Progress(5, 2)),
+        (bytes(7) + b"\x05\x41" + b"\xff" * 65, None),
+    ],
+)
+def test_what_was_stored_before_is_known_only_if_all_of_it_is_there(
+    said: bytes, before: Progress | None
+) -> None:
+    record = build_record(in_session(), lane_seq=0, timestamp_ms=9)
+    headers = [(name, value + said if name == "gw" else value) for name, value in record.headers]
+
+    found = parse_identity(committed(record._replace(headers=headers)))
+
+    assert found.session is not None
+    assert found.session.before == before
 
 
 # ---- what is not a record
