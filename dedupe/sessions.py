@@ -26,7 +26,7 @@ SEQUENCES_AHEAD_MAX = 512
 DAY_MS = 86_400_000
 
 EVICTIONS_BESIDE_MAX = 256
-"""Of one update, besides one for each record: a bound that was lowered is reached in steps."""
+"""Of one update, besides one for each row that it changes: a bound that was lowered is reached in steps."""
 
 U64_MAX = 2**64 - 1
 
@@ -224,8 +224,8 @@ def session_update(
     """
     Return what the next records of the log, in order, do to the sessions; None if there are none.
 
-    The same for records taken one by one or at once, as long as they are fewer than `sessions_max`:
-    the order in which rows were used, and so which are evicted, is that of their newest records.
+    The same for records taken one by one or at once: the order in which rows were used, and so which are
+    evicted, is that of their newest records.
     """
     if not records:
         return None
@@ -242,7 +242,7 @@ def session_update(
     live, evicted = rows.session_counts
     live += sum(state is None or state.is_evicted for state in before.values())
     evicted -= sum(state is not None and state.is_evicted for state in before.values())
-    evictions_max = len(records) + EVICTIONS_BESIDE_MAX
+    evictions_max = len(changes) + EVICTIONS_BESIDE_MAX
     for key, state in _oldest(rows, changes, min(live - policy.sessions_max, evictions_max), evicted=False):
         changes[key] = _changed(changes, key, state, state._replace(above=0, is_evicted=True))
         live, evicted = live - 1, evicted + 1

@@ -1,11 +1,14 @@
 """Claim: a session's state is what its records say, in a fixed size, however they are grouped."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dedupe.admission import Admission, SessionAdmission, admit
 from dedupe.index import IndexIdentity, IndexState, IndexUpdate
 from dedupe.sessions import (
     DAY_MS,
@@ -16,12 +19,15 @@ from dedupe.sessions import (
     SessionState,
     client_key,
     expiry_update,
+    keys_of,
     session_key,
     session_update,
     with_record,
 )
 from dedupe.sim.memory_index import MemoryIndex, MemoryStore
-from dedupe.types import Session
+from dedupe.types import Event, Session
+
+T = TypeVar("T")
 
 POLICY = SessionPolicy(lease_ms=1_000, sessions_max=100)
 
@@ -218,33 +224,79 @@ def test_what_is_too_old_to_be_known_is_deleted_in_steps() -> None:
     assert expiry_update(index, now_ms, policy, 10) is None
 
 
-RECORDS = st.lists(
+def test_bound_is_kept_by_one_update_of_clients_that_all_use_epochs() -> None:
+    index = opened()
+    policy = SessionPolicy(lease_ms=1_000, sessions_max=100)
+
+    sessions = [session_of(1, epoch=1)._replace(client_hash=n.to_bytes(16, "big")) for n in range(500)]
+
+    follow(index, [SessionRecord(n, 0, session) for n, session in enumerate(sessions)], policy)
+
+    assert index.session_counts == (100, 100)
+
+
+SENT = st.lists(
     st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 20), st.integers(0, 2), st.integers(0, 5)),
     max_size=40,
 )
 
 
-@given(RECORDS, st.integers(8, 12), st.randoms(use_true_random=False))
-def test_sessions_do_not_depend_on_how_records_are_grouped(records, sessions_max, random) -> None:  # type: ignore[no-untyped-def]
-    """Live commits and a replay group records differently. Records of evicted sessions do not exist."""
-    policy = SessionPolicy(lease_ms=1_000, sessions_max=sessions_max)
-    single, grouped = opened(), opened()
-    admitted = []
-    for offset, (name, client, sequence, epoch, acknowledged) in enumerate(records):
-        session = session_of(sequence, name, client=client, epoch=epoch, acknowledged=acknowledged)
-        record = SessionRecord(offset, offset, session)
-        (state,) = single.sessions([session_key(session)])
-        if state is None or not state.is_evicted:
-            follow(single, [record], policy)
-            admitted.append(record)
-    start = 0
-    while start < len(admitted):
-        end = start + random.randint(1, 8)
-        follow(grouped, admitted[start:end], policy)
-        start = end
+def admitted(index: MemoryIndex, sent: Sequence[Session], policy: SessionPolicy) -> list[Session]:
+    """Return what is new of a batch, as its records say it."""
+    events = [Event(repr(session).encode(), 0, b"f" * 8, "s", "", b"", session=session) for session in sent]
+    keys = keys_of(sent)
+    sessions = SessionAdmission(dict(zip(keys, index.sessions(keys), strict=True)), {}, policy, now_ms=0)
+    verdicts = admit(events, [None] * len(events), window_start=0, sessions=sessions)
+    new = [e for e, verdict in zip(events, verdicts, strict=True) if verdict.admission is Admission.NEW]
+    return [event.session for event in sessions.recorded(new) if event.session is not None]
 
-    assert rows_of(grouped) == rows_of(single)
-    assert grouped.session_counts == single.session_counts
+
+@given(SENT, st.integers(1, 12), st.randoms(use_true_random=False))
+def test_sessions_do_not_depend_on_how_records_are_grouped(sent, sessions_max, random) -> None:  # type: ignore[no-untyped-def]
+    """Live commits and a replay group records differently."""
+    policy = SessionPolicy(lease_ms=1_000, sessions_max=sessions_max)
+    live, replayed = opened(), opened()
+    records: list[SessionRecord] = []
+    for batch in groups(sent, random):
+        new = admitted(
+            live,
+            [session_of(s, name, client=c, epoch=e, acknowledged=a) for name, c, s, e, a in batch],
+            policy,
+        )
+        commit = [SessionRecord(len(records) + i, 0, session) for i, session in enumerate(new)]
+        follow(live, commit, policy)
+        records += commit
+    for group in groups(records, random):
+        follow(replayed, group, policy)
+
+    assert rows_of(replayed) == rows_of(live)
+    assert replayed.session_counts == live.session_counts
+
+
+@given(SENT, st.integers(0, 39), st.randoms(use_true_random=False))
+def test_newest_records_are_enough(sent, first, random) -> None:  # type: ignore[no-untyped-def]
+    """A log that has lost its beginning knows as much of each session of which it has a record."""
+    live, rebuilt = opened(), opened()
+    records: list[SessionRecord] = []
+    for name, _, sequence, _, acknowledged in sent:
+        for session in admitted(live, [session_of(sequence, name, acknowledged=acknowledged)], POLICY):
+            records.append(SessionRecord(len(records), 0, session))
+            follow(live, records[-1:])
+
+    for group in groups(records[first:], random):
+        follow(rebuilt, group)
+
+    rows = rows_of(live)
+    assert rows_of(rebuilt) == {key: state for key, state in rows.items() if state.last_offset >= first}
+
+
+def groups(items: Sequence[T], random: Random) -> Iterator[Sequence[T]]:
+    """Yield neighbours together, as chance has it."""
+    start = 0
+    while start < len(items):
+        end = start + random.randint(1, 8)
+        yield items[start:end]
+        start = end
 
 
 def test_nothing_is_changed_by_no_records() -> None:
