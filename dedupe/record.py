@@ -6,6 +6,7 @@ Record format v1: the contract with every reader of the clean topic. Pure and fr
     timestamp   the gateway's arrival time, ms, never decreasing within a partition
     headers     source  (text)
                 gw      (packed big-endian, below)
+                gs      (with flag 1: what was stored of the session before, below)
                 reason  (text, quarantine only)
 
     gw bytes    field
@@ -16,11 +17,11 @@ Record format v1: the contract with every reader of the clean topic. Pure and fr
     26-33       lane_seq: 0, 1, 2, ... per partition, without gaps
     34-81       with flag 1: client hash (16), session hash (16), sequence u64, epoch u64
     82-89       with flag 1: acknowledged_through u64
-    90-97       with flag 1: the session's watermark before this record u64
-    98-         with flag 1: how many bytes follow, and which of the 512 sequences above it were stored:
-                an integer, whose bit i is watermark + 1 + i
 
-A reader has to expect more bytes in `gw` than it knows.
+    gs bytes    field
+    0-7         the session's watermark u64: every sequence up to it was stored, or acknowledged
+    8-          which of the 512 sequences above it were stored: an integer without leading zeros,
+                whose bit i is watermark + 1 + i
 
 A record carries everything needed to rebuild index, receipts and sessions from the log alone.
 """
@@ -40,12 +41,13 @@ FLAG_NOT_IDEMPOTENT = 4
 
 HEADER_SOURCE = "source"
 HEADER_GATEWAY = "gw"
+HEADER_PROGRESS = "gs"
 HEADER_REASON = "reason"
 
 _BASE = struct.Struct(">BB16s8sQ")
 SESSION = struct.Struct(">16s16sQQQ")
 """Bytes 34-89: dedupe.types.Session, without what was stored before."""
-_BEFORE = struct.Struct(">QB")
+_WATERMARK = struct.Struct(">Q")
 ABOVE_BYTES_MAX = 64
 
 
@@ -67,8 +69,10 @@ def build_record(event: Event, *, lane_seq: int, timestamp_ms: int) -> NewRecord
     flags = event.flags if session is None else event.flags | FLAG_SESSION
     gateway = _BASE.pack(VERSION, flags, event.key, event.fingerprint, lane_seq)
     if session is not None:
-        gateway += SESSION.pack(*session[:-1]) + _packed(session.before)
+        gateway += SESSION.pack(*session[:-1])
     headers = [(HEADER_SOURCE, event.source.encode()), (HEADER_GATEWAY, gateway)]
+    if session is not None and session.before is not None:
+        headers.append((HEADER_PROGRESS, _packed(session.before)))
     if event.reason is not None:
         headers.append((HEADER_REASON, event.reason.encode()))
     return NewRecord(timestamp_ms, event.message_id.encode(), event.value, headers)
@@ -93,7 +97,10 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
             raise LogCorruptError(
                 f"record at offset {record.offset} has version {version}, this gateway reads {VERSION}"
             )
-        session = _session_in(gateway) if flags & FLAG_SESSION else None
+        session = None
+        if flags & FLAG_SESSION:
+            before = _progress_in(headers.get(HEADER_PROGRESS))
+            session = Session._make((*SESSION.unpack_from(gateway, _BASE.size), before))
         source = headers[HEADER_SOURCE].decode()
         message_id = record.key.decode()
     except (KeyError, struct.error, UnicodeDecodeError, TypeError, AttributeError) as err:
@@ -122,21 +129,14 @@ def is_identified_by(
     return key == found.key and partition_of(routing_key, partitions) == partition
 
 
-def _packed(before: Progress | None) -> bytes:
-    if before is None:
-        return b""
+def _packed(before: Progress) -> bytes:
     watermark, above = before
-    size = (above.bit_length() + 7) // 8
-    return _BEFORE.pack(watermark, size) + above.to_bytes(size, "big")
+    return _WATERMARK.pack(watermark) + above.to_bytes((above.bit_length() + 7) // 8, "big")
 
 
-def _session_in(gateway: bytes) -> Session:
-    """Return the session in a `gw` header; what follows may be cut or unknown. Raises struct.error."""
-    session = Session(*SESSION.unpack_from(gateway, _BASE.size))
-    said = gateway[_BASE.size + SESSION.size + _BEFORE.size :]
-    if len(gateway) < _BASE.size + SESSION.size + _BEFORE.size:
-        return session
-    watermark, size = _BEFORE.unpack_from(gateway, _BASE.size + SESSION.size)
-    if size > min(len(said), ABOVE_BYTES_MAX):
-        return session
-    return session._replace(before=Progress(watermark, int.from_bytes(said[:size], "big")))
+def _progress_in(header: bytes | None) -> Progress | None:
+    """Return what was stored before; None if it is not said. Raises struct.error."""
+    if header is None or len(header) > _WATERMARK.size + ABOVE_BYTES_MAX:
+        return None
+    (watermark,) = _WATERMARK.unpack_from(header)
+    return Progress(watermark, int.from_bytes(header[_WATERMARK.size :], "big"))

@@ -304,7 +304,7 @@ class _Request:
     ) -> Event:
         """Return an event whose place in its client session identifies it."""
         arrival, identity = self._arrival, self._identifier.identity
-        client_hash, session_hash, sequence, _, _ = session
+        client_hash, session_hash, sequence, *_ = session
         order = Order.STRICT if arrival.is_strict else Order.ANY
         if arrival.stored_sessions:
             order = Order.REPLAYED

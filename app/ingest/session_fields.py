@@ -131,7 +131,7 @@ def stored_sessions(headers: Mapping[bytes, bytes], count: int) -> list[Session 
 def _stored_session(part: bytes) -> Session | None:
     if not part:
         return None
-    session = Session._make(SESSION_BYTES.unpack(base64.b64decode(part, validate=True)))
+    session = Session(*SESSION_BYTES.unpack(base64.b64decode(part, validate=True)))
     if session.sequence == 0:
         raise SessionFieldsInvalidError(told="a sequence counts from 1")
     return session

@@ -31,7 +31,7 @@ from dedupe.adapters.sqlite_schema import Row, SqliteLimits, open_or_create
 from dedupe.adapters.sqlite_writer import SqliteWriter
 from dedupe.errors import ConfigurationError, NotAppendedError
 from dedupe.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
-from dedupe.record import HEADER_GATEWAY, HEADER_REASON, HEADER_SOURCE
+from dedupe.record import HEADER_GATEWAY, HEADER_PROGRESS, HEADER_REASON, HEADER_SOURCE
 from dedupe.types import LogRecord, NewRecord, Offset
 
 __all__ = ["SqliteLimits", "SqliteLog", "SqliteStore"]
@@ -279,12 +279,20 @@ def _row_of(record: NewRecord) -> Row:
     """Return a record as the table's columns; other headers than record format v1 has are a bug."""
     (source_name, source), (gateway_name, gateway), *more = record.headers
     assert (source_name, gateway_name) == (HEADER_SOURCE, HEADER_GATEWAY), record.headers
-    reason = None
+    reason = progress = None
     if more:
-        ((reason_name, reason_value),) = more
-        assert reason_name == HEADER_REASON, record.headers
-        reason = reason_value.decode()
-    return record.timestamp_ms, source.decode(), reason, record.key, gateway, record.value
+        others = dict(more)
+        assert others.keys() <= {HEADER_REASON, HEADER_PROGRESS}, record.headers
+        reason, progress = others.get(HEADER_REASON), others.get(HEADER_PROGRESS)
+    return (
+        record.timestamp_ms,
+        source.decode(),
+        None if reason is None else reason.decode(),
+        record.key,
+        gateway,
+        record.value,
+        progress,
+    )
 
 
 def _required(writer: SqliteWriter | None) -> SqliteWriter:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from dedupe.adapters.sqlite_schema import SqliteLimits, connect, translated
 from dedupe.errors import LogCorruptError
-from dedupe.record import HEADER_GATEWAY, HEADER_REASON, HEADER_SOURCE
+from dedupe.record import HEADER_GATEWAY, HEADER_PROGRESS, HEADER_REASON, HEADER_SOURCE
 from dedupe.types import Headers, LogRecord, Offset
 
 T = TypeVar("T")
@@ -97,12 +97,12 @@ class BatchQuery(NamedTuple):
         records: list[LogRecord] = []
         size_bytes = 0
         rows = connection.execute(
-            "SELECT id - ?1, timestamp_ms, key, value, source, gw, reason FROM records "
+            "SELECT id - ?1, timestamp_ms, key, value, source, gw, reason, gs FROM records "
             "WHERE id >= ?1 + ?2 AND id < ?1 + ?3 ORDER BY id LIMIT ?4",
             (self.first_id, start, end, self.records_max),
         )
-        for offset, timestamp_ms, key, value, source, gateway, reason in rows:
-            headers = _headers_of(source, gateway, reason)
+        for offset, timestamp_ms, key, value, source, gateway, reason, progress in rows:
+            headers = _headers_of(source, gateway, reason, progress)
             records.append(LogRecord(offset, timestamp_ms, key, value, headers))
             size_bytes += len(value)
             if size_bytes >= self.bytes_max:
@@ -156,8 +156,10 @@ def select_partitions(connection: sqlite3.Connection) -> list[tuple[str, int]]:
     return connection.execute("SELECT topic, first_id FROM partitions ORDER BY topic, partition").fetchall()
 
 
-def _headers_of(source: str, gateway: bytes, reason: str | None) -> Headers:
+def _headers_of(source: str, gateway: bytes, reason: str | None, progress: bytes | None) -> Headers:
     headers = [(HEADER_SOURCE, source.encode()), (HEADER_GATEWAY, gateway)]
+    if progress is not None:
+        headers.append((HEADER_PROGRESS, progress))
     if reason is not None:
         headers.append((HEADER_REASON, reason.encode()))
     return headers

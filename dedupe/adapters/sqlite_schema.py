@@ -28,7 +28,7 @@ WRITER_CACHE_BYTES = 32 * 1024 * 1024
 """Page cache of the writer: a group's pages must fit, else they reach the WAL before the COMMIT and
 cost twice."""
 
-Row: TypeAlias = tuple[int, str, str | None, bytes, bytes, bytes]
+Row: TypeAlias = tuple[int, str, str | None, bytes, bytes, bytes, bytes | None]
 """One record without its id, in the order of the table's columns."""
 
 _SCHEMA = f"""
@@ -52,7 +52,8 @@ CREATE TABLE records(
   reason TEXT,
   key BLOB NOT NULL,
   gw BLOB NOT NULL,
-  value BLOB NOT NULL
+  value BLOB NOT NULL,
+  gs BLOB
 );
 PRAGMA application_id = {APPLICATION_ID};
 """
@@ -117,6 +118,7 @@ def open_or_create(path: Path, limits: SqliteLimits, *, read_only: bool) -> str:
             log_id = _checked_log_id(connection, path)
             if not read_only:
                 _turn_on_wal(connection, path)
+                _add_column(connection)
             return log_id
         finally:
             connection.close()
@@ -176,6 +178,12 @@ def _checked_log_id(connection: sqlite3.Connection, path: Path) -> str:
             f"and this gateway knows versions up to {SCHEMA_VERSION}: run a newer one"
         )
     return str(meta["log_id"])
+
+
+def _add_column(connection: sqlite3.Connection) -> None:
+    """Give an early file the column that it lacks; readers of the others do not notice."""
+    if not any(name == "gs" for _, name, *_ in connection.execute("PRAGMA table_info(records)")):
+        connection.execute("ALTER TABLE records ADD COLUMN gs BLOB")
 
 
 def _turn_on_wal(connection: sqlite3.Connection, path: Path) -> None:

@@ -349,8 +349,8 @@ def _is_busy(err: Exception) -> bool:
 
 def _insert_statement(size: int) -> str:
     return (
-        "INSERT INTO records(id, timestamp_ms, source, reason, key, gw, value) "
-        f"SELECT * FROM ({_values(size, 7)}) WHERE column1 IS NOT NULL"
+        "INSERT INTO records(id, timestamp_ms, source, reason, key, gw, value, gs) "
+        f"SELECT * FROM ({_values(size, 8)}) WHERE column1 IS NOT NULL"
     )
 
 

@@ -247,7 +247,7 @@ def admitted(index: MemoryIndex, sent: Sequence[Session], policy: SessionPolicy)
     keys = keys_of(sent)
     sessions = SessionAdmission(dict(zip(keys, index.sessions(keys), strict=True)), {}, policy, now_ms=0)
     verdicts = admit(events, [None] * len(events), window_start=0, sessions=sessions)
-    new = [e for e, verdict in zip(events, verdicts, strict=True) if verdict.admission is Admission.NEW]
+    new = [e for e, kind in zip(events, verdicts.admissions, strict=True) if kind is Admission.NEW]
     return [event.session for event in sessions.recorded(new) if event.session is not None]
 
 
