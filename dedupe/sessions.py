@@ -105,6 +105,8 @@ class SessionCounts(NamedTuple):
 
     live: int
     evicted: int
+    since_ms: int = 0
+    """Of sessions last used before it, some were deleted, or not read: their lease was shorter then."""
 
 
 NO_SESSIONS = SessionCounts(0, 0)
@@ -239,7 +241,7 @@ def session_update(
             key = client_key(record.session)
             after[key] = with_epoch(policy.remembered(after[key], record.timestamp_ms), record)
     changes = {key: SessionChange(key, before[key], after[key]) for key in keys}
-    live, evicted = rows.session_counts
+    live, evicted, since_ms = rows.session_counts
     live += sum(state is None or state.is_evicted for state in before.values())
     evicted -= sum(state is not None and state.is_evicted for state in before.values())
     evictions_max = len(changes) + EVICTIONS_BESIDE_MAX
@@ -249,20 +251,23 @@ def session_update(
     for key, state in _oldest(rows, changes, min(evicted - policy.sessions_max, evictions_max), evicted=True):
         changes[key] = _changed(changes, key, state, None)
         evicted -= 1
-    return SessionUpdate(list(changes.values()), SessionCounts(live, evicted))
+    return SessionUpdate(list(changes.values()), SessionCounts(live, evicted, since_ms))
 
 
 def expiry_update(rows: SessionRows, now_ms: int, policy: SessionPolicy, count: int) -> SessionUpdate | None:
     """Return what deletes sessions that are too old to be known, at most `count`; None if there are none."""
     changes: list[SessionChange] = []
-    live, evicted = rows.session_counts
+    live, evicted, since_ms = rows.session_counts
     for is_evicted in (False, True):
         for key, state in rows.oldest_sessions(count - len(changes), evicted=is_evicted):
             if policy.remembered(state, now_ms) is not None:
                 break
             changes.append(SessionChange(key, state, None))
             live, evicted = live - (not is_evicted), evicted - is_evicted
-    return SessionUpdate(changes, SessionCounts(live, evicted)) if changes else None
+    if not changes:
+        return None
+    since_ms = max(since_ms, now_ms - policy.remembered_ms)
+    return SessionUpdate(changes, SessionCounts(live, evicted, since_ms))
 
 
 def _slid(watermark: int, above: int) -> tuple[int, int]:

@@ -31,7 +31,7 @@ ROW_BYTES_MAX = 200
 """Of one session at rest, its place in the order included: 33 and 41 bytes of keys, 41 to 105 of value."""
 
 _ROW = struct.Struct(">QQQqQ?")
-_COUNTS = struct.Struct(">QQ")
+_COUNTS = struct.Struct(">QQq")
 _OFFSET = struct.Struct(">Q")
 _KEY_BYTES = 32
 _STATE, _LIVE, _EVICTED = b"s", b"l", b"e"

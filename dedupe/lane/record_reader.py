@@ -96,16 +96,22 @@ class RecordReader:
 
     async def rebuild_start(
         self, policy: WindowPolicy, sessions: SessionPolicy, start: Offset, end: Offset
-    ) -> Offset:
-        """Return an offset of [start, end] from which on the records say all that an index must know."""
+    ) -> tuple[Offset, int]:
+        """
+        Return from where on the records say all that an index must know.
+
+        Returns:
+            An offset of [start, end], and from which time on all sessions are known then, see SessionCounts.
+        """
         newest = await self.last(start, end)
         if newest is None:
-            return start
+            return start, 0
+        window_start = await self.window_start(policy, start, end)
         if not await self._context.session_notes.may_have(self._partition):
-            return await self.window_start(policy, start, end)
-        oldest_ms = newest.timestamp_ms - sessions.remembered_ms
-        first_session = max(start, await self._log.offset_at(oldest_ms)) if oldest_ms > 0 else start
-        return min(first_session, await self.window_start(policy, start, end))
+            return window_start, 0
+        since_ms = newest.timestamp_ms - sessions.remembered_ms
+        first = min(window_start, await self._log.offset_at(since_ms)) if since_ms > 0 else start
+        return (first, since_ms) if first > start else (start, 0)
 
     async def window_start(self, policy: WindowPolicy, start: Offset, end: Offset) -> Offset:
         """

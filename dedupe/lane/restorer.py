@@ -17,7 +17,7 @@ from dedupe.lane.record_reader import RecordReader
 from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics
 from dedupe.recovery import Replay, reason_to_rebuild, window_of
-from dedupe.sessions import expiry_update
+from dedupe.sessions import SessionCounts, SessionUpdate, expiry_update
 from dedupe.types import Entry, EventKey, Offset
 from dedupe.window import Window
 
@@ -184,11 +184,15 @@ class Restorer:
             await self._open()
         if end == 0:
             await self._context.session_notes.begin_log(self._partition)
-        start = await self._reader.rebuild_start(
+        start, sessions_since_ms = await self._reader.rebuild_start(
             self._context.policy, self._context.sessions, self.log_start, end
         )
-        if self.index.state.applied_offset != start:
-            self.index.reset(start)
+        index = self.index
+        if index.state.applied_offset != start:
+            index.reset(start)
+        if sessions_since_ms:
+            update = SessionUpdate((), SessionCounts(0, 0, sessions_since_ms))
+            index.apply(IndexUpdate((), index.state, sessions=update))
 
     async def _reason_to_rebuild(self, end: Offset) -> str | None:
         """
@@ -203,6 +207,9 @@ class Restorer:
         if reason is not None:
             self._lost_ms = state.newest_timestamp_ms
             return reason
+        oldest_ms = state.newest_timestamp_ms - self._context.sessions.remembered_ms
+        if self.index.session_counts.since_ms > oldest_ms:
+            return "it does not hold all sessions of the lease"
         if self.index.covers(self.log_start):
             return None
         window = window_of(self._context.policy, self.index)

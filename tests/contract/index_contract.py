@@ -247,7 +247,7 @@ class IndexContract:
         found = index.sessions([session_key_of(2), session_key_of(9), session_key_of(0)])
 
         assert found == [session_of(2), None, session_of(0)]
-        assert index.session_counts == (3, 0)
+        assert index.session_counts == SessionCounts(3, 0)
 
     def test_sessions_are_ordered_by_their_newest_records(self, index: DedupeIndex) -> None:
         index.apply(sessions_of(0, 4))
@@ -269,7 +269,7 @@ class IndexContract:
         assert index.oldest_sessions(2, evicted=False) == oldest[:2]
         assert index.oldest_sessions(0, evicted=False) == []
         assert index.oldest_sessions(9, evicted=True) == [(evicted, session_of(2, is_evicted=True))]
-        assert index.session_counts == (3, 1)
+        assert index.session_counts == SessionCounts(3, 1)
 
     def test_session_evicted_late_is_found_before_those_seen_already(self, index: DedupeIndex) -> None:
         index.apply(sessions_of(0, 2))
@@ -291,11 +291,12 @@ class IndexContract:
         assert index.oldest_sessions(9, evicted=False) == [(session_key_of(1), session_of(1))]
 
     def test_sessions_outlive_a_killed_process(self, tmp_path: Path) -> None:
-        self.apply_and_die(tmp_path, [sessions_of(0, 600), update_of(600, 10)])
+        update = SessionUpdate((), SessionCounts(600, 0, 1_700_000_000_000))
+        self.apply_and_die(tmp_path, [sessions_of(0, 600), update_of(600, 10)._replace(sessions=update)])
 
         index = self.make_store(tmp_path).open(IDENTITY)
 
-        assert index.session_counts == (600, 0)
+        assert index.session_counts == update.counts
         assert index.sessions([session_key_of(n) for n in range(600)]) == [session_of(n) for n in range(600)]
         assert [state.last_offset for _, state in index.oldest_sessions(600, evicted=False)] == list(
             range(600)

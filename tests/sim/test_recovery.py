@@ -189,7 +189,7 @@ async def test_longer_window_than_a_rebuilt_index_reaches_is_read_from_the_log()
 
 async def test_rebuild_finds_its_start_behind_a_record_that_is_passed_over() -> None:
     world = World(policy=BY_KEYS)
-    await world.start()  # a log that began with it might have sessions
+    await world.start()  # an empty log, so that nobody has to look for client sessions in it
     await world.crash()
     world.intrude(0)
     world.note_skips()

@@ -6,6 +6,7 @@ import pytest
 
 from dedupe.admission import Admission
 from dedupe.errors import OutcomeUnknownError
+from dedupe.sessions import SessionPolicy
 from tests.sim.session_world import DAY_MS, SessionWorld
 from tests.sim.world import CLEAN
 
@@ -72,3 +73,25 @@ async def test_session_that_is_older_than_its_lease_is_the_same_after_a_rebuild(
 
     assert world.states() == before
     assert await world.admissions(*map(world.sent, (5, 301, 380, 701, 300))) == [STALE] * 3 + [NEW] * 2
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+async def test_lease_that_is_made_longer_is_kept_for_sessions_of_before(is_rebuilt: bool) -> None:
+    world = SessionWorld(sessions=SessionPolicy(lease_ms=10 * DAY_MS, sessions_max=100))
+    await world.start()
+    await world.ask(world.sent(1), world.sent(2))
+    world.clock.ms += 15 * DAY_MS
+    await world.ask(world.sent(1, "other"))
+    await asyncio.sleep(2 * world.times.housekeeping_s)
+    if is_rebuilt:
+        await world.lose_indexes()
+        await world.start()
+    await world.crash()
+
+    for _ in range(2):
+        world.sessions = world.sessions._replace(lease_ms=30 * DAY_MS)
+        router = await world.start()
+        assert await world.admissions(world.sent(2)) == [STALE]
+        rebuilds = sum(lane.metrics.rebuilds for lane in router.lanes)
+        await world.crash()
+    assert rebuilds == 0

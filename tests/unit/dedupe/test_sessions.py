@@ -14,6 +14,7 @@ from dedupe.sessions import (
     DAY_MS,
     NO_SESSIONS,
     SEQUENCES_AHEAD_MAX,
+    SessionCounts,
     SessionPolicy,
     SessionRecord,
     SessionState,
@@ -168,7 +169,7 @@ def test_sessions_beyond_the_bound_are_evicted_the_one_used_longest_ago_first() 
     assert three
     assert [one.is_evicted, two.is_evicted, three.is_evicted] == [False, True, False]
     assert (two.watermark, two.above) == (1, 0)
-    assert index.session_counts == (2, 1)
+    assert index.session_counts == SessionCounts(2, 1)
 
 
 def test_as_many_evicted_sessions_are_known_as_live_ones() -> None:
@@ -177,7 +178,7 @@ def test_as_many_evicted_sessions_are_known_as_live_ones() -> None:
 
     follow(index, [SessionRecord(n, 0, session_of(1, n)) for n in range(10)], policy)
 
-    assert index.session_counts == (2, 2)
+    assert index.session_counts == SessionCounts(2, 2)
     assert [key[-1] for key in rows_of(index)] == [8, 9, 6, 7]
 
 
@@ -191,7 +192,7 @@ def test_client_that_uses_epochs_is_a_row_of_its_own() -> None:
     (client,) = index.sessions([client_key(session_of(1))])
     assert client is not None
     assert client.epoch == 7
-    assert index.session_counts == (3, 0)
+    assert index.session_counts == SessionCounts(3, 0)
 
 
 def test_session_too_old_to_be_known_begins_anew() -> None:
@@ -203,7 +204,7 @@ def test_session_too_old_to_be_known_begins_anew() -> None:
     (state,) = index.sessions([session_key(session_of(1))])
     assert state is not None
     assert (state.watermark, state.highest) == (1, 1)
-    assert index.session_counts == (1, 0)
+    assert index.session_counts == SessionCounts(1, 0)
 
 
 def test_what_is_too_old_to_be_known_is_deleted_in_steps() -> None:
@@ -215,7 +216,7 @@ def test_what_is_too_old_to_be_known_is_deleted_in_steps() -> None:
     first = expiry_update(index, now_ms, policy, 2)
     assert first is not None
     index.apply(IndexUpdate((), index.state, sessions=first))
-    assert index.session_counts == (1, 2)
+    assert index.session_counts == SessionCounts(1, 2, 4)
     second = expiry_update(index, now_ms, policy, 10)
     assert second is not None
     index.apply(IndexUpdate((), index.state, sessions=second))
@@ -232,7 +233,7 @@ def test_bound_is_kept_by_one_update_of_clients_that_all_use_epochs() -> None:
 
     follow(index, [SessionRecord(n, 0, session) for n, session in enumerate(sessions)], policy)
 
-    assert index.session_counts == (100, 100)
+    assert index.session_counts == SessionCounts(100, 100)
 
 
 SENT = st.lists(
