@@ -19,13 +19,16 @@ from tests.support.gateway import Gateway
 from tests.support.processes import HOST
 
 PAGES = Path(__file__).parent / "browser"
+ROOT = PAGES.parents[2]
 POLL_INTERVAL_S = 0.1
+CHROMIUM = ["--no-sandbox"]  # as root, it starts without a sandbox or not at all
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrowserSDK(SDK):
     """
-    An SDK on a page that has `load(host, options)` and `send(name, count)`.
+    An SDK on a page that has `load(host, options)` and `send(name, count)`; the page lies in PAGES, or is
+    named from there.
 
     It does not say when it is done. So a fault is over when its events are stored and the struck one
     came once more, if that is to be expected.
@@ -60,11 +63,11 @@ class _QuietHandler(SimpleHTTPRequestHandler):
 @contextmanager
 def pages_served() -> Iterator[str]:
     """Serve the pages and the SDKs from an origin that is not the gateway's."""
-    with ThreadingHTTPServer((HOST, 0), partial(_QuietHandler, directory=str(PAGES))) as server:
+    with ThreadingHTTPServer((HOST, 0), partial(_QuietHandler, directory=str(ROOT))) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://{HOST}:{server.server_port}"
+            yield f"http://{HOST}:{server.server_port}/{PAGES.relative_to(ROOT)}"
         finally:
             server.shutdown()
             thread.join()
@@ -74,10 +77,7 @@ def pages_served() -> Iterator[str]:
 async def chromium_page() -> AsyncIterator[Page]:
     """A page of a fresh browser, without cookies or storage."""
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=shutil.which("chromium"),
-            args=["--no-sandbox"],  # as root, Chromium starts without a sandbox or not at all
-        )
+        browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM)
         yield await browser.new_page()
         await browser.close()
 

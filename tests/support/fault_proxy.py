@@ -57,8 +57,9 @@ class Message(NamedTuple):
         events: list[dict[str, Any]] = document.get("batch", [document])
         return events
 
-    def ids(self) -> set[str]:
-        return {event["messageId"] for event in self.events()}
+    def ids(self) -> set[str | bytes]:
+        """Return what tells its events from all others: their ids, or all that they say."""
+        return {event.get("messageId") or orjson.dumps(event) for event in self.events()}
 
 
 class FaultProxy(TCPServer):
@@ -83,7 +84,7 @@ class FaultProxy(TCPServer):
         self._upstream_port = upstream_port
         self._late_s_max = late_s_max
         self._pending = set(Fault)
-        self._struck_ids: dict[str, Fault] = {}
+        self._struck_ids: dict[str | bytes, Fault] = {}
         self._delayed: Message | None = None
 
     @property

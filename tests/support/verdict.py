@@ -17,6 +17,14 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tests.support.client import Client, Receipt
 
 
+class SessionPlace(NamedTuple):
+    """Where a record is in its client session."""
+
+    client_hash: bytes
+    session_hash: bytes
+    sequence: int
+
+
 class Committed(NamedTuple):
     """One committed record, as any reader of the topic sees it."""
 
@@ -25,6 +33,7 @@ class Committed(NamedTuple):
     message_id: str
     lane_seq: int
     value: bytes
+    session: SessionPlace | None
 
 
 def read_sqlite(data: Path, topic: str = "events") -> list[Committed]:
@@ -37,7 +46,7 @@ def read_sqlite(data: Path, topic: str = "events") -> list[Committed]:
             (topic,),
         ).fetchall()
     return [
-        Committed(partition, offset, key.decode(), _lane_seq(gw), value)
+        Committed(partition, offset, key.decode(), _lane_seq(gw), value, _session(gw))
         for partition, offset, key, gw, value in rows
     ]
 
@@ -64,6 +73,7 @@ async def read_kafka(bootstrap_servers: str, topic: str, partitions: int) -> lis
                         (record.key or b"").decode(),
                         _lane_seq(dict(record.headers)["gw"]),
                         record.value or b"",
+                        _session(dict(record.headers)["gw"]),
                     )
                     for record in records
                 ]
@@ -98,6 +108,17 @@ def assert_sequences_whole(committed: Sequence[Committed]) -> None:
         assert sequence == list(range(len(sequence))), f"partition {partition} has gaps in lane_seq"
 
 
+def assert_sessions_whole(committed: Sequence[Committed]) -> dict[bytes, int]:
+    """Each client session has its sequences from 1 on, every one once; return how many, by its hash."""
+    sessions: dict[bytes, list[int]] = {}
+    for record in committed:
+        assert record.session is not None
+        sessions.setdefault(record.session.session_hash, []).append(record.session.sequence)
+    for sequences in sessions.values():
+        assert sorted(sequences) == list(range(1, len(sequences) + 1)), "a sequence is missing or doubled"
+    return {session_hash: len(sequences) for session_hash, sequences in sessions.items()}
+
+
 def assert_stats_agree(stats: dict[str, object], committed: Sequence[Committed]) -> None:
     """Totals add up, and accepted since `since_offset` equals committed since then, per partition."""
     totals = stats["totals"]
@@ -118,3 +139,9 @@ def assert_stats_agree(stats: dict[str, object], committed: Sequence[Committed])
 def _lane_seq(gateway_header: bytes) -> int:
     value: int = struct.unpack(">Q", gateway_header[26:34])[0]
     return value
+
+
+def _session(gateway_header: bytes) -> SessionPlace | None:
+    if not gateway_header[1] & 1:
+        return None
+    return SessionPlace(*struct.unpack(">16s16sQ", gateway_header[34:74]))
