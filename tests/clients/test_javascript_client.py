@@ -297,7 +297,7 @@ async def test_both_clients_make_the_same_of_an_answer(context_page: Page, seed:
     dice = random.Random(seed)
     count = dice.randint(1, 6)
     first = dice.randint(1, 3)
-    rejections = [
+    rejections: list[dict[str, Any]] = [
         {"code": "session_expired", "message": "over"},
         {"code": "type_invalid", "message": "bad"},
         {"code": "sequence_window_exceeded", "retriable": True},

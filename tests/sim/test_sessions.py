@@ -88,6 +88,7 @@ async def test_lease_that_is_made_longer_is_kept_for_sessions_of_before(is_rebui
         await world.start()
     await world.crash()
 
+    rebuilds = 0
     for _ in range(2):
         world.sessions = world.sessions._replace(lease_ms=30 * DAY_MS)
         router = await world.start()
