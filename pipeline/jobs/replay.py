@@ -11,6 +11,9 @@ from pipeline.sinks import Target, Verdicts, publish
 from pipeline.sources import stream_records
 from pipeline.transforms import decoded
 
+SESSION_IN_HEADER = (35, 56)
+"""First byte, from 1, and number of those that tell an event's place in its client session."""
+
 
 class Replay:
     """Posts each batch of records and remembers what the gateway said; what `foreachBatch` calls."""
@@ -18,14 +21,12 @@ class Replay:
     def __init__(self, target: Target) -> None:
         self._target = target
         self.verdicts = Verdicts()
-        self.session_records = 0
 
     def __call__(self, records: DataFrame, _batch_id: int) -> None:
         """Post one batch."""
         told = records.transform(decoded)
-        # Their identity is a place in a client session, and the record holds only hashes of it.
-        self.session_records += told.where(F.col("client_hash").isNotNull()).count()
-        self.verdicts += publish(told.where(F.col("client_hash").isNull()), self._target)
+        session = F.when(F.col("client_hash").isNotNull(), F.substring("gw", *SESSION_IN_HEADER))
+        self.verdicts += publish(told.withColumn("session", session), self._target)
 
 
 def replay(
@@ -51,7 +52,7 @@ def replay(
     """
     Post stored events to a gateway: those it has are duplicates there, the others are stored.
 
-    May be killed and started again at any time. Events of client sessions are left out, and counted.
+    May be killed and started again at any time. Events of client sessions keep their places in them.
     """
     spark = create_session("replay", remote=remote, conf=dict(conf or []), formats=source.formats)
     span = options.span_of(since, until, from_offsets, to_offsets)
@@ -60,5 +61,3 @@ def replay(
     plan = StreamPlan("replay", source, checkpoint, True, options.INTERVAL, metrics_port)
     run_stream(records.writeStream.foreachBatch(sink), plan)
     print(sink.verdicts)
-    if sink.session_records:
-        print(f"{sink.session_records:,} events of client sessions were left out")

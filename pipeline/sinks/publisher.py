@@ -73,20 +73,22 @@ def publish(events: DataFrame, target: Target) -> Verdicts:
     Post events, those of one partition in the order of their offsets.
 
     Args:
-        events: partition, offset, source and value of each; and fingerprint (8 bytes), where the
-            gateway that stored them gave them one.
+        events: partition, offset, source and value of each; and fingerprint (8 bytes) and session
+            (bytes 34-89 of `gw`, or null), where the gateway that stored them gave them one.
 
     Raises:
         PipelineError: the gateway refused, or could not be reached for RETRY_FOR_S.
     """
-    has_fingerprints = "fingerprint" in events.columns
+    is_stored = "fingerprint" in events.columns
+    nothing = F.lit(None).cast("string")
     ordered = events.select(
         "partition",
         "offset",
         F.coalesce("source", F.lit("")).alias("source"),
         # Nothing at all is no item of a batch, and null is one that the gateway rejects.
         F.when(F.length("value") > 0, F.col("value")).otherwise(F.lit(b"null")).alias("value"),
-        (F.lower(F.hex("fingerprint")) if has_fingerprints else F.lit(None).cast("string")).alias("known_by"),
+        (F.lower(F.hex("fingerprint")) if is_stored else nothing).alias("known_by"),
+        (F.base64("session") if is_stored else nothing).alias("session"),
     )
     ordered = ordered.repartition(target.tasks, "partition").sortWithinPartitions("partition", "offset")
     answers = ordered.mapInArrow(_poster(target), VERDICTS)
@@ -100,7 +102,9 @@ def _poster(target: Target) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.
         with httpx.Client(base_url=target.url, timeout=REQUEST_TIMEOUT_S) as client:
             for batch in batches:
                 verdicts = Verdicts()
-                columns = (batch.column(name).to_pylist() for name in ("source", "value", "known_by"))
+                columns = (
+                    batch.column(name).to_pylist() for name in ("source", "value", "known_by", "session")
+                )
                 for source, events in _requests(map(_Posted, *columns)):
                     pace.wait(len(events))
                     verdicts += _post(client, target.write_keys.get(source, source), events)
@@ -115,6 +119,7 @@ class _Posted(NamedTuple):
     source: str
     value: bytes
     known_by: str | None  # its fingerprint in hex
+    session: str | None  # its client session in base64
 
 
 def _requests(events: Iterable[_Posted]) -> Iterator[tuple[str, list[_Posted]]]:
@@ -136,6 +141,8 @@ def _post(client: httpx.Client, write_key: str, events: list[_Posted]) -> Verdic
     body = b'{"batch":[' + b",".join(event.value for event in events) + b"]}"
     known = [event.known_by for event in events if event.known_by is not None]
     headers = {"Gateway-Fingerprints": ",".join(known)} if len(known) == len(events) else {}
+    if any(event.session for event in events):
+        headers["Gateway-Sessions"] = ",".join(event.session or "" for event in events)
     deadline = time.monotonic() + RETRY_FOR_S
     while True:
         pause, said = RETRY_AFTER_S, "no answer"

@@ -135,7 +135,33 @@ async def test_killed_replay_goes_on_and_stores_nothing_twice(
 
     assert 0 < after_kill < 2000
     assert exit_code == 0, last.said
-    assert sorted(record.message_id for record in stored) == sorted(event.message_id for event in events)
+    assert len(stored) == 2_001
+    assert {record.message_id for record in stored} == {"in-session", *(event.message_id for event in events)}
+
+
+def test_events_of_client_sessions_keep_their_places(
+    job: JobRunner, keys: dict[str, str], tmp_path: Path
+) -> None:
+    session = {"Gateway-Client": "phone", "Gateway-Session": "0ujtsYcgvSTl8PAuAdqWYSMnLOv"}
+    batch = [new_event() | {"sequence": n} for n in (1, 2, 4, 7)]
+    with Gateway(tmp_path / "old", keys) as old:
+        with httpx.Client(base_url=old.url, auth=AUTH) as client:
+            post(client, "/v1/events", {"batch": [new_event()]})
+            post(client, "/v1/events", {"batch": batch}, **session)
+        command = ["replay", "--source", f"log://{old.data}", "--write-key", "web=web"]
+        there = job(*command, "--gateway", old.url, "--checkpoint", tmp_path / "there")
+        new_keys = keys | {"GATEWAY_PARTITIONS": "3"}
+        with Gateway(tmp_path / "new", new_keys) as new, httpx.Client(base_url=new.url, auth=AUTH) as client:
+            elsewhere = job(*command, "--gateway", new.url, "--checkpoint", tmp_path / "elsewhere")
+            late = post(client, "/v1/events", {"batch": batch}, **session)
+
+    assert there.stdout == "0 accepted, 5 duplicates, 0 conflicts, 0 rejected\n"
+    assert elsewhere.stdout == "5 accepted, 0 duplicates, 0 conflicts, 0 rejected\n"
+    assert late.headers["Gateway-Duplicates"] == "4"
+    assert (late.headers["Gateway-Session-Watermark"], late.headers["Gateway-Session-Missing"]) == (
+        "2",
+        "3,5-6",
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.support.processes import HOST, free_port
 from tests.support.records import RecordMaker
 
 SILENT = KafkaSource(f"{HOST}:{free_port()}", "events")
-EVENTS = [publisher._Posted("web", b"{}", None)] * 3
+EVENTS = [publisher._Posted("web", b"{}", None, None)] * 3
 
 
 class BusyQuery:
