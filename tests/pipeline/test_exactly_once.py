@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError
 from pipeline.runtime import Checkpoint
@@ -27,6 +28,7 @@ from tests.support.logs import append_to_log, trim_log
 from tests.support.postgres import Postgres
 from tests.support.records import RecordMaker
 
+ERASE_RUNBOOK = Path(__file__).parents[2] / "docs" / "runbooks" / "erase-a-person.md"
 FORMATS = ["parquet", "delta", "iceberg"]
 PARTITIONS = 2
 
@@ -178,6 +180,26 @@ def test_retention_that_overtook_a_job_is_said_and_accepted_on_demand(
     assert set(after.values()) == {1}
     log.grow(3)
     assert archive(lake_format) == ""
+
+
+def test_person_is_erased_as_the_runbook_says_and_the_audit_stays_clean(
+    log: Log, job: JobRunner, archive: Callable[..., str], spark: SparkSession, tmp_path: Path
+) -> None:
+    assert archive("delta") == ""
+    table = LakeSource("delta", str(tmp_path / "out"))
+    (user,) = read_lake(spark, table).select("user_id").first() or ("",)
+    sql = ERASE_RUNBOOK.read_text().split("```sql\n")[1].split("```")[0]
+    for name, value in (("<lake/events>", table.path), ("<u-1>", user), ("<a-1>", "nobody")):
+        sql = sql.replace(name, value)
+
+    spark.sql(sql)
+
+    rows = read_lake(spark, table)
+    assert rows.count() == log.made
+    assert rows.where((F.col("user_id") == user) | F.col("value").contains(f'"{user}"')).isEmpty()
+    assert job("audit", "--source", table).exit_code == 0
+    log.grow(3)
+    assert archive("delta") == ""
 
 
 def test_table_of_the_user_s_own_catalog_is_named(
