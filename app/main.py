@@ -152,6 +152,7 @@ def _build_servers(
         router,
         EdgeCollector(guards),
         settings=settings,
+        identity=identity,
         log_id=opened.store.log_id,
         problems=admin_problems,
         registry=registry,

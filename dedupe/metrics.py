@@ -42,6 +42,8 @@ class LaneMetrics:
     fenced: int = 0
     rebuilds: int = 0
     sequence_gaps: int = 0
+    sessions_fenced: int = 0  # events of client sessions: their client uses a newer epoch
+    sessions_expired: int = 0  # events of client sessions that nobody remembers well enough
     restored_records: int = 0
     skipped_records: int = 0  # passed over while restoring, as an operator decided
     restore_lag: int = 0  # offsets still to replay

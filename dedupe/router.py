@@ -145,8 +145,11 @@ class Router:
 
         Raises LaneNotActiveError (retriable), and what DedupeIndex.sessions raises.
         """
-        lane = self.lanes[partition_of(client_hash, len(self.lanes))]
-        return lane.session(client_hash + session_hash)
+        return self.lane_of_client(client_hash).session(client_hash + session_hash)
+
+    def lane_of_client(self, client_hash: bytes) -> Lane:
+        """Return the lane of all sessions of a client."""
+        return self.lanes[partition_of(client_hash, len(self.lanes))]
 
     def drain(self) -> None:
         """Take no more requests and let every lane finish what it has."""

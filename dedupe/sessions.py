@@ -88,6 +88,11 @@ class SessionPolicy(NamedTuple):
         """Whether no new sequence of the session may be taken any more."""
         return state.is_evicted or now_ms - state.last_used_ms > self.lease_ms
 
+    def told(self, state: SessionState | None, now_ms: int) -> SessionState | None:
+        """Return the state for those who only ask: one that takes no new sequence any more is evicted."""
+        state = self.remembered(state, now_ms)
+        return state and state._replace(is_evicted=self.is_expired(state, now_ms))
+
     def remembered(self, state: SessionState | None, now_ms: int) -> SessionState | None:
         """Return the state, or None if it is too old to be known, even if it is still on disk."""
         if state is None or now_ms - state.last_used_ms > self.remembered_ms:
@@ -107,6 +112,7 @@ class SessionCounts(NamedTuple):
     evicted: int
     since_ms: int = 0
     """Of sessions last used before it, some were deleted, or not read: their lease was shorter then."""
+    with_gaps: int = 0  # of the live ones: something is missing below the highest sequence
 
 
 NO_SESSIONS = SessionCounts(0, 0)
@@ -151,6 +157,9 @@ class SessionRows(Protocol):
 
         Raises IndexCorruptError.
         """
+
+    def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
+        """Return at most `count` rows of a client, in the order of their keys. Raises IndexCorruptError."""
 
 
 def session_key(session: Session) -> SessionKey:
@@ -241,7 +250,7 @@ def session_update(
             key = client_key(record.session)
             after[key] = with_epoch(policy.remembered(after[key], record.timestamp_ms), record)
     changes = {key: SessionChange(key, before[key], after[key]) for key in keys}
-    live, evicted, since_ms = rows.session_counts
+    live, evicted, since_ms, _ = rows.session_counts
     live += sum(state is None or state.is_evicted for state in before.values())
     evicted -= sum(state is not None and state.is_evicted for state in before.values())
     evictions_max = len(changes) + EVICTIONS_BESIDE_MAX
@@ -251,13 +260,13 @@ def session_update(
     for key, state in _oldest(rows, changes, min(evicted - policy.sessions_max, evictions_max), evicted=True):
         changes[key] = _changed(changes, key, state, None)
         evicted -= 1
-    return SessionUpdate(list(changes.values()), SessionCounts(live, evicted, since_ms))
+    return _update_of(rows, list(changes.values()), live, evicted, since_ms)
 
 
 def expiry_update(rows: SessionRows, now_ms: int, policy: SessionPolicy, count: int) -> SessionUpdate | None:
     """Return what deletes sessions that are too old to be known, at most `count`; None if there are none."""
     changes: list[SessionChange] = []
-    live, evicted, since_ms = rows.session_counts
+    live, evicted, since_ms, _ = rows.session_counts
     for is_evicted in (False, True):
         for key, state in rows.oldest_sessions(count - len(changes), evicted=is_evicted):
             if policy.remembered(state, now_ms) is not None:
@@ -266,8 +275,16 @@ def expiry_update(rows: SessionRows, now_ms: int, policy: SessionPolicy, count: 
             live, evicted = live - (not is_evicted), evicted - is_evicted
     if not changes:
         return None
-    since_ms = max(since_ms, now_ms - policy.remembered_ms)
-    return SessionUpdate(changes, SessionCounts(live, evicted, since_ms))
+    return _update_of(rows, changes, live, evicted, max(since_ms, now_ms - policy.remembered_ms))
+
+
+def _update_of(
+    rows: SessionRows, changes: list[SessionChange], live: int, evicted: int, since_ms: int
+) -> SessionUpdate:
+    with_gaps = rows.session_counts.with_gaps
+    for _, before, after in changes:
+        with_gaps += bool(after and after.above) - bool(before and before.above)
+    return SessionUpdate(changes, SessionCounts(live, evicted, since_ms, with_gaps))
 
 
 def _slid(watermark: int, above: int) -> tuple[int, int]:

@@ -22,10 +22,12 @@ from app.admin.edge_metrics import EdgeCollector
 from app.admin.guard import AdminGuard
 from app.admin.ingest_loop import ALIVE_S, IngestLoop
 from app.admin.lane_metrics import LaneCollector
+from app.admin.sessions import add_sessions
 from app.admin.stats import partition_of, progress_of, totals_of
 from app.config import VERSION, Settings
 from app.http import Problems, add_error_handlers
 from app.process import readiness_of
+from dedupe.identity import Identity
 from dedupe.router import Router
 
 
@@ -34,6 +36,7 @@ def create_admin(
     edge: EdgeCollector,
     *,
     settings: Settings,
+    identity: Identity,
     log_id: str,
     problems: Problems,
     registry: CollectorRegistry,
@@ -47,6 +50,7 @@ def create_admin(
     _add_probes(app, router, ingest_loop)
     _add_metrics(app, registry, ingest_loop)
     _add_stats(app, router, edge, settings, log_id, ingest_loop)
+    add_sessions(app, router, identity, ingest_loop)
     token = settings.admin_token
     return AdminGuard(
         app,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from app.admin.stats import bytes_of
+from app.admin.stats import bytes_of, oldest_use_ms
 from app.config import VERSION
 from app.process import lines_lost
 from dedupe.lane import Lane, LaneState
@@ -38,6 +38,7 @@ class LaneCollector(Collector):
         yield from _states(lanes)
         yield from _counters(lanes)
         yield from _indexes(lanes)
+        yield from _sessions(self._router.lanes)
 
     def _events(self) -> Iterator[Metric]:
         events = CounterMetricFamily(
@@ -106,6 +107,16 @@ def _counters(lanes: Sequence[Lane]) -> Iterator[Metric]:
             lambda lane: lane.metrics.skipped_records,
         ),
         ("dedupe_restored_records", "Records replayed", lambda lane: lane.metrics.restored_records),
+        (
+            "dedupe_session_fenced_events",
+            "Events of client sessions kept apart: their client uses a newer epoch",
+            lambda lane: lane.metrics.sessions_fenced,
+        ),
+        (
+            "dedupe_session_expired_events",
+            "Events of client sessions kept apart: nobody can tell whether they are stored",
+            lambda lane: lane.metrics.sessions_expired,
+        ),
     ]
     for name, text, value in counted:
         family = CounterMetricFamily(name, text, labels=LANE_LABELS)
@@ -135,6 +146,36 @@ def _indexes(lanes: Sequence[Lane]) -> Iterator[Metric]:
         if (size_bytes := bytes_of(index)) is not None:
             sizes.add_metric(labels, size_bytes)
     yield from (window, keys, sizes, applied)
+
+
+def _sessions(lanes: Sequence[Lane]) -> Iterator[Metric]:
+    """Yield what open indexes know of client sessions."""
+    rows = GaugeMetricFamily(
+        "dedupe_sessions",
+        "Client sessions remembered now, and one more for each client that uses epochs",
+        labels=[*LANE_LABELS, "state"],
+    )
+    gaps = GaugeMetricFamily(
+        "dedupe_sessions_with_gaps",
+        "Live sessions that lack a sequence below their highest",
+        labels=LANE_LABELS,
+    )
+    oldest = GaugeMetricFamily(
+        "dedupe_session_oldest_use_timestamp_seconds",
+        "When the live session used longest ago was used, by log time",
+        labels=LANE_LABELS,
+    )
+    for lane in lanes:
+        index = lane.open_index
+        if index is None:
+            continue
+        labels, counts = _labels(lane), index.session_counts
+        rows.add_metric([*labels, "live"], counts.live)
+        rows.add_metric([*labels, "evicted"], counts.evicted)
+        gaps.add_metric(labels, counts.with_gaps)
+        if (used_ms := oldest_use_ms(index)) is not None:
+            oldest.add_metric(labels, used_ms / 1000)
+    yield from (rows, gaps, oldest)
 
 
 def _gauge(lanes: Sequence[Lane], name: str, text: str, value: Callable[[Lane], float]) -> Metric:

@@ -46,6 +46,7 @@ def partition_of(lane: Lane) -> dict[str, Any]:
         "unknown": tally.unknown,
         "refused": tally.refused,
         **_index_fields(lane),
+        **_session_fields(lane),
         "restore_end_offset": lane.restore_end_offset,
         "restore_lag": metrics.restore_lag,
         "restored_records": metrics.restored_records,
@@ -69,6 +70,28 @@ def bytes_of(index: DedupeIndex) -> int | None:
         return index.size_bytes
     except GatewayError:
         return None
+
+
+def oldest_use_ms(index: DedupeIndex) -> int | None:
+    """Return when the live session used longest ago was used, if there is one that can be read now."""
+    try:
+        oldest = index.oldest_sessions(1, evicted=False)
+    except GatewayError:
+        return None
+    return oldest[0][1].last_used_ms if oldest else None
+
+
+def _session_fields(lane: Lane) -> dict[str, Any]:
+    index = lane.open_index
+    counts = index.session_counts if index else None
+    return {
+        "sessions_live": counts and counts.live,
+        "sessions_evicted": counts and counts.evicted,
+        "sessions_with_gaps": counts and counts.with_gaps,
+        "session_oldest_use_ms": index and oldest_use_ms(index),
+        "sessions_fenced": lane.metrics.sessions_fenced,
+        "sessions_expired": lane.metrics.sessions_expired,
+    }
 
 
 def _index_fields(lane: Lane) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from app.cli.console import guarded, run_async, write_lines
 from app.cli.keys import keys
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
+from app.cli.sessions import sessions
 from app.config import VERSION
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.add_typer(keys)
 app.add_typer(partitions)
 app.add_typer(quarantine)
+app.add_typer(sessions)
 
 
 def main() -> None:

@@ -214,6 +214,11 @@ class RocksIndex:
         self._opened()
         return self._sessions.oldest(count, evicted=evicted)
 
+    def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
+        """See SessionRows."""
+        self._opened()
+        return self._sessions.of_client(client_hash, count)
+
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         """
         See DedupeIndex. One multi-get of what the front lets pass.

@@ -31,7 +31,7 @@ ROW_BYTES_MAX = 200
 """Of one session at rest, its place in the order included: 33 and 41 bytes of keys, 41 to 105 of value."""
 
 _ROW = struct.Struct(">QQQqQ?")
-_COUNTS = struct.Struct(">QQq")
+_COUNTS = struct.Struct(">QQqQ")
 _OFFSET = struct.Struct(">Q")
 _KEY_BYTES = 32
 _STATE, _LIVE, _EVICTED = b"s", b"l", b"e"
@@ -76,6 +76,12 @@ class SessionTable:
             raise IndexCorruptError(f"{self._database.path} lacks a session that its order names")
         return found
 
+    def of_client(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
+        """See SessionRows.sessions_of."""
+        prefix = _STATE + client_hash
+        keys = [key[len(_STATE) :] for key in self._keys(prefix, prefix, count)]
+        return [(key, state) for key, state in zip(keys, self.get(keys), strict=True) if state is not None]
+
     def put(self, batch: WriteBatch, update: SessionUpdate) -> None:
         """Put what an update does to the sessions into its batch; `counts` are for whoever has written it."""
         handle = self._database.sessions_handle
@@ -92,25 +98,30 @@ class SessionTable:
         batch.put(COUNTS_KEY, _COUNTS.pack(*update.counts), self._database.meta_handle)
 
     def _oldest_keys(self, prefix: bytes, count: int) -> list[SessionKey]:
-        """Return keys in their order of use. An iterator ends silently at damage, so its status is asked."""
-        places: list[bytes] = []
+        """Return session keys in their order of use."""
+        places = self._keys(prefix, self._first[prefix], count)
+        if places:
+            self._first[prefix] = places[0]
+        return [place[-_KEY_BYTES:] for place in places]
+
+    def _keys(self, prefix: bytes, start: bytes, count: int) -> list[bytes]:
+        """Return stored keys from `start` on. An iterator ends silently at damage, so its status is asked."""
+        keys: list[bytes] = []
         if count <= 0:
-            return places
+            return keys
         try:
             iterator = self._database.sessions.iter()
             try:
-                iterator.seek(self._first[prefix])
-                while len(places) < count and iterator.valid() and (key := iterator.key()).startswith(prefix):
-                    places.append(key)
+                iterator.seek(start)
+                while len(keys) < count and iterator.valid() and (key := iterator.key()).startswith(prefix):
+                    keys.append(key)
                     iterator.next()
                 iterator.status()
             finally:
                 del iterator
         except Exception as err:
             translate(err, f"cannot read the sessions of {self._database.path}")
-        if places:
-            self._first[prefix] = places[0]
-        return [place[-_KEY_BYTES:] for place in places]
+        return keys
 
 
 def _place_of(key: SessionKey, state: SessionState) -> bytes:

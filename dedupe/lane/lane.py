@@ -112,12 +112,22 @@ class Lane:
         """
         Return what is known of a client session of this partition now; None if nothing is.
 
+        It is called evicted as well once its lease is over.
+
         Raises LaneNotActiveError (retriable), and what DedupeIndex.sessions raises.
         """
         if self.state is not LaneState.ACTIVE:
             raise self._not_active()
         (state,) = self.restorer.index.sessions([key])
-        return self._context.sessions.remembered(state, self._context.clock.now_ms())
+        return self._context.sessions.told(state, self._context.clock.now_ms())
+
+    def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
+        """Return at most `count` rows of a client, as `session` does."""
+        if self.state is not LaneState.ACTIVE:
+            raise self._not_active()
+        now_ms, policy = self._context.clock.now_ms(), self._context.sessions
+        rows = self.restorer.index.sessions_of(client_hash, count)
+        return [(key, state) for key, row in rows if (state := policy.told(row, now_ms)) is not None]
 
     @property
     def open_index(self) -> DedupeIndex | None:
@@ -270,6 +280,8 @@ class Lane:
         if batch.has_sessions:
             not_taken = sum([admissions.count(kind) for kind in NOT_TAKEN])
             apart = sum([admissions.count(kind) for kind in REJECTED])
+            self.metrics.sessions_fenced += admissions.count(Admission.FENCED)
+            self.metrics.sessions_expired += admissions.count(Admission.EXPIRED)
         self.metrics.tally.conflicts += conflicts
         self.metrics.tally.refused += not_taken
         self.metrics.tally.rejected += apart

@@ -233,6 +233,12 @@ class MemoryIndex:
         rows = [row for row in self._readable().sessions.items() if row[1].is_evicted is evicted]
         return sorted(rows, key=lambda row: (row[1].last_offset, row[0]))[:count]
 
+    def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
+        """See SessionRows."""
+        return sorted(row for row in self._readable().sessions.items() if row[0].startswith(client_hash))[
+            :count
+        ]
+
     def apply(self, update: IndexUpdate) -> None:
         """See DedupeIndex."""
         disk = self._readable()

@@ -5,13 +5,14 @@ Claim: the real process takes client sessions on its native path as docs/http-ap
 import itertools
 import json
 import re
+import time
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.support.gateway import Gateway
-from tests.support.http import AUTH, new_event, post, stored
+from tests.support.http import AUTH, cli, new_event, post, stored
 
 U64_MAX = 2**64 - 1
 KSUID_MAX = "aWgEPTl1tmebfsQzFP4bxwgy80V"
@@ -417,6 +418,69 @@ def test_browser_can_read_what_is_said_of_a_session(client: httpx.Client) -> Non
     assert {"Gateway-Session-Watermark", "Gateway-Session-Missing"} <= set(exposed)
 
 
+# ---- operators
+
+
+def test_operator_sees_a_clients_sessions(client: httpx.Client, gateway: Gateway) -> None:
+    phone = new_client()
+    post(client, "/v1/events", said(1, 4), **head(phone, Session_Epoch="2"))
+    post(client, "/v1/events", said(1), **head(phone, KSUID_MAX))
+    shown = cli(gateway, "sessions", "show", phone, "--source", "web", "--url", gateway.admin_url)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    sessions = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert sorted((told["watermark"], told["missing"], told["epoch"]) for told in sessions) == [
+        (1, [], 0),
+        (1, [[2, 3]], 2),
+    ]
+    assert {told["expired"] for told in sessions} == {False}
+    asked = httpx.get(f"{gateway.admin_url}/admin/v1/sessions", params={"source": "web", "client": phone})
+    document = asked.json()
+    assert document.pop("sessions") == sessions
+    assert document.pop("partition") in range(4)
+    assert document == {"source": "web", "client": phone, "newest_epoch": 2, "more": False}
+    unknown = cli(gateway, "sessions", "show", phone, "--source", "mail", "--url", gateway.admin_url)
+    assert (unknown.returncode, unknown.stdout) == (1, b"")
+    assert b"no session" in unknown.stderr
+
+
+def test_operator_who_asks_wrongly_is_told_so(gateway: Gateway) -> None:
+    answer = httpx.get(f"{gateway.admin_url}/admin/v1/sessions?client=phone")
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+    for url, told in (("http://127.0.0.1:1", "no answer"), ("nowhere", "no answer")):
+        done = cli(gateway, "sessions", "show", "phone", "--source", "web", "--url", url)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert told in done.stderr.decode()
+
+
+def test_sessions_are_counted_for_each_partition(client: httpx.Client, gateway: Gateway) -> None:
+    phone = new_client()
+    (receipt,) = post(client, "/v1/events", said(1), **head(phone)).json()["receipts"]
+    before = gateway.stats()["partitions"][receipt["partition"]]
+    post(client, "/v1/events", said(3), **head(phone, Session_Epoch="2"))
+    post(client, "/v1/events", said(1), **head(phone, KSUID_MAX, Session_Epoch="1"))
+    after = gateway.stats()["partitions"][receipt["partition"]]
+    grown = {name: after[name] - before[name] for name in after if name.startswith("sessions_")}
+    assert grown == {
+        "sessions_live": 1,  # the client's newest epoch
+        "sessions_evicted": 0,
+        "sessions_with_gaps": 1,
+        "sessions_fenced": 1,
+        "sessions_expired": 0,
+    }
+    assert 0 < after["session_oldest_use_ms"] <= time.time() * 1000
+    metrics = httpx.get(f"{gateway.admin_url}/metrics").text
+    labels = f'partition="{receipt["partition"]}",topic="events"'
+    for line in (
+        f'dedupe_sessions{{partition="{receipt["partition"]}",state="live",topic="events"}} '
+        f"{after['sessions_live']}.0",
+        f"dedupe_sessions_with_gaps{{{labels}}} {after['sessions_with_gaps']}.0",
+        f"dedupe_session_fenced_events_total{{{labels}}} {after['sessions_fenced']}.0",
+        f"dedupe_session_expired_events_total{{{labels}}} {after['sessions_expired']}.0",
+        f"dedupe_session_oldest_use_timestamp_seconds{{{labels}}} ",
+    ):
+        assert line in metrics
+
+
 # ---- quotas and bounds
 
 
@@ -457,3 +521,7 @@ def test_session_that_had_to_make_room_expires(own_gateway: Gateway) -> None:
         assert known.headers["Gateway-Duplicates"] == "1"
         assert state_of(client, phone, sessions[0])["expired"] is True
         assert "expired" not in state_of(client, phone, sessions[1])
+        stats = gateway.stats()["partitions"]
+        assert [sum(one[f"sessions_{name}"] for one in stats) for name in ("live", "evicted", "expired")] == [
+            31, 1, 4,
+        ]  # fmt: skip

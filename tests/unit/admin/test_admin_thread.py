@@ -20,6 +20,7 @@ from app.config.settings import Settings
 from app.http.problems import Problems
 from app.process.life import ThreadServer, bind, url_of
 from dedupe.clock import SystemClock
+from dedupe.identity import Identity
 from tests.sim.world import World
 
 
@@ -31,6 +32,7 @@ async def admin() -> AsyncIterator[str]:
         World().build(),
         EdgeCollector(build_guards(settings, SystemClock(), index_files=0)),
         settings=settings,
+        identity=Identity(settings.identity_key),
         log_id="log",
         problems=Problems(retry_after_max=1, dice=random.Random(0)),
         registry=CollectorRegistry(),

@@ -1,0 +1,55 @@
+"""What the operator sees of the client sessions of one client."""
+
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+
+from app.admin.ingest_loop import IngestLoop
+from app.http import RequestError
+from dedupe.identity import Identity
+from dedupe.router import Router
+from dedupe.sessions import NO_SESSION, SessionKey, SessionState
+
+ROWS_MAX = 200
+"""Of one answer: reading them takes about 1 ms of the ingest's event loop."""
+
+
+def add_sessions(app: FastAPI, router: Router, identity: Identity, ingest_loop: IngestLoop) -> None:
+    """Add the path."""
+
+    @app.get("/admin/v1/sessions")
+    async def get_sessions(request: Request) -> Response:
+        source, client = (request.query_params.get(name) for name in ("source", "client"))
+        if not source or not client:
+            raise RequestError(told="source and client must be given")
+        client_hash = identity.client_hash(source, client)
+        lane = router.lane_of_client(client_hash)
+        rows = await ingest_loop.read(lambda: lane.sessions_of(client_hash, ROWS_MAX + 1))
+        document = {
+            "source": source,
+            "client": client,
+            "partition": lane.partition,
+            "sessions": [_told(*row) for row in rows[:ROWS_MAX] if not _is_client(row[0])],
+            "newest_epoch": max([state.epoch for key, state in rows if _is_client(key)], default=None),
+            "more": len(rows) > ROWS_MAX,
+        }
+        return Response(orjson.dumps(document), media_type="application/json")
+
+
+def _is_client(key: SessionKey) -> bool:
+    return key.endswith(NO_SESSION)
+
+
+def _told(key: SessionKey, state: SessionState) -> dict[str, Any]:
+    return {
+        "session_hash": key[-len(NO_SESSION) :].hex(),
+        "watermark": state.watermark,
+        "acknowledged_through": state.acknowledged_through,
+        "highest": state.highest,
+        "missing": state.missing(),
+        "epoch": state.epoch,
+        "last_used_ms": state.last_used_ms,
+        "last_offset": state.last_offset,
+        "expired": state.is_evicted,
+    }

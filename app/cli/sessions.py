@@ -1,0 +1,62 @@
+"""`gateway sessions`: what a running gateway knows of a client's sessions."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.console import EXIT_ERROR, guarded, run_async, write_lines
+
+DEFAULT_URL = "http://127.0.0.1:9090"
+TIMEOUT_S = 10.0
+
+sessions = typer.Typer(
+    name="sessions", help="Look at what is known of a client's sessions.", no_args_is_help=True
+)
+
+
+@sessions.command()
+def show(
+    client: Annotated[str, typer.Argument(help="What the client calls itself: `Gateway-Client`.")],
+    source: Annotated[str, typer.Option(help="Source that the client sends for.")],
+    url: Annotated[
+        str, typer.Option(envvar="GATEWAY_ADMIN_URL", help="Admin URL of the running gateway.")
+    ] = DEFAULT_URL,
+    admin_token: Annotated[
+        str | None, typer.Option(envvar="GATEWAY_ADMIN_TOKEN", help="Token of the admin port, if it has one.")
+    ] = None,
+) -> None:
+    """
+    Print one JSON line for each session of a client.
+
+    A line has session_hash (of a session only its hash is known), watermark (every sequence up to it is
+    stored or acknowledged), acknowledged_through, highest, missing (ranges below it), epoch, last_used_ms
+    and last_offset of its newest record, and expired: whether it takes no new sequence any more. At
+    most 200 sessions are shown. Exit code 1: none is known.
+    """
+
+    async def run() -> None:
+        from app.cli.admin_client import ask
+
+        document = await ask(
+            url,
+            "/admin/v1/sessions",
+            {"source": source, "client": client},
+            token=admin_token,
+            timeout_s=TIMEOUT_S,
+        )
+        _print(document)
+
+    guarded(lambda: run_async(run()))
+
+
+def _print(document: dict[str, Any]) -> None:
+    import orjson
+
+    for session in document["sessions"]:
+        write_lines(orjson.dumps(session, option=orjson.OPT_APPEND_NEWLINE))
+    if document["more"]:
+        print("gateway: there are more sessions than are shown", file=sys.stderr)
+    if not document["sessions"]:
+        print(f"gateway: no session of {document['client']} is known", file=sys.stderr)
+        raise typer.Exit(EXIT_ERROR)
