@@ -197,6 +197,7 @@ async def test_rebuild_finds_its_start_behind_a_record_that_is_passed_over() -> 
     await world.start()
     events = [event for event in map(world.event, map(str, range(600))) if event.partition == 0]
     for event in events:
+        world.clock.ms += 1
         await world.deliver([event])
     await world.crash()
     world.disk.discard(world.index_identity(0))
