@@ -87,12 +87,12 @@ async def test_lease_that_is_made_longer_is_kept_for_sessions_of_before(is_rebui
         await world.lose_indexes()
         await world.start()
     await world.crash()
+    world.sessions = world.sessions._replace(lease_ms=30 * DAY_MS)
+    await world.start()
+    assert await world.admissions(world.sent(2)) == [STALE]
+    await world.crash()
 
-    rebuilds = 0
-    for _ in range(2):
-        world.sessions = world.sessions._replace(lease_ms=30 * DAY_MS)
-        router = await world.start()
-        assert await world.admissions(world.sent(2)) == [STALE]
-        rebuilds = sum(lane.metrics.rebuilds for lane in router.lanes)
-        await world.crash()
-    assert rebuilds == 0
+    router = await world.start()
+
+    assert await world.admissions(world.sent(2)) == [STALE]
+    assert sum(lane.metrics.rebuilds for lane in router.lanes) == 0

@@ -367,7 +367,7 @@ class World:
         """Everything acknowledged is where it was said to be, once; counters and sequences agree."""
         self.judge_log()
         assert self.router is not None
-        self._judge_counters(self.router)
+        self.judge_counters(self.router)
 
     def judge_log(self) -> None:
         """Judge all but a process's counters, which cannot know yet what another one has written."""
@@ -386,7 +386,7 @@ class World:
         assert len(quarantined) == len(set(quarantined))
         assert self.in_quarantine <= set(quarantined) <= self.possible
 
-    def _judge_counters(self, router: Router) -> None:
+    def judge_counters(self, router: Router) -> None:
         assert router.in_flight == 0
         for lane, records in zip(router.lanes, self.committed(), strict=True):
             assert lane.since_offset is not None
