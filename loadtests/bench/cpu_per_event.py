@@ -1,7 +1,7 @@
 """
 What an event costs this gateway alone: quicker than `make bench` while one works on it.
 
-    .venv/bin/python -m loadtests.bench.cpu_per_event [--log kafka --bootstrap-servers HOST:PORT]
+    .venv/bin/python -m loadtests.bench.cpu_per_event [--log kafka --bootstrap-servers HOST:PORT] [--sessions 1000]
 
 Absolute times depend on the machine; compare within one run, by `make bench`.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from loadtests.bench.load import send_all
 from loadtests.bench.usage import cpu_seconds
-from loadtests.bench.workload import make_bodies, request
+from loadtests.bench.workload import SessionWorkload, make_bodies, request
 from tests.support.gateway import Gateway
 
 WARM_UP_BATCHES = 50
@@ -41,6 +41,9 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=2000)
     parser.add_argument("--batch-events", type=int, default=100)
     parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument(
+        "--sessions", type=int, default=0, help="of so many clients; 0: events with ids alone"
+    )
     args = parser.parse_args()
     env = {"GATEWAY_LOG": args.log, "GATEWAY_LOGGING_LEVEL": "warning"}
     if args.log == "kafka":
@@ -48,9 +51,12 @@ def main() -> None:
             "GATEWAY_KAFKA_BOOTSTRAP_SERVERS": args.bootstrap_servers,
             "GATEWAY_TOPIC": f"bench-{uuid.uuid4().hex[:8]}",
         }
-    warm_up, new = (
-        list(map(request, make_bodies(count, args.batch_events))) for count in (WARM_UP_BATCHES, args.batches)
-    )
+    counts = (WARM_UP_BATCHES, args.batches)
+    if args.sessions:
+        clients = SessionWorkload(args.sessions)
+        warm_up, new = (clients.requests(count, args.batch_events) for count in counts)
+    else:
+        warm_up, new = (list(map(request, make_bodies(count, args.batch_events))) for count in counts)
     with tempfile.TemporaryDirectory() as folder, Gateway(Path(folder), env) as gateway:
         measure(gateway, warm_up, args.batch_events, args.connections)
         for name in ("new", "again"):

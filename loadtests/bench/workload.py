@@ -5,8 +5,11 @@ An event is its number: the same number gives the same bytes, so a duplicate is 
 """
 
 import random
+import secrets
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
+
+from clients.python.gateway_client import ksuid
 
 RECENT_EVENTS = 100_000
 """A retry comes soon: duplicates are drawn from so many of the last events."""
@@ -24,9 +27,11 @@ _EVENT = (
     b'"quantity":1},"integrations":{}}'
 )
 _HEAD = (
-    b"POST /v1/batch HTTP/1.1\r\nHost: bench\r\nAuthorization: Basic %b\r\n"
-    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    b"POST %b HTTP/1.1\r\nHost: bench\r\nAuthorization: Basic %b\r\n"
+    b"Content-Type: application/json\r\n%bContent-Length: %d\r\n\r\n"
 )
+_SESSION = b"Gateway-Client: %b\r\nGateway-Session: %b\r\nGateway-Acknowledged-Through: %d\r\n"
+BATCH_PATH, NATIVE_PATH = b"/v1/batch", b"/v1/events"
 _AUTHORIZATION = b64encode(b"bench:")
 
 
@@ -42,9 +47,9 @@ def body(numbers: Iterable[int]) -> bytes:
     return b'{"batch":[%b],"sentAt":"2026-01-01T00:00:00.000Z"}' % b",".join(map(event, numbers))
 
 
-def request(batch: bytes) -> bytes:
+def request(batch: bytes, path: bytes = BATCH_PATH, headers: bytes = b"") -> bytes:
     """Return the whole HTTP request of a batch."""
-    return _HEAD % (_AUTHORIZATION, len(batch)) + batch
+    return _HEAD % (path, _AUTHORIZATION, headers, len(batch)) + batch
 
 
 class Workload:
@@ -87,3 +92,38 @@ def make_bodies(batches: int, batch_events: int) -> list[bytes]:
         body(range(first + n, first + n + batch_events))
         for n in range(0, batches * batch_events, batch_events)
     ]
+
+
+class SessionWorkload:
+    """
+    What the reference clients send: each of many clients numbers its events in a session of its own.
+
+    They take turns, and each acknowledges all that it has sent before.
+    """
+
+    def __init__(self, clients: int, *, has_ids: bool = False) -> None:
+        """Make so many clients; `has_ids`: their events have a messageId besides, as SDKs give them."""
+        self._clients = [(secrets.token_hex(16).encode(), ksuid().encode()) for _ in range(clients)]
+        self._sent = [0] * clients
+        self._turn = 0
+        self._first = random.SystemRandom().getrandbits(100)
+        self._has_ids = has_ids
+
+    def requests(self, count: int, batch_events: int) -> list[bytes]:
+        """Return the next requests; send those of earlier calls to the end first."""
+        return [self._request(batch_events) for _ in range(count)]
+
+    def _request(self, batch_events: int) -> bytes:
+        turn = self._turn
+        self._turn = (turn + 1) % len(self._clients)
+        acknowledged, numbers = self._sent[turn], range(self._first, self._first + batch_events)
+        self._sent[turn] += batch_events
+        self._first += batch_events
+        events = map(event if self._has_ids else _event_without_id, numbers)
+        batch = b'{"batch":[%b],"firstSequence":%d,"sentAt":"2026-01-01T00:00:00.000Z"}'
+        headers = _SESSION % (*self._clients[turn], acknowledged)
+        return request(batch % (b",".join(events), acknowledged + 1), NATIVE_PATH, headers)
+
+
+def _event_without_id(number: int) -> bytes:
+    return b"{" + event(number).partition(b",")[2]
