@@ -284,12 +284,12 @@ class IndexContract:
     def test_counts_of_sessions_outlive_a_reopening(self, store: IndexStore, index: DedupeIndex) -> None:
         update = sessions_of(0, 1)
         assert update.sessions
-        index.apply(update._replace(sessions=update.sessions._replace(counts=SessionCounts(1, 2, 3))))
+        index.apply(update._replace(sessions=update.sessions._replace(counts=SessionCounts(1, 2, 3, 4))))
         index.close()
 
         reopened = store.open(IDENTITY)
 
-        assert reopened.session_counts == SessionCounts(live=1, evicted=2, with_gaps=3)
+        assert reopened.session_counts == SessionCounts(live=1, evicted=2, since_ms=3, with_gaps=4)
         reopened.close()
 
     def test_rows_of_one_client_are_found_by_it_alone(self, index: DedupeIndex) -> None:

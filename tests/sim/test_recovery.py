@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 from dedupe.errors import IdentityMismatchError, IndexCorruptError
 from dedupe.identity import Identity
 from dedupe.router import Router
-from dedupe.sessions import SessionPolicy
 from dedupe.sim.faults import SimFaults
 from dedupe.sim.memory_index import MemoryIndex
 from dedupe.types import Entry, Event, EventKey
