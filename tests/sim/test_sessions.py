@@ -7,6 +7,7 @@ import pytest
 from dedupe.admission import Admission
 from dedupe.errors import OutcomeUnknownError
 from dedupe.sessions import SessionPolicy
+from dedupe.window import WindowPolicy
 from tests.sim.session_world import DAY_MS, SessionWorld
 from tests.sim.world import CLEAN
 
@@ -96,3 +97,58 @@ async def test_lease_that_is_made_longer_is_kept_for_sessions_of_before(is_rebui
 
     assert await world.admissions(world.sent(2)) == [STALE]
     assert sum(lane.metrics.rebuilds for lane in router.lanes) == 0
+
+
+# ---- where a rebuild begins
+
+SHORT = WindowPolicy(window_ms=20_000, keys_max=1_000_000, time_step_ms=1_000)
+
+
+async def with_old_records(world: SessionWorld, *, has_sessions: bool) -> None:
+    """Have 200 records beyond the window, and 20 in it, in the lane of client "c"."""
+    await world.start()
+    partition = world.sent(1).partition
+    if has_sessions:
+        await world.ask(world.sent(1))
+    plain = (event for event in map(world.event, map(str, range(10_000))) if event.partition == partition)
+    for _ in range(220):
+        world.clock.ms += 1_000
+        await world.deliver([next(plain)])
+    await world.lose_indexes()
+
+
+async def restored(world: SessionWorld) -> int:
+    router = await world.start()
+    return router.lanes[world.sent(1).partition].metrics.restored_records
+
+
+async def test_rebuild_of_a_log_without_sessions_reads_the_window_alone() -> None:
+    world = SessionWorld(policy=SHORT)
+    await with_old_records(world, has_sessions=False)
+
+    assert await restored(world) < 30
+
+
+async def test_rebuild_reads_as_far_back_as_sessions_are_known() -> None:
+    world = SessionWorld(policy=SHORT)
+    await with_old_records(world, has_sessions=True)
+
+    assert await restored(world) == 221
+    assert await world.admissions(world.sent(1)) == [STALE]
+
+
+async def test_rebuild_reads_no_further_than_sessions_are_known() -> None:
+    lease = SessionPolicy(lease_ms=50_000, sessions_max=100, expired_ms=20_000)
+    world = SessionWorld(policy=SHORT, sessions=lease)
+    await with_old_records(world, has_sessions=True)
+
+    assert 65 < await restored(world) < 80
+
+
+async def test_rebuild_of_a_log_whose_notes_are_lost_looks_for_sessions() -> None:
+    world = SessionWorld(policy=SHORT)
+    await with_old_records(world, has_sessions=True)
+    world.log.forget_notes()
+
+    assert await restored(world) == 221
+    assert await world.admissions(world.sent(1)) == [STALE]
