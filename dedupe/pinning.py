@@ -83,9 +83,9 @@ class SessionNotes:
 
     async def may_have(self, partition: int) -> bool:
         """Whether there may be any: what is not noted is not known."""
-        return partition in await self._store.notes(
-            SESSIONS, self._topic
-        ) or partition not in await self._store.notes(BEGUN_EMPTY, self._topic)
+        with_sessions = await self._store.notes(SESSIONS, self._topic)
+        begun_empty = await self._store.notes(BEGUN_EMPTY, self._topic)
+        return partition in with_sessions or partition not in begun_empty
 
     async def begin_log(self, partition: int) -> None:
         """Note of an empty log that it is one."""

@@ -1,4 +1,4 @@
-"""Client sessions in RocksDB: they agree with the entries or are not believed, and take the room that is said."""
+"""Client sessions in RocksDB agree with the entries or are not believed, and take the room that is said."""
 
 import shutil
 from collections.abc import Callable
