@@ -13,8 +13,10 @@ from dedupe.lane.context import PROOF_RECORDS, LaneTimes
 from dedupe.lane.lane import Lane
 from dedupe.lane.queue import QueueLimits
 from dedupe.lane.state import LaneState
+from dedupe.routing import partition_of
 from dedupe.sim.faults import SimFaults
 from dedupe.sim.memory_index import MemoryIndex
+from dedupe.types import Session
 from tests.sim.world import CLEAN, QUARANTINE, QUICK, World
 
 
@@ -289,6 +291,26 @@ async def test_housekeeping_that_gets_no_answer_holds_no_commit() -> None:
             await world.deliver([world.event(event_of(world, 0, number))])
 
     assert lane.metrics.commits == 5
+    await world.crash()
+
+
+async def test_clock_that_runs_ahead_deletes_no_session() -> None:
+    world = World(times=replace(QUICK, housekeeping_s=1.0))
+    lane = (await world.start()).lanes[0]
+    plain = world.event(event_of(world, 0))
+    client_hash, session_hash = bytes(16), b"\x01" * 16
+    assert partition_of(client_hash, CLEAN.partitions) == 0
+    session = Session(client_hash, session_hash, sequence=1)
+    key = world.identity.sequence_key(client_hash, session_hash, 1)
+    await world.deliver([plain._replace(key=key, session=session)])
+
+    world.clock.ms += 10 * world.sessions.remembered_ms
+    await asyncio.sleep(3)
+    assert lane.restorer.index.session_counts.live == 1
+
+    await world.deliver([plain])
+    await asyncio.sleep(3)
+    assert lane.restorer.index.session_counts.live == 0
     await world.crash()
 
 
