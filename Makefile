@@ -28,11 +28,11 @@ run: export GATEWAY_MODE ?= development
 run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variables are passed on
 	@exec $(BIN)/gateway serve
 
-test: $(TEST_NEEDS) ## run all tests, e.g. make test ARGS="tests/unit -x"
-	@[ -n "$(ARGS)" ] || echo "All tests, about 25 minutes on two cores: unit, simulation and contracts (1)," \
-	  "gateways, logs and brokers (5), faults (2), SDKs (2), Spark (14)." \
+test: $(TEST_NEEDS) ## run all tests, two at a time; or some, e.g. make test ARGS="tests/unit -x"
+	@[ -n "$(ARGS)" ] || echo "All tests, at most 15 minutes on two cores: Spark in one process, and in another" \
+	  "gateways, logs and brokers, faults, SDKs, simulation, contracts and units." \
 	  "Those that need Python alone, in about a minute: make unit"
-	@exec $(BIN)/pytest $(ARGS)
+	@exec $(BIN)/pytest $(or $(ARGS),-n 2)
 
 unit: export SIM_HISTORIES ?= 500
 unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, with half of the simulated histories, in about a minute

@@ -1,16 +1,17 @@
-"""Fixtures for all tests: one Kafka broker a session, and fresh topics on it."""
+"""Fixtures for all tests: one Kafka broker a session, and fresh topics on it; and how a run is parted."""
 
 import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.kafka import KafkaBroker, Properties, create_topic, delete_topics
+from tests.support.schedule import BySharedFixtures, put_longest_first
 from tests.support.virtual_time import VirtualTimeLoop
 
 BROKER_FIXTURES = {"kafka_broker", "kafka_bootstrap", "private_kafka_broker", "topic"}
@@ -36,10 +37,16 @@ class TopicFactory(Protocol):
     ) -> str: ...
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        put_longest_first(items)
     for item in items:
         if BROKER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("kafka")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> BySharedFixtures:
+    return BySharedFixtures(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -87,7 +87,7 @@ def test_codes_and_statuses_are_stable() -> None:
     "kind",
     [
         kind
-        for kind in {*classes(core_errors), *classes(edge_errors)}
+        for kind in dict.fromkeys([*classes(core_errors), *classes(edge_errors)])
         if issubclass(kind, RetriableError | RequestError)
     ],
 )
