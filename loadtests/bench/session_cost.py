@@ -86,8 +86,9 @@ def table(samples: Sequence[Sample]) -> Iterator[str]:
             }
             for kind, costs in found.items():
                 ratios = sorted(cost / alone for cost, alone in zip(costs, found[IDS], strict=True))
+                said = "new" if is_new else "again"
                 yield (
-                    f"| {batch_events} | {'new' if is_new else 'again'} | {kind} | {statistics.median(costs):.1f}"
+                    f"| {batch_events} | {said} | {kind} | {statistics.median(costs):.1f}"
                     f" | {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) |"
                 )
 
