@@ -143,7 +143,7 @@ class Router:
         """
         Return what is known of a client session now, or None.
 
-        Raises LaneNotActiveError (retriable), and what DedupeIndex.sessions raises.
+        Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
         return self.lane_of_client(client_hash).session(client_hash + session_hash)
 

@@ -115,7 +115,8 @@ def tuning_for(lane_bytes: int, keys_max: int) -> Tuning:
 
     The memory is that of memtables and block cache. Filters and block indexes of the files come on
     top, 1.4 bytes a key: inside a cache smaller than they are, every lookup would read them anew. So
-    does the front, 1.25 to 2.5 bytes a key, and 3.75 while the next one is built.
+    does the front, 1.25 to 2.5 bytes a key, and 3.75 while the next one is built; and, once there are
+    client sessions, a cache and two memtables of theirs as large as this one's cache and `meta`'s.
 
     The disk bound keeps every file that reaches into the window. FIFO drops the oldest file only
     when it and all newer ones exceed the bound. If it reaches into the window, they hold at most

@@ -9,7 +9,8 @@ routes.post_events -> Router.submit -> **Lane.submit** -> admit -> PartitionLog.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import structlog
 
@@ -38,6 +39,8 @@ from dedupe.recovery import index_update
 from dedupe.sessions import SessionKey, SessionRecord, SessionState, keys_of, session_update
 from dedupe.types import Entry, Event, EventKey, Offset
 from dedupe.window import Step
+
+Found = TypeVar("Found")
 
 
 class Lane:
@@ -114,20 +117,25 @@ class Lane:
 
         It is called evicted as well once its lease is over.
 
-        Raises LaneNotActiveError (retriable), and what DedupeIndex.sessions raises.
+        Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
-        if self.state is not LaneState.ACTIVE:
-            raise self._not_active()
-        (state,) = self.restorer.index.sessions([key])
+        (state,) = self._look(lambda index: index.sessions([key]))
         return self._context.sessions.told(state, self._context.clock.now_ms())
 
     def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         """Return at most `count` rows of a client, as `session` does."""
+        rows = self._look(lambda index: index.sessions_of(client_hash, count))
+        now_ms, policy = self._context.clock.now_ms(), self._context.sessions
+        return [(key, state) for key, row in rows if (state := policy.told(row, now_ms)) is not None]
+
+    def _look(self, read: Callable[[DedupeIndex], Found]) -> Found:
+        """Read what is told and decides nothing: the next event that needs it has damage rebuilt."""
         if self.state is not LaneState.ACTIVE:
             raise self._not_active()
-        now_ms, policy = self._context.clock.now_ms(), self._context.sessions
-        rows = self.restorer.index.sessions_of(client_hash, count)
-        return [(key, state) for key, row in rows if (state := policy.told(row, now_ms)) is not None]
+        try:
+            return read(self.restorer.index)
+        except IndexCorruptError as err:
+            raise IndexUnavailableError(f"{err}") from err
 
     @property
     def open_index(self) -> DedupeIndex | None:

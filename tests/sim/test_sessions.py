@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dedupe.admission import Admission
-from dedupe.errors import OutcomeUnknownError
+from dedupe.errors import OutcomeUnknownError, RetriableError
 from dedupe.sessions import SessionPolicy
 from dedupe.window import WindowPolicy
 from tests.sim.session_world import DAY_MS, SessionWorld
@@ -30,6 +30,23 @@ async def test_events_kept_apart_are_counted_though_their_request_fails() -> Non
 
     totals = router.totals
     assert (totals.accepted, totals.rejected, totals.unknown, totals.received) == (1, 1, 1, 3)
+
+
+async def test_damage_found_by_who_only_looks_is_no_answer() -> None:
+    """The request whose session is told of has been committed, and must not fail for good."""
+    world = SessionWorld()
+    router = await world.start()
+    await world.ask(world.sent(1))
+    partition = world.sent(1).partition
+    world.disk.damage(world.index_identity(partition))
+
+    with pytest.raises(RetriableError):
+        await world.state_of(world.sent(1))
+
+    assert await world.tries([world.sent(2)]) is None  # the lane finds it, and rebuilds
+    await world.wait_until_active()
+    assert router.lanes[partition].metrics.rebuilds == 1
+    assert await world.admissions(world.sent(1), world.sent(2)) == [DUPLICATE, NEW]
 
 
 # ---- time
