@@ -151,7 +151,9 @@ class SessionAdmission:
             return Admission.FENCED
         if state is not None and self._policy.is_expired(state, self._now_ms):
             return Admission.EXPIRED
-        ahead = session.sequence - with_acknowledgement(state, session).watermark
+        if state is None or session.sequence > state.watermark + 1:
+            state = with_acknowledgement(state, session)
+        ahead = session.sequence - state.watermark
         if ahead > SEQUENCES_AHEAD_MAX:
             return Admission.TOO_FAR
         if order is Order.STRICT and ahead > 1:

@@ -188,9 +188,20 @@ def with_record(state: SessionState | None, record: SessionRecord) -> SessionSta
 
     The record says itself what was stored before it, so the newest one is enough: the log may have
     deleted the others, and a rebuild does not read those that are older than any lease. Without
-    that, its sequence is known to have been at most SEQUENCES_AHEAD_MAX ahead.
+    that, its sequence is known to have been at most SEQUENCES_AHEAD_MAX ahead. The usual record, the
+    next one of a session without gaps, takes the short way.
     """
     offset, timestamp_ms, session = record
+    sequence, acknowledged = session.sequence, session.acknowledged_through
+    if (
+        state is not None
+        and sequence == state.watermark + 1
+        and not state.above
+        and acknowledged < sequence
+        and session.before in (None, state[:2])
+    ):
+        acknowledged = max(acknowledged, state.acknowledged_through)
+        return SessionState(sequence, 0, acknowledged, max(session.epoch, state.epoch), timestamp_ms, offset)
     epoch = max(session.epoch, state.epoch if state else 0)
     if session.before is not None:
         state = (state or NEW_SESSION)._replace(watermark=session.before[0], above=session.before[1])

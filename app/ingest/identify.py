@@ -255,15 +255,19 @@ class _Request:
         if type(item) is not dict:
             raise _no_event(item)
         message_id, event_type = item.get("messageId"), item.get("type")
-        is_plain = message_id is not None and event_type is not None and self._special.isdisjoint(item)
         ignored = self._ignored_of(message_id)
+        has_name = message_id is not None or ("messageId" not in item and ignored is self._ignore)
+        is_plain = has_name and event_type is not None and self._special.isdisjoint(item)
         flags = 0
         try:
             content = canonical_json(item) if is_plain else canonical_content(item, ignored)
             self._count(content, 0 if is_plain else _retry_bytes(item, ignored))
             if message_id is None:
                 message_id, flags = self._assigned_id(index, item)
-                value = self._joined_value(item, {"messageId": message_id})
+                named = b'%b,"messageId":"%b"}' % (content[:-1], message_id.encode())
+                value = (is_plain and self._plain_value(item, named)) or self._joined_value(
+                    item, {"messageId": message_id}
+                )
             else:
                 value = (is_plain and self._plain_value(item, content)) or self._joined_value(item, {})
         except TypeError as err:

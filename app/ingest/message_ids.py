@@ -7,13 +7,16 @@ Without one the id is fresh, and the receipt says that a retry would be stored a
 """
 
 import hashlib
-
-from ksuid import Ksuid
+from functools import lru_cache
 
 KSUID_EPOCH_S = 1_400_000_000
 KSUID_SECONDS_MAX = 2**32 - 1
 KSUID_BYTES = 20
 PAYLOAD_BYTES = 16
+
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_PAIRS = [high + low for high in _DIGITS for low in _DIGITS]
+_WORD = 62**10
 
 
 def fresh_id(received_ms: int, payload: bytes) -> str:
@@ -21,7 +24,7 @@ def fresh_id(received_ms: int, payload: bytes) -> str:
     since_epoch = received_ms // 1000 - KSUID_EPOCH_S
     if not 0 <= since_epoch <= KSUID_SECONDS_MAX:
         since_epoch = 0
-    return str(Ksuid.from_bytes(since_epoch.to_bytes(KSUID_BYTES - PAYLOAD_BYTES, "big") + payload))
+    return _text_of(since_epoch.to_bytes(KSUID_BYTES - PAYLOAD_BYTES, "big") + payload)
 
 
 def given_session(source: str, client: str, idempotency_key: bytes) -> str:
@@ -39,9 +42,9 @@ def session_event_id(source: str, client: str, session: str, sequence: int) -> s
         session: a KSUID.
         sequence: u64.
     """
-    return _hashed(
-        b"sequence", source.encode(), client.encode(), session.encode(), sequence.to_bytes(8, "big")
-    )
+    hasher = _hasher_of(source, client, session).copy()
+    hasher.update(_framed(sequence.to_bytes(8, "big")))
+    return _text_of(hasher.digest())
 
 
 def derived_id(source: str, idempotency_key: bytes, index: int) -> str:
@@ -60,5 +63,29 @@ def derived_id(source: str, idempotency_key: bytes, index: int) -> str:
 
 def _hashed(*parts: bytes) -> str:
     """Return the KSUID of these parts; what it is for tells them apart by their number."""
-    content = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-    return str(Ksuid.from_bytes(hashlib.blake2b(content, digest_size=KSUID_BYTES).digest()))
+    return _text_of(_hasher(*parts).digest())
+
+
+@lru_cache(256)  # of the requests under way
+def _hasher_of(source: str, client: str, session: str) -> hashlib.blake2b:
+    return _hasher(b"sequence", source.encode(), client.encode(), session.encode())
+
+
+def _hasher(*parts: bytes) -> hashlib.blake2b:
+    return hashlib.blake2b(b"".join(map(_framed, parts)), digest_size=KSUID_BYTES)
+
+
+def _framed(part: bytes) -> bytes:
+    return len(part).to_bytes(4, "big") + part
+
+
+def _text_of(ksuid: bytes) -> str:
+    """Return the text form of a KSUID's 20 bytes: 27 digits in base 62. The package's own takes 15 us."""
+    number = int.from_bytes(ksuid, "big")
+    pairs = []
+    for count in (5, 5, 4):  # the first two words of ten digits each fit into a machine's
+        number, word = divmod(number, _WORD)
+        for _ in range(count):
+            word, pair = divmod(word, 62**2)
+            pairs.append(_PAIRS[pair])
+    return "".join(pairs[::-1])[1:]
