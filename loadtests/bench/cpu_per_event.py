@@ -1,8 +1,7 @@
 """
 What an event costs this gateway alone: quicker than `make bench` while one works on it.
 
-    .venv/bin/python -m loadtests.bench.cpu_per_event \\
-        [--log kafka --bootstrap-servers HOST:PORT] [--sessions 1000]
+    .venv/bin/python -m loadtests.bench.cpu_per_event [--sessions 1000] [--log kafka --bootstrap-servers X]
 
 Absolute times depend on the machine; compare within one run, by `make bench`.
 """

@@ -181,11 +181,11 @@ def test_pauses_grow_with_failures_and_are_bounded(monkeypatch: pytest.MonkeyPat
     longest: list[float] = []
     monkeypatch.setattr(gateway_client, "LINGER_S", 0.0)
 
-    def at_once(_low: float, high: float) -> float:
+    def shortest(_low: float, high: float) -> float:
         longest.append(high)
         return 0.0
 
-    monkeypatch.setattr(random, "uniform", at_once)
+    monkeypatch.setattr(random, "uniform", shortest)
     client = Client(
         "http://nowhere",
         "web",

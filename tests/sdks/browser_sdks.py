@@ -55,7 +55,9 @@ async def _stored(gateway: Gateway, count: int) -> None:
         await asyncio.sleep(POLL_INTERVAL_S)
 
 
-class _QuietHandler(SimpleHTTPRequestHandler):
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves files, and says nothing of it."""
+
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 
@@ -63,7 +65,7 @@ class _QuietHandler(SimpleHTTPRequestHandler):
 @contextmanager
 def pages_served() -> Iterator[str]:
     """Serve the pages and the SDKs from an origin that is not the gateway's."""
-    with ThreadingHTTPServer((HOST, 0), partial(_QuietHandler, directory=str(ROOT))) as server:
+    with ThreadingHTTPServer((HOST, 0), partial(QuietHandler, directory=str(ROOT))) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

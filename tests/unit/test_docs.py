@@ -22,11 +22,11 @@ from tests.support.generated import written_anew
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
-    (ROOT / "docs").rglob("*.md")
+    path for folder in ("docs", "clients") for path in (ROOT / folder).rglob("*.md")
 )
 CODE = "\n".join(
     path.read_text(encoding="utf-8")
-    for folder in ("app", "dedupe", "tests", "pipeline")
+    for folder in ("app", "clients", "dedupe", "tests", "pipeline")
     for path in (ROOT / folder).rglob("*.py")
 )
 HTTP_API = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
@@ -82,7 +82,7 @@ def test_links_lead_to_files() -> None:
 
 
 def test_paths_lead_to_files() -> None:
-    paths = in_code_spans(r"(app|dedupe|tests|docs|pipeline)/\S+")
+    paths = in_code_spans(r"(app|clients|dedupe|tests|docs|pipeline)/\S+")
     assert [
         (path[0], document)
         for path, document in paths

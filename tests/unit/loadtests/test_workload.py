@@ -2,7 +2,7 @@
 
 import orjson
 
-from loadtests.bench.workload import Workload, event, make_bodies
+from loadtests.bench.workload import SessionWorkload, Workload, event, make_bodies
 
 BATCH_EVENTS = 20
 
@@ -56,3 +56,18 @@ def test_bodies_of_two_calls_have_no_event_in_common() -> None:
     bodies = [orjson.loads(body) for _ in range(2) for body in make_bodies(5, 2)]
     ids = [item["messageId"] for body in bodies for item in body["batch"]]
     assert len(set(ids)) == len(ids) == 20
+
+
+def test_clients_take_turns_and_number_their_events_without_gaps() -> None:
+    clients = SessionWorkload(2)
+    found: dict[str, list[int]] = {}
+    for request in [*clients.requests(3, 5), *clients.requests(3, 5)]:
+        head, _, body = request.partition(b"\r\n\r\n")
+        fields = dict(line.split(": ", 1) for line in head.decode().splitlines()[1:])
+        document = orjson.loads(body)
+        assert int(fields["Content-Length"]) == len(body)
+        assert int(fields["Gateway-Acknowledged-Through"]) == document["firstSequence"] - 1
+        assert not any("messageId" in event for event in document["batch"])
+        numbers = range(document["firstSequence"], document["firstSequence"] + len(document["batch"]))
+        found.setdefault(fields["Gateway-Session"], []).extend(numbers)
+    assert list(found.values()) == [list(range(1, 16))] * 2
