@@ -42,6 +42,9 @@ class Admission(Enum):
     EXPIRED = "expired"  # nobody can tell any more whether it is stored: quarantine
 
 
+NEW, REPEAT, DUPLICATE, STALE = Admission.NEW, Admission.REPEAT, Admission.DUPLICATE, Admission.STALE
+"""For what runs for every event: Python 3.11 calls a function to find a member in its class."""
+
 NOT_TAKEN = (Admission.GAP, Admission.TOO_FAR)
 """Nothing was decided for good: the client comes again."""
 
@@ -187,17 +190,17 @@ def admit(
     for event, entry in zip(events, known, strict=True):
         session = event.session
         if session is not None and sessions is not None and sessions.is_acknowledged(session):
-            admission, original = Admission.STALE, NOWHERE
+            admission, original = STALE, NOWHERE
         elif entry is not None and entry.offset >= window_start:
-            admission, original = _of_copy(event, entry.fingerprint, Admission.DUPLICATE), entry.offset
+            admission, original = _of_copy(event, entry.fingerprint, DUPLICATE), entry.offset
         elif (first := new.get(event.key)) is not None:
             original, fingerprint = first
-            admission = _of_copy(event, fingerprint, Admission.REPEAT)
+            admission = _of_copy(event, fingerprint, REPEAT)
         else:
-            admission, original = Admission.NEW, ~len(new)
+            admission, original = NEW, ~len(new)
             if session is not None and sessions is not None:
                 admission, original = sessions.judge(event, session, original, window_start)
-            if admission is Admission.NEW:
+            if admission is NEW:
                 new[event.key] = (original, event.fingerprint)
         admissions.append(admission)
         originals.append(original)

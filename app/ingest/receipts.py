@@ -21,7 +21,7 @@ from app.ingest.identify import (
     Rejection,
 )
 from app.ingest.prefer import Preferences
-from dedupe.admission import Admission
+from dedupe.admission import DUPLICATE, NEW, REPEAT, STALE, Admission
 from dedupe.lane import Outcomes
 from dedupe.record import FLAG_NOT_IDEMPOTENT
 from dedupe.router import APART, CONFLICT, SESSION_EXPIRED, SESSION_FENCED
@@ -35,7 +35,7 @@ NOT_TAKEN = {Admission.GAP: "sequence_gap", Admission.TOO_FAR: "sequence_window_
 
 CODES = {**APART, **NOT_TAKEN}
 
-KNOWN = (Admission.DUPLICATE, Admission.REPEAT, Admission.STALE)
+KNOWN = (DUPLICATE, REPEAT, STALE)
 """What is told as a duplicate: a success, like what is new."""
 
 MISSING_RANGES_MAX = 32
@@ -84,7 +84,7 @@ def answer(
     if preferences.returned is not None:
         wants_receipts = preferences.returned == "representation"
     admissions = outcomes.admissions
-    accepted = admissions.count(Admission.NEW)
+    accepted = admissions.count(NEW)
     rejections = list(found.rejections)
     duplicates = sum([admissions.count(known) for known in KNOWN])
     if accepted + duplicates < len(admissions):
@@ -98,7 +98,7 @@ def answer(
         body["receipts"] = [
             _receipt(event, admission, offset)
             for event, admission, offset in zip(found.events, *outcomes, strict=True)
-            if admission is Admission.NEW or admission in KNOWN
+            if admission is NEW or admission in KNOWN
         ]
     if rejections:
         rejections.sort(key=lambda rejection: rejection.place)
@@ -133,7 +133,7 @@ def session_headers(state: SessionState | None) -> dict[str, str]:
 
 
 def _receipt(event: Event, admission: Admission, offset: Offset) -> dict[str, object]:
-    if admission is Admission.STALE and event.session is not None:
+    if admission is STALE and event.session is not None:
         return {"messageId": event.message_id, "sequence": event.session.sequence, "stale": True}
     receipt: dict[str, object] = {
         "messageId": event.message_id,

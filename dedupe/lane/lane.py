@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import structlog
 
-from dedupe.admission import NOT_TAKEN, REJECTED, Admission, SessionAdmission, Verdicts, admit
+from dedupe.admission import NEW, NOT_TAKEN, REJECTED, Admission, SessionAdmission, Verdicts, admit
 from dedupe.clock import Deadline
 from dedupe.errors import (
     FencedError,
@@ -201,7 +201,7 @@ class Lane:
         new = [
             event
             for event, admission in zip(batch.events, verdicts.admissions, strict=True)
-            if admission is Admission.NEW
+            if admission is NEW
         ]
         if new and sessions is not None:
             new = sessions.recorded(new)
