@@ -13,7 +13,7 @@ SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chro
 REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
-TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars \
+TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars build/spark/classes.jsa \
   build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(REDIS) $(SDKS)
 
 .DEFAULT_GOAL := help
@@ -53,7 +53,7 @@ check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types and
 kafka: $(VENV)/.stamp-run build/kafka/.stamp-libs ## start a throw-away Kafka on 127.0.0.1:9092 in the foreground
 	@exec $(BIN)/python -m tests.support.kafka --port 9092
 
-pipeline: $(VENV)/.stamp-pipeline build/spark/.stamp-jars ## install the Spark jobs; then .venv/bin/python -m pipeline
+pipeline: $(VENV)/.stamp-pipeline build/spark/.stamp-jars build/spark/classes.jsa ## install the Spark jobs; then .venv/bin/python -m pipeline
 	@echo "The Spark jobs are ready: $(BIN)/python -m pipeline --help"
 
 demo: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/.stamp-java ## send 100,000 events through losses and let Spark judge the log
@@ -133,6 +133,11 @@ build/spark/.stamp-jars: $(SPARK_POM) | build/.stamp-java
 	@rm -rf $(SPARK_JARS)
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $(SPARK_POM) dependency:copy-dependencies
 	@touch $@
+
+# Without it Spark starts slower, and all else is the same.
+build/spark/classes.jsa: $(VENV)/.stamp-pipeline build/spark/.stamp-jars
+	@echo "Archiving Spark's classes for a quicker start ..."
+	@$(BIN)/python -m pipeline.class_archive || echo "No archive of classes: Spark will start slower." >&2
 
 # The SDKs that the tests run: Python's in an environment each, for their versions exclude one another.
 

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dedupe.record import VERSION as VERSION_READ
-from pipeline.audit.rules import flaw, is_of_its_key
+from pipeline.audit.rules import documents, flaw, is_of_its_key
 from pipeline.transforms import BASE_HEADER_BYTES, decoded, minute_of, routed_partition
 
 FOREIGN = "foreign"
@@ -113,20 +113,31 @@ def examined(records: DataFrame, partitions: int | None) -> DataFrame:
         of _OWN_FLAGS as bits.
     """
     is_readable = (F.length("gw") >= BASE_HEADER_BYTES) & (F.col("version") == VERSION_READ)
-    own = records.transform(decoded).select(
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        F.col("key").cast("string").alias("message_id"),
-        "source",
-        flaw().alias("flaw"),
-        (F.col("version") != VERSION_READ).alias("is_other_version"),
-        is_of_its_key().alias("is_of_its_key"),
-        *(
-            F.when(is_readable, F.col(name)).alias(name)
-            for name in ("event_key", "fingerprint", "lane_seq", "client_hash", "session_hash", "sequence")
-        ),
+    own = (
+        records.transform(decoded)
+        .withColumn("documents", documents())
+        .select(
+            "topic",
+            "partition",
+            "offset",
+            "timestamp",
+            F.col("key").cast("string").alias("message_id"),
+            "source",
+            flaw().alias("flaw"),
+            (F.col("version") != VERSION_READ).alias("is_other_version"),
+            is_of_its_key(F.col("documents")).alias("is_of_its_key"),
+            *(
+                F.when(is_readable, F.col(name)).alias(name)
+                for name in (
+                    "event_key",
+                    "fingerprint",
+                    "lane_seq",
+                    "client_hash",
+                    "session_hash",
+                    "sequence",
+                )
+            ),
+        )
     )
     routed = F.lit(None).cast("bigint")
     if partitions is not None:

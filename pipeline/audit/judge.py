@@ -42,11 +42,8 @@ def find(chained: DataFrame, summaries: Sequence[PartitionSummary]) -> dict[str,
 
 def find_repeats(examined: DataFrame, promise: Promise) -> dict[str, Finding]:
     """Return the events that are stored more than once, by kind."""
-    hashes = checks.repeated_hashes(examined).persist(StorageLevel.DISK_ONLY)
-    try:
-        return {} if hashes.isEmpty() else collected(checks.repeats(examined, hashes, promise))
-    finally:
-        hashes.unpersist()
+    hashes = checks.repeated_hashes(examined)
+    return {} if hashes.isEmpty() else collected(checks.repeats(examined, hashes, promise))
 
 
 def find_notices(

@@ -32,15 +32,19 @@ def flaw() -> Column:
     )
 
 
-def is_of_its_key() -> Column:
-    """Whether the value is one JSON object, and of the event that the key names; never null."""
-    value = F.col("value").cast("string")
+def documents() -> Column:
+    """Return what a value says, an array of one; null if it is no JSON. Costly, so a column of its own."""
     # One element: a parser that reads no further than the first document would not see a second one.
-    documents = F.from_json(
-        F.concat(F.lit("["), value, F.lit("]")), "array<struct<messageId string, reason string>>", _STRICT
-    )
+    text = F.concat(F.lit("["), F.col("value").cast("string"), F.lit("]"))
+    return F.from_json(text, "array<struct<messageId string, reason string>>", _STRICT)
+
+
+def is_of_its_key(found: Column) -> Column:
+    """Whether a value, whose `documents` these are, is one JSON object of the event that the key names."""
     is_quarantine = F.col("topic").endswith(QUARANTINE_SUFFIX)
-    says = F.when(is_quarantine, F.get(documents, F.lit(0))["reason"].isNotNull()).otherwise(
-        F.get(documents, F.lit(0))["messageId"] == F.col("key").cast("string")
+    document = F.get(found, F.lit(0))
+    says = F.when(is_quarantine, document["reason"].isNotNull()).otherwise(
+        document["messageId"] == F.col("key").cast("string")
     )
-    return F.coalesce(F.is_valid_utf8(value) & (F.size(documents) == 1) & says, F.lit(False))
+    is_text = F.is_valid_utf8(F.col("value").cast("string"))
+    return F.coalesce((F.size(found) == 1) & says & is_text, F.lit(False))

@@ -20,6 +20,7 @@ from pipeline.sources import NAMED, GatewayLogSource, LakeSource, Source, is_nam
 DEBUG_VARIABLE = "PIPELINE_DEBUG"
 JARS_VARIABLE = "PIPELINE_JARS_DIR"
 JARS_DIR = Path(__file__).resolve().parents[2] / "build" / "spark" / "jars"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOG_CONFIG = Path(__file__).resolve().parents[1] / "log4j2.properties"
 
 COMMON = {
@@ -33,6 +34,8 @@ COMMON = {
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.metricsEnabled": "true",
+    # What is kept for a second look is keys and hashes, which trying to compress only makes dear.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }
 
 LOCAL = {
@@ -81,13 +84,16 @@ def create_session(
     settings = dict(COMMON)
     for name in sorted(formats & TABLE_FORMATS.keys()):
         settings |= TABLE_FORMATS[name]
+    told = dict(conf or {})
     builder = SparkSession.builder.appName(f"gateway-{job}")
     if remote is not None:
         builder = builder.remote(remote)
     elif not is_submitted():
         settings |= LOCAL | _local_jvm(formats)
+        # The JVM takes the last of two: the user's, which must not undo what else is said there.
+        told[JAVA_OPTIONS] = f"{settings[JAVA_OPTIONS]} {told.get(JAVA_OPTIONS, '')}".strip()
         builder = builder.master("local[*]")
-    for name, value in (settings | dict(conf or {})).items():
+    for name, value in (settings | told).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.dataSource.register(GatewayLogSource)
@@ -165,7 +171,7 @@ def local_jars(formats: frozenset[str]) -> list[str]:
     Raises:
         UsageError: they are not there.
     """
-    folder = Path(os.environ.get(JARS_VARIABLE, JARS_DIR))
+    folder = _jars_dir()
     prefixes = tuple(prefix for name in formats for prefix in _LOCAL_JARS.get(name, ()))
     found = sorted(str(path) for path in folder.glob("*.jar") if path.name.startswith(prefixes))
     if prefixes and not found:
@@ -176,12 +182,24 @@ def local_jars(formats: frozenset[str]) -> list[str]:
     return found
 
 
+def class_archive() -> Path:
+    """Return where pipeline/class_archive.py leaves Spark's classes: beside the jars."""
+    return _jars_dir().with_name("classes.jsa")
+
+
+def _jars_dir() -> Path:
+    return Path(os.environ.get(JARS_VARIABLE, JARS_DIR))
+
+
 def _local_jvm(formats: frozenset[str]) -> dict[str, str]:
     # Spark starts "python3" otherwise, which need not have pyarrow or this package.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     level = "error" if os.environ.get(DEBUG_VARIABLE) else "off"
     options = f"-Dlog4j2.configurationFile={LOG_CONFIG} -Dpipeline.log={level}"
-    settings = {"spark.driver.extraJavaOptions": options}
+    if class_archive().exists():
+        # One of another JVM or Spark is no use, and passed over.
+        options += f" -Xlog:cds=off -Xlog:cds+dynamic=off -XX:SharedArchiveFile={class_archive()}"
+    settings = {JAVA_OPTIONS: options}
     if jars := local_jars(formats):
         settings["spark.jars"] = ",".join(jars)
     return settings

@@ -40,27 +40,33 @@ def decoded(records: DataFrame) -> DataFrame:
     sequence, which a client chooses from all 64 bits.
     """
     gw = F.when(F.length("gw") >= BASE_HEADER_BYTES, F.col("gw"))
-    is_session = _unsigned(gw, 1, 1).bitwiseAND(FLAG_SESSION) != 0
+    # Numbers go by way of text, which is what decoding costs: as few as can be, and each in one place.
+    numbered = records.select(
+        "*", _signed(gw, 0, 2).cast("int").alias("_first"), _signed(gw, 26, 8).alias("_lane_seq")
+    )
+    flags = F.col("_first").bitwiseAND(0xFF)
+    is_session = flags.bitwiseAND(FLAG_SESSION) != 0
     session = F.when(is_session & (F.length("gw") >= SESSION_HEADER_BYTES), F.col("gw"))
-    return records.select(
-        "*",
-        _unsigned(gw, 0, 1).cast("int").alias("version"),
-        _unsigned(gw, 1, 1).cast("int").alias("flags"),
+    return numbered.select(
+        *records.columns,
+        F.shiftright("_first", 8).alias("version"),
+        flags.alias("flags"),
         _slice(gw, 2, 16).alias("event_key"),
         _slice(gw, 18, 8).alias("fingerprint"),
-        _unsigned(gw, 26, 8).alias("lane_seq"),
+        F.when(F.col("_lane_seq") >= 0, F.col("_lane_seq")).alias("lane_seq"),
         _slice(session, 34, 16).alias("client_hash"),
         _slice(session, 50, 16).alias("session_hash"),
-        _decimal(session, 66, 8).cast(SEQUENCE).alias("sequence"),
+        F.conv(F.hex(_slice(session, 66, 8)), 16, 10).cast(SEQUENCE).alias("sequence"),
     )
 
 
 def routed_partition(event_key: Column, client_hash: Column, partitions: int) -> Column:
     """Return the partition a record belongs to: the rule of dedupe.routing in SQL."""
     routing_key = F.coalesce(client_hash, event_key)
-    high, low = _unsigned(routing_key, 0, 4), _unsigned(routing_key, 4, 4)
-    # u64 does not fit a bigint: (high * 2**32 + low) mod n, taken apart.
-    return ((high % partitions) * (2**32 % partitions) + low) % partitions
+    number = _signed(routing_key, 0, 8)
+    # Its first 64 bits have no sign there, and half of them are 2**64 less here.
+    lacks = F.when(number < 0, 2**64 % partitions).otherwise(0)
+    return (F.pmod(number, F.lit(partitions)) + lacks) % partitions
 
 
 def archived(records: DataFrame) -> DataFrame:
@@ -174,11 +180,6 @@ def _slice(binary: Column, start: int, length: int) -> Column:
     return F.substring(binary, start + 1, length)
 
 
-def _unsigned(binary: Column, start: int, length: int) -> Column:
-    """Return big-endian bytes as a bigint; null if they need its sign bit."""
-    return _decimal(binary, start, length).try_cast("bigint")
-
-
-def _decimal(binary: Column, start: int, length: int) -> Column:
-    """Return big-endian bytes as the digits of an unsigned number."""
-    return F.conv(F.hex(_slice(binary, start, length)), 16, 10)
+def _signed(binary: Column, start: int, length: int) -> Column:
+    """Return big-endian bytes as a bigint; eight of them have a sign."""
+    return F.conv(F.hex(_slice(binary, start, length)), 16, -10).cast("bigint")
