@@ -47,6 +47,9 @@ QUICK_START_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", 
 
 Properties = Mapping[str, str]
 
+_formatted: dict[frozenset[tuple[str, str]], dict[str, bytes]] = {}
+"""The files of a new data folder, by the properties of its broker that are not every broker's."""
+
 
 class KafkaBrokerError(Exception):
     """The broker could not be started or did not do what it was told."""
@@ -230,8 +233,19 @@ class KafkaBroker:
         return "".join(f"{name}={value}\n" for name, value in properties.items())
 
     def _format(self, command: Sequence[str]) -> None:
-        if (self.folder / "data" / "meta.properties").exists():
+        """Make a new data folder, or a copy of one that was made before: it costs a JVM."""
+        data = self.folder / "data"
+        if (data / "meta.properties").exists():
             return
+        kind = frozenset(self._properties.items())
+        if kind not in _formatted:
+            self._run_format(command)
+            _formatted[kind] = {file.name: file.read_bytes() for file in data.iterdir()}
+        data.mkdir(exist_ok=True)
+        for name, content in _formatted[kind].items():
+            (data / name).write_bytes(content)
+
+    def _run_format(self, command: Sequence[str]) -> None:
         tool = ["kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID]
         with self.log_path.open("ab") as log:
             result = subprocess.run(
