@@ -29,7 +29,7 @@ run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variab
 	@exec $(BIN)/gateway serve
 
 test: $(TEST_NEEDS) ## run all tests, two at a time; or some, e.g. make test ARGS="tests/unit -x"
-	@[ -n "$(ARGS)" ] || echo "All tests, at most 15 minutes on two cores: Spark in one process, and in another" \
+	@[ -n "$(ARGS)" ] || echo "All tests, about half an hour on two cores: Spark in one process, and in another" \
 	  "gateways, logs and brokers, faults, SDKs, simulation, contracts and units." \
 	  "Those that need Python alone, in about a minute: make unit"
 	@exec $(BIN)/pytest $(or $(ARGS),-n 2)
