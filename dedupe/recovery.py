@@ -80,7 +80,8 @@ def reason_to_rebuild(
         return "it is ahead of the log, which must have lost its tail"
     if state.last_offset < log_start:
         return "the log no longer holds the last record it knows"
-    if last is None or (last.offset, last.identity.key) != (state.last_offset, state.last_key):
+    known = (state.last_offset, state.last_key, state.newest_timestamp_ms)  # a lane's times never run back
+    if last is None or (last.offset, last.identity.key, last.timestamp_ms) != known:
         return "the log does not hold the last record it knows"
     return None
 

@@ -297,7 +297,7 @@ async def test_housekeeping_that_gets_no_answer_holds_no_commit() -> None:
 async def test_clock_that_runs_ahead_deletes_no_session() -> None:
     world = World(times=replace(QUICK, housekeeping_s=1.0))
     lane = (await world.start()).lanes[0]
-    plain = world.event(event_of(world, 0))
+    plain, later = (world.event(event_of(world, 0, number)) for number in range(2))
     client_hash, session_hash = bytes(16), b"\x01" * 16
     assert partition_of(client_hash, CLEAN.partitions) == 0
     session = Session(client_hash, session_hash, sequence=1)
@@ -308,7 +308,7 @@ async def test_clock_that_runs_ahead_deletes_no_session() -> None:
     await asyncio.sleep(3)
     assert lane.restorer.index.session_counts.live == 1
 
-    await world.deliver([plain])
+    await world.deliver([later])
     await asyncio.sleep(3)
     assert lane.restorer.index.session_counts.live == 0
     await world.crash()

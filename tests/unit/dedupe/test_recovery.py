@@ -39,7 +39,7 @@ def checked(offset: int, *, lane_seq: int, timestamp_ms: int = 1_000) -> Checked
 # ---- whether to rebuild
 
 STATE = IndexState(
-    applied_offset=50, next_lane_seq=40, newest_timestamp_ms=9, last_offset=48, last_key=key(48)
+    applied_offset=50, next_lane_seq=40, newest_timestamp_ms=1_000, last_offset=48, last_key=key(48)
 )
 
 
@@ -61,6 +61,8 @@ def test_nothing_speaks_against_the_index(log_start: int, end: int) -> None:
             50,
             "does not hold",
         ),
+        # sent again after the log lost its tail, and at the same offset by chance
+        (checked(48, lane_seq=39, timestamp_ms=1_001), 0, 50, "does not hold"),
     ],
 )
 def test_index_is_rebuilt(last: CheckedRecord | None, log_start: int, end: int, reason: str) -> None:
