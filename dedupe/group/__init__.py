@@ -1,0 +1,5 @@
+"""The group of workers that share one log: who owns which lane, who follows it, and how events get there."""
+
+from dedupe.group.assignment import NOBODY, Assignment, Member, WorkerId, assign
+
+__all__ = ["NOBODY", "Assignment", "Member", "WorkerId", "assign"]
