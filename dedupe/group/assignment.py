@@ -28,9 +28,6 @@ class Member(NamedTuple):
 
     worker: WorkerId  # its own, the same after a restart
     address: str  # host:port at which other workers reach it
-    partitions: int  # of the clean topic, as it is set to
-    key_check: str  # hex of dedupe.identity.Identity.check_value
-    lanes: int
     zone: str = ""
     serving: tuple[int, ...] = ()  # lanes it owns and has not given up
     followed: tuple[int, ...] = ()  # lanes whose index it holds nearly up to the log's end

@@ -12,7 +12,7 @@ LANES = 9
 
 
 def member(worker: str, **more: object) -> Member:
-    return Member(worker, f"{worker}:1", LANES - 1, "ab", LANES, **more)  # type: ignore[arg-type]
+    return Member(worker, f"{worker}:1", **more)  # type: ignore[arg-type]
 
 
 def settle(members: list[Member]) -> Assignment:
