@@ -35,6 +35,7 @@ class LaneMetrics:
 
     tally: Tally = field(default_factory=Tally)  # since since_offset
     earlier: Tally = field(default_factory=Tally)  # before it
+    forwarded: Tally = field(default_factory=Tally)  # of both: for clients of other workers, who count them
     commits: int = 0
     commit_seconds: float = 0.0
     failures: int = 0

@@ -39,7 +39,7 @@ def partition_of(lane: Lane) -> dict[str, Any]:
         "partition": lane.partition,
         "state": lane.state.value,
         "running": lane.is_running,
-        "since_offset": lane.since_offset,
+        "since_offset": lane.counts.since_offset,
         "accepted": tally.accepted,
         "duplicates": tally.duplicates,
         "conflicts": tally.conflicts,

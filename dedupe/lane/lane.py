@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import structlog
 
-from dedupe.admission import NEW, NOT_TAKEN, REJECTED, Admission, SessionAdmission, Verdicts, admit
+from dedupe.admission import NEW, SessionAdmission, Verdicts, admit
 from dedupe.clock import Deadline
 from dedupe.errors import (
     FencedError,
@@ -24,20 +24,21 @@ from dedupe.errors import (
     IndexUnavailableError,
     LaneNotActiveError,
     OutcomeUnknownError,
-    RetriableError,
 )
 from dedupe.index import DedupeIndex, IndexUpdate
 from dedupe.lane.context import LaneContext
+from dedupe.lane.counting import LaneCounts
 from dedupe.lane.health import LaneHealth, is_own_cancellation
+from dedupe.lane.housekeeping import Housekeeping
 from dedupe.lane.queue import Batch, LaneQueue, Outcomes, Submission
 from dedupe.lane.restorer import Restorer
 from dedupe.lane.state import TRANSITIONS, WITH_INDEX, LaneState
 from dedupe.log import PartitionLog
-from dedupe.metrics import LaneMetrics, Tally
+from dedupe.metrics import LaneMetrics
 from dedupe.record import build_record
 from dedupe.recovery import index_update
 from dedupe.sessions import SessionKey, SessionRecord, SessionState, keys_of, session_update
-from dedupe.types import Entry, Event, EventKey, Offset
+from dedupe.types import Entry, Event, Offset
 from dedupe.window import Step
 
 Found = TypeVar("Found")
@@ -56,7 +57,7 @@ class Lane:
         self.metrics = LaneMetrics()
         self.queue = LaneQueue(context.limits)
         self.restorer = Restorer(partition, partition_log, context, self.metrics)
-        self.since_offset: Offset | None = None
+        self.counts = LaneCounts(self.metrics)
         self.restore_end_offset: Offset = 0
         self.has_been_active = False
         self.is_running = False
@@ -67,12 +68,10 @@ class Lane:
         self._wake = asyncio.Event()
         self._is_draining = False
         self._has_begun_sessions = False
-        self._in_doubt: set[EventKey] = set()
-        self._in_doubt_from: Offset = 0
         self._append_began: float | None = None
-        self._housekeeping: asyncio.Task[Offset | None] | None = None
-        self._house_kept_at = 0.0
-        self._next_lane_seq = 0
+        self._housekeeping = Housekeeping(
+            partition_log, context.clock, interval_s=context.times.housekeeping_s, wake=self._wake.set
+        )
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
 
     # ---- for callers
@@ -177,7 +176,7 @@ class Lane:
     # ---- serving
 
     async def _serve(self) -> None:
-        self._house_kept_at = self._context.clock.monotonic()
+        self._housekeeping.begin()
         while (batch := await self._take()) is not None:
             try:
                 has_appended = await self._commit(batch)
@@ -206,8 +205,8 @@ class Lane:
         if new and sessions is not None:
             new = sessions.recorded(new)
             await self._begin_sessions()
-        base = await self._append(new, timestamp_ms, has_sessions=sessions is not None) if new else 0
-        self._answer(batch, verdicts, base, len(new))
+        base = await self._append(batch, new, timestamp_ms) if new else 0
+        self._answer(batch, verdicts, base)
         crashpoint("answer")
         return bool(new)
 
@@ -229,7 +228,7 @@ class Lane:
             now_ms=timestamp_ms,
         )
 
-    async def _append(self, new: Sequence[Event], timestamp_ms: int, *, has_sessions: bool) -> Offset:
+    async def _append(self, batch: Batch, new: Sequence[Event], timestamp_ms: int) -> Offset:
         """Append and commit the new events, apply them to the index; return the first one's offset."""
         state = self.restorer.index.state
         first_seq = state.next_lane_seq
@@ -249,17 +248,15 @@ class Lane:
                 lambda: (Step(timestamp_ms, base + i, first_seq + i) for i in range(len(new))),
                 applied_offset=base + len(new),
             )
-            if has_sessions:
+            if batch.has_sessions:
                 update = self._with_sessions(update, new, base, timestamp_ms)
             self.restorer.index.apply(update)
         except BaseException:
-            self._in_doubt, self._in_doubt_from = {event.key for event in new}, state.applied_offset
+            self.counts.note_doubt(batch, [event.key for event in new], state.applied_offset)
             raise
         self._context.crashpoint("apply")
-        self._next_lane_seq = first_seq + len(new)
+        self.counts.note_commit(len(new), first_seq + len(new))
         self.health.note_commit()
-        self.metrics.tally.accepted += len(new)
-        self.metrics.commits += 1
         self.metrics.commit_seconds += self._context.clock.monotonic() - self._append_began
         return base
 
@@ -280,20 +277,10 @@ class Lane:
         sessions = session_update(self.restorer.index, records, self._context.sessions)
         return update._replace(guards=guards, sessions=sessions)
 
-    def _answer(self, batch: Batch, verdicts: Verdicts, base: Offset, new_count: int) -> None:
+    def _answer(self, batch: Batch, verdicts: Verdicts, base: Offset) -> None:
         """Hand out the outcomes; submissions whose last event this was are answered."""
         admissions, offsets = verdicts.admissions, verdicts.offsets(base)
-        conflicts = admissions.count(Admission.CONFLICT)
-        not_taken = apart = 0
-        if batch.has_sessions:
-            not_taken = sum([admissions.count(kind) for kind in NOT_TAKEN])
-            apart = sum([admissions.count(kind) for kind in REJECTED])
-            self.metrics.sessions_fenced += admissions.count(Admission.FENCED)
-            self.metrics.sessions_expired += admissions.count(Admission.EXPIRED)
-        self.metrics.tally.conflicts += conflicts
-        self.metrics.tally.refused += not_taken
-        self.metrics.tally.rejected += apart
-        self.metrics.tally.duplicates += len(admissions) - conflicts - not_taken - apart - new_count
+        self.counts.note_verdicts(batch, admissions)
         start = 0
         for submission, count in batch.shares:
             end = start + count
@@ -303,7 +290,7 @@ class Lane:
     async def _take(self) -> Batch | None:
         """Wait for the next batch; None once drained."""
         while True:
-            self._keep_house_if_due()
+            self._keep_house()
             for expired in self.queue.take_expired():
                 self._refuse_untaken(expired)
             batch = self.queue.take_batch()
@@ -312,7 +299,7 @@ class Lane:
             if self._is_draining:
                 return None
             self._wake.clear()
-            await self._wait(self._context.times.housekeeping_s)
+            await self._wait(self._housekeeping.interval_s)
 
     async def _wait(self, seconds: float) -> None:
         """Wait to be woken, but not longer; an asyncio.timeout would take four times as much CPU."""
@@ -322,35 +309,10 @@ class Lane:
         finally:
             alarm.cancel()
 
-    def _keep_house_if_due(self) -> None:
-        """
-        Look after the index at intervals, busy or not: a busy one is what outgrows its disk bound.
-
-        The log is asked beside the commits, which must not wait for it.
-        """
-        asked = self._housekeeping
-        if asked is not None and asked.done():
-            self._housekeeping = None
-            if (log_start := asked.result()) is not None:
-                self.restorer.keep_house(log_start)
-        now = self._context.clock.monotonic()
-        is_due = now - self._house_kept_at >= self._context.times.housekeeping_s
-        if is_due and self._housekeeping is None and not self._is_draining:
-            self._house_kept_at = now
-            self._housekeeping = asyncio.ensure_future(self._find_log_start())
-            self._housekeeping.add_done_callback(self._look_at_house)
-
-    def _look_at_house(self, asked: "asyncio.Task[Offset | None]") -> None:
-        if not asked.cancelled():  # a pause after a failure goes on
-            self._wake.set()
-
-    async def _find_log_start(self) -> Offset | None:
-        """Return the log's first offset, or None: the next append will find out whether the log is there."""
-        try:
-            log_start, _ = await self._log.bounds()
-        except RetriableError:
-            return None
-        return log_start
+    def _keep_house(self) -> None:
+        log_start = None if self._is_draining else self._housekeeping.due_answer()
+        if log_start is not None:
+            self.restorer.keep_house(log_start)
 
     # ---- failing and recovering
 
@@ -364,38 +326,14 @@ class Lane:
         end = self.restore_end_offset = await self._log.fence()
         self._transition_to(LaneState.RESTORING)
         async with self._context.restore_slots:
-            await self.restorer.replay(end, self._resolve_doubt)
-        self._in_doubt.clear()
-        self._begin_counting(end)
+            await self.restorer.replay(end, self.counts.resolve_doubt)
+        self.counts.begin(end, self.restorer.index.state.next_lane_seq)
         await self._context.gate.wait(self._context.times.gate_s)
         self.has_been_active = True
         self.health.note_active()
         self._transition_to(LaneState.ACTIVE)
         if self._is_draining:
             self._transition_to(LaneState.DRAINING)
-
-    def _resolve_doubt(self, entries: Sequence[tuple[EventKey, Entry]]) -> None:
-        """
-        Count events that were answered "unknown" and are committed after all.
-
-        A rebuild meets copies of them, too, that are older than the window.
-        """
-        found = {
-            key for key, entry in entries if key in self._in_doubt and entry.offset >= self._in_doubt_from
-        }
-        self._in_doubt -= found
-        self._next_lane_seq += len(found)
-        self.metrics.tally.accepted += len(found)
-        self.metrics.tally.unknown -= len(found)
-
-    def _begin_counting(self, end: Offset) -> None:
-        """Keep "accepted = committed since since_offset" true: begin anew where others wrote meanwhile."""
-        next_lane_seq = self.restorer.index.state.next_lane_seq
-        if self.since_offset is None or next_lane_seq != self._next_lane_seq:
-            self.since_offset = end
-            self.metrics.earlier += self.metrics.tally
-            self.metrics.tally = Tally()
-        self._next_lane_seq = next_lane_seq
 
     def _fail(self, err: BaseException) -> None:
         """Stop serving, answer everything that waits, and say why."""
@@ -408,7 +346,7 @@ class Lane:
         if self.state is not LaneState.FAILED:
             self._transition_to(LaneState.FAILED)
         self._refuse_queued()
-        self._end_housekeeping()  # what it finds may be true of a topic that exists no more
+        self._housekeeping.end()
         if isinstance(err, IndexCorruptError):
             self._discard_index()
         elif isinstance(err, IndexUnavailableError):
@@ -437,13 +375,13 @@ class Lane:
 
     def _refuse(self, batch: Batch, err: BaseException) -> None:
         """Answer the waiters of a batch whose commit failed."""
-        self.metrics.tally.unknown += len(batch.events)
+        self.counts.note_unknown(batch)
         for submission, _ in batch.shares:
             submission.fail(OutcomeUnknownError(f"commit failed: {type(err).__name__}"))
 
     def _refuse_untaken(self, submission: Submission) -> None:
         """Answer a submission of which at least the remaining events were never judged."""
-        self.metrics.tally.refused += len(submission.events) - submission.taken
+        self.counts.note_untaken(submission)
         kind = OutcomeUnknownError if submission.taken else LaneNotActiveError
         submission.fail(
             kind(f"partition {self.partition} of {self.topic} stopped serving", told="it stopped serving")
@@ -453,14 +391,9 @@ class Lane:
         for submission in self.queue.take_all():
             self._refuse_untaken(submission)
 
-    def _end_housekeeping(self) -> None:
-        if self._housekeeping is not None:
-            self._housekeeping.cancel()
-            self._housekeeping = None
-
     async def _release(self) -> None:
         """Give everything up; first what needs no waiting, which a cancellation cannot leave undone."""
-        self._end_housekeeping()
+        self._housekeeping.end()
         self.restorer.close()
         if self.state is LaneState.ACTIVE:
             self._transition_to(LaneState.DRAINING)

@@ -21,13 +21,13 @@ async def test_event_in_doubt_is_counted_as_what_became_of_it(
     lane = (await world.start()).lanes[0]
     first, second = events_of(world, 0, 2)
     await world.deliver([first])
-    since_offset = lane.since_offset
+    since_offset = lane.counts.since_offset
     world.log.dice.faults = fault
     assert not await world.send([second])
     world.log.dice.faults = SimFaults()
     await world.wait_until_active()
 
-    assert lane.since_offset == since_offset
+    assert lane.counts.since_offset == since_offset
     assert (lane.metrics.tally.accepted, lane.metrics.tally.unknown) == (accepted, unknown)
     world.judge()
 

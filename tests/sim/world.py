@@ -389,8 +389,8 @@ class World:
     def judge_counters(self, router: Router) -> None:
         assert router.in_flight == 0
         for lane, records in zip(router.lanes, self.committed(), strict=True):
-            assert lane.since_offset is not None
-            since = sum(record.offset >= lane.since_offset for record in records)
+            assert lane.counts.since_offset is not None
+            since = sum(record.offset >= lane.counts.since_offset for record in records)
             assert lane.metrics.tally.accepted == since
             assert min(lane.metrics.tally.unknown + lane.metrics.earlier.unknown, since) >= 0
 
