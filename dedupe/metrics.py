@@ -1,12 +1,16 @@
 """
 What lanes and router count. Plain integers on the hot path; app.admin.application renders them.
 
-Each event that enters ends in exactly one of accepted, duplicates, conflicts, rejected, unknown or
-refused. `unknown` is what the caller was told; if recovery finds such an event committed after
-all, it moves to `accepted`, so accepted since `since_offset` always equals committed since then.
+Each event ends in exactly one of accepted, duplicates, conflicts, rejected, unknown or refused. The router
+counts what clients were answered, once for each event they sent, by the worker that answered. A lane
+counts what it decided, whichever worker asked: if recovery finds an event of unknown outcome committed
+after all, it moves to `accepted` there, so accepted since `since_offset` always equals committed since then.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from dedupe.admission import NEW, NOT_TAKEN, REJECTED, Admission
 
 
 @dataclass(slots=True)
@@ -25,6 +29,20 @@ class Tally:
         """How many events have found their verdict."""
         return self.accepted + self.duplicates + self.conflicts + self.rejected + self.unknown + self.refused
 
+    def note(self, admissions: Sequence[Admission]) -> None:
+        """Count what a client is answered."""
+        new = admissions.count(NEW)
+        self.accepted += new
+        if new == len(admissions):
+            return
+        conflicts = admissions.count(Admission.CONFLICT)
+        refused = sum([admissions.count(kind) for kind in NOT_TAKEN])
+        rejected = sum([admissions.count(kind) for kind in REJECTED])
+        self.conflicts += conflicts
+        self.refused += refused
+        self.rejected += rejected
+        self.duplicates += len(admissions) - new - conflicts - refused - rejected
+
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
@@ -35,7 +53,6 @@ class LaneMetrics:
 
     tally: Tally = field(default_factory=Tally)  # since since_offset
     earlier: Tally = field(default_factory=Tally)  # before it
-    forwarded: Tally = field(default_factory=Tally)  # of both: for clients of other workers, who count them
     commits: int = 0
     commit_seconds: float = 0.0
     failures: int = 0

@@ -2,8 +2,8 @@
 Router: hands each event of a request to the lane of its partition and brings the verdicts back.
 
 It decides only whether a request is taken at all, before any of its events is; what cannot go into
-the clean stream goes to quarantine, and the answer waits for that too. It is the seam behind which
-a lane may one day live in another process.
+the clean stream goes to quarantine, and the answer waits for that too. Whether a lane lives in this
+process or in another worker's, only its route knows.
 
 routes.post_events -> **Router.submit** -> Lane.submit -> admit -> PartitionLog.append
 """
@@ -22,9 +22,10 @@ from dedupe.errors import (
     OutcomeUnknownError,
     RetriableError,
 )
-from dedupe.lane import Lane, LaneState, Outcomes
+from dedupe.lane import Lane, Outcomes
 from dedupe.metrics import Tally
 from dedupe.quarantine import Quarantine
+from dedupe.route import LocalRoute, Route
 from dedupe.routing import partition_of
 from dedupe.sessions import SessionState
 from dedupe.types import Event
@@ -42,28 +43,45 @@ APART = {
 }
 """Why an event is kept apart although it has an identity."""
 
+UNTAKEN = (LaneNotActiveError, LaneSaturatedError, DiskFullError)
+"""What `submit` raises when a request has left no trace."""
+
 
 @dataclass(slots=True)
 class Share:
     """The part of a request that belongs to one lane."""
 
-    lane: Lane
+    route: Route
     events: list[Event] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     size_bytes: int = 0
+
+    def submit(self, received_ms: int, deadline: Deadline) -> "asyncio.Future[Outcomes]":
+        """Give it to whoever decides it now."""
+        return self.route.target.submit(
+            self.events, size_bytes=self.size_bytes, received_ms=received_ms, deadline=deadline
+        )
 
 
 class Router:
     """All lanes of this process, clean and quarantine, behind one call."""
 
     def __init__(
-        self, lanes: Sequence[Lane], quarantine_lanes: Sequence[Lane], quarantine: Quarantine
+        self,
+        lanes: Sequence[Lane],
+        quarantine_lanes: Sequence[Lane],
+        quarantine: Quarantine,
+        routes: Sequence[Route] | None = None,
     ) -> None:
-        """Take the lanes, each list indexed by partition."""
+        """Take the lanes, each list indexed by partition, and how all of them are reached, in this order."""
         self.lanes = lanes
         self.quarantine_lanes = quarantine_lanes
         self.quarantine = quarantine
-        self.tally = Tally()  # what no lane counts: rejected events, and requests refused whole
+        routes = routes or [LocalRoute(lane) for lane in self.all_lanes]
+        self.routes = routes[: len(lanes)]
+        self.quarantine_routes = routes[len(lanes) :]
+        self.totals = Tally()
+        """What clients were answered: all events of a request that failed are unknown, or refused untaken."""
         self.in_flight = 0
         self.is_draining = False
         self.has_disk_room = True
@@ -79,26 +97,18 @@ class Router:
         return (
             not self.is_draining
             and self.has_disk_room
-            and all(lane.has_been_active for lane in self.all_lanes)
-            and any(lane.state is LaneState.ACTIVE for lane in self.lanes)
+            and all(route.has_served for route in (*self.routes, *self.quarantine_routes))
+            and any(route.is_serving for route in self.routes)
         )
 
     @property
     def outage(self) -> str | None:
         """One sentence on why no event can be taken, and since when; None while a clean lane serves."""
         failing = [lane.health for lane in self.lanes if lane.health.failing_since_ms is not None]
-        if not failing or any(lane.state is LaneState.ACTIVE for lane in self.lanes):
+        if not failing or any(route.is_serving for route in self.routes):
             return None
         first = min(failing, key=lambda health: health.failing_since_ms or 0)
         return f"no partition serves; the first {first.why_not_active()}"
-
-    @property
-    def totals(self) -> Tally:
-        """Verdicts on all events since the process began."""
-        tally = Tally() + self.tally
-        for lane in self.lanes:
-            tally = tally + lane.metrics.earlier + lane.metrics.tally
-        return tally
 
     async def submit(
         self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
@@ -120,24 +130,24 @@ class Router:
             DeadlineExceededError, OutcomeUnknownError: some events may be committed. All retriable.
         """
         total = len(events) + len(rejected)
-        shares = _shares_of(self.lanes, events)
-        quarantine_shares = _shares_of(self.quarantine_lanes, rejected)
-        try:
-            self._check_room([*shares, *quarantine_shares])
-        except RetriableError:
-            self.tally.refused += total
-            raise
+        shares = _shares_of(self.routes, events)
+        quarantine_shares = _shares_of(self.quarantine_routes, rejected)
         self.in_flight += total
-        undecided = len(rejected)
         try:
+            await self._find_room([*shares, *quarantine_shares], deadline)
             outcomes = await _decide(shares, len(events), received_ms, deadline)
             await self._put_in_quarantine(quarantine_shares, events, outcomes, received_ms, deadline)
-            self.tally.rejected += undecided
-            undecided = 0
-            return outcomes
+        except BaseException as err:
+            if isinstance(err, UNTAKEN):
+                self.totals.refused += total
+            else:
+                self.totals.unknown += total
+            raise
         finally:
-            self.tally.unknown += undecided
             self.in_flight -= total
+        self.totals.note(outcomes.admissions)
+        self.totals.rejected += len(rejected)
+        return outcomes
 
     async def session(self, client_hash: bytes, session_hash: bytes) -> SessionState | None:
         """
@@ -145,7 +155,8 @@ class Router:
 
         Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
-        return self.lane_of_client(client_hash).session(client_hash + session_hash)
+        route = self.routes[partition_of(client_hash, len(self.routes))]
+        return await route.session(client_hash + session_hash)
 
     def lane_of_client(self, client_hash: bytes) -> Lane:
         """Return the lane of all sessions of a client."""
@@ -163,7 +174,18 @@ class Router:
         if not self.has_disk_room:
             raise DiskFullError("free disk space is below GATEWAY_DISK_FREE_MIN")
         for share in shares:
-            share.lane.check_room(len(share.events), share.size_bytes, share.events[0].source)
+            share.route.target.check_room(len(share.events), share.size_bytes, share.events[0].source)
+
+    async def _find_room(self, shares: Sequence[Share], deadline: Deadline) -> None:
+        """Wait while lanes of a request are on their way to another worker; raises as `_check_room` does."""
+        while True:
+            try:
+                self._check_room(shares)
+                return
+            except LaneNotActiveError:
+                away = [share.route for share in shares if not share.route.is_serving]
+                if self.is_draining or not away or not await away[0].wait(deadline):
+                    raise
 
     async def _put_in_quarantine(
         self,
@@ -187,23 +209,23 @@ class Router:
             for event, admission in zip(events, outcomes.admissions, strict=True)
             if admission in APART
         ]
-        shares = [*rejected, *_shares_of(self.quarantine_lanes, apart)]
+        shares = [*rejected, *_shares_of(self.quarantine_routes, apart)]
         try:
-            self._check_room(shares)
+            await self._find_room(shares, deadline)
             await _decide(shares, sum(len(share.events) for share in shares), received_ms, deadline)
-        except (LaneNotActiveError, LaneSaturatedError, DiskFullError) as err:
+        except UNTAKEN as err:
             if not events:
                 raise
             raise OutcomeUnknownError("the request's other events are committed") from err
 
 
-def _shares_of(lanes: Sequence[Lane], events: Sequence[Event]) -> list[Share]:
+def _shares_of(routes: Sequence[Route], events: Sequence[Event]) -> list[Share]:
     """Split a request's events by lane, keeping their order and remembering their places."""
     shares: dict[int, Share] = {}
     for place, event in enumerate(events):
         share = shares.get(event.partition)
         if share is None:
-            share = shares[event.partition] = Share(lanes[event.partition])
+            share = shares[event.partition] = Share(routes[event.partition])
         share.events.append(event)
         share.places.append(place)
         share.size_bytes += event.size_bytes
@@ -215,20 +237,19 @@ async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadlin
     outcomes = Outcomes([Admission.NEW] * count, [-1] * count)  # until their lanes have answered
     if not shares:
         return outcomes
-    answers = [
-        share.lane.submit(
-            share.events, size_bytes=share.size_bytes, received_ms=received_ms, deadline=deadline
-        )
-        for share in shares
-    ]
+    answers = [share.submit(received_ms, deadline) for share in shares]
     # Not asyncio.wait: eight lanes' answers take 10 us so, and 180 us there.
     timer = asyncio.get_running_loop().call_later(deadline.remaining_s, _end_waiting, answers)
     try:
-        for answer in answers:
-            try:
-                await answer
-            except Exception:  # _check_answers looks at all of them
-                continue
+        for place, share in enumerate(shares):
+            while True:
+                try:
+                    await answers[place]
+                except Exception as err:  # _check_answers looks at all of them
+                    if await _may_submit_again(share, err, deadline):
+                        answers[place] = share.submit(received_ms, deadline)
+                        continue
+                break
     finally:
         timer.cancel()
         _give_up(answers)
@@ -238,6 +259,19 @@ async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadlin
             outcomes.admissions[place] = admission
             outcomes.offsets[place] = offset
     return outcomes
+
+
+async def _may_submit_again(share: Share, err: Exception, deadline: Deadline) -> bool:
+    """Wait for who decides a share after one has failed to; false if its error is the answer."""
+    if isinstance(err, DeadlineExceededError) or not share.route.may_submit_again(err):
+        return False
+    if not await share.route.wait(deadline):
+        return False
+    try:
+        share.route.target.check_room(len(share.events), share.size_bytes, share.events[0].source)
+    except RetriableError:
+        return False
+    return True
 
 
 def _check_answers(answers: "Sequence[asyncio.Future[Outcomes]]") -> None:

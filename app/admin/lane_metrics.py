@@ -58,10 +58,8 @@ class LaneCollector(Collector):
         yield CounterMetricFamily(
             "gateway_refused_events", "Events of requests that were refused before any effect", totals.refused
         )
-        yield GaugeMetricFamily(
-            "gateway_unknown_events",
-            "Events answered with an unknown outcome and not found committed since",
-            totals.unknown,
+        yield CounterMetricFamily(
+            "gateway_unknown_events", "Events whose client was told that nobody knows", totals.unknown
         )
         yield GaugeMetricFamily("gateway_in_flight_events", "Events without verdict", self._router.in_flight)
         yield GaugeMetricFamily("gateway_ready", "Whether /readyz says 200", int(self._router.is_ready))

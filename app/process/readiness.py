@@ -4,7 +4,6 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dedupe.lane import LaneState
 from dedupe.router import Router
 
 HEALTH_PATH = "/health"
@@ -17,7 +16,7 @@ def readiness_of(router: Router) -> dict[str, Any]:
     `share` is the part of all requests with a single event that would be taken; a batch needs every
     lane that its events touch, so a large one needs all.
     """
-    active = sum(lane.state is LaneState.ACTIVE for lane in router.lanes)
+    active = sum(route.is_serving for route in router.routes)
     takes_requests = router.has_disk_room and not router.is_draining
     return {
         "ready": router.is_ready,
@@ -27,7 +26,7 @@ def readiness_of(router: Router) -> dict[str, Any]:
         "lanes": len(router.lanes),
         "outage": router.outage,
         "share": round(active / len(router.lanes), 4) if takes_requests else 0.0,
-        "active_quarantine_lanes": sum(lane.state is LaneState.ACTIVE for lane in router.quarantine_lanes),
+        "active_quarantine_lanes": sum(route.is_serving for route in router.quarantine_routes),
         "quarantine_lanes": len(router.quarantine_lanes),
     }
 

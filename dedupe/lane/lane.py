@@ -252,10 +252,10 @@ class Lane:
                 update = self._with_sessions(update, new, base, timestamp_ms)
             self.restorer.index.apply(update)
         except BaseException:
-            self.counts.note_doubt(batch, [event.key for event in new], state.applied_offset)
+            self.counts.note_doubt((event.key for event in new), state.applied_offset)
             raise
         self._context.crashpoint("apply")
-        self.counts.note_commit(len(new), first_seq + len(new))
+        self.counts.note_commit(first_seq + len(new))
         self.health.note_commit()
         self.metrics.commit_seconds += self._context.clock.monotonic() - self._append_began
         return base

@@ -41,7 +41,6 @@ class Submission:
     deadline: Deadline
     answer: "asyncio.Future[Outcomes]"
     size_bytes: int
-    is_forwarded: bool = False  # for a client of another worker, which counts what it answers
     taken: int = 0
     outcomes: Outcomes = field(default_factory=lambda: Outcomes([], []))
 
@@ -71,11 +70,6 @@ class Batch:
     def has_sessions(self) -> bool:
         """Whether any event has a client session: all events of a submission have, or none has."""
         return any([submission.events[0].session is not None for submission, _ in self.shares])
-
-    @property
-    def has_forwarded(self) -> bool:
-        """Whether any event comes from another worker."""
-        return any([submission.is_forwarded for submission, _ in self.shares])
 
     @property
     def received_ms(self) -> int:

@@ -96,7 +96,7 @@ async def test_event_whose_old_copy_the_replay_meets_is_not_counted_for_it() -> 
         world.clock.ms += 100_000
         await world.deliver([other])
     world.told.clear()
-    committed, before = lane.metrics.tally.accepted, router.totals
+    committed, unknown = lane.metrics.tally.accepted, lane.metrics.tally.unknown
     world.log.dice.faults = SimFaults(abort=1.0)
     assert not await world.send([first])
     world.disk.damage(world.index_identity(lane.partition))
@@ -105,7 +105,7 @@ async def test_event_whose_old_copy_the_replay_meets_is_not_counted_for_it() -> 
 
     assert lane.metrics.rebuilds == 1
     assert lane.metrics.tally.accepted == committed
-    assert router.totals.unknown == before.unknown + 1
+    assert lane.metrics.tally.unknown == unknown + 1
 
 
 DAY_MS = 86_400_000
