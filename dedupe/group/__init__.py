@@ -1,6 +1,25 @@
 """The group of workers that share one log: who owns which lane, who follows it, and how events get there."""
 
 from dedupe.group.assignment import NOBODY, Assignment, Member, WorkerId, assign
+from dedupe.group.keeper import GroupTimes, Keeper, Role
+from dedupe.group.links import Link, Links, Status
 from dedupe.group.membership import Describe, Membership, Take
+from dedupe.group.route import GroupRoute
 
-__all__ = ["NOBODY", "Assignment", "Describe", "Member", "Membership", "Take", "WorkerId", "assign"]
+__all__ = [
+    "NOBODY",
+    "Assignment",
+    "Describe",
+    "GroupRoute",
+    "GroupTimes",
+    "Keeper",
+    "Link",
+    "Links",
+    "Member",
+    "Membership",
+    "Role",
+    "Status",
+    "Take",
+    "WorkerId",
+    "assign",
+]

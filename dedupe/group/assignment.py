@@ -30,6 +30,7 @@ class Member(NamedTuple):
     address: str  # host:port at which other workers reach it
     zone: str = ""
     serving: tuple[int, ...] = ()  # lanes it owns and has not given up
+    claimed: tuple[int, ...] = ()  # of these, what it took over without a word of the group
     followed: tuple[int, ...] = ()  # lanes whose index it holds nearly up to the log's end
     can_follow: bool = True
     is_leaving: bool = False  # it shall own and follow nothing more
@@ -75,7 +76,7 @@ def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> A
     """
     by_name = {member.worker: member for member in sorted(members)}
     staying = {name: member for name, member in by_name.items() if not member.is_leaving} or by_name
-    served_by = _first_to_claim(by_name.values(), lanes)
+    served_by = _served_by(by_name.values(), lanes)
     wanted = _balanced(served_by, staying, lanes)
     owners = [_owner_now(lane, served_by[lane], wanted[lane], staying) for lane in range(lanes)]
     followers = _followers(owners, wanted, staying) if standbys and len(staying) > 1 else [NOBODY] * lanes
@@ -87,13 +88,16 @@ def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> A
     )
 
 
-def _first_to_claim(members: Iterable[Member], lanes: int) -> list[WorkerId]:
-    """Return who serves each lane now; of two who both believe so, the log decides, so either will do."""
+def _served_by(members: Iterable[Member], lanes: int) -> list[WorkerId]:
+    """Return who serves each lane now. Of two who believe so the log decides, and who claimed it was last."""
+    found = list(members)
     served_by = [NOBODY] * lanes
-    for member in members:
-        for lane in member.serving:
-            if lane < lanes and served_by[lane] == NOBODY:
-                served_by[lane] = member.worker
+    for name, numbers in [(of.worker, of.claimed) for of in found] + [
+        (of.worker, of.serving) for of in found
+    ]:
+        for lane in numbers:
+            if 0 <= lane < lanes and served_by[lane] == NOBODY:
+                served_by[lane] = name
     return served_by
 
 

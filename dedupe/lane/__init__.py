@@ -1,12 +1,14 @@
 """One partition's owner: its queue, states and health, how its index is restored, who keeps it running."""
 
 from dedupe.lane.context import IdentityGate, LaneContext, LaneTimes
+from dedupe.lane.follower import Committed
 from dedupe.lane.lane import Lane
 from dedupe.lane.queue import Outcomes, QueueLimits
 from dedupe.lane.state import LaneState
 from dedupe.lane.supervisor import keep_running
 
 __all__ = [
+    "Committed",
     "IdentityGate",
     "Lane",
     "LaneContext",

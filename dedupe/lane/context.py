@@ -98,6 +98,8 @@ class LaneTimes:
     fenced_again_s: float = 60.0  # fenced twice within it: another gateway owns the partition
     transaction_timeout_s: float = 30.0  # a transaction older than this was fenced by the log itself
     housekeeping_s: float = 30.0
+    follow_s: float = 5.0  # a follower that hears nothing so long asks the log
+    fencings_max: int = 1  # more in a row mean another gateway; 0 in a group, which says who owns a partition
     gate_s: float = 60.0  # how long lanes that have proved their log wait for those that cannot read theirs
 
 

@@ -52,6 +52,11 @@ class LaneHealth:
         self._active_at = self._clock.monotonic()
         self.last_error = self.failing_since_ms = None
 
+    def note_assigned(self) -> None:
+        """The group has said that this process owns the partition: whoever took it before, does no more."""
+        self._fencings = 0
+        self.is_lost = False
+
     def note_commit(self) -> None:
         """A commit has succeeded: what failed before is over."""
         self._failures = 0
@@ -97,14 +102,14 @@ class LaneHealth:
 
     def _note_fencing(self, append_s: float | None) -> None:
         """
-        Take the lane for another gateway's if it was fenced twice and served only a moment in between.
+        Take the lane for another gateway's if it was fenced again and served only a moment in between.
 
         How long the takeover took in between says nothing: it may have to replay the log.
         """
         if append_s is not None and append_s >= self._times.transaction_timeout_s:
             return  # the log itself fences a transaction that took too long
         self._fencings += 1
-        self.is_lost = self._fencings > 1
+        self.is_lost = self._fencings > self._times.fencings_max
 
 
 def is_own_cancellation(err: BaseException) -> bool:

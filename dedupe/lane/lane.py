@@ -25,9 +25,10 @@ from dedupe.errors import (
     LaneNotActiveError,
     OutcomeUnknownError,
 )
-from dedupe.index import DedupeIndex, IndexUpdate
+from dedupe.index import DedupeIndex, IndexState, IndexUpdate
 from dedupe.lane.context import LaneContext
 from dedupe.lane.counting import LaneCounts
+from dedupe.lane.follower import Committed, Follower
 from dedupe.lane.health import LaneHealth, is_own_cancellation
 from dedupe.lane.housekeeping import Housekeeping
 from dedupe.lane.queue import Batch, LaneQueue, Outcomes, Submission
@@ -62,6 +63,9 @@ class Lane:
         self.has_been_active = False
         self.is_running = False
         self.health = LaneHealth(context.clock, context.times, context.dice)
+        self.follower = Follower(partition_log, context, self.restorer, number=number)
+        self.ship: Callable[[Committed], None] | None = None
+        """Tells another worker, which follows this lane, what was committed. Must not raise."""
         self._log = partition_log
         self._context = context
         self._number = number
@@ -109,6 +113,41 @@ class Lane:
         if self.state is LaneState.ACTIVE:
             self._transition_to(LaneState.DRAINING)
         self._wake.set()
+
+    def assign(self) -> None:
+        """Be ready to `run` once more: the group has said that this process owns the partition."""
+        self._is_draining = False
+        self.health.note_assigned()
+
+    async def follow(self) -> None:
+        """
+        Keep the index near the log's end until cancelled; `run` or `follow` goes on from there.
+
+        Raises:
+            IdentityMismatchError: final; this process must not serve this log.
+        """
+        if self.state is not LaneState.FOLLOWING:
+            self._transition_to(LaneState.FOLLOWING)
+        await self.follower.run()
+
+    def forget(self) -> None:
+        """Close the index of a lane that neither runs nor follows."""
+        self.restorer.close()
+        if self.state is LaneState.FOLLOWING:
+            self._transition_to(LaneState.UNASSIGNED)
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether this log is known to be of our secret and partition count."""
+        return self._context.gate.is_open
+
+    async def prove(self) -> None:
+        """Check the log of a lane that this process does not run, so that the gate need not wait for it."""
+        try:
+            proved = await self.restorer.check()
+            await self._context.gate.pass_lane(self._number, proved=proved)
+        finally:
+            self.restorer.close()
 
     def session(self, key: SessionKey) -> SessionState | None:
         """
@@ -207,6 +246,8 @@ class Lane:
             await self._begin_sessions()
         base = await self._append(batch, new, timestamp_ms) if new else 0
         self._answer(batch, verdicts, base)
+        if new and self.ship is not None:
+            self.ship(_committed(new, self.restorer.index.state, base))
         crashpoint("answer")
         return bool(new)
 
@@ -408,3 +449,17 @@ class Lane:
         assert state in TRANSITIONS[self.state], (self.state, state)
         self._report.debug("lane state", old=self.state.value, new=state.value)
         self.state = state
+
+
+def _committed(new: Sequence[Event], state: IndexState, base: Offset) -> Committed:
+    """Return what a follower needs of the newest commit."""
+    has_sessions = any([event.session is not None for event in new])
+    return Committed(
+        state.next_lane_seq - len(new),
+        base,
+        state.newest_timestamp_ms,
+        [event.key for event in new],
+        [event.fingerprint for event in new],
+        [event.guard for event in new] if has_sessions else (),
+        [event.session for event in new] if has_sessions else (),
+    )

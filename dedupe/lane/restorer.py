@@ -38,7 +38,7 @@ class Restorer:
         self, partition: int, partition_log: PartitionLog, context: LaneContext, metrics: LaneMetrics
     ) -> None:
         self._log = partition_log
-        self._partition = partition
+        self.partition = partition
         self._context = context
         self._metrics = metrics
         self._reader = RecordReader(partition, partition_log, context, metrics)
@@ -183,7 +183,7 @@ class Restorer:
             self.discard()  # unlike `reset`, it deletes files beside the loop
             await self._open()
         if end == 0:
-            await self._context.session_notes.begin_log(self._partition)
+            await self._context.session_notes.begin_log(self.partition)
         start, sessions_since_ms = await self._reader.rebuild_start(
             self._context.policy, self._context.sessions, self.log_start, end
         )

@@ -10,7 +10,7 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import httpx
 import orjson
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Page, Playwright, async_playwright
+from playwright.async_api import Browser, BrowserContext, Error, Page, Playwright, async_playwright
 
 from app.ingest.session_fields import is_ksuid
 from clients.python.gateway_client import _Batch, _Queued, _settlement
@@ -204,7 +204,8 @@ async def own_browser(playwright: Playwright, profile: Path) -> AsyncIterator[tu
     try:
         yield context, int(os.readlink(profile / "SingletonLock").rpartition("-")[2])
     finally:
-        await context.close()
+        with suppress(Error):  # it may have been killed
+            await context.close()
 
 
 async def test_a_killed_browser_delivers_when_it_is_opened_again(

@@ -1,0 +1,88 @@
+"""What workers tell one another of commits and sessions, as plain values that any encoding carries. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dedupe.lane import Committed
+from dedupe.sessions import SessionKey, SessionState
+from dedupe.types import Progress, Session
+
+COMMITTED = "committed"
+"""Kind of a message: what a commit has added to a lane, for its follower."""
+
+SESSION = "session"
+"""Kind of a question: what is known of a client session."""
+
+KEY_BYTES, FINGERPRINT_BYTES = 16, 8
+
+
+def told_committed(lane: int, committed: Committed) -> list[Any]:
+    """Return it as plain values, about 24 bytes an event."""
+    return [
+        lane,
+        committed.first_seq,
+        committed.base,
+        committed.timestamp_ms,
+        b"".join(committed.keys),
+        b"".join(committed.fingerprints),
+        list(committed.guards),
+        [session and _told_session(session) for session in committed.sessions],
+    ]
+
+
+def heard_committed(told: Any) -> tuple[int, Committed]:
+    """Read what `told_committed` wrote. Raises ValueError, TypeError."""
+    lane, first_seq, base, timestamp_ms, keys, fingerprints, guards, sessions = told
+    committed = Committed(
+        first_seq,
+        base,
+        timestamp_ms,
+        _cut(keys, KEY_BYTES),
+        _cut(fingerprints, FINGERPRINT_BYTES),
+        guards,
+        [session and _heard_session(session) for session in sessions],
+    )
+    count = len(committed.keys)
+    if not count or not {len(column) for column in committed[4:]} <= {count, 0}:
+        raise ValueError("not what a commit has added")
+    return lane, committed
+
+
+def told_state(state: SessionState | None) -> list[Any] | None:
+    """Return it as plain values."""
+    return state and [state.watermark, _bytes_of(state.above), *state[2:]]
+
+
+def heard_state(told: Any) -> SessionState | None:
+    """Read what `told_state` wrote. Raises ValueError, TypeError."""
+    if told is None:
+        return None
+    watermark, above, *rest = told
+    return SessionState(watermark, int.from_bytes(above, "big"), *rest)
+
+
+def told_key(lane: int, key: SessionKey) -> list[Any]:
+    """Return whose state is asked for."""
+    return [lane, key]
+
+
+def _told_session(session: Session) -> list[Any]:
+    before = session.before
+    return [*session[:-1], before and [before.watermark, _bytes_of(before.above)]]
+
+
+def _heard_session(told: Sequence[Any]) -> Session:
+    *fields, before = told
+    progress = before and Progress(before[0], int.from_bytes(before[1], "big"))
+    return Session._make((*fields, progress))
+
+
+def _cut(joined: bytes, size: int) -> list[bytes]:
+    if len(joined) % size:
+        raise ValueError("not a whole number of values")
+    return [joined[at : at + size] for at in range(0, len(joined), size)]
+
+
+def _bytes_of(above: int) -> bytes:
+    """512 bits are more than an encoding has for a number."""
+    return above.to_bytes((above.bit_length() + 7) // 8, "big")

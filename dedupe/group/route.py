@@ -1,0 +1,111 @@
+"""
+GroupRoute: the way to one lane of a group, to this process or to whichever worker serves it now.
+
+The group is its own best retrying client: what a worker left undecided is submitted again to its
+successor, whose index decides, so nobody outside need see that a lane has moved.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from dedupe.clock import Deadline
+from dedupe.errors import LaneNotActiveError, OutcomeUnknownError
+from dedupe.group.codec import SESSION, heard_state, told_key
+from dedupe.group.links import Link
+from dedupe.lane import Lane, LaneState, Outcomes
+from dedupe.route import Target
+from dedupe.sessions import SessionKey, SessionState
+from dedupe.types import Event
+
+ANSWER_S = 2.0
+"""How long another worker may take to say what it knows of a session."""
+
+
+class Whereabouts(Protocol):
+    """What is known of who serves which lane."""
+
+    def server_of(self, lane: int) -> Link | None:
+        """Return the link to another worker that serves the lane now, if one does."""
+
+    def is_expected(self, lane: int) -> bool:
+        """Whether somebody should serve the lane within seconds, as far as is known."""
+
+    async def change(self, timeout_s: float) -> None:
+        """Wait until either may have changed, at most so long."""
+
+
+class RemoteLane:
+    """A lane that another worker serves, as a Target."""
+
+    def __init__(self, number: int, link: Link) -> None:
+        self.link = link
+        self._number = number
+
+    def check_room(self, events: int, size_bytes: int, source: str) -> None:
+        """See Target; how sources share the room is its owner's business."""
+        self.link.check_room(events, size_bytes)
+
+    def submit(
+        self, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
+    ) -> "asyncio.Future[Outcomes]":
+        """See Target."""
+        return self.link.submit(
+            self._number, events, size_bytes=size_bytes, received_ms=received_ms, deadline=deadline
+        )
+
+
+class GroupRoute:
+    """See Route."""
+
+    def __init__(self, number: int, lane: Lane, whereabouts: Whereabouts) -> None:
+        self._number = number
+        self._lane = lane
+        self._whereabouts = whereabouts
+        self._remote: RemoteLane | None = None
+        self._has_served = False
+
+    @property
+    def target(self) -> Target:
+        """See Route; where nobody serves, it is this process's own lane, which says why."""
+        if self._lane.state is LaneState.ACTIVE:
+            return self._lane
+        link = self._whereabouts.server_of(self._number)
+        if link is None:
+            return self._lane
+        if self._remote is None or self._remote.link is not link:
+            self._remote = RemoteLane(self._number, link)
+        return self._remote
+
+    @property
+    def is_serving(self) -> bool:
+        """See Route."""
+        is_serving = (
+            self._lane.state is LaneState.ACTIVE or self._whereabouts.server_of(self._number) is not None
+        )
+        self._has_served = self._has_served or is_serving
+        return is_serving
+
+    @property
+    def has_served(self) -> bool:
+        """See Route."""
+        return self._has_served or self.is_serving
+
+    async def wait(self, deadline: Deadline) -> bool:
+        """See Route."""
+        while not self.is_serving:
+            if deadline.is_over or not self._whereabouts.is_expected(self._number):
+                return False
+            await self._whereabouts.change(deadline.remaining_s)
+        return True
+
+    def may_submit_again(self, err: Exception) -> bool:
+        """See Route."""
+        return isinstance(err, LaneNotActiveError | OutcomeUnknownError)
+
+    async def session(self, key: SessionKey) -> SessionState | None:
+        """See Route."""
+        link = None if self._lane.state is LaneState.ACTIVE else self._whereabouts.server_of(self._number)
+        if link is None:
+            return self._lane.session(key)
+        return heard_state(await link.ask(SESSION, told_key(self._number, key), ANSWER_S))

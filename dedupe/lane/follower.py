@@ -1,0 +1,159 @@
+"""
+Follower: keeps the index of a lane near the log's end while another worker owns the lane.
+
+The owner ships what it has committed, which is cheaper than the log and comes at once. Whatever does not
+continue the index (a gap, a reconnect, another owner) is read from the log instead, so the index stays a
+function of the log alone, and recovery proves it like any other before it serves.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import structlog
+
+from dedupe.errors import (
+    GatewayError,
+    IdentityMismatchError,
+    IndexCorruptError,
+    IndexUnavailableError,
+    LogCorruptError,
+)
+from dedupe.lane.context import LaneContext
+from dedupe.lane.restorer import Restorer
+from dedupe.log import PartitionLog
+from dedupe.record import RecordIdentity
+from dedupe.recovery import CheckedRecord, Replay
+from dedupe.types import EventKey, Fingerprint, Offset, Session
+
+SHIPPED_MAX = 1_000
+"""Shipments that wait, of one commit each, while the log is read. More are left to the log."""
+
+
+class Committed(NamedTuple):
+    """What one commit of a lane has added to its index: n >= 1 records, at consecutive offsets."""
+
+    first_seq: int
+    base: Offset
+    timestamp_ms: int
+    keys: Sequence[EventKey]
+    fingerprints: Sequence[Fingerprint]
+    guards: Sequence[EventKey | None] = ()  # of no event, or of each
+    sessions: Sequence[Session | None] = ()  # the same
+
+    def records(self) -> list[CheckedRecord]:
+        """Return what a replay of the log would have found."""
+        count = len(self.keys)
+        columns = zip(
+            self.keys,
+            self.fingerprints,
+            self.guards or [None] * count,
+            self.sessions or [None] * count,
+            strict=True,
+        )
+        return [
+            CheckedRecord(
+                self.base + i,
+                self.timestamp_ms,
+                RecordIdentity(key, fingerprint, self.first_seq + i, 0, "", "", session),
+                guard,
+            )
+            for i, (key, fingerprint, guard, session) in enumerate(columns)
+        ]
+
+
+class Follower:
+    """Follows one lane's log; nothing here fences, writes to the log or decides."""
+
+    def __init__(
+        self, partition_log: PartitionLog, context: LaneContext, restorer: Restorer, *, number: int
+    ) -> None:
+        """Use the restorer of the lane with this number, which goes on from where this has got to."""
+        self.is_caught_up = False
+        """Whether the index has been at the end of the log, and has missed no shipment since."""
+        self._log = partition_log
+        self._context = context
+        self._restorer = restorer
+        self._number = number
+        self._shipped: deque[Committed] = deque(maxlen=SHIPPED_MAX)
+        self._arrived = asyncio.Event()
+        self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=restorer.partition)
+
+    def take(self, committed: Committed) -> None:
+        """Take what the owner has committed; what does not fit is found in the log."""
+        self._shipped.append(committed)
+        self._arrived.set()
+
+    async def run(self) -> None:
+        """
+        Follow until cancelled; the index stays open for who comes after.
+
+        Raises:
+            IdentityMismatchError: final; this process must not serve this log.
+        """
+        times = self._context.times
+        pause_s = times.backoff_s
+        try:
+            while True:
+                try:
+                    await self._follow()
+                except IdentityMismatchError:
+                    raise
+                except LogCorruptError as err:
+                    self._tell(err)
+                    pause_s = times.backoff_max_s
+                except GatewayError as err:
+                    self._tell(err)
+                    if isinstance(err, IndexCorruptError):
+                        self._restorer.discard()
+                    elif isinstance(err, IndexUnavailableError):
+                        self._restorer.close()
+                    pause_s = min(2 * pause_s, times.backoff_max_s)
+                else:
+                    pause_s = times.backoff_s
+                self.is_caught_up = False
+                await asyncio.sleep(pause_s)
+        finally:
+            self.is_caught_up = False
+            self._shipped.clear()
+
+    async def _follow(self) -> None:
+        """Read the log to its end, then apply what is shipped; return when the log has to be read again."""
+        async with self._context.restore_slots:
+            proved = await self._restorer.check()
+            await self._context.gate.pass_lane(self._number, proved=proved)
+            _, end = await self._log.bounds()
+            await self._restorer.replay(end, lambda _entries: None)
+        replay = Replay(self._restorer.index, self._restorer.window, self._context.sessions)
+        self.is_caught_up = True
+        while True:
+            self._arrived.clear()
+            while self._shipped:
+                if not self._apply(replay, self._shipped.popleft()):
+                    return
+            if not await self._hears():
+                return
+
+    def _apply(self, replay: Replay, committed: Committed) -> bool:
+        """Apply a shipment unless the index has it; false if something is missing in between."""
+        state = self._restorer.index.state
+        if committed.first_seq != state.next_lane_seq:
+            return committed.first_seq + len(committed.keys) <= state.next_lane_seq
+        if committed.base < state.applied_offset or committed.timestamp_ms < state.newest_timestamp_ms:
+            return False
+        replay.apply(committed.records())
+        return True
+
+    async def _hears(self) -> bool:
+        """Wait for a shipment; false if the log has grown without one."""
+        try:
+            async with asyncio.timeout(self._context.times.follow_s):
+                await self._arrived.wait()
+        except TimeoutError:
+            _, end = await self._log.bounds()
+            return end <= self._restorer.index.state.applied_offset + 1  # a marker follows the last record
+        return True
+
+    def _tell(self, err: GatewayError) -> None:
+        self._report.warning("partition cannot be followed now", error=f"{type(err).__name__}: {err}")
