@@ -145,21 +145,33 @@ class KafkaCluster:
 
         return await self.ask(question)
 
-    async def coordinator_of(self, transactional_id: str) -> Address | None:
-        """Return where the coordinator listens, None if there is none yet. Raises RetriableError."""
+    async def coordinator_of(self, name: str, kind: int = CoordinationType.TRANSACTION) -> Address | None:
+        """
+        Return where the coordinator listens, None if there is none yet.
+
+        Args:
+            name: a transactional.id, or a group.
+            kind: which of both.
+
+        Raises:
+            RetriableError: no answer, or another error.
+            ConfigurationError: Kafka's ACLs are in the way of a group.
+        """
 
         async def question(admin: AIOKafkaAdminClient) -> Address | None:
             try:
-                found = await admin._client.coordinator_lookup(CoordinationType.TRANSACTION, transactional_id)
+                found = await admin._client.coordinator_lookup(kind, name)
             except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError):
                 return None
+            except GroupAuthorizationFailedError as err:
+                raise unauthorized(name) from err
             return _address_of(admin, found)
 
         return await self.ask(question)
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
         """See LogStore."""
-        group = _group_of(name, topic)
+        group = group_of(name, topic)
 
         async def question(admin: AIOKafkaAdminClient) -> Any:
             coordinator = await _coordinator(admin, group)
@@ -176,7 +188,7 @@ class KafkaCluster:
 
     async def note(self, name: str, topic: str, partition: int, text: str) -> None:
         """See LogStore."""
-        group = _group_of(name, topic)
+        group = group_of(name, topic)
         request = OffsetCommitRequest(
             group, NO_MEMBER, "", BROKER_RETENTION, [(topic, [(partition, 0, text)])]
         )
@@ -246,24 +258,26 @@ async def _coordinator(admin: AIOKafkaAdminClient, group: str) -> int:
     try:
         return await admin.find_coordinator(group)
     except GroupAuthorizationFailedError as err:
-        raise _unauthorized(group) from err
+        raise unauthorized(group) from err
 
 
-def _group_of(name: str, topic: str) -> str:
+def group_of(name: str, topic: str) -> str:
+    """Return the consumer group that the gateways of a topic use for something."""
     return f"gateway-{topic}-{name}"
 
 
 def _judge_note(group: str, code: int) -> None:
     """Raise what an error code of a group means."""
     if code == GROUP_AUTHORIZATION_FAILED:
-        raise _unauthorized(group)
+        raise unauthorized(group)
     if code != 0:
         raise RetriableError(f"consumer group {group}: {_name(code)}")
 
 
-def _unauthorized(group: str) -> ConfigurationError:
+def unauthorized(group: str) -> ConfigurationError:
+    """Say which right is missing."""
     return ConfigurationError(
-        f"Kafka does not let the gateway keep notes in the consumer group {group}: "
+        f"Kafka does not let the gateway use the consumer group {group}: "
         "it needs the ACL that allows Read on this group"
     )
 

@@ -19,7 +19,8 @@ from dedupe.adapters.kafka_client import KafkaConfig
 from dedupe.adapters.kafka_wire import CLIENT_ID, ApiVersionsRequest, Request, request_of, transaction_version
 
 ANSWER_BYTES_MAX = 64 * 1024
-"""The longest answer, to ApiVersions, takes about 1 KiB; a challenge of SCRAM or an error's text less."""
+"""Of what transactions need, ApiVersions has the longest answer, about 1 KiB; a challenge of SCRAM or an
+error's text takes less."""
 
 IDLE_S_MAX = 540.0
 """Brokers close a connection that was idle for 10 minutes (`connections.max.idle.ms`), which may just then
@@ -33,8 +34,9 @@ _ANSWER_HEAD = struct.Struct(">ii")  # size, correlation id
 class Connection(asyncio.Protocol):
     """Bytes to a broker and back; made by `open`."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer_bytes_max: int = ANSWER_BYTES_MAX) -> None:
         """Wait for asyncio to connect it."""
+        self._answer_bytes_max = answer_bytes_max
         self.transaction_version = 1
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
@@ -45,15 +47,21 @@ class Connection(asyncio.Protocol):
         self._used_at = self._loop.time()
 
     @classmethod
-    async def open(cls, config: KafkaConfig, host: str, port: int) -> Self:
+    async def open(
+        cls, config: KafkaConfig, host: str, port: int, *, answer_bytes_max: int = ANSWER_BYTES_MAX
+    ) -> Self:
         """
         Connect, ask for the cluster's version of transactions, and authenticate; unbounded.
+
+        An answer longer than `answer_bytes_max` ends the connection.
 
         Raises:
             KafkaError, OSError: nothing is left open.
         """
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(cls, host, port, ssl=config.ssl_context())
+        _, connection = await loop.create_connection(
+            lambda: cls(answer_bytes_max), host, port, ssl=config.ssl_context()
+        )
         try:
             answer = await connection.ask(request_of(ApiVersionsRequest(CLIENT_ID, "1", {})))
             connection.transaction_version = transaction_version(answer)
@@ -110,7 +118,7 @@ class Connection(asyncio.Protocol):
             return
         size, correlation_id = _ANSWER_HEAD.unpack_from(data)
         is_asked = self._answer is not None and correlation_id == self._correlation_id
-        if not is_asked or size > ANSWER_BYTES_MAX or len(data) > _SIZE + size:
+        if not is_asked or size > self._answer_bytes_max or len(data) > _SIZE + size:
             self._fail(ConnectionAbortedError("the broker answers what was not asked"))
         elif len(data) == _SIZE + size:
             answer, self._answer, self._received = self._answer, None, b""

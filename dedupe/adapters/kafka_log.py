@@ -15,8 +15,10 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from dedupe.adapters.kafka_client import Background, KafkaConfig, bounded, stop_consumer
-from dedupe.adapters.kafka_cluster import EARLIEST, LATEST, NO_OFFSET, KafkaCluster
+from dedupe.adapters.kafka_cluster import EARLIEST, LATEST, NO_OFFSET, KafkaCluster, group_of
+from dedupe.adapters.kafka_group import KafkaMembership
 from dedupe.adapters.kafka_producer import Transactor
+from dedupe.clock import Clock
 from dedupe.errors import FencedError, NotAppendedError, RetriableError
 from dedupe.log import Crashpoint, no_crashpoint
 from dedupe.types import LogRecord, NewRecord, Offset
@@ -85,6 +87,19 @@ class KafkaStore:
     async def note(self, name: str, topic: str, partition: int, text: str) -> None:
         """See LogStore."""
         await self.cluster.note(name, topic, partition, text)
+
+    def membership(self, topic: str, *, lanes: int, standbys: bool, clock: Clock) -> KafkaMembership:
+        """
+        Return a worker's place in the group of those that share a topic; not joined yet.
+
+        Args:
+            topic: the one of the clean partitions.
+            lanes: how many the group serves, those of quarantine included.
+            standbys: whether lanes are followed.
+            clock: for the order of starts, and for silence.
+        """
+        group = group_of("workers", topic)
+        return KafkaMembership(self.config, self.cluster, group, lanes, standbys=standbys, clock=clock)
 
     async def close(self) -> None:
         """See LogStore."""

@@ -10,7 +10,7 @@ A lane is a number here: the clean partitions from 0 on, then those of quarantin
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import orjson
 
@@ -34,6 +34,8 @@ class Member(NamedTuple):
     followed: tuple[int, ...] = ()  # lanes whose index it holds nearly up to the log's end
     can_follow: bool = True
     is_leaving: bool = False  # it shall own and follow nothing more
+    started_ms: int = 0  # of two with the same name, the later is meant
+    generation: int = 0  # the last that it was told
     version: int = VERSION
 
     def encoded(self) -> bytes:
@@ -43,7 +45,10 @@ class Member(NamedTuple):
     @classmethod
     def decode(cls, text: bytes) -> Self:
         """Read what `encoded` wrote, here or in a later version. Raises ValueError."""
-        return _decoded(cls, text)
+        member = _decoded(cls, text)
+        if member.worker == NOBODY:
+            raise ValueError("a worker without a name")
+        return member
 
 
 class Assignment(NamedTuple):
@@ -53,6 +58,7 @@ class Assignment(NamedTuple):
     followers: tuple[WorkerId, ...]  # by lane; its standby
     addresses: dict[WorkerId, str]
     is_settled: bool = True  # False: ask for another one once the followers have caught up
+    generation: int = 0  # later ones have larger numbers
     version: int = VERSION
 
     def encoded(self) -> bytes:
@@ -92,9 +98,8 @@ def _served_by(members: Iterable[Member], lanes: int) -> list[WorkerId]:
     """Return who serves each lane now. Of two who believe so the log decides, and who claimed it was last."""
     found = list(members)
     served_by = [NOBODY] * lanes
-    for name, numbers in [(of.worker, of.claimed) for of in found] + [
-        (of.worker, of.serving) for of in found
-    ]:
+    claims = [(member.worker, member.claimed) for member in found]
+    for name, numbers in [*claims, *((member.worker, member.serving) for member in found)]:
         for lane in numbers:
             if 0 <= lane < lanes and served_by[lane] == NOBODY:
                 served_by[lane] = name
@@ -185,13 +190,24 @@ def _decoded(kind: type[Told], text: bytes) -> Told:
     fields = orjson.loads(text)
     if not isinstance(fields, dict):
         raise ValueError("not an object")
-    names = cast(Any, kind)._fields
+    hints = get_type_hints(kind)
     known = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in fields.items()
-        if name in names
+        if name in hints
     }
+    if wrong := [name for name, value in known.items() if not _fits(value, hints[name])]:
+        raise ValueError(f"{', '.join(wrong)}: of another type")
     try:
         return kind(**known)
     except TypeError as err:
         raise ValueError(f"{err}") from err
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value is of the type that a field has."""
+    if isinstance(value, tuple):
+        return get_origin(hint) is tuple and all(type(each) is get_args(hint)[0] for each in value)
+    if isinstance(value, dict):  # its keys are text as in any JSON
+        return get_origin(hint) is dict and all(type(each) is get_args(hint)[1] for each in value.values())
+    return type(value) is hint
