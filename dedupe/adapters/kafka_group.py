@@ -270,7 +270,7 @@ class KafkaMembership:
         if code == GROUP_AUTHORIZATION_FAILED:
             raise unauthorized(self._group)
         if code != 0:
-            raise for_code(code)(f"consumer group {self._group}")
+            raise for_code(code)(f"the coordinator answers with error {code}")
 
     def _hear(self, at: float) -> None:
         self._heard_at = max(self._heard_at, at)

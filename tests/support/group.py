@@ -1,0 +1,130 @@
+"""Workers of a group for tests: each serves what it is assigned at once, and follows what it is told."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from time import monotonic
+
+from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_group import KafkaMembership
+from dedupe.adapters.kafka_log import KafkaStore
+from dedupe.clock import SystemClock
+from dedupe.group import Assignment, Member
+
+LANES = 5
+PATIENCE_S = 30.0
+
+
+class Worker:
+    """A member that notes what it is told."""
+
+    def __init__(self, name: str, membership: KafkaMembership) -> None:
+        self.name = name
+        self.membership = membership
+        self.taken: list[tuple[int, Assignment]] = []
+        self.told: dict[str, object] = {}
+        """What it tells the group, besides what it serves and follows."""
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.ensure_future(self.membership.run(self.describe, self.take))
+
+    async def cut_off(self) -> None:
+        """End without leaving."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    @property
+    def generation(self) -> int:
+        return self.taken[-1][0] if self.taken else 0
+
+    @property
+    def lanes(self) -> set[int]:
+        """What it owns."""
+        return self._lanes_of(self.taken[-1][1].owners if self.taken else ())
+
+    def describe(self) -> Member:
+        followed = self._lanes_of(self.taken[-1][1].followers if self.taken else ())
+        member = Member(
+            self.name, f"{self.name}:1", serving=tuple(sorted(self.lanes)), followed=tuple(sorted(followed))
+        )
+        return member._replace(**self.told)  # type: ignore[arg-type] # whatever a test says
+
+    def take(self, generation: int, assignment: Assignment) -> None:
+        assert self.generation < generation == assignment.generation
+        self.taken.append((generation, assignment))
+        self._changed.set()
+
+    async def knows(self, *names: str) -> float:
+        """Wait until exactly these are the group; return how many seconds that took."""
+        began_at = monotonic()
+        async with asyncio.timeout(PATIENCE_S):
+            while not self.taken or set(self.taken[-1][1].addresses) != set(names):
+                self._changed.clear()
+                await self._changed.wait()
+        return monotonic() - began_at
+
+    def _lanes_of(self, names: tuple[str, ...]) -> set[int]:
+        return {lane for lane, name in enumerate(names) if name == self.name}
+
+
+class Group:
+    """Workers of one group, each with a connection of its own to the coordinator."""
+
+    def __init__(self, store: KafkaStore, lanes: int) -> None:
+        self.store = store
+        self.lanes = lanes
+        self.topic = f"events-{uuid.uuid4().hex[:12]}"
+        self.name = f"gateway-{self.topic}-workers"
+        self.workers: list[Worker] = []
+
+    def worker(self, name: str) -> Worker:
+        """Start one."""
+        clock = SystemClock()
+        worker = Worker(name, self.store.membership(self.topic, lanes=self.lanes, standbys=True, clock=clock))
+        self.workers.append(worker)
+        worker.start()
+        return worker
+
+    async def of(self, *names: str) -> list[Worker]:
+        """Start workers, and wait until all agree."""
+        workers = [self.worker(name) for name in names]
+        await self.agree(*workers)
+        return workers
+
+    async def agree(self, *workers: Worker) -> float:
+        """Wait until these are the group and were told the same; return how many seconds that took."""
+        began_at, names = monotonic(), {worker.name for worker in workers}
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                await asyncio.gather(*(worker.knows(*names) for worker in workers))
+                if len({worker.generation for worker in workers}) == 1:
+                    break
+                await asyncio.sleep(0.02)
+        assert len({str(worker.taken[-1]) for worker in workers}) == 1
+        assert set().union(*(worker.lanes for worker in workers)) == set(range(self.lanes))
+        return monotonic() - began_at
+
+
+@asynccontextmanager
+async def group_at(bootstrap_servers: str, *, lanes: int = LANES) -> AsyncIterator[Group]:
+    """A group without workers; those that are started leave it in the end."""
+    store = await KafkaStore.open(KafkaConfig(bootstrap_servers, request_timeout_s=2))
+    group = Group(store, lanes)
+    try:
+        yield group
+    finally:
+        for worker in group.workers:
+            await worker.cut_off()
+        await asyncio.gather(*(worker.membership.leave() for worker in group.workers))
+        await store.close()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for what a test expects."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():
+            await asyncio.sleep(0.02)
