@@ -1,0 +1,22 @@
+"""Connections between the workers of a group: events to their owners, questions, and who is there."""
+
+from app.peers.errors import UnknownKindError
+from app.peers.host import Host
+from app.peers.limits import PeerLimits, PeerMetrics, PeerTimes, Versions
+from app.peers.link import PeerLink
+from app.peers.network import Listening, Network, SocketNetwork
+from app.peers.peers import Peers
+
+__all__ = [
+    "Host",
+    "Listening",
+    "Network",
+    "PeerLimits",
+    "PeerLink",
+    "PeerMetrics",
+    "PeerTimes",
+    "Peers",
+    "SocketNetwork",
+    "UnknownKindError",
+    "Versions",
+]

@@ -1,0 +1,221 @@
+"""The side of a connection that calls: it submits, asks and tells, and hears the other worker's status."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from app.peers.codec import outcomes_of, submission_body
+from app.peers.connection import Connection, Shared
+from app.peers.errors import error_of, refuse
+from app.peers.frames import (
+    ANSWER,
+    ASK,
+    CHALLENGE,
+    FAILED,
+    HEAD,
+    HELLO,
+    OUTCOMES,
+    PROOF,
+    STATUS,
+    SUBMIT,
+    TELL,
+    WELCOME,
+    packed,
+    unpacked,
+)
+from app.peers.handshake import (
+    ACCEPTS,
+    DIALS,
+    MAGIC,
+    Hello,
+    challenge_of,
+    check_proof,
+    proof_of,
+)
+from app.peers.limits import Versions
+from dedupe.clock import Deadline
+from dedupe.errors import (
+    DeadlineExceededError,
+    LaneNotActiveError,
+    LaneSaturatedError,
+    OutcomeUnknownError,
+)
+from dedupe.lane import Outcomes
+from dedupe.types import Event
+
+
+class Dialler(Connection):
+    """Asks one worker that was called."""
+
+    def __init__(
+        self, shared: Shared, to: str, on_status: Callable[[Any], None], on_end: Callable[[], None]
+    ) -> None:
+        """
+        Wait for the transport.
+
+        Args:
+            shared: what all connections share.
+            to: the worker to reach.
+            on_status: told the other worker's status; the first time once it has proved itself.
+            on_end: told when the connection has ended, after everything that waits has failed.
+        """
+        super().__init__(shared)
+        self.to = to
+        self._on_status_told, self._on_end_told = on_status, on_end
+        self._hello: Hello | None = None
+        self._expected: bytes | None = None
+        self._agreed = 0
+        self._number = self._number_sent = 0
+        self._submitted: dict[int, tuple[asyncio.Future[Outcomes], int, int]] = {}
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self.events = self.bytes = 0  # submitted and not answered
+        self.statuses = 0  # heard
+        self.handle({CHALLENGE: self._on_challenge, WELCOME: self._on_welcome})
+
+    def on_made(self) -> None:
+        """See Connection."""
+        shared = self.shared
+        self._hello = Hello(MAGIC, *shared.versions, shared.worker, self.to, shared.nonce())
+        self.send(HELLO, 0, packed(self._hello))
+
+    def on_flush(self) -> None:
+        """See Connection."""
+        self._number_sent = self._number
+
+    def on_end(self) -> None:
+        """See Connection."""
+        submitted, self._submitted = self._submitted, {}
+        asked, self._asked = self._asked, {}
+        self.events = self.bytes = 0
+        for number, (answer, _, _) in submitted.items():
+            if not answer.done():
+                answer.set_exception(self._error_of_end(number))
+        for number, question in asked.items():
+            if not question.done():
+                question.set_exception(self._error_of_end(number))
+        self._on_end_told()
+
+    def check_room(self, events: int, size_bytes: int) -> None:
+        """Raise LaneSaturatedError if this would be more than may be under way."""
+        limits = self.shared.limits
+        if self.events + events > limits.events_max or self.bytes + size_bytes > limits.bytes_max:
+            raise LaneSaturatedError(f"{self.events} events of {self.bytes} bytes are under way to {self.to}")
+
+    def submit(
+        self, lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
+    ) -> "asyncio.Future[Outcomes]":
+        """Send events, n >= 1, to a lane there; see PeerLink.submit. Raises LaneSaturatedError."""
+        count = len(events)
+        self.check_room(count, size_bytes)
+        body = submission_body(
+            lane,
+            events,
+            size_bytes=size_bytes,
+            received_ms=received_ms,
+            remaining_ms=int(deadline.remaining_s * 1000),
+        )
+        if len(body) + HEAD.size > self.shared.limits.frame_bytes_max:
+            raise LaneSaturatedError(f"{len(body)} bytes are more than a frame takes")
+        answer: asyncio.Future[Outcomes] = self.loop.create_future()
+        self._number += 1
+        self._submitted[self._number] = answer, count, size_bytes
+        self.events += count
+        self.bytes += size_bytes
+        self.shared.metrics.events_forwarded += count
+        self.send(SUBMIT, self._number, body)
+        return answer
+
+    async def ask(self, kind: str, body: Any, timeout_s: float) -> Any:
+        """Return the other worker's answer; see PeerLink.ask."""
+        if len(self._asked) >= self.shared.limits.asks_max:
+            raise LaneSaturatedError(f"{len(self._asked)} questions to {self.to} are open")
+        question = self._message(kind, body)
+        answer: asyncio.Future[Any] = self.loop.create_future()
+        self._number = number = self._number + 1
+        self._asked[number] = answer
+        self.send(ASK, number, question)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            raise DeadlineExceededError(f"{self.to} has not answered {kind} in {timeout_s:g} s") from None
+        finally:
+            self._asked.pop(number, None)
+
+    def tell(self, kind: str, body: Any) -> bool:
+        """Send a message that nobody answers; false if too much waits for the other side to read."""
+        message = self._message(kind, body)
+        if self.unsent_bytes + len(message) > self.shared.limits.message_bytes_max:
+            return False
+        self.send(TELL, 0, message)
+        return True
+
+    def _message(self, kind: str, body: Any) -> bytes:
+        message = packed((kind, body))
+        if len(message) + HEAD.size > self.shared.limits.message_bytes_max:
+            raise ValueError(f"{kind} has {len(message)} bytes")
+        return message
+
+    def _error_of_end(self, number: int) -> Exception:
+        if number > self._number_sent:
+            return LaneNotActiveError(f"the connection to {self.to} ended before: {self.end_reason}")
+        return OutcomeUnknownError(f"the connection to {self.to} ended amid it: {self.end_reason}")
+
+    def _on_challenge(self, _number: int, body: memoryview) -> None:
+        shared, hello = self.shared, self._hello
+        if hello is None or self._expected is not None:
+            refuse("wrong_state")
+        challenge = challenge_of(body)
+        if challenge.worker != self.to:
+            refuse("wrong_worker")
+        self._agreed = shared.versions.agreed(Versions(challenge.newest, challenge.oldest))
+        self._expected = proof_of(shared.key, ACCEPTS, hello, challenge)
+        self.send(PROOF, 0, packed((proof_of(shared.key, DIALS, hello, challenge),)))
+
+    def _on_welcome(self, _number: int, body: memoryview) -> None:
+        if self._expected is None or self.is_proved:
+            refuse("wrong_state")
+        check_proof(body, self._expected)
+        self.prove(self._agreed)
+        self.handle(
+            {
+                STATUS: self._on_status,
+                OUTCOMES: self._on_outcomes,
+                FAILED: self._on_failed,
+                ANSWER: self._on_answer,
+            }
+        )
+
+    def _on_status(self, _number: int, body: memoryview) -> None:
+        self.statuses += 1
+        self._on_status_told(unpacked(body))
+
+    def _on_outcomes(self, number: int, body: memoryview) -> None:
+        submitted = self._submitted.get(number)
+        if submitted is None:
+            refuse("not_asked")
+        outcomes = outcomes_of(body, submitted[1])
+        answer = self._answered(number)
+        if answer is not None and not answer.done():
+            answer.set_result(outcomes)
+
+    def _on_failed(self, number: int, body: memoryview) -> None:
+        err = error_of(unpacked(body))
+        answer = self._answered(number) or self._asked.get(number)
+        if answer is not None and not answer.done():
+            answer.set_exception(err)
+
+    def _on_answer(self, number: int, body: memoryview) -> None:
+        answer = self._asked.get(number)
+        if answer is not None and not answer.done():
+            answer.set_result(unpacked(body))
+
+    def _answered(self, number: int) -> "asyncio.Future[Outcomes] | None":
+        """Count a submission no more, and return who waits for it."""
+        submitted = self._submitted.pop(number, None)
+        if submitted is None:
+            return None
+        answer, count, size_bytes = submitted
+        self.events -= count
+        self.bytes -= size_bytes
+        return answer

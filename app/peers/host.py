@@ -1,0 +1,35 @@
+"""What a worker does for the others: the seam between connections and whoever owns the lanes."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from dedupe.clock import Deadline
+from dedupe.lane import Outcomes
+from dedupe.types import Event
+
+
+class Host(Protocol):
+    """One worker, as the others use it. Bodies are what msgpack can say: a tuple arrives as a list."""
+
+    def status(self) -> Any:
+        """Return what all others shall know now, a few KiB at most. Must not raise."""
+
+    def take(self, worker: str, kind: str, body: Any) -> None:
+        """Take a message that nobody answers; `status` is one. Must not raise."""
+
+    async def answer(self, worker: str, kind: str, body: Any) -> Any:
+        """Answer a question. A GatewayError travels to whoever asks; cancelled when he is gone."""
+
+    def submit(
+        self, lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
+    ) -> "asyncio.Future[Outcomes]":
+        """
+        Take events, n >= 1, for a lane of this worker; `lane` and their partitions may be any numbers.
+
+        Returns:
+            A future of their outcomes, same order, or of a GatewayError; nobody cancels it.
+
+        Raises:
+            LaneNotActiveError, LaneSaturatedError: nothing was taken.
+        """

@@ -1,0 +1,170 @@
+"""A worker's way to another one: one connection at a time, made again whenever it is lost."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from app.peers.connection import Shared
+from app.peers.dialler import Dialler
+from app.peers.host import Host
+from app.peers.network import Network
+from dedupe.clock import Deadline
+from dedupe.errors import LaneNotActiveError
+from dedupe.lane import Outcomes
+from dedupe.types import Event
+
+STATUS_KIND = "status"
+
+log = structlog.get_logger(__name__)
+
+
+class PeerLink:
+    """
+    The way to one other worker.
+
+    It is up from the other's first status on, until it is lost and one try to connect again has failed, or
+    until nothing was heard for `dead_s`. While that try is under way nothing can be sent.
+    """
+
+    def __init__(self, shared: Shared, host: Host, network: Network, worker: str, address: str) -> None:
+        """Take whom to reach, at `host:port`, and who is told its status."""
+        self.worker = worker
+        self.address = address
+        self.is_up = False
+        self.status: Any = None  # what it said last; None while it is down
+        self._shared, self._host, self._network = shared, host, network
+        self._dialler: Dialler | None = None
+        self._changed = asyncio.Event()
+        self._heard_at = asyncio.get_running_loop().time()
+        self._why = ""
+
+    @property
+    def silence_s(self) -> float:
+        """How long ago the other worker was heard last, in seconds; if never, since when it is a member."""
+        heard_at = self._heard_at if self._dialler is None else self._dialler.heard_at
+        return asyncio.get_running_loop().time() - heard_at
+
+    def check_room(self, events: int, size_bytes: int) -> None:
+        """Raise LaneNotActiveError if it cannot be reached, LaneSaturatedError if too much is under way."""
+        self._connected().check_room(events, size_bytes)
+
+    def submit(
+        self, lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
+    ) -> "asyncio.Future[Outcomes]":
+        """
+        Send one request's events, n >= 1, to a lane of the other worker.
+
+        Returns:
+            A future of their outcomes, same order, or of the error that their owner raised: nothing was
+            taken if it is a LaneNotActiveError or a LaneSaturatedError. When the connection breaks, it is
+            LaneNotActiveError if nothing was sent and OutcomeUnknownError otherwise. No deadline ends it;
+            cancelling it cancels nothing.
+
+        Raises:
+            LaneNotActiveError, LaneSaturatedError: as check_room; nothing was sent.
+        """
+        return self._connected().submit(
+            lane, events, size_bytes=size_bytes, received_ms=received_ms, deadline=deadline
+        )
+
+    async def ask(self, kind: str, body: Any, timeout_s: float) -> Any:
+        """
+        Return the other worker's answer to a question of any kind.
+
+        Raises:
+            LaneNotActiveError: it cannot be reached; nothing was asked.
+            LaneSaturatedError: too many questions are open; nothing was asked.
+            DeadlineExceededError: no answer in time.
+            OutcomeUnknownError: the connection broke meanwhile.
+            UnknownKindError: the other worker's version does not know such frames.
+            GatewayError: as the other worker raised it.
+        """
+        return await self._connected().ask(kind, body, timeout_s)
+
+    def tell(self, kind: str, body: Any) -> bool:
+        """Send a message that nobody answers; false if it was dropped: down, or too slow in reading."""
+        is_sent = self._dialler is not None and self._dialler.tell(kind, body)
+        self._shared.metrics.tells_dropped += not is_sent
+        return is_sent
+
+    async def keep(self) -> None:
+        """Connect, and connect again, until cancelled; a failure of our own is told and passes."""
+        times, dice = self._shared.times, self._shared.dice
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                made_at = loop.time()
+                if await self._stay_connected(times.handshake_s):
+                    may_mend = self._why != "silent" and loop.time() - made_at >= times.retry_s
+                    while may_mend:
+                        self._shared.metrics.reconnects += 1
+                        made_at = loop.time()
+                        was_connected = await self._stay_connected(times.mend_s)
+                        is_lasting = loop.time() - made_at >= times.retry_s
+                        may_mend = was_connected and self._why != "silent" and is_lasting
+                self._go_down()
+                await asyncio.sleep(times.retry_s * dice.uniform(0.5, 1.5))
+        finally:
+            self._go_down()
+
+    async def _stay_connected(self, limit_s: float) -> bool:
+        """Connect within the limit and wait until the connection ends; false if there was none."""
+        dialler = Dialler(self._shared, self.worker, self._take_status, self._changed.set)
+        try:
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self._connect(dialler)
+            except (OSError, ValueError, TimeoutError) as err:
+                self._tell_why(dialler.end_reason or repr(err))
+                return False
+            self._dialler = dialler
+            self._go_up()
+            while dialler.end_reason is None:
+                self._changed.clear()
+                await self._changed.wait()
+            self._tell_why(dialler.end_reason)
+            return True
+        finally:
+            dialler.end("given up")
+            if self._dialler is dialler:
+                self._heard_at = dialler.heard_at
+                self._dialler = None
+
+    async def _connect(self, dialler: Dialler) -> None:
+        """Return once the other worker has told its status. Raises OSError, ValueError."""
+        host, _, port = self.address.rpartition(":")
+        await self._network.connect(lambda: dialler, host.strip("[]"), int(port))
+        while dialler.statuses == 0:
+            if dialler.end_reason is not None:
+                raise ConnectionAbortedError(dialler.end_reason)
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _connected(self) -> Dialler:
+        if self._dialler is None or not self._dialler.is_open:
+            raise LaneNotActiveError(f"no connection to {self.worker}", told="a partition is out of reach")
+        return self._dialler
+
+    def _take_status(self, status: Any) -> None:
+        self.status = status
+        self._changed.set()
+        self._host.take(self.worker, STATUS_KIND, status)
+
+    def _go_up(self) -> None:
+        if not self.is_up:
+            log.info("connected to a worker", worker=self.worker, address=self.address)
+        self.is_up, self._why = True, ""
+        self._shared.metrics.connected += 1
+
+    def _go_down(self) -> None:
+        if self.is_up:
+            self.is_up, self.status = False, None
+            self._host.take(self.worker, STATUS_KIND, None)
+
+    def _tell_why(self, why: str) -> None:
+        """Say once why a worker cannot be reached."""
+        if why != self._why:
+            log.warning("no connection to a worker", worker=self.worker, address=self.address, why=why)
+        self._why = why

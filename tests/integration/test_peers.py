@@ -1,0 +1,136 @@
+"""Claim: workers submit, ask and tell over real sockets, with TLS and without."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from app.peers import PeerLink, Peers
+from dedupe.admission import Admission
+from dedupe.clock import SystemClock
+from dedupe.errors import IndexUnavailableError, LaneNotActiveError, LaneSaturatedError
+from tests.support.peers import SECRET, RecordingHost, deadline_of, events_of
+
+HOST = "127.0.0.1"
+
+
+class Worker:
+    """One worker with a port of its own."""
+
+    def __init__(self, name: str, *, secret: bytes = SECRET, **options: Any) -> None:
+        self.name = name
+        self.host = RecordingHost(f"status of {name}")
+        self.peers = Peers(name, self.host, secret=secret, clock=SystemClock(), **options)
+        self.listener = socket.create_server((HOST, 0))
+        self.address = f"{HOST}:{self.listener.getsockname()[1]}"
+
+    def link(self, worker: "Worker") -> PeerLink:
+        link = self.peers.link(worker.name)
+        assert link is not None
+        return link
+
+
+@asynccontextmanager
+async def running(*workers: Worker) -> AsyncIterator[None]:
+    """Run workers that know each other."""
+    tasks = [asyncio.create_task(worker.peers.run(worker.listener)) for worker in workers]
+    try:
+        for worker in workers:
+            worker.peers.set_members({each.name: each.address for each in workers})
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for worker in workers:
+            worker.listener.close()
+
+
+async def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def are_linked(*workers: Worker) -> Callable[[], bool]:
+    return lambda: all(
+        (link := one.peers.link(other.name)) is not None and link.is_up
+        for one in workers
+        for other in workers
+        if one is not other
+    )
+
+
+async def test_workers_submit_ask_and_tell() -> None:
+    a, b = Worker("a"), Worker("b")
+    async with running(a, b):
+        await until(are_linked(a, b))
+        link = a.link(b)
+        assert link.status == "status of b"
+        events = events_of(100)
+        link.check_room(100, 60_000)
+        answers = [
+            link.submit(3, part, size_bytes=60_000, received_ms=17, deadline=deadline_of(4.5))
+            for part in (events[:60], events[60:])
+        ]
+        outcomes = await asyncio.gather(*answers)
+        assert [offset for each in outcomes for offset in each.offsets] == list(range(100))
+        assert outcomes[0].admissions == [Admission.NEW] * 60
+        first = b.host.submissions[0]
+        assert (first.lane, first.events, first.received_ms) == (3, events[:60], 17)
+        assert 3 < first.deadline.remaining_s <= 4.5
+        assert await link.ask("where", {"id": 7}, 5.0) == ["a", "where", {"id": 7}]
+        assert link.tell("news", [1, 2])
+        await until(lambda: ("a", "news", [1, 2]) in b.host.taken)
+        assert a.peers.metrics.events_forwarded == b.peers.metrics.events_received == 100
+        assert not a.peers.metrics.frames_refused
+        assert not b.peers.metrics.frames_refused
+
+
+async def test_statuses_reach_all_once_a_turn() -> None:
+    a, b = Worker("a"), Worker("b")
+    async with running(a, b):
+        await until(are_linked(a, b))
+        b.host.told_status = "new"
+        for _ in range(5):
+            b.peers.announce()
+        await until(lambda: a.link(b).status == "new")
+        assert await a.link(b).ask("is", "that all?", 5.0)
+        assert [taken for taken in a.host.taken if taken[2] == "new"] == [("b", "status", "new")]
+
+
+@pytest.mark.parametrize("err", [LaneNotActiveError("no", told="x"), LaneSaturatedError("full")])
+async def test_refusal_of_the_owner_comes_back_as_itself(err: Exception) -> None:
+    a, b = Worker("a"), Worker("b")
+    async with running(a, b):
+        await until(are_linked(a, b))
+        b.host.refusal = err
+        with pytest.raises(type(err)) as raised:
+            await a.link(b).submit(0, events_of(1), size_bytes=999, received_ms=0, deadline=deadline_of(1))
+        assert (str(raised.value), getattr(raised.value, "told", "")) == (str(err), getattr(err, "told", ""))
+
+
+async def test_error_of_an_answer_comes_back_as_itself() -> None:
+    async def answers(_worker: str, _kind: str, _body: Any) -> Any:
+        raise IndexUnavailableError("disk", told="the disk is away")
+
+    a, b = Worker("a"), Worker("b")
+    async with running(a, b):
+        await until(are_linked(a, b))
+        b.host.answers = answers
+        with pytest.raises(IndexUnavailableError) as raised:
+            await a.link(b).ask("where", None, 5.0)
+        assert raised.value.told == "the disk is away"
+
+
+async def test_another_secret_is_refused() -> None:
+    a, b = Worker("a"), Worker("b", secret=b"another secret of enough bytes")
+    async with running(a, b):
+        await until(lambda: b.peers.metrics.frames_refused["unauthenticated"] > 0)
+        await until(lambda: a.peers.metrics.frames_refused["unauthenticated"] > 0)
+        assert not a.link(b).is_up
+        with pytest.raises(LaneNotActiveError):
+            a.link(b).check_room(1, 1)
