@@ -253,6 +253,7 @@ def _lane_times(settings: Settings) -> LaneTimes:
         backoff_max_s=settings.lane_backoff_max,
         refence_s=(settings.refence_min, settings.refence_max),
         fenced_again_s=settings.fenced_again,
+        fencings_max=1 if settings.peer_port is None else 0,
         transaction_timeout_s=settings.kafka_transaction_timeout,
         housekeeping_s=settings.housekeeping_interval,
         gate_s=settings.start_timeout,

@@ -25,9 +25,11 @@ from app.build import (
     build_router,
 )
 from app.config import Settings, locked
+from app.group import GroupLanes
 from app.http import EdgeProtocol, Leased, Port, RequestMetrics
 from app.ingest import create_edge
 from app.process import (
+    Lanes,
     Server,
     ThreadServer,
     announce,
@@ -40,10 +42,11 @@ from app.process import (
     trim_log,
     url_of,
 )
-from app.stores import OpenLog, create_indexes, open_log
+from app.stores import OpenLog, create_indexes, membership_of, open_log
 from dedupe.clock import Clock, SystemClock
 from dedupe.errors import ConfigurationError, GatewayError
 from dedupe.identity import Identity
+from dedupe.lane import LocalLanes
 from dedupe.log import Crashpoint, no_crashpoint
 from dedupe.pinning import renew_notes
 from dedupe.router import Router
@@ -88,7 +91,9 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         stack.callback(indexes.close)
         guards = build_guards(settings, clock, index_files=indexes.open_files_max)
         listeners = [
-            stack.enter_context(bind(host, port, send_timeout_s=settings.send_timeout))
+            stack.enter_context(
+                bind(host, port, send_timeout_s=settings.send_timeout, is_shared=settings.share_ports)
+            )
             for host, port in (
                 (settings.host, settings.port),
                 (settings.admin_host, settings.admin_port),
@@ -108,14 +113,29 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
             is_pinned=opened.is_pinned,
             crashpoint=crashpoint,
         )
+        lanes = _lanes_of(settings, opened, router, clock, stack)
         ingest_loop = IngestLoop()
         servers = _build_servers(
             settings, opened, router, identity=identity, guards=guards, clock=clock, ingest_loop=ingest_loop
         )
         chores = [ingest_loop.beat(), *_chores(settings, opened, router, guards, clock, listeners)]
         _tune_interpreter()
-        await _supervise(settings, router, list(zip(servers, listeners, strict=True)), chores, stop)
+        await _supervise(settings, router, lanes, list(zip(servers, listeners, strict=True)), chores, stop)
         log.info("stopped")
+
+
+def _lanes_of(
+    settings: Settings, opened: OpenLog, router: Router, clock: Clock, stack: AsyncExitStack
+) -> Lanes:
+    """Return who runs the router's lanes, in a gateway that is alone or in one of a group."""
+    if settings.peer_port is None:
+        return LocalLanes(router.all_lanes)
+    listener = stack.enter_context(
+        bind(settings.peer_host, settings.peer_port, send_timeout_s=settings.send_timeout)
+    )
+    group = GroupLanes(settings, router.all_lanes, membership_of(opened, settings, clock), listener, clock)
+    router.reach_by(group.routes)
+    return group
 
 
 def _build_servers(
@@ -185,6 +205,7 @@ def _tune_interpreter() -> None:
 async def _supervise(
     settings: Settings,
     router: Router,
+    lanes: Lanes,
     servers: Sequence[tuple[Server, socket]],
     chores: Sequence[Chore],
     stop: asyncio.Event,
@@ -193,6 +214,7 @@ async def _supervise(
     try:
         await supervise(
             router,
+            lanes,
             servers,
             chores,
             stop=stop,

@@ -32,6 +32,7 @@ from dedupe.adapters import (
 )
 from dedupe.clock import Clock
 from dedupe.errors import ConfigurationError, RetriableError
+from dedupe.group import Membership
 from dedupe.identity import Identity
 from dedupe.log import Crashpoint, LogStore
 from dedupe.pinning import adopt_fingerprint_rule, check_pins
@@ -52,6 +53,13 @@ class OpenLog(NamedTuple):
     def embedded(self) -> SqliteStore | None:
         """The log if it is one that is ours to trim and to keep time for."""
         return self.store if isinstance(self.store, SqliteStore) else None
+
+
+def membership_of(opened: OpenLog, settings: Settings, clock: Clock) -> Membership:
+    """Return this worker's place in the group of those that share the topic, which is on Kafka."""
+    assert isinstance(opened.store, KafkaStore)
+    lanes = settings.partitions + settings.quarantine_partitions
+    return opened.store.membership(settings.topic, lanes=lanes, standbys=settings.standby, clock=clock)
 
 
 def create_indexes(settings: Settings) -> RocksStore:

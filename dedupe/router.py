@@ -71,20 +71,23 @@ class Router:
         lanes: Sequence[Lane],
         quarantine_lanes: Sequence[Lane],
         quarantine: Quarantine,
-        routes: Sequence[Route] | None = None,
     ) -> None:
-        """Take the lanes, each list indexed by partition, and how all of them are reached, in this order."""
+        """Take the lanes, each list indexed by partition."""
         self.lanes = lanes
         self.quarantine_lanes = quarantine_lanes
         self.quarantine = quarantine
-        routes = routes or [LocalRoute(lane) for lane in self.all_lanes]
-        self.routes = routes[: len(lanes)]
-        self.quarantine_routes = routes[len(lanes) :]
+        self.routes: Sequence[Route] = [LocalRoute(lane) for lane in lanes]
+        self.quarantine_routes: Sequence[Route] = [LocalRoute(lane) for lane in quarantine_lanes]
         self.totals = Tally()
         """What clients were answered: all events of a request that failed are unknown, or refused untaken."""
         self.in_flight = 0
         self.is_draining = False
+        self.is_leaving = False  # nobody new should come, but whoever does is answered
         self.has_disk_room = True
+
+    def reach_by(self, routes: Sequence[Route]) -> None:
+        """Reach the lanes by these from now on, one for each of `all_lanes`."""
+        self.routes, self.quarantine_routes = routes[: len(self.lanes)], routes[len(self.lanes) :]
 
     @property
     def all_lanes(self) -> list[Lane]:
@@ -96,6 +99,7 @@ class Router:
         """Whether every lane has served once, and a request may be taken now: the one rule for it."""
         return (
             not self.is_draining
+            and not self.is_leaving
             and self.has_disk_room
             and all(route.has_served for route in (*self.routes, *self.quarantine_routes))
             and any(route.is_serving for route in self.routes)

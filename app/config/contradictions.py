@@ -22,6 +22,7 @@ def contradictions(settings: "Settings") -> Iterator[str]:
     yield from _production_rules(settings)
     yield from _time_rules(settings)
     yield from _size_rules(settings)
+    yield from _group_rules(settings)
 
 
 def _production_rules(settings: "Settings") -> Iterator[str]:
@@ -114,3 +115,8 @@ def _size_rules(settings: "Settings") -> Iterator[str]:
         yield "GATEWAY_BODY_MEMORY must not be less than twice GATEWAY_REQUEST_BYTES_MAX"
     if "messageId" in settings.fingerprint_ignore:
         yield "GATEWAY_FINGERPRINT_IGNORE must not name messageId: it is the event's identity"
+
+
+def _group_rules(settings: "Settings") -> Iterator[str]:
+    if settings.peer_port is not None and settings.log != "kafka":
+        yield ("GATEWAY_PEER_PORT needs GATEWAY_LOG=kafka: the embedded log is for one process alone")

@@ -1,6 +1,7 @@
 """
 Settings: every GATEWAY_* variable and what it means. Those of the log alone are in
-app.config.log_settings; which values exclude each other says app.config.contradictions.
+app.config.log_settings, those of a group in app.config.group_settings; which values exclude each other
+says app.config.contradictions.
 
 Read once, at start, and passed on explicitly; no other module looks at the environment. Durations
 are seconds and sizes are bytes once parsed. The descriptions here are the only source of README's
@@ -16,7 +17,7 @@ from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_v
 from pydantic_settings import NoDecode
 
 from app.config.contradictions import contradictions
-from app.config.log_settings import LogSettings
+from app.config.group_settings import GroupSettings
 from app.config.networks import Network, is_loopback, parse_networks
 from app.config.units import (
     DAY,
@@ -57,7 +58,7 @@ def _in_production(default: float, description: str) -> Any:
     )
 
 
-class Settings(LogSettings):
+class Settings(GroupSettings):
     """Everything `gateway serve` can be told."""
 
     mode: Literal["development", "production"] = Field(

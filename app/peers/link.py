@@ -41,6 +41,11 @@ class PeerLink:
         self._why = ""
 
     @property
+    def can_send(self) -> bool:
+        """Whether it is up, and no connection is being mended."""
+        return self.is_up and self._dialler is not None and self._dialler.is_open
+
+    @property
     def silence_s(self) -> float:
         """How long ago the other worker was heard last, in seconds; if never, since when it is a member."""
         heard_at = self._heard_at if self._dialler is None else self._dialler.heard_at

@@ -3,7 +3,16 @@
 from app.process.chores import announce, keep_notes, tell_outages, trim_log
 from app.process.clock_check import check_clock, keep_time
 from app.process.disk import Disk
-from app.process.life import Server, ThreadServer, allow_connections, bind, stop_signals, supervise, url_of
+from app.process.life import (
+    Lanes,
+    Server,
+    ThreadServer,
+    allow_connections,
+    bind,
+    stop_signals,
+    supervise,
+    url_of,
+)
 from app.process.logging_setup import configure_logging
 from app.process.readiness import Health, readiness_of
 from app.process.stderr import lines_lost, protect_stderr
@@ -11,6 +20,7 @@ from app.process.stderr import lines_lost, protect_stderr
 __all__ = [
     "Disk",
     "Health",
+    "Lanes",
     "Server",
     "ThreadServer",
     "allow_connections",

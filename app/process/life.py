@@ -15,14 +15,13 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
 from dedupe.errors import ConfigurationError
-from dedupe.lane import LaneState, keep_running
 from dedupe.router import Router
 
 SIGNAL_EXIT_CODE = 128
@@ -120,9 +119,9 @@ def allow_connections(wanted: int, *, index_files: int) -> int:
     return possible
 
 
-def bind(host: str, port: int, *, send_timeout_s: float) -> socket.socket:
+def bind(host: str, port: int, *, send_timeout_s: float, is_shared: bool = False) -> socket.socket:
     """
-    Take an address, not listening yet.
+    Take an address, not listening yet; a shared one may be taken by other workers, too.
 
     Its connections inherit the deadline for what their client leaves unread. Only the kernel knows
     of that as long as it fits into its buffers, and where the system has no such option (it is
@@ -134,6 +133,8 @@ def bind(host: str, port: int, *, send_timeout_s: float) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             timeout_ms = round(send_timeout_s * 1000)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
@@ -174,8 +175,22 @@ def stop_signals() -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(number)
 
 
+class Lanes(Protocol):
+    """Whoever runs the lanes of this process."""
+
+    async def run(self) -> None:
+        """Run them until cancelled. Raises what ends the process."""
+
+    async def hand_over(self) -> bool:
+        """Have other workers serve what is served here, bounded; false if there are none."""
+
+    async def finish(self, limit_s: float) -> None:
+        """Let what was taken be finished, and end all lanes; at most so long, in seconds."""
+
+
 async def supervise(
     router: Router,
+    lanes: Lanes,
     servers: Sequence[tuple[Server, socket.socket]],
     chores: Sequence[Coroutine[Any, Any, None]],
     *,
@@ -192,16 +207,15 @@ async def supervise(
     async with asyncio.TaskGroup() as running:
         housework = [running.create_task(chore) for chore in chores]
         serving = [running.create_task(server.serve([listener])) for server, listener in servers]
-        lanes = [running.create_task(keep_running(lane)) for lane in router.all_lanes]
+        keeping = running.create_task(lanes.run())
         await stop.wait()
+        router.is_leaving = True
+        if await lanes.hand_over():
+            await asyncio.sleep(linger_s)  # others serve: whoever still comes here is answered
+            linger_s = 0
         router.drain()
-        for lane, task in zip(router.all_lanes, lanes, strict=True):
-            if lane.state is not LaneState.DRAINING:
-                task.cancel()  # it has nothing to finish, and a replay may take minutes
-        _, late = await asyncio.wait(lanes, timeout=drain_timeout_s)
-        for task in late:
-            log.error("a partition did not finish in time; its clients retry")
-            task.cancel()
+        await lanes.finish(drain_timeout_s)
+        keeping.cancel()
         await asyncio.sleep(linger_s)
         for server, _ in servers:
             server.should_exit = True

@@ -43,6 +43,7 @@ class GroupTimes:
     """Every wait of a keeper, in seconds."""
 
     release_s: float = 10.0  # for the earlier owner to give a lane up, while it is there
+    hand_over_s: float = 20.0  # for all lanes to be served elsewhere, when this worker stops
     drain_s: float = 10.0  # for a lane to finish what it has taken, before it is cancelled
     look_s: float = 0.1  # between two looks at who is there
     connect_s: float = 2.0  # to reach a worker that was never reached, before it counts as gone
@@ -75,7 +76,7 @@ class Keeper:
         self._servers: list[WorkerId | None] = [None] * len(lanes)
         self._running: set[int] = set()  # lanes that are owned here, and not given up
         self._claimed: set[int] = set()  # lanes owned here without a word of the group
-        self._is_leaving = False
+        self._is_leaving = self._is_stopping = False
         self._turned = [asyncio.Event() for _ in lanes]  # a lane's keeping has something to look at
         self._changed = asyncio.Event()
         self._absent_since: dict[WorkerId, float] = {}
@@ -136,15 +137,27 @@ class Keeper:
             for number in range(len(self._lanes)):
                 tasks.create_task(self._keep(number))
 
-    async def hand_over(self, limit_s: float) -> None:
-        """Give all lanes up to other workers, if there are any; at most so long, in seconds."""
-        if len(self.assignment.addresses) < 2:
-            return
+    async def hand_over(self) -> bool:
+        """Have other workers serve what is served here, bounded; false if there are none."""
         self._is_leaving = True
         self._membership.rejoin()
+        deadline = Deadline(self._clock, self._times.hand_over_s)
+        while not deadline.is_over and self._up():
+            served = [self.server_of(number) is not None for number in range(len(self._lanes))]
+            if all(served) and not self._running:
+                return True
+            await self.change(min(deadline.remaining_s, self._times.look_s))
+        return False
+
+    async def finish(self, limit_s: float) -> None:
+        """Let lanes that run finish what they have taken, and leave the group; at most so long."""
+        self._is_stopping = True
+        self._turn_all()
         deadline = Deadline(self._clock, limit_s)
-        while self._running and not deadline.is_over and len(self.assignment.addresses) > 1:
-            await self.change(deadline.remaining_s)
+        while self._running and not deadline.is_over:
+            await self.change(min(deadline.remaining_s, self._times.look_s))
+        if self._running:
+            log.error("partitions did not finish in time; their clients retry", lanes=sorted(self._running))
 
     # ---- for routes (Whereabouts)
 
@@ -154,7 +167,7 @@ class Keeper:
         if worker is None or self._links is None:
             return None
         link = self._links.link(worker)
-        return link if link is not None and link.is_up else None
+        return link if link is not None and link.can_send else None
 
     def is_expected(self, lane: int) -> bool:
         """See Whereabouts."""
@@ -183,7 +196,8 @@ class Keeper:
         """Take what another worker says; whatever it is, nothing is raised."""
         try:
             if kind == STATUS:
-                self._heard[worker] = Status.heard(body)
+                if body is not None:  # else it is down, which its link says, too
+                    self._heard[worker] = Status.heard(body)
                 self._find_servers()
             elif kind == COMMITTED:
                 number, committed = heard_committed(body)
@@ -225,11 +239,13 @@ class Keeper:
                 await self._follow(number, lane)
             elif role is Role.NONE:
                 lane.forget()
-                if self.generation >= 0 and not lane.is_proved:
+                if self.generation >= 0 and not lane.is_proved and not self._is_stopping:
                     await self._prove(lane)
                 await self._turned[number].wait()
 
     def _role_of(self, number: int) -> Role:
+        if self._is_stopping:
+            return Role.NONE
         if number in self._claimed or self.assignment.owners[number] == self.worker:
             return Role.OWNER
         return Role.FOLLOWER if self.assignment.followers[number] == self.worker else Role.NONE
@@ -257,7 +273,10 @@ class Keeper:
             while not running.done() and self._role_of(number) is Role.OWNER:
                 await self._first(running, number)
             lane.drain()
-            await asyncio.wait({running}, timeout=self._times.drain_s)
+            if (
+                lane.state is LaneState.DRAINING
+            ):  # else it has nothing to finish, and a replay may take minutes
+                await asyncio.wait({running}, timeout=self._times.drain_s)
         finally:
             running.cancel()
             await asyncio.wait({running})

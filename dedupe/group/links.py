@@ -49,6 +49,10 @@ class Link(Protocol):
     def is_up(self) -> bool:
         """Whether it has answered lately."""
 
+    @property
+    def can_send(self) -> bool:
+        """Whether events would reach it now: not while a broken connection is being mended."""
+
     def check_room(self, events: int, size_bytes: int) -> None:
         """Raise LaneSaturatedError if too much is under way, LaneNotActiveError if it is down."""
 
@@ -64,8 +68,8 @@ class Link(Protocol):
     def ask(self, kind: str, body: Any, timeout_s: float) -> Awaitable[Any]:
         """Put a question. Raises the GatewayError it is answered with, or RetriableError."""
 
-    def tell(self, kind: str, body: Any) -> None:
-        """Say something that needs no answer, and may get lost."""
+    def tell(self, kind: str, body: Any) -> bool:
+        """Say something that needs no answer, and may get lost; false if it surely is."""
 
 
 class Links(Protocol):

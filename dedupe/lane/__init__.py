@@ -5,7 +5,7 @@ from dedupe.lane.follower import Committed
 from dedupe.lane.lane import Lane
 from dedupe.lane.queue import Outcomes, QueueLimits
 from dedupe.lane.state import LaneState
-from dedupe.lane.supervisor import keep_running
+from dedupe.lane.supervisor import LocalLanes, keep_running
 
 __all__ = [
     "Committed",
@@ -14,6 +14,7 @@ __all__ = [
     "LaneContext",
     "LaneState",
     "LaneTimes",
+    "LocalLanes",
     "Outcomes",
     "QueueLimits",
     "keep_running",

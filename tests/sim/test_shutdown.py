@@ -3,7 +3,7 @@
 import asyncio
 
 from app.process.life import Server, bind, supervise
-from dedupe.lane.state import LaneState
+from dedupe.lane import LaneState, LocalLanes
 from tests.sim.world import World
 
 
@@ -19,7 +19,15 @@ async def test_lanes_that_do_not_serve_yet_are_not_waited_for() -> None:
     with bind("127.0.0.1", 0, send_timeout_s=5) as listener:
         server = Server(application, http="httptools", keep_alive_s=1, stop_timeout_s=1)
         running = asyncio.ensure_future(
-            supervise(router, [(server, listener)], [], stop=stop, drain_timeout_s=600, linger_s=0)
+            supervise(
+                router,
+                LocalLanes(router.all_lanes),
+                [(server, listener)],
+                [],
+                stop=stop,
+                drain_timeout_s=600,
+                linger_s=0,
+            )
         )
         while router.lanes[0].state is not LaneState.RESTORING:
             await asyncio.sleep(0)

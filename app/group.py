@@ -1,0 +1,58 @@
+"""What one worker of a group has besides a gateway that is alone: its links, and who keeps its lanes."""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+
+from app.config import Settings
+from app.peers import Peers
+from dedupe.clock import Clock
+from dedupe.group import GroupRoute, Keeper, Member, Membership
+from dedupe.lane import Lane
+from dedupe.route import Route
+
+
+class GroupLanes:
+    """The lanes of a worker, as its group assigns them; see Lanes of app.process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        lanes: Sequence[Lane],
+        membership: Membership,
+        listener: socket.socket,
+        clock: Clock,
+    ) -> None:
+        """Take all lanes, quarantine's last, none of them running, and where other workers connect."""
+        port = listener.getsockname()[1]
+        member = Member(
+            settings.worker_id,
+            f"{settings.peer_host}:{port}",
+            zone=settings.zone,
+            can_follow=settings.standby,
+            started_ms=clock.now_ms(),
+        )
+        self.keeper = Keeper(member, lanes, membership, clock)
+        self.peers = Peers(settings.worker_id, self.keeper, secret=settings.identity_key, clock=clock)
+        self.routes: list[Route] = [
+            GroupRoute(number, lane, self.keeper) for number, lane in enumerate(lanes)
+        ]
+        self._membership = membership
+        self._listener = listener
+
+    async def run(self) -> None:
+        """See Lanes; leaves the group in the end."""
+        try:
+            async with asyncio.TaskGroup() as running:
+                running.create_task(self.peers.run(self._listener))
+                running.create_task(self.keeper.run(self.peers))
+        finally:
+            await self._membership.leave()
+
+    async def hand_over(self) -> bool:
+        """See Lanes."""
+        return await self.keeper.hand_over()
+
+    async def finish(self, limit_s: float) -> None:
+        """See Lanes."""
+        await self.keeper.finish(limit_s)
