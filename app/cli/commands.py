@@ -1,5 +1,6 @@
 """The command line: what can be typed. app.cli.console says how each command runs and ends."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -47,7 +48,17 @@ def gateway(
 
 
 @app.command()
-def serve() -> None:
+def serve(
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            "--workers",
+            metavar="N|auto",
+            help="Run N workers on this machine, or one for each processor; needs the Kafka log. They share "
+            "the ports and the partitions, and one that ends is started again.",
+        ),
+    ] = None,
+) -> None:
     """
     Run the gateway until SIGTERM or Ctrl-C.
 
@@ -66,13 +77,21 @@ def serve() -> None:
 
         from app.config import Settings, load, refuse_unknown_variables
         from app.main import serve as serve_gateway
-        from app.process import configure_logging, protect_stderr
+        from app.process import configure_logging, protect_stderr, run_workers, workers_of
 
         protect_stderr()
         refuse_unknown_variables()
         settings = load(Settings)
-        configure_logging(level=settings.logging_level, is_json=settings.logging_format == "json")
-        run_async(serve_gateway(settings), uvloop.new_event_loop)
+        configure_logging(
+            level=settings.logging_level,
+            is_json=settings.logging_format == "json",
+            worker=None if settings.peer_port is None else settings.worker_id,
+        )
+        if workers is None:
+            run_async(serve_gateway(settings), uvloop.new_event_loop)
+        else:
+            command = [sys.executable, "-c", "from app.cli import main; main()", "serve"]
+            run_async(run_workers(command, settings, workers_of(workers)))
 
     guarded(run)
 

@@ -16,6 +16,7 @@ from app.process.life import (
 from app.process.logging_setup import configure_logging
 from app.process.readiness import Health, readiness_of
 from app.process.stderr import lines_lost, protect_stderr
+from app.process.workers import run_workers, workers_of
 
 __all__ = [
     "Disk",
@@ -33,9 +34,11 @@ __all__ = [
     "lines_lost",
     "protect_stderr",
     "readiness_of",
+    "run_workers",
     "stop_signals",
     "supervise",
     "tell_outages",
     "trim_log",
     "url_of",
+    "workers_of",
 ]

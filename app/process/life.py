@@ -64,6 +64,12 @@ class Server(uvicorn.Server):
             )
         )
 
+    def let_go(self) -> None:
+        """End each connection with its next answer, so that its client connects elsewhere."""
+        goodbye = (b"connection", b"close")
+        self.config.encoded_headers.append(goodbye)
+        self.server_state.default_headers = [*self.server_state.default_headers, goodbye]
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Override uvicorn's: supervise handles signals for both servers."""
@@ -210,15 +216,18 @@ async def supervise(
         keeping = running.create_task(lanes.run())
         await stop.wait()
         router.is_leaving = True
-        if await lanes.hand_over():
-            await asyncio.sleep(linger_s)  # others serve: whoever still comes here is answered
-            linger_s = 0
-        router.drain()
-        await lanes.finish(drain_timeout_s)
-        keeping.cancel()
+        if await lanes.hand_over():  # others serve: whoever still comes here is answered
+            for server, _ in servers:
+                server.let_go()
+        else:
+            router.drain()
+            await lanes.finish(drain_timeout_s)
         await asyncio.sleep(linger_s)
         for server, _ in servers:
             server.should_exit = True
         await asyncio.wait(serving)
+        router.drain()
+        await lanes.finish(drain_timeout_s)
+        keeping.cancel()
         for chore in housework:
             chore.cancel()

@@ -7,17 +7,20 @@ are plain: a renderer that shows local variables would show events and keys.
 
 import logging
 import sys
+from functools import partial
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 
-def configure_logging(*, level: str, is_json: bool) -> None:
-    """Set up structlog, and route what libraries log through the same renderer."""
+def configure_logging(*, level: str, is_json: bool, worker: str | None = None) -> None:
+    """Set up structlog, and route what libraries log through the same renderer; lines name the worker."""
     shared: list[Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    if worker is not None:
+        shared.append(partial(_name, worker))
     render: list[Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if is_json
@@ -41,3 +44,8 @@ def configure_logging(*, level: str, is_json: bool) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
+
+
+def _name(worker: str, _logger: object, _method: str, event: EventDict) -> EventDict:
+    """Say who logs: several workers may share one stderr."""
+    return {"worker": worker, **event}

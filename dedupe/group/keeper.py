@@ -141,8 +141,10 @@ class Keeper:
         """Have other workers serve what is served here, bounded; false if there are none."""
         self._is_leaving = True
         self._membership.rejoin()
+        if self._links is not None:
+            self._links.announce()
         deadline = Deadline(self._clock, self._times.hand_over_s)
-        while not deadline.is_over and self._up():
+        while not deadline.is_over and any(not self._heard[name].is_leaving for name in self._up()):
             served = [self.server_of(number) is not None for number in range(len(self._lanes))]
             if all(served) and not self._running:
                 return True
@@ -190,7 +192,9 @@ class Keeper:
         """Return what the others shall know."""
         active = {n for n in self._running if self._lanes[n].state is LaneState.ACTIVE}
         failing = {n for n in self._running if self._is_failing(n)}
-        return Status(self.generation, frozenset(self._running), frozenset(active), frozenset(failing)).told()
+        return Status(
+            self.generation, frozenset(self._running), frozenset(active), frozenset(failing), self._is_leaving
+        ).told()
 
     def take(self, worker: WorkerId, kind: str, body: Any) -> None:
         """Take what another worker says; whatever it is, nothing is raised."""

@@ -21,25 +21,32 @@ class Status(NamedTuple):
     owned: frozenset[int] = frozenset()  # not given up yet, whether they serve or not
     active: frozenset[int] = frozenset()
     failing: frozenset[int] = frozenset()  # owned, but their log or index fails: not to be waited for
+    is_leaving: bool = False
 
     def told(self) -> list[Any]:
         """Return it as plain values."""
-        return [self.generation, *(sorted(lanes) for lanes in self[1:])]
+        return [
+            self.generation,
+            sorted(self.owned),
+            sorted(self.active),
+            sorted(self.failing),
+            self.is_leaving,
+        ]
 
     @classmethod
     def heard(cls, told: object) -> Self:
         """Read what another worker, of this version or the next, has told. Raises ValueError."""
         if not isinstance(told, list | tuple) or len(told) < len(cls._fields):
             raise ValueError("not a status")
-        generation, *lanes = told[: len(cls._fields)]
+        generation, *lanes, is_leaving = told[: len(cls._fields)]
         if not all(isinstance(numbers, list | tuple) for numbers in lanes):
             raise ValueError("not a status")
         if not all(
-            isinstance(number, int) for number in (generation, *(n for numbers in lanes for n in numbers))
+            isinstance(value, int) for value in (generation, *(n for numbers in lanes for n in numbers))
         ):
             raise ValueError("not a status")
         owned, active, failing = map(frozenset, lanes)
-        return cls(generation, owned, active, failing)
+        return cls(generation, owned, active, failing, bool(is_leaving))
 
 
 class Link(Protocol):

@@ -1,0 +1,156 @@
+"""
+Several workers on one machine, and their parent, which starts them, starts them again, and stops them.
+
+They share the ingest port and the admin port, each has a data folder and a peer port of its own, and each
+ends when its parent does, however that ends.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import structlog
+
+from app.config import Settings
+from app.process.life import bind
+from dedupe.errors import ConfigurationError, GatewayError, IdentityMismatchError
+
+BACKOFF_S, BACKOFF_MAX_S = 0.5, 10.0
+STEADY_S = 30.0
+"""Who has run so long begins with the first pause again."""
+FINAL_CODES: Mapping[int, type[GatewayError]] = {2: ConfigurationError, 3: IdentityMismatchError}
+"""Exit codes that another start would not change; see app.cli.console."""
+
+PR_SET_PDEATHSIG = 1
+
+log = structlog.get_logger(__name__)
+
+
+class Workers:
+    """The workers of one machine."""
+
+    def __init__(self, command: Sequence[str], settings: Settings, count: int) -> None:
+        """Take what starts one, the settings of all, and how many there are, n >= 1."""
+        if settings.log != "kafka":
+            raise ConfigurationError(
+                "--workers needs GATEWAY_LOG=kafka: the embedded log is for one process, which owns its file"
+            )
+        self._command = command
+        self._settings = settings
+        self._count = count
+        self._is_stopping = False
+        self._stop = asyncio.Event()
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+
+    async def run(self) -> None:
+        """
+        Run them until a signal; a second one ends them at once.
+
+        Raises:
+            ConfigurationError, IdentityMismatchError: a worker says so; none runs any more.
+        """
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        for number in numbers:
+            loop.add_signal_handler(number, self._pass_on, number)
+        try:
+            with ExitStack() as stack:
+                ports = [
+                    stack.enter_context(bind(host, port, send_timeout_s=1, is_shared=True)).getsockname()[1]
+                    for host, port in (
+                        (self._settings.host, self._settings.port),
+                        (self._settings.admin_host, self._settings.admin_port),
+                    )
+                ]
+                async with asyncio.TaskGroup() as tasks:
+                    for worker in range(self._count):
+                        tasks.create_task(self._keep(worker, ports))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            for process in self._processes.values():
+                process.kill()  # only after an error: else all have ended
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        """Stop every worker, which knows what to do; a second signal reaches them, too."""
+        self._is_stopping = True
+        self._stop.set()
+        for process in self._processes.values():
+            process.send_signal(number)
+
+    async def _keep(self, worker: int, ports: Sequence[int]) -> None:
+        """Keep one worker running until all are stopped. Raises what no other start would change."""
+        loop = asyncio.get_running_loop()
+        pause_s = BACKOFF_S
+        while not self._is_stopping:
+            began = loop.time()
+            code = await self._run_once(worker, ports)
+            if self._is_stopping:
+                return
+            if (error := FINAL_CODES.get(code)) is not None:
+                raise error(f"worker {worker} has ended with exit code {code}, see above")
+            if loop.time() - began >= STEADY_S:
+                pause_s = BACKOFF_S
+            log.error("a worker has ended, starting it again", worker=worker, code=code, pause_s=pause_s)
+            await self._pause(pause_s)
+            pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+
+    async def _run_once(self, worker: int, ports: Sequence[int]) -> int:
+        process = await asyncio.create_subprocess_exec(
+            *self._command, env=self._environment(worker, ports), preexec_fn=_end_with_parent
+        )
+        self._processes[worker] = process
+        if self._is_stopping:
+            process.terminate()
+        try:
+            return await process.wait()
+        finally:
+            if process.returncode is not None:
+                del self._processes[worker]
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+        except TimeoutError:
+            return
+
+    def _environment(self, worker: int, ports: Sequence[int]) -> dict[str, str]:
+        settings = self._settings
+        peer_port = settings.peer_port and settings.peer_port + worker
+        own = {
+            "WORKER_ID": f"{settings.worker_id}-{worker}",
+            "DATA_DIR": str(Path(settings.data_dir) / f"worker-{worker}"),
+            "PEER_PORT": str(peer_port or 0),
+            "PORT": str(ports[0]),
+            "ADMIN_PORT": str(ports[1]),
+            "SHARE_PORTS": "true",
+        }
+        return os.environ | {f"GATEWAY_{name}": value for name, value in own.items()}
+
+
+async def run_workers(command: Sequence[str], settings: Settings, count: int) -> None:
+    """See Workers.run."""
+    await Workers(command, settings, count).run()
+
+
+def workers_of(text: str) -> int:
+    """Read how many workers there shall be: a number, or `auto`, one for each processor."""
+    if text == "auto":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigurationError(f"--workers must be a number from 1 on, or auto, not {text!r}")
+    return int(text)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel stop this process when its parent has ended; Linux alone can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
