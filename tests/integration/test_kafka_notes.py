@@ -9,20 +9,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from aiokafka.protocol.admin import CreateAclsRequest
 
 from dedupe.adapters.kafka_client import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.errors import ConfigurationError, RetriableError
 from tests.contract.log_contract import keep
 from tests.support.kafka import KafkaBroker, create_topic, delete_topics
-
-AUTHORIZED = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found": "true",
-}
-# Numbers of Kafka's protocol.
-GROUP, LITERAL, READ, DESCRIBE, ALLOW = 3, 3, 3, 8, 3
+from tests.support.kafka_acls import AUTHORIZED, DESCRIBE, READ, allow
 
 
 @pytest.fixture
@@ -93,10 +86,3 @@ async def test_note_without_the_right_to_read_its_group_names_both(tmp_path: Pat
         assert await store.notes("trim", "events") == {0: "b"}
         assert await store.notes("other", "events") == {}
         await store.close()
-
-
-async def allow(store: KafkaStore, group: str, user: str, operation: int) -> None:
-    """Allow one user something on a group, and thereby nobody anything else."""
-    request = CreateAclsRequest(GROUP, group, LITERAL, user, "*", operation, ALLOW)
-    answer = await store.cluster.ask(lambda admin: admin._send_to_controller(request))
-    assert answer.to_object()["creation_responses"][0]["error_code"] == 0

@@ -13,9 +13,13 @@ from tests.support.tcp_server import TCPServer, close
 
 
 class Api(IntEnum):
-    """Kafka API keys of a transaction."""
+    """Kafka API keys of a transaction, and of a group."""
 
     PRODUCE = 0
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
     INIT_PRODUCER_ID = 22
     ADD_PARTITIONS_TO_TXN = 24
     END_TXN = 26
