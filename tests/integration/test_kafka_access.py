@@ -12,8 +12,10 @@ from aiokafka.errors import KafkaError
 from dedupe.adapters.kafka_client import KafkaConfig
 from dedupe.adapters.kafka_connection import Connection
 from dedupe.adapters.kafka_log import KafkaStore
+from dedupe.clock import SystemClock
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.certificates import write_certificate
+from tests.support.group import LANES, Worker
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.processes import HOST, free_port
 
@@ -77,6 +79,19 @@ async def test_transactions_go_through_tls_as_a_user(
         assert await read_all(log, 0, await log.fence()) == stored
     finally:
         await log.close()
+        await store.close()
+
+
+async def test_group_is_joined_through_tls_as_a_user(guarded: tuple[KafkaBroker, KafkaConfig]) -> None:
+    _, config = guarded
+    store = await KafkaStore.open(config)
+    worker = Worker("a", store.membership("events", lanes=LANES, standbys=True, clock=SystemClock()))
+    worker.start()
+    try:
+        await worker.knows("a")
+    finally:
+        await worker.cut_off()
+        await worker.membership.leave()
         await store.close()
 
 
