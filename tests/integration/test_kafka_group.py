@@ -5,6 +5,7 @@ has a copy, and whatever strangers in the group say.
 
 import asyncio
 from collections.abc import AsyncIterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.group import LANES, Group, group_at, until
 from tests.support.kafka import create_topic
 
 TIMES = GroupTimes()
+SLACK_S = 2.0  # of a machine with more to do; less than a session's rest
 GARBAGE = b"\x00\xffnobody can read this"
 MANY = 30
 
@@ -52,24 +54,26 @@ async def test_worker_that_leaves_is_gone_at_once_and_its_lanes_are_given_on(gro
     await c.cut_off()
     await c.membership.leave()
 
-    assert await group.agree(a, b) < 3
+    assert await group.agree(a, b) < TIMES.rebalance_s
 
 
 async def test_worker_that_is_killed_is_gone_after_its_session(group: Group) -> None:
     a, b, c = await group.of("a", "b", "c")
     await c.cut_off()
 
-    assert await group.agree(a, b) < TIMES.session_s + 1
+    assert await group.agree(a, b) < TIMES.session_s + SLACK_S
 
 
 async def test_restart_after_a_kill_waits_for_no_session(group: Group) -> None:
     a, b = await group.of("a", "b")
     await b.cut_off()
+    began_at = monotonic()
     again = group.worker("b")
 
     await again.knows("a", "b")
+    await group.agree(a, again)
 
-    assert await group.agree(a, again) < TIMES.rebalance_s + 1
+    assert monotonic() - began_at < TIMES.rebalance_s + SLACK_S
 
 
 async def test_what_a_worker_has_to_tell_is_assigned_by(group: Group) -> None:
@@ -87,11 +91,12 @@ async def test_many_wishes_are_few_rebalances(group: Group) -> None:
     (worker,) = await group.of("a")
     before = worker.generation
 
+    began_at = monotonic()
     for _ in range(100):
         worker.membership.rejoin()
         await asyncio.sleep(0.01)
 
-    assert 1 <= worker.generation - before <= 4
+    assert 1 <= worker.generation - before <= 1 + (monotonic() - began_at) / TIMES.retry_s
 
 
 async def test_of_two_with_one_name_the_later_has_the_lanes_until_it_goes(group: Group) -> None:
