@@ -37,7 +37,7 @@ class GroupLanes:
         self.routes: list[Route] = [
             GroupRoute(number, lane, self.keeper) for number, lane in enumerate(lanes)
         ]
-        self._membership = membership
+        self.membership = membership
         self._listener = listener
 
     async def run(self) -> None:
@@ -47,7 +47,7 @@ class GroupLanes:
                 running.create_task(self.peers.run(self._listener))
                 running.create_task(self.keeper.run(self.peers))
         finally:
-            await self._membership.leave()
+            await self.membership.leave()
 
     async def hand_over(self) -> bool:
         """See Lanes."""

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from app.access import Guards, KeyFile
-from app.admin import EdgeCollector, IngestLoop, create_admin
+from app.admin import EdgeCollector, IngestLoop, Watched, create_admin
 from app.build import (
     build_admin_port,
     build_admin_problems,
@@ -113,23 +113,31 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
             is_pinned=opened.is_pinned,
             crashpoint=crashpoint,
         )
-        lanes = _lanes_of(settings, opened, router, clock, stack)
+        group = _group_of(settings, opened, router, clock, stack)
         ingest_loop = IngestLoop()
         servers = _build_servers(
-            settings, opened, router, identity=identity, guards=guards, clock=clock, ingest_loop=ingest_loop
+            settings,
+            opened,
+            router,
+            group,
+            identity=identity,
+            guards=guards,
+            clock=clock,
+            ingest_loop=ingest_loop,
         )
         chores = [ingest_loop.beat(), *_chores(settings, opened, router, guards, clock, listeners)]
         _tune_interpreter()
+        lanes = group or LocalLanes(router.all_lanes)
         await _supervise(settings, router, lanes, list(zip(servers, listeners, strict=True)), chores, stop)
         log.info("stopped")
 
 
-def _lanes_of(
+def _group_of(
     settings: Settings, opened: OpenLog, router: Router, clock: Clock, stack: AsyncExitStack
-) -> Lanes:
-    """Return who runs the router's lanes, in a gateway that is alone or in one of a group."""
+) -> GroupLanes | None:
+    """Return who runs the router's lanes as the group assigns them; None in a gateway that is alone."""
     if settings.peer_port is None:
-        return LocalLanes(router.all_lanes)
+        return None
     listener = stack.enter_context(
         bind(settings.peer_host, settings.peer_port, send_timeout_s=settings.send_timeout)
     )
@@ -142,6 +150,7 @@ def _build_servers(
     settings: Settings,
     opened: OpenLog,
     router: Router,
+    group: GroupLanes | None,
     *,
     identity: Identity,
     guards: Guards,
@@ -169,8 +178,7 @@ def _build_servers(
     )
     admin_problems = build_admin_problems(settings)
     admin = create_admin(
-        router,
-        EdgeCollector(guards),
+        Watched(router, EdgeCollector(guards), group),
         settings=settings,
         identity=identity,
         log_id=opened.store.log_id,

@@ -9,6 +9,7 @@ gateway in the middle of it.
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -19,21 +20,47 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp
 
 from app.admin.edge_metrics import EdgeCollector
+from app.admin.group import GroupCollector, add_group, group_of, places_of
 from app.admin.guard import AdminGuard
 from app.admin.ingest_loop import ALIVE_S, IngestLoop
 from app.admin.lane_metrics import LaneCollector
 from app.admin.sessions import add_sessions
 from app.admin.stats import partition_of, progress_of, totals_of
 from app.config import VERSION, Settings
+from app.group import GroupLanes
 from app.http import Problems, add_error_handlers
 from app.process import readiness_of
 from dedupe.identity import Identity
 from dedupe.router import Router
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The parts of a worker that its operators look at; all of them belong to the ingest's loop."""
+
+    router: Router
+    edge: EdgeCollector
+    group: GroupLanes | None = None
+
+    def stats(self) -> dict[str, Any]:
+        """Return what this worker knows of itself."""
+        router, group = self.router, self.group
+        documents = [
+            partition_of(lane) | places_of(group, number) for number, lane in enumerate(router.all_lanes)
+        ]
+        return {
+            "totals": totals_of(router.totals),
+            "in_flight": router.in_flight,
+            "outage": router.outage,
+            "group": group_of(group),
+            **self.edge.document(),
+            "partitions": documents[: len(router.lanes)],
+            "quarantine": documents[len(router.lanes) :],
+        }
+
+
 def create_admin(
-    router: Router,
-    edge: EdgeCollector,
+    watched: Watched,
     *,
     settings: Settings,
     identity: Identity,
@@ -43,13 +70,17 @@ def create_admin(
     ingest_loop: IngestLoop,
 ) -> ASGIApp:
     """Return the admin application; the registry gets the collectors that belong to the ingest."""
+    router, group = watched.router, watched.group
     registry.register(LaneCollector(router))
-    registry.register(edge)
+    if group is not None:
+        registry.register(GroupCollector(group))
+    registry.register(watched.edge)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     add_error_handlers(app, problems)
     _add_probes(app, router, ingest_loop)
     _add_metrics(app, registry, ingest_loop)
-    _add_stats(app, router, edge, settings, log_id, ingest_loop)
+    _add_stats(app, watched, settings, log_id, ingest_loop)
+    add_group(app, group, watched.stats, ingest_loop)
     add_sessions(app, router, identity, ingest_loop)
     token = settings.admin_token
     return AdminGuard(
@@ -91,24 +122,9 @@ def _add_metrics(app: FastAPI, registry: CollectorRegistry, ingest_loop: IngestL
 
 
 def _add_stats(
-    app: FastAPI,
-    router: Router,
-    edge: EdgeCollector,
-    settings: Settings,
-    log_id: str,
-    ingest_loop: IngestLoop,
+    app: FastAPI, watched: Watched, settings: Settings, log_id: str, ingest_loop: IngestLoop
 ) -> None:
     began = time.monotonic()
-
-    def read() -> dict[str, Any]:
-        return {
-            "totals": totals_of(router.totals),
-            "in_flight": router.in_flight,
-            "outage": router.outage,
-            **edge.document(),
-            "partitions": [partition_of(lane) for lane in router.lanes],
-            "quarantine": [partition_of(lane) for lane in router.quarantine_lanes],
-        }
 
     @app.get("/admin/v1/stats")
     async def get_stats() -> Response:
@@ -123,7 +139,7 @@ def _add_stats(
                 "quarantine_topic": settings.quarantine_topic,
                 "window_seconds": settings.window,
                 "index_keys_max": settings.index_keys_max,
-                **await ingest_loop.read(read),
+                **await ingest_loop.read(watched.stats),
             }
         )
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from dedupe.errors import RetriableError
 
@@ -16,6 +16,7 @@ that was suspended, a disk that stalls a write of the index.
 """
 
 READ_TIMEOUT_S = 5.0
+RUN_TIMEOUT_S = 30.0
 
 T = TypeVar("T")
 
@@ -52,8 +53,19 @@ class IngestLoop:
         async def run() -> T:
             return function()
 
-        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        return await self.run(run, limit_s=READ_TIMEOUT_S)
+
+    async def run(
+        self, function: Callable[[], Coroutine[Any, Any, T]], *, limit_s: float = RUN_TIMEOUT_S
+    ) -> T:
+        """
+        Return what a coroutine returns that runs in that loop, for at most so many seconds.
+
+        Raises:
+            RetriableError: it has not ended; it is cancelled.
+        """
+        future = asyncio.run_coroutine_threadsafe(function(), self._loop)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), READ_TIMEOUT_S)
+            return await asyncio.wait_for(asyncio.wrap_future(future), limit_s)
         except TimeoutError as err:
             raise RetriableError("the ingest's event loop is busy") from err

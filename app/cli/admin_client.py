@@ -10,7 +10,13 @@ from dedupe.errors import ConfigurationError, RetriableError
 
 
 async def ask(
-    url: str, path: str, query: Mapping[str, str], *, token: str | None, timeout_s: float
+    url: str,
+    path: str,
+    query: Mapping[str, str],
+    *,
+    token: str | None,
+    timeout_s: float,
+    method: str = "GET",
 ) -> dict[str, Any]:
     """
     Return the document at a path.
@@ -22,7 +28,7 @@ async def ask(
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         async with httpx.AsyncClient(timeout=timeout_s) as http:
-            answer = await http.get(url.rstrip("/") + path, params=dict(query), headers=headers)
+            answer = await http.request(method, url.rstrip("/") + path, params=dict(query), headers=headers)
             document: dict[str, Any] = answer.json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
         raise RetriableError(f"no answer of a gateway's admin port at {url}: {err}") from err

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from app.cli.console import guarded, run_async, write_lines
+from app.cli.group import drain, group
 from app.cli.keys import keys
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
@@ -25,6 +26,8 @@ app.add_typer(keys)
 app.add_typer(partitions)
 app.add_typer(quarantine)
 app.add_typer(sessions)
+app.command()(group)
+app.command()(drain)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ lane at once, and asks the group to agree.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -66,8 +66,10 @@ class Keeper:
         self.assignment = Assignment((NOBODY,) * len(lanes), (NOBODY,) * len(lanes), {})
         self.moves = 0  # lanes that began here
         self.claims = 0  # of these, without a word of the group
+        self.lanes = self._lanes = lanes
+        self.answers: dict[str, Callable[[Any], Any]] = {SESSION: self._session}
+        """What other workers may ask: by kind, what answers its body. It may raise a GatewayError."""
         self._member = member
-        self._lanes = lanes
         self._membership = membership
         self._clock = clock
         self._times = times or GroupTimes()
@@ -88,6 +90,28 @@ class Keeper:
     def worker(self) -> WorkerId:
         """This worker's name."""
         return self._member.worker
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it asks other workers to serve its lanes."""
+        return self._is_leaving
+
+    def is_up(self, worker: WorkerId) -> bool:
+        """Whether another worker answers."""
+        link = self._links.link(worker) if self._links is not None else None
+        return link is not None and link.is_up
+
+    def ask(self, worker: WorkerId, kind: str, body: Any, timeout_s: float) -> Awaitable[Any]:
+        """Put a question to another worker. Raises what it answers, or RetriableError."""
+        link = self._links.link(worker) if self._links is not None else None
+        if link is None:
+            raise RetriableError(f"there is no link to {worker}")
+        return link.ask(kind, body, timeout_s)
+
+    def stay(self) -> None:
+        """Own lanes again after `hand_over`."""
+        self._is_leaving = False
+        self._membership.rejoin()
 
     def describe(self) -> Member:
         """Return what the group is told."""
@@ -212,10 +236,13 @@ class Keeper:
 
     async def answer(self, worker: WorkerId, kind: str, body: Any) -> Any:
         """Answer what another worker asks. Raises GatewayError."""
-        if kind == SESSION:
-            number, key = body
-            return told_state(self._lanes[number].session(key))
-        raise RetriableError(f"nobody here answers {kind!r}")
+        if kind not in self.answers:
+            raise RetriableError(f"nobody here answers {kind!r}")
+        return self.answers[kind](body)
+
+    def _session(self, body: Any) -> Any:
+        number, key = body
+        return told_state(self._lanes[number].session(key))
 
     def submit(
         self, lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from starlette.responses import Response
 
 from app.admin import ingest_loop as ingest
-from app.admin.application import create_admin
+from app.admin.application import Watched, create_admin
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.ingest_loop import IngestLoop
 from app.build import build_guards
@@ -29,8 +29,7 @@ async def admin() -> AsyncIterator[str]:
     """Serve an admin port over this loop, whose heart does not beat by itself."""
     settings = Settings(mode="development", log="sqlite")
     app = create_admin(
-        World().build(),
-        EdgeCollector(build_guards(settings, SystemClock(), index_files=0)),
+        Watched(World().build(), EdgeCollector(build_guards(settings, SystemClock(), index_files=0))),
         settings=settings,
         identity=Identity(settings.identity_key),
         log_id="log",
