@@ -212,12 +212,13 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        if self._is_paused or not self._unsent or self._transport is None or self.end_reason is not None:
+        transport = self._transport
+        if self._is_paused or not self._unsent or transport is None or transport.is_closing():
             return
         frames, self._unsent, self._unsent_bytes = self._unsent, [], 0
         self._sent_at = self.loop.time()
         self.on_flush()
-        self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def _look_again(self) -> None:
         self._tick = self.loop.call_later(self.shared.times.dead_s / TICKS, self._look)

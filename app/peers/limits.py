@@ -41,7 +41,7 @@ class PeerLimits:
     asks_max: int = 64  # questions that are not answered
     unread_bytes_max: int = MIB  # written and not taken by the other side, before writing pauses
     strangers_max: int = 64  # connections to a worker that have not proved yet whose they are
-    versions: Versions = Versions()
+    versions: Versions = field(default_factory=Versions)
 
 
 @dataclass(frozen=True, slots=True)

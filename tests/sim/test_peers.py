@@ -1,0 +1,491 @@
+"""Claim: whatever happens to a connection between workers, a submission's future says what is known of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from app.peers import PeerLimits, PeerLink, Peers, PeerTimes, UnknownKindError, Versions
+from app.peers.frames import ASK
+from dedupe.errors import (
+    DeadlineExceededError,
+    GatewayError,
+    LaneNotActiveError,
+    LaneSaturatedError,
+    OutcomeUnknownError,
+)
+from dedupe.lane import Outcomes
+from tests.sim.seeds import each_seed
+from tests.support.peers import SECRET, LoopClock, RecordingHost, deadline_of, events_of
+from tests.support.sim_net import SimNet, address_of
+
+TIMES = PeerTimes()
+LIMITS = PeerLimits()
+
+
+class Group:
+    """Simulated workers that know each other."""
+
+    def __init__(self, *names: str, seed: int = 1, **limits_of: PeerLimits) -> None:
+        self.net = SimNet(Random(seed))
+        self.hosts = {name: RecordingHost(f"status of {name}") for name in names}
+        self.peers = {
+            name: Peers(
+                name,
+                self.hosts[name],
+                secret=SECRET,
+                clock=LoopClock(),
+                limits=limits_of.get(name, LIMITS),
+                network=self.net.network(name),
+                dice=Random(f"{seed} {name}"),
+            )
+            for name in names
+        }
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self, name: str) -> None:
+        """Run a worker."""
+        self.tasks[name] = asyncio.create_task(self.peers[name].run(None))
+
+    async def stop(self, name: str) -> None:
+        """Stop a worker as a killed process does: its connections are reset."""
+        task = self.tasks.pop(name)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled(), task
+
+    def link(self, one: str, other: str) -> PeerLink:
+        """Return one worker's way to another."""
+        link = self.peers[one].link(other)
+        assert link is not None
+        return link
+
+    def submit(self, one: str, other: str, count: int = 1, **more: Any) -> "asyncio.Future[Outcomes]":
+        """Send events from one worker to another."""
+        events = events_of(count, **more)
+        size_bytes = sum(event.size_bytes for event in events)
+        return self.link(one, other).submit(
+            0, events, size_bytes=size_bytes, received_ms=0, deadline=deadline_of(4.5)
+        )
+
+
+@asynccontextmanager
+async def running(group: Group, *, is_linked: bool = True) -> AsyncIterator[Group]:
+    """Run all workers until the end; they are linked at first."""
+    for name in group.peers:
+        group.start(name)
+    await asyncio.sleep(0)
+    for peers in group.peers.values():
+        peers.set_members({name: address_of(name) for name in group.peers})
+    try:
+        if is_linked:
+            await until(lambda: all(group.link(*pair).is_up for pair in pairs(group)))
+        yield group
+    finally:
+        for name in list(group.tasks):
+            await group.stop(name)
+
+
+def pairs(group: Group) -> list[tuple[str, str]]:
+    return [(one, other) for one in group.peers for other in group.peers if one != other]
+
+
+async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> float:
+    """Wait in virtual time, and return how long it took."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with asyncio.timeout(limit_s):
+        while not condition():
+            await asyncio.sleep(0.001)
+    return loop.time() - began
+
+
+async def error_of(answer: "asyncio.Future[Any]") -> type[BaseException]:
+    """Return what an answer fails with."""
+    async with asyncio.timeout(60):
+        with pytest.raises(GatewayError) as raised:
+            await answer
+    return raised.type
+
+
+async def test_connection_that_breaks_before_anything_was_sent_has_taken_nothing() -> None:
+    async with running(Group("a", "b")) as group:
+        answer = group.submit("a", "b")
+        group.net.reset("a", "b")
+        assert await error_of(answer) is LaneNotActiveError
+        assert not group.hosts["b"].submissions
+
+
+async def test_connection_that_breaks_with_the_submission_on_its_way_leaves_it_unknown() -> None:
+    async with running(Group("a", "b")) as group:
+        group.net.hold("a", "b")
+        answer = group.submit("a", "b")
+        await asyncio.sleep(0.01)
+        group.net.reset("a", "b")
+        assert await error_of(answer) is OutcomeUnknownError
+        assert not group.hosts["b"].submissions
+
+
+async def test_connection_that_breaks_with_the_answer_on_its_way_leaves_it_unknown() -> None:
+    async with running(Group("a", "b")) as group:
+        group.net.hold("b", "a")
+        answer = group.submit("a", "b")
+        await until(lambda: bool(group.hosts["b"].submissions))
+        await asyncio.sleep(0.01)
+        group.net.reset("a", "b")
+        assert await error_of(answer) is OutcomeUnknownError
+
+
+async def test_connection_that_breaks_after_the_answer_changes_nothing() -> None:
+    async with running(Group("a", "b")) as group:
+        answer = group.submit("a", "b", 3)
+        await until(answer.done)
+        group.net.reset("a", "b")
+        assert (await answer).offsets == [0, 1, 2]
+
+
+async def test_submissions_that_wait_for_a_peer_to_read_were_not_sent() -> None:
+    async with running(Group("a", "b")) as group:
+        group.net.hold("a", "b")
+        sent = group.submit("a", "b", 4, value=bytes(800_000))
+        await asyncio.sleep(0.01)
+        kept = group.submit("a", "b", 4, value=bytes(800_000))
+        await asyncio.sleep(0.01)
+        group.net.reset("a", "b")
+        assert await error_of(sent) is OutcomeUnknownError
+        assert await error_of(kept) is LaneNotActiveError
+
+
+async def test_reset_is_mended_before_it_counts() -> None:
+    async with running(Group("a", "b")) as group:
+        await asyncio.sleep(2)
+        link, taken = group.link("a", "b"), len(group.hosts["a"].taken)
+        group.net.reset("a", "b")
+        await asyncio.sleep(0)
+        await until(lambda: group.peers["a"].metrics.connected == 2)
+        assert link.is_up
+        assert link.status == "status of b"
+        assert group.hosts["a"].taken[taken:] == [("b", "status", "status of b")]
+        assert group.peers["a"].metrics.reconnects == 1
+        assert (await group.submit("a", "b")).offsets == [0]
+
+
+async def test_worker_that_is_gone_is_down_at_once() -> None:
+    async with running(Group("a", "b")) as group:
+        await asyncio.sleep(2)
+        await group.stop("b")
+        assert await until(lambda: not group.link("a", "b").is_up) < 0.1
+        assert group.link("a", "b").status is None
+        assert group.hosts["a"].taken[-1] == ("b", "status", None)
+        with pytest.raises(LaneNotActiveError):
+            group.submit("a", "b")
+        assert not group.link("a", "b").tell("news", 1)
+        group.start("b")
+        assert await until(lambda: group.link("a", "b").is_up) < 1.0
+
+
+async def test_worker_that_is_gone_is_tried_twice_a_second() -> None:
+    async with running(Group("a", "b")) as group:
+        await group.stop("b")
+        await until(lambda: not group.link("a", "b").is_up)
+        group.net.attempts.clear()
+        await asyncio.sleep(30)
+        assert 45 <= len(group.net.attempts) <= 75
+
+
+@pytest.mark.parametrize("way", [("b", "a"), ("a", "b")])
+async def test_one_way_silence_ends_both_ends(way: tuple[str, str]) -> None:
+    async with running(Group("a", "b")) as group:
+        await asyncio.sleep(2)
+        group.net.hold(*way)
+        answer = group.submit("a", "b")
+        # The end that still hears learns of it from the other one, and first tries to connect again.
+        assert 1.3 <= await until(lambda: not group.link("a", "b").is_up) <= 2.7
+        assert await error_of(answer) is OutcomeUnknownError
+        await asyncio.sleep(5)
+        assert not group.link("a", "b").is_up
+        assert not group.link("b", "a").is_up
+        group.net.release(*way)
+        await until(lambda: group.link("a", "b").is_up and group.link("b", "a").is_up, 3)
+
+
+async def test_frozen_worker_is_down_within_two_seconds_of_its_last_byte() -> None:
+    async with running(Group("a", "b", "c")) as group:
+        await asyncio.sleep(2)
+        group.net.freeze("b")
+        link = group.link("a", "b")
+        asked = asyncio.ensure_future(link.ask("where", None, 30.0))
+        await until(lambda: not link.is_up)
+        assert 2.0 <= link.silence_s <= 2.2
+        assert group.link("a", "c").is_up
+        assert group.link("a", "c").silence_s < 0.7
+        assert await error_of(asked) is OutcomeUnknownError
+        group.net.thaw("b")
+        await until(lambda: all(group.link(*pair).is_up for pair in pairs(group)), 5)
+
+
+async def test_idle_links_stay_up() -> None:
+    async with running(Group("a", "b", "c")) as group:
+        for peers in group.peers.values():
+            peers.metrics.frames_refused.clear()
+        await asyncio.sleep(120)
+        for peers in group.peers.values():
+            assert peers.metrics.connected == 2
+            assert peers.metrics.reconnects == 0
+            assert not peers.metrics.frames_refused
+
+
+async def test_answers_come_out_of_order() -> None:
+    async with running(Group("a", "b")) as group:
+        group.hosts["b"].holds = True
+        first, second = group.submit("a", "b"), group.submit("a", "b", 2, start=5)
+        await until(lambda: len(group.hosts["b"].submissions) == 2)
+        group.hosts["b"].submissions[1].accept()
+        assert (await second).offsets == [5, 6]
+        assert not first.done()
+        group.hosts["b"].submissions[0].accept()
+        assert (await first).offsets == [0]
+
+
+async def test_deadline_is_passed_on_less_the_way() -> None:
+    async with running(Group("a", "b")) as group:
+        group.net.delays_s["a", "b"] = 0.25
+        group.hosts["b"].holds = True
+        answer = group.submit("a", "b")
+        await until(lambda: bool(group.hosts["b"].submissions))
+        # What the way takes is not known to anybody; the owner waits for that much longer at most.
+        assert 4.4 < group.hosts["b"].submissions[0].deadline.remaining_s <= 4.5
+        group.hosts["b"].submissions[0].answer.set_exception(DeadlineExceededError("too late"))
+        assert await error_of(answer) is DeadlineExceededError
+
+
+async def test_too_much_under_way_is_refused_until_it_is_answered() -> None:
+    async with running(Group("a", "b", a=replace(LIMITS, events_max=10))) as group:
+        group.hosts["b"].holds = True
+        answer = group.submit("a", "b", 8)
+        group.link("a", "b").check_room(2, 1)
+        with pytest.raises(LaneSaturatedError):
+            group.submit("a", "b", 3)
+        with pytest.raises(LaneSaturatedError):
+            group.link("a", "b").check_room(1, LIMITS.bytes_max)
+        await until(lambda: bool(group.hosts["b"].submissions))
+        group.hosts["b"].submissions[0].accept()
+        await answer
+        group.link("a", "b").check_room(10, 1)
+
+
+async def test_owner_takes_no_more_than_its_own_limit() -> None:
+    async with running(Group("a", "b", b=replace(LIMITS, bytes_max=10_000))) as group:
+        group.hosts["b"].holds = True
+        first = group.submit("a", "b", 10)
+        assert await error_of(group.submit("a", "b", 30)) is LaneSaturatedError
+        assert len(group.hosts["b"].submissions) == 1
+        group.hosts["b"].holds = False
+        group.hosts["b"].submissions[0].accept()
+        assert len((await first).offsets) == 10
+        assert len((await group.submit("a", "b", 10)).offsets) == 10
+
+
+async def test_peer_that_does_not_read_its_answers_gets_no_more_work_done() -> None:
+    async with running(Group("a", "b")) as group:
+
+        async def answers(_worker: str, _kind: str, body: Any) -> Any:
+            return bytes(body)
+
+        group.hosts["b"].answers = answers
+        link = group.link("a", "b")
+        group.net.hold("b", "a")
+        asked = [asyncio.ensure_future(link.ask("bytes", 900_000, 30.0)) for _ in range(4)]
+        await asyncio.sleep(0.1)
+        late = group.submit("a", "b")
+        await asyncio.sleep(0.5)
+        assert not group.hosts["b"].submissions
+        group.net.release("b", "a")
+        assert [len(answer) for answer in await asyncio.gather(*asked)] == [900_000] * 4
+        assert (await late).offsets == [0]
+
+
+async def test_messages_to_a_peer_that_does_not_read_are_dropped_and_counted() -> None:
+    async with running(Group("a", "b")) as group:
+        group.net.hold("a", "b")
+        link = group.link("a", "b")
+        told = 0
+        for _ in range(20):
+            told += link.tell("news", bytes(1_000_000))
+            await asyncio.sleep(0)
+        assert told < 8
+        assert group.peers["a"].metrics.tells_dropped == 20 - told
+        group.net.release("a", "b")
+        await until(lambda: len([1 for taken in group.hosts["b"].taken if taken[1] == "news"]) == told)
+
+
+async def test_questions_are_bounded_in_number_and_time() -> None:
+    async with running(Group("a", "b", a=replace(LIMITS, asks_max=2))) as group:
+
+        async def answers(_worker: str, _kind: str, _body: Any) -> Any:
+            await asyncio.sleep(60)
+
+        group.hosts["b"].answers = answers
+        link = group.link("a", "b")
+        asked = [asyncio.ensure_future(link.ask("slow", None, 3.0)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(LaneSaturatedError):
+            await link.ask("slow", None, 3.0)
+        assert [await error_of(each) for each in asked] == [DeadlineExceededError] * 2
+        group.hosts["b"].answers = None
+        assert await link.ask("quick", 1, 3.0) == ["a", "quick", 1]
+
+
+async def test_owner_that_answers_too_many_questions_says_so() -> None:
+    async with running(Group("a", "b", b=replace(LIMITS, asks_max=1))) as group:
+
+        async def answers(_worker: str, _kind: str, _body: Any) -> Any:
+            await asyncio.sleep(1)
+
+        group.hosts["b"].answers = answers
+        asked = [asyncio.ensure_future(group.link("a", "b").ask("slow", None, 3.0)) for _ in range(2)]
+        with pytest.raises(LaneSaturatedError):
+            await asked[1]
+        assert await asked[0] is None
+
+
+async def test_members_come_and_go() -> None:
+    async with running(Group("a", "b", "c")) as group:
+        group.hosts["b"].holds = True
+        answer = group.submit("a", "b")
+        await until(lambda: bool(group.hosts["b"].submissions))
+        group.peers["a"].set_members({"a": address_of("a"), "c": address_of("c")})
+        assert group.peers["a"].link("b") is None
+        assert await error_of(answer) is OutcomeUnknownError
+        assert group.link("a", "c").is_up
+        assert group.link("b", "a").is_up
+        group.peers["a"].set_members({name: address_of(name) for name in "abc"})
+        await until(lambda: group.link("a", "b").is_up)
+
+
+async def test_address_that_another_worker_has_now_is_not_believed() -> None:
+    async with running(Group("a", "b", "c")) as group:
+        group.peers["a"].set_members({"b": address_of("c")})
+        await asyncio.sleep(3)
+        assert not group.link("a", "b").is_up
+        assert group.peers["c"].metrics.frames_refused["wrong_worker"] > 3
+
+
+async def test_address_that_is_none_is_tried_again_and_again() -> None:
+    async with running(Group("a", "b")) as group:
+        group.peers["a"].set_members({"b": "nonsense"})
+        await asyncio.sleep(3)
+        assert not group.link("a", "b").is_up
+        group.peers["a"].set_members({"b": address_of("b")})
+        await until(lambda: group.link("a", "b").is_up)
+
+
+async def test_workers_of_two_versions_speak_the_older_one() -> None:
+    newer = replace(LIMITS, versions=Versions(newest=2, oldest=1))
+    async with running(Group("a", "b", b=newer)) as group:
+        assert (await group.submit("a", "b", 3)).offsets == [0, 1, 2]
+        assert (await group.submit("b", "a", 3)).offsets == [0, 1, 2]
+        assert await group.link("b", "a").ask("where", 1, 5.0) == ["b", "where", 1]
+        assert all(not peers.metrics.frames_refused for peers in group.peers.values())
+
+
+async def test_workers_of_versions_too_far_apart_do_not_speak() -> None:
+    newer = replace(LIMITS, versions=Versions(newest=3, oldest=2))
+    async with running(Group("a", "b", b=newer), is_linked=False) as group:
+        await asyncio.sleep(3)
+        assert not group.link("a", "b").is_up
+        assert group.peers["a"].metrics.frames_refused["version"]
+
+
+async def test_kind_of_frame_that_is_unknown_is_answered_and_the_connection_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(Group("a", "b")) as group:
+        dialler = group.link("a", "b")._dialler
+        assert dialler is not None
+        send = dialler.send
+
+        def send_newer(kind: int, number: int = 0, body: bytes = b"") -> None:
+            send(200 if kind == ASK else kind, number, body)
+
+        monkeypatch.setattr(dialler, "send", send_newer)
+        with pytest.raises(UnknownKindError):
+            await group.link("a", "b").ask("of the future", None, 5.0)
+        send(201, 0, b"of the future, not answered")
+        assert (await group.submit("a", "b")).offsets == [0]
+        assert group.peers["b"].metrics.frames_refused == {"unknown_kind": 2}
+
+
+async def test_status_is_sent_once_a_turn_and_to_all() -> None:
+    async with running(Group("a", "b", "c")) as group:
+        group.hosts["b"].told_status = {"serving": [1, 2]}
+        for _ in range(10):
+            group.peers["b"].announce()
+        await until(lambda: group.link("a", "b").status == {"serving": [1, 2]})
+        await until(lambda: group.link("c", "b").status == {"serving": [1, 2]})
+        assert len([1 for taken in group.hosts["a"].taken if taken[2] == {"serving": [1, 2]}]) == 1
+
+
+@each_seed(one_in=20)
+async def test_every_submission_is_answered_once_whatever_happens(seed: int) -> None:
+    dice = Random(seed)
+    async with running(Group("a", "b", "c", seed=seed)) as group:
+        waiting: list[tuple[int, asyncio.Future[Outcomes]]] = []
+        number = 0
+        for _ in range(60):
+            for one, other in pairs(group):
+                count = dice.randint(1, 40)
+                try:
+                    answer = group.submit(one, other, count, start=number, value=bytes(dice.randint(2, 9000)))
+                except (LaneNotActiveError, LaneSaturatedError):
+                    continue
+                waiting.append((number, answer))
+                number += count
+            await fault(group, dice)
+            await asyncio.sleep(dice.choice((0, 0.0003, 0.01, 0.3)))
+        for one, other in pairs(group):
+            group.net.mend(one, other)
+            group.net.release(one, other)
+        await asyncio.wait([answer for _, answer in waiting], timeout=30)
+        taken = [submission.events[0].key for host in group.hosts.values() for submission in host.submissions]
+        assert len(taken) == len(set(taken))
+        for start, answer in waiting:
+            key = events_of(1, start=start)[0].key
+            if (err := answer.exception()) is None:
+                assert answer.result().offsets[0] == start
+                assert key in taken
+            elif isinstance(err, LaneNotActiveError):
+                assert key not in taken
+            else:
+                assert isinstance(err, OutcomeUnknownError)
+        await asyncio.sleep(10)
+        for pair in pairs(group):
+            assert (await group.submit(*pair)).offsets == [0]
+        refused = {reason for peers in group.peers.values() for reason in peers.metrics.frames_refused}
+        assert refused <= {"late_handshake"}
+
+
+async def fault(group: Group, dice: Random) -> None:
+    """Do something to the network or to a worker, mostly nothing."""
+    one, other = dice.sample(sorted(group.peers), 2)
+    net = group.net
+    what = dice.random()
+    if what < 0.1:
+        net.reset(one, other)
+    elif what < 0.15:
+        net.cut(one, other)
+    elif what < 0.25:
+        net.mend(one, other)
+    elif what < 0.3:
+        net.hold(one, other)
+    elif what < 0.45:
+        net.release(one, other)
+    elif what < 0.5:
+        net.delays_s[one, other] = dice.choice((0.0002, 0.01, 0.15))
+    elif what < 0.53:
+        await group.stop(one)
+        group.start(one)
