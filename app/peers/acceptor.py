@@ -149,7 +149,13 @@ class Acceptor(Connection):
         elif (err := answer.exception()) is not None:
             self._fail(number, err)
         else:
-            self.send(OUTCOMES, number, outcomes_body(answer.result()))
+            try:
+                body = outcomes_body(answer.result())
+            except Exception as unsayable:
+                log.exception("outcomes cannot be told", worker=self.worker)
+                self._fail(number, OutcomeUnknownError(f"its outcomes cannot be told: {unsayable!r}"))
+            else:
+                self.send(OUTCOMES, number, body)
 
     def _on_ask(self, number: int, body: memoryview) -> None:
         kind, asked = _kind_and_body(body)

@@ -65,12 +65,12 @@ def submission_body(
             remaining_ms,
             size_bytes,
             keys,
-            partitions,
+            partitions[0] if partitions.count(partitions[0]) == count else partitions,
             prints,
             sources[0] if sources.count(sources[0]) == count else sources,
             ids,
             values,
-            flags,
+            flags[0] if flags.count(flags[0]) == count else flags,
             None if sessions.count(None) == count else [_session_fields(session) for session in sessions],
             None if reasons.count(None) == count else reasons,
             None if not any(earlier) else earlier,
@@ -124,9 +124,13 @@ def outcomes_of(body: memoryview, count: int) -> Outcomes:
 
 def _fill_columns(columns: list[Any], count: int) -> None:
     """Write out the columns that were said in short."""
-    _, _, _, sources, _, _, _, sessions, reasons, earlier, guards, orders = columns
+    _, partitions, _, sources, _, _, flags, sessions, reasons, earlier, guards, orders = columns
+    if type(partitions) is int:
+        columns[1] = [partitions] * count
     if type(sources) is str:
         columns[3] = [sources] * count
+    if type(flags) is int:
+        columns[6] = [flags] * count
     columns[7] = [None] * count if sessions is None else list(map(_session_of, _column(sessions)))
     columns[8] = [None] * count if reasons is None else reasons
     columns[9] = [_NOTHING_EARLIER] * count if earlier is None else list(map(_prints_of, _column(earlier)))

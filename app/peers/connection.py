@@ -26,6 +26,8 @@ So often within `dead_s` a connection looks whether it has heard anything. It is
 a row, not by the clock: a process that was held up has heard nothing meanwhile.
 """
 
+SILENT = "silent"
+
 UNKNOWN_KIND = packed(("unknown_kind", "", "no such kind of frame in this version"))
 
 Handler: TypeAlias = Callable[[int, memoryview], None]
@@ -228,7 +230,7 @@ class Connection(asyncio.Protocol):
         times, now = self.shared.times, self.loop.time()
         self._silent_ticks += 1
         if self._silent_ticks > TICKS:
-            return self.end("silent")
+            return self.end(SILENT)
         if not self.is_proved and now - self._made_at >= times.handshake_s:
             self.shared.metrics.frames_refused["late_handshake"] += 1
             return self.end("refused: late_handshake")

@@ -16,6 +16,7 @@ from app.peers.errors import FrameRefusedError, refuse
 HEAD = struct.Struct(">IBBQ")  # bytes that follow these four, version, kind, number
 LENGTH_BYTES = 4
 BEFORE_PROOF_BYTES_MAX = 1024
+BUFFER_BYTES = 1024 * 1024
 
 HELLO, CHALLENGE, PROOF, WELCOME = 1, 2, 3, 4
 STATUS, PING, SUBMIT, OUTCOMES, FAILED, ASK, ANSWER, TELL = 5, 6, 7, 8, 9, 10, 11, 12
@@ -29,10 +30,18 @@ def frame_of(version: int, kind: int, number: int, body: bytes = b"") -> bytes:
     return HEAD.pack(HEAD.size - LENGTH_BYTES + len(body), version, kind, number) + body
 
 
-def packed(body: Any) -> bytes:
-    """Return a body's bytes. Raises TypeError, ValueError: it is none that msgpack can say."""
-    told: bytes = msgpack.packb(body)
-    return told
+class Packer:
+    """Packs with one buffer again and again; for one thread."""
+
+    def __init__(self) -> None:
+        self._packer: Any = msgpack.Packer(buf_size=BUFFER_BYTES)
+
+    def pack(self, body: Any) -> bytes:
+        """Return a body's bytes. Raises TypeError, ValueError, OverflowError: msgpack cannot say it."""
+        told: bytes = self._packer.pack(body)
+        if len(told) > BUFFER_BYTES:
+            self._packer = msgpack.Packer(buf_size=BUFFER_BYTES)  # it keeps a buffer of the largest body
+        return told
 
 
 def unpacked(body: memoryview) -> Any:
@@ -41,6 +50,9 @@ def unpacked(body: memoryview) -> Any:
         return msgpack.unpackb(body)
     except Exception as err:  # whatever the bytes make of it
         raise FrameRefusedError("malformed") from err
+
+
+packed = Packer().pack
 
 
 class FrameReader:

@@ -16,7 +16,11 @@ class Host(Protocol):
         """Return what all others shall know now, a few KiB at most. Must not raise."""
 
     def take(self, worker: str, kind: str, body: Any) -> None:
-        """Take a message that nobody answers; `status` is one. Must not raise."""
+        """
+        Take a message that nobody answers. Must not raise.
+
+        `status` is one: what another worker has told of itself, None when it is down.
+        """
 
     async def answer(self, worker: str, kind: str, body: Any) -> Any:
         """Answer a question. A GatewayError travels to whoever asks; cancelled when he is gone."""

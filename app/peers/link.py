@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from app.peers.connection import Shared
+from app.peers.connection import SILENT, Shared
 from app.peers.dialler import Dialler
 from app.peers.host import Host
 from app.peers.network import Network
@@ -97,25 +97,29 @@ class PeerLink:
     async def keep(self) -> None:
         """Connect, and connect again, until cancelled; a failure of our own is told and passes."""
         times, dice = self._shared.times, self._shared.dice
-        loop = asyncio.get_running_loop()
         try:
             while True:
-                made_at = loop.time()
-                if await self._stay_connected(times.handshake_s):
-                    may_mend = self._why != "silent" and loop.time() - made_at >= times.retry_s
+                try:
+                    may_mend = await self._stay_connected(times.handshake_s)
                     while may_mend:
                         self._shared.metrics.reconnects += 1
-                        made_at = loop.time()
-                        was_connected = await self._stay_connected(times.mend_s)
-                        is_lasting = loop.time() - made_at >= times.retry_s
-                        may_mend = was_connected and self._why != "silent" and is_lasting
+                        may_mend = await self._stay_connected(times.mend_s)
+                except Exception:
+                    log.exception("a link to a worker failed", worker=self.worker)
                 self._go_down()
                 await asyncio.sleep(times.retry_s * dice.uniform(0.5, 1.5))
         finally:
             self._go_down()
 
     async def _stay_connected(self, limit_s: float) -> bool:
-        """Connect within the limit and wait until the connection ends; false if there was none."""
+        """
+        Connect within the limit and wait until the connection ends.
+
+        Returns:
+            Whether it may be mended: it has lasted, and was not silent. One that was lost at once would be
+            lost at once again.
+        """
+        loop = asyncio.get_running_loop()
         dialler = Dialler(self._shared, self.worker, self._take_status, self._changed.set)
         try:
             try:
@@ -124,13 +128,14 @@ class PeerLink:
             except (OSError, ValueError, TimeoutError) as err:
                 self._tell_why(dialler.end_reason or repr(err))
                 return False
-            self._dialler = dialler
+            self._dialler, connected_at = dialler, loop.time()
             self._go_up()
             while dialler.end_reason is None:
                 self._changed.clear()
                 await self._changed.wait()
             self._tell_why(dialler.end_reason)
-            return True
+            is_lasting = loop.time() - connected_at >= self._shared.times.retry_s
+            return is_lasting and dialler.end_reason != SILENT
         finally:
             dialler.end("given up")
             if self._dialler is dialler:
@@ -155,7 +160,7 @@ class PeerLink:
     def _take_status(self, status: Any) -> None:
         self.status = status
         self._changed.set()
-        self._host.take(self.worker, STATUS_KIND, status)
+        self._tell_host(status)
 
     def _go_up(self) -> None:
         if not self.is_up:
@@ -166,10 +171,17 @@ class PeerLink:
     def _go_down(self) -> None:
         if self.is_up:
             self.is_up, self.status = False, None
-            self._host.take(self.worker, STATUS_KIND, None)
+            log.warning("a worker is down", worker=self.worker, address=self.address, why=self._why)
+            self._tell_host(None)
+
+    def _tell_host(self, status: Any) -> None:
+        try:
+            self._host.take(self.worker, STATUS_KIND, status)
+        except Exception:
+            log.exception("a worker's status was not taken", worker=self.worker)
 
     def _tell_why(self, why: str) -> None:
         """Say once why a worker cannot be reached."""
         if why != self._why:
-            log.warning("no connection to a worker", worker=self.worker, address=self.address, why=why)
+            log.info("no connection to a worker", worker=self.worker, address=self.address, why=why)
         self._why = why

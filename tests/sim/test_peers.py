@@ -353,6 +353,34 @@ async def test_owner_that_answers_too_many_questions_says_so() -> None:
         assert await asked[0] is None
 
 
+async def test_two_workers_of_one_name_do_not_race_for_the_connection() -> None:
+    async with running(Group("a", "b")) as group:
+        same = Peers(
+            "a", RecordingHost(), secret=SECRET, clock=LoopClock(), network=group.net.network("a again")
+        )
+        running_too = asyncio.create_task(same.run(None))
+        await asyncio.sleep(0)
+        same.set_members({"b": address_of("b")})
+        group.net.attempts.clear()
+        await asyncio.sleep(30)
+        assert 30 < len(group.net.attempts) < 300
+        running_too.cancel()
+        await asyncio.wait([running_too])
+        await asyncio.sleep(2)
+        assert (await group.submit("a", "b")).offsets == [0]
+
+
+async def test_host_that_fails_does_not_end_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(*_told: Any) -> None:
+        raise KeyError("a host's bug")
+
+    async with running(Group("a", "b")) as group:
+        monkeypatch.setattr(group.hosts["a"], "take", take)
+        group.net.reset("a", "b")
+        await asyncio.sleep(3)
+        assert group.link("a", "b").is_up
+
+
 async def test_members_come_and_go() -> None:
     async with running(Group("a", "b", "c")) as group:
         group.hosts["b"].holds = True
