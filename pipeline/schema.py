@@ -16,6 +16,7 @@ RECORD = T.StructType(
         T.StructField("value", T.BinaryType()),  # the event as JSON
         T.StructField("source", T.StringType()),  # null if there is no such header, or not one in UTF-8
         T.StructField("gw", T.BinaryType()),  # header of record format v1, null if there is not one
+        T.StructField("gs", T.BinaryType()),  # what was stored of its client session before, or null
     ]
 )
 
@@ -37,6 +38,7 @@ ARCHIVE = T.StructType(
         T.StructField("properties", T.StringType()),  # JSON
         T.StructField("value", T.StringType()),  # the event as JSON, whole
         T.StructField("gw", T.BinaryType()),
+        T.StructField("gs", T.BinaryType()),  # null in archives that were begun without it
         # The bytes of what is no UTF-8, which the text columns cannot hold; null otherwise.
         T.StructField("message_id_bytes", T.BinaryType()),
         T.StructField("value_bytes", T.BinaryType()),

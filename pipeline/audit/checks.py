@@ -66,7 +66,7 @@ NOTICES = {
     ALLOWED_REPEAT: "its event is stored before, but further back than ids are remembered",
     NOT_ARCHIVED: "the topic holds records from here on that are not archived yet",
     UNJUDGED: "retention deleted these offsets before an audit came",
-    CLIENT_GAP: "the client lost events before it: its sequence jumps",
+    CLIENT_GAP: "its client session lacks sequences: the client lost these events, or has yet to send them",
     OUTSIDE_RETENTION: "it is older than the retention",
 }
 """What is worth knowing, but no fault of the gateway's."""
@@ -109,8 +109,8 @@ def examined(records: DataFrame, partitions: int | None) -> DataFrame:
 
     Returns:
         topic, partition, offset, timestamp, message_id, source, flaw, event_key, fingerprint,
-        lane_seq, client_hash, session_hash, sequence, expected_partition, hash, and `faults`, the kinds
-        of _OWN_FLAGS as bits.
+        lane_seq, client_hash, session_hash, sequence, acknowledged_through, gs, expected_partition,
+        hash, and `faults`, the kinds of _OWN_FLAGS as bits.
     """
     is_readable = (F.length("gw") >= BASE_HEADER_BYTES) & (F.col("version") == VERSION_READ)
     own = (
@@ -135,6 +135,8 @@ def examined(records: DataFrame, partitions: int | None) -> DataFrame:
                     "client_hash",
                     "session_hash",
                     "sequence",
+                    "acknowledged_through",
+                    "gs",
                 )
             ),
         )
@@ -297,20 +299,6 @@ def faulty(chained_records: DataFrame) -> DataFrame:
     with_fault = chained_records.where(F.col("faults") != 0)
     each = with_fault.select("*", F.explode(F.array_compact(F.array(*found))).alias("fault"))
     return _named(each, F.col("fault.kind"), F.col("fault.detail"))
-
-
-def client_gaps(examined_records: DataFrame) -> DataFrame:
-    """Name every record of a client session before which the client's sequence jumps."""
-    session = Window.partitionBy("client_hash", "session_hash").orderBy("sequence")
-    jumps = examined_records.where(F.col("client_hash").isNotNull()).select(
-        "*", F.lag("sequence").over(session).alias("sequence_before")
-    )
-    missing = F.col("sequence") - F.col("sequence_before") - 1
-    return _named(
-        jumps.where(missing > 0),
-        F.lit(CLIENT_GAP),
-        F.concat(missing.cast("string"), F.lit(" events after sequence "), F.col("sequence_before")),
-    )
 
 
 def outside_retention(examined_records: DataFrame, retention: timedelta) -> DataFrame:

@@ -18,7 +18,7 @@ from pipeline.audit.deep import wrong_keys
 from pipeline.audit.known import Known, Ledger, ask, ask_archive, no_ledger
 from pipeline.audit.memory import Memory, Remembered
 from pipeline.audit.reconciliation import Reading, Reconciliation, Stats, reconcile
-from pipeline.audit.verdict import UNDECIDED, Audit, Finding, PartitionSummary, Timeline
+from pipeline.audit.verdict import UNDECIDED, Audit, ClientSessions, Finding, PartitionSummary, Timeline
 from pipeline.errors import UsageError
 from pipeline.sources import LakeSource, Source, Span, read_records, span_of
 
@@ -87,6 +87,7 @@ def conduct(start: Callable[[], SparkSession], order: Order, say: Say) -> Audit:
     task = _Task(spark, order, known, past, stats, partitions, promise, say)
     seen = task.read()
     found, doubts = task.judge(seen, memory)
+    client_sessions, gaps = task.client_sessions(seen)
     result = Audit(
         source=str(order.source),
         span=order.span,
@@ -97,7 +98,8 @@ def conduct(start: Callable[[], SparkSession], order: Order, say: Say) -> Audit:
         began=began,
         partitions=seen.summaries,
         timeline=seen.timeline,
-        findings=found,
+        findings=found | gaps,
+        client_sessions=client_sessions,
         violations_before=past.violations,
         reconciliation=task.reconciled(seen),
         doubts=doubts,
@@ -184,7 +186,7 @@ class _Task:
         earlier = memory.keys_like(self.past, seen.examined, seen.count) if memory else None
         found = judge.find(seen.chained, seen.summaries) | self.known.unjudged
         found |= judge.find_repeats(checks.with_known(seen.examined, earlier), self.promise)
-        found |= judge.find_notices(seen.examined, seen.summaries, retention=self.order.retention)
+        found |= judge.find_notices(seen.examined, retention=self.order.retention)
         if self.order.secret is not None and self.partitions is not None:
             self.say("recomputing every key")
             found |= judge.collected(
@@ -192,6 +194,12 @@ class _Task:
             )
         missing, open_ends = self._completeness(seen.summaries)
         return found | missing, self._doubts(seen) + open_ends
+
+    def client_sessions(self, seen: _Seen) -> tuple[ClientSessions, dict[str, Finding]]:
+        """Return what the client sessions of the records lack; a quarantine has none."""
+        if any(summary.session_records for summary in seen.summaries):
+            self.say("looking for what clients lost")
+        return judge.find_client_gaps(seen.examined, seen.summaries)
 
     def reconciled(self, seen: _Seen) -> Reconciliation:
         """Compare what was read with the gateway's counters, if there are any."""

@@ -11,9 +11,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit import checks
+from pipeline.audit import checks, clients
 from pipeline.audit.checks import Promise
-from pipeline.audit.verdict import Finding, Named, PartitionSummary, Timeline
+from pipeline.audit.verdict import ClientSessions, Finding, Named, PartitionSummary, SessionGaps, Timeline
 
 NAMED_MAX = 100  # of each kind; their number is always told
 TIMES_MAX = 500  # of a timeline
@@ -46,16 +46,68 @@ def find_repeats(examined: DataFrame, promise: Promise) -> dict[str, Finding]:
     return {} if hashes.isEmpty() else collected(checks.repeats(examined, hashes, promise))
 
 
-def find_notices(
-    examined: DataFrame, summaries: Sequence[PartitionSummary], *, retention: timedelta | None
-) -> dict[str, Finding]:
+def find_notices(examined: DataFrame, *, retention: timedelta | None) -> dict[str, Finding]:
     """Return what is worth knowing, by kind."""
-    notices: dict[str, Finding] = {}
-    if any(summary.session_records for summary in summaries):
-        notices |= collected(checks.client_gaps(examined))
-    if retention is not None:
-        notices |= collected(checks.outside_retention(examined, retention))
-    return notices
+    return {} if retention is None else collected(checks.outside_retention(examined, retention))
+
+
+def find_client_gaps(
+    examined: DataFrame, summaries: Sequence[PartitionSummary]
+) -> tuple[ClientSessions, dict[str, Finding]]:
+    """Return what the client sessions lack, and a notice of the newest record of each that lacks most."""
+    if not any(summary.session_records for summary in summaries):
+        return ClientSessions(), {}
+    whole = {summary.partition for summary in summaries if summary.first_seq == 0}
+    sessions = clients.standings(examined, whole).persist(StorageLevel.DISK_ONLY)
+    try:
+        lacks = F.col("missing") > 0
+        totals = sessions.agg(
+            F.count_distinct("client_hash").alias("clients"),
+            F.count("*").alias("sessions"),
+            F.count_if(lacks).alias("with_gaps"),
+            F.sum("missing").alias("missing"),
+            F.count_if("is_from_middle").alias("known_from_the_middle"),
+        ).collect()[0]
+        worst = sessions.where(lacks).orderBy(F.desc("missing"), "client_hash", "session_hash")
+        rows = worst.limit(NAMED_MAX).collect()
+    finally:
+        sessions.unpersist()
+    told = {name: int(number) for name, number in totals.asDict().items()}
+    gaps = [_session_gaps(row) for row in rows]
+    named = [
+        Named(
+            gap.partition,
+            row["last"]["offset"],
+            row["last"]["message_id"],
+            row["last"]["source"],
+            _lacks(gap),
+        )
+        for gap, row in zip(gaps, rows, strict=True)
+    ]
+    found = {checks.CLIENT_GAP: Finding(told["with_gaps"], named)} if named else {}
+    return ClientSessions(**told, worst=gaps), found
+
+
+def _session_gaps(row: Row) -> SessionGaps:
+    return SessionGaps(
+        row["client_hash"].hex(),
+        row["session_hash"].hex(),
+        row["partition"],
+        int(row["acknowledged_through"]),
+        int(row["highest"]),
+        int(row["missing"]),
+        [(int(first), int(last)) for first, last in row["ranges"]],
+        row["is_from_middle"],
+    )
+
+
+def _lacks(gap: SessionGaps) -> str:
+    """Return what a session lacks as the header Gateway-Session-Missing says it."""
+    ranges = [str(first) if first == last else f"{first}-{last}" for first, last in gap.ranges]
+    told = sum(last - first + 1 for first, last in gap.ranges)
+    text = ",".join(ranges if told == gap.missing else [*ranges, "..."])
+    middle = ", known from the middle on" if gap.is_known_from_the_middle else ""
+    return f"{gap.missing} missing: {text} (client {gap.client_hash}, session {gap.session_hash}{middle})"
 
 
 def collected(named: DataFrame) -> dict[str, Finding]:

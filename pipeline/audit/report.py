@@ -75,6 +75,7 @@ def print_text(audit: Audit) -> None:
     _print_findings("violations", audit.violations, VIOLATIONS)
     _print_findings("open questions", audit.open_questions, OPEN_QUESTIONS)
     _print_findings("notices", audit.notices, NOTICES)
+    _print_client_sessions(audit)
     _print_reconciliation(audit)
     for doubt in audit.doubts:
         print(f"no verdict: {doubt}")
@@ -138,6 +139,8 @@ def as_document(audit: Audit) -> dict[str, Any]:
         "violations": _findings(audit.violations, VIOLATIONS),
         "open_questions": _findings(audit.open_questions, OPEN_QUESTIONS),
         "notices": _findings(audit.notices, NOTICES),
+        "client_sessions": asdict(audit.client_sessions)
+        | {"worst": [gaps._asdict() for gaps in audit.client_sessions.worst]},
         "reconciliation": asdict(audit.reconciliation),
         "no_verdict_because": audit.doubts,
         "partitions": [
@@ -197,6 +200,16 @@ def _print_findings(title: str, found: Mapping[str, Finding], meanings: Mapping[
 def _line(named: Named) -> str:
     place = f"partition {named.partition} offset {named.offset}"
     return f"{place} key {named.message_id!r} source {named.source!r} {named.detail or ''}".rstrip()
+
+
+def _print_client_sessions(audit: Audit) -> None:
+    found = audit.client_sessions
+    if not found.sessions:
+        return
+    gaps = f"{found.with_gaps:,} with gaps, {found.missing:,} sequences missing"
+    middle = found.known_from_the_middle
+    known = f", {middle:,} known from the middle on" if middle else ""
+    print(f"client sessions: {found.sessions:,} of {found.clients:,} clients, {gaps}{known}")
 
 
 def _print_reconciliation(audit: Audit) -> None:

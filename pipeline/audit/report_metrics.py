@@ -28,6 +28,15 @@ def write_metrics(audit: Audit, path: Path) -> None:
         "pipeline_audit_timestamp_seconds": ("When the last audit began.", audit.began.timestamp()),
         "pipeline_audit_seconds": ("How long it took.", audit.seconds),
         "pipeline_audit_records": ("How many records it read.", audit.records),
+        "pipeline_audit_client_sessions": ("Client sessions of its records.", audit.client_sessions.sessions),
+        "pipeline_audit_client_sessions_with_gaps": (
+            "Those that lack sequences below their highest.",
+            audit.client_sessions.with_gaps,
+        ),
+        "pipeline_audit_client_sequences_missing": (
+            "How many sequences they lack.",
+            audit.client_sessions.missing,
+        ),
     }
     for name, (meaning, number) in numbers.items():
         Gauge(name, meaning, registry=registry).set(number)

@@ -48,6 +48,7 @@ def page(document: dict[str, Any]) -> str:
         *_findings("Violation", document["violations"]),
         *_findings("Open question", document["open_questions"]),
         *_findings("Notice", document["notices"]),
+        *_client_sessions(document["client_sessions"]),
         _reconciliation(document["reconciliation"]),
         f"<h2>Records over time, UTC, in steps of {_duration(timeline['step_seconds'])}</h2>",
         _chart([(step["begins"][:16].replace("T", " "), step["records"]) for step in timeline["steps"]]),
@@ -100,6 +101,28 @@ def _findings(title: str, found: dict[str, Any]) -> list[str]:
         + _table(finding["first"])
         for kind, finding in found.items()
     ]
+
+
+def _client_sessions(found: dict[str, Any]) -> list[str]:
+    if not found["sessions"]:
+        return []
+    numbers = {
+        "clients": found["clients"],
+        "sessions": found["sessions"],
+        "of these lack sequences": found["with_gaps"],
+        "sequences missing": found["missing"],
+        "sessions known from the middle on": found["known_from_the_middle"],
+    }
+    rows = [gaps | {"ranges": _ranges(gaps["ranges"])} for gaps in found["worst"]]
+    return [
+        "<h2>Client sessions</h2>",
+        _pairs({name: f"{number:,}" for name, number in numbers.items()}),
+        _table(rows),
+    ]
+
+
+def _ranges(ranges: Sequence[Sequence[int]]) -> str:
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def _reconciliation(found: dict[str, Any]) -> str:

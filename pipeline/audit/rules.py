@@ -14,6 +14,9 @@ from pipeline.transforms import BASE_HEADER_BYTES, SESSION_HEADER_BYTES
 QUARANTINE_SUFFIX = ".quarantine"
 """How a gateway names the topic of what it kept apart: GATEWAY_TOPIC and this."""
 
+PROGRESS_BYTES_MIN = 8
+"""Of header `gs`: its watermark."""
+
 _STRICT = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 
 
@@ -25,6 +28,9 @@ def flaw() -> Column:
         F.when(F.col("gw").isNull(), f"not exactly one header {HEADER_GATEWAY!r}")
         .when(F.length("gw") < BASE_HEADER_BYTES, f"header {HEADER_GATEWAY!r} is too short")
         .when(is_in_session & (F.length("gw") < SESSION_HEADER_BYTES), "its session is cut off")
+        .when(
+            is_in_session & (F.length("gs") < PROGRESS_BYTES_MIN), "what was stored of its session is cut off"
+        )
         .when(F.col("source").isNull(), f"not exactly one header {HEADER_SOURCE!r} in UTF-8")
         .when(F.col("key").isNull(), "its key is null")
         .when(~F.is_valid_utf8(key), "its key is no UTF-8")

@@ -1,7 +1,7 @@
 """What an audit found, as plain values. Renders nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
@@ -49,6 +49,33 @@ class PartitionSummary:
     last_topic: str | None
 
 
+class SessionGaps(NamedTuple):
+    """A client session that lacks sequences; of client and session only the hash is known."""
+
+    client_hash: str  # hex
+    session_hash: str
+    partition: int
+    acknowledged_through: int
+    highest: int
+    missing: int
+    ranges: list[tuple[int, int]]  # first and last of each, at most clients.RANGES_MAX
+    is_known_from_the_middle: bool
+    """Whether what was stored of it before the records read is not known."""
+
+
+@dataclass(frozen=True)
+class ClientSessions:
+    """What the client sessions of the records lack, after these records."""
+
+    clients: int = 0
+    sessions: int = 0
+    with_gaps: int = 0
+    missing: int = 0  # sequences, of all sessions
+    known_from_the_middle: int = 0
+    worst: list[SessionGaps] = field(default_factory=list)
+    """Those that lack most, most first."""
+
+
 class Timeline(NamedTuple):
     """How many records came when, in steps of equal length; a step without any is left out."""
 
@@ -72,6 +99,7 @@ class Audit:
     partitions: list[PartitionSummary]
     timeline: Timeline
     findings: Mapping[str, Finding]
+    client_sessions: ClientSessions
     violations_before: Mapping[str, int]
     """Found by earlier audits of the same memory, by kind."""
     reconciliation: Reconciliation

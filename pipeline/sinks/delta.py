@@ -47,6 +47,8 @@ class DeltaTable:
         """See Sink."""
         writer = rows.write.format("delta").mode("append").partitionBy(*self.folders)
         writer = writer.option("txnAppId", APPLICATION).option("txnVersion", ledger.commit)
+        # A table that was begun without a column gets it.
+        writer = writer.option("mergeSchema", "true")
         writer.option("userMetadata", ledger.to_json()).save(self.path)
         spark = rows.sparkSession
         # The last commit is this one, but for maintenance that came between.

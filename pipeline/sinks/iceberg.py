@@ -46,10 +46,19 @@ class IcebergLake:
             f"CREATE TABLE IF NOT EXISTS {self.table.sql_name} ({columns}) "
             f"USING iceberg PARTITIONED BY ({', '.join(self.folders)})"
         )
+        self._add_columns(spark)
         stated = self._stated(spark)
         if not stated and not spark.table(f"{self.table.sql_name}.snapshots").isEmpty():
             raise PipelineError(f"the table {self.table} has no ledger of this job: name another output")
         return stated[0].ledger if stated else None
+
+    def _add_columns(self, spark: SparkSession) -> None:
+        """Give a table that was begun without some columns those that it lacks."""
+        has = set(spark.table(self.table.sql_name).columns)
+        lacks = [field for field in self.schema if field.name not in has]
+        for column in lacks:
+            added = f"`{column.name}` {column.dataType.simpleString()}"
+            spark.sql(f"ALTER TABLE {self.table.sql_name} ADD COLUMN {added}")
 
     def stated_ledger(self, spark: SparkSession) -> Ledger | None:
         """Return what readers find there now, and touch nothing; None if no job of ours wrote there."""

@@ -34,7 +34,7 @@ ROWS_PER_TASK = 200_000  # a task of a second or two; more only makes the work c
 BUSY_TIMEOUT_S = 5.0
 
 _RANGE = """
-SELECT id - :first_id, timestamp_ms, key, value, source, gw FROM records
+SELECT id - :first_id, timestamp_ms, key, value, source, gw, {gs} FROM records
 WHERE id >= :first_id + :start AND id < :first_id + :end ORDER BY id LIMIT :limit
 """
 
@@ -53,6 +53,7 @@ _ARROW = pa.schema(
         ("value", pa.binary()),
         ("source", pa.string()),
         ("gw", pa.binary()),
+        ("gs", pa.binary()),
     ]
 )
 
@@ -201,9 +202,12 @@ def read_range(data_dir: str, topic: str, part: LogRange) -> Iterator[pa.RecordB
     """
     position = part.start
     with closing(_open(data_dir)) as log:
+        # A log that no newer gateway has opened yet lacks the column.
+        has_progress = any(row[1] == "gs" for row in log.execute("PRAGMA table_info(records)"))
+        query = _RANGE.format(gs="gs" if has_progress else "NULL")
         while position < part.end:
             rows = log.execute(
-                _RANGE,
+                query,
                 {"first_id": part.first_id, "start": position, "end": part.end, "limit": ROWS_PER_BATCH},
             ).fetchall()
             if not rows or rows[0][0] != position:
@@ -216,9 +220,9 @@ def read_range(data_dir: str, topic: str, part: LogRange) -> Iterator[pa.RecordB
 
 
 def _arrow_batch(
-    topic: str, partition: int, rows: list[tuple[int, int, bytes, bytes, str, bytes]]
+    topic: str, partition: int, rows: list[tuple[int, int, bytes, bytes, str, bytes, bytes | None]]
 ) -> pa.RecordBatch:
-    offsets, timestamps_ms, keys, values, sources, headers = zip(*rows, strict=True)
+    offsets, timestamps_ms, keys, values, sources, headers, progress = zip(*rows, strict=True)
     return pa.record_batch(
         [
             pa.array([topic] * len(rows), pa.string()),
@@ -229,6 +233,7 @@ def _arrow_batch(
             pa.array(values, pa.binary()),
             pa.array(sources, pa.string()),
             pa.array(headers, pa.binary()),
+            pa.array(progress, pa.binary()),
         ],
         schema=_ARROW,
     )

@@ -225,7 +225,8 @@ def read_lake(spark: SparkSession, source: LakeSource) -> DataFrame:
 
 
 def from_archive(archive: DataFrame) -> DataFrame:
-    """Turn schema.ARCHIVE back into schema.RECORD."""
+    """Turn schema.ARCHIVE back into schema.RECORD; an archive that was begun without `gs` has none."""
+    has_progress = "gs" in archive.columns
     return archive.select(
         "topic",
         "partition",
@@ -235,6 +236,7 @@ def from_archive(archive: DataFrame) -> DataFrame:
         F.coalesce("value_bytes", F.col("value").cast("binary")).alias("value"),
         "source",
         "gw",
+        F.col("gs") if has_progress else F.lit(None).cast("binary").alias("gs"),
     )
 
 
@@ -283,6 +285,7 @@ def _from_kafka(messages: DataFrame) -> DataFrame:
         # Python cannot read what is no UTF-8, and any producer may send it.
         F.try_validate_utf8(_header("source").cast("string")).alias("source"),
         _header("gw").alias("gw"),
+        _header("gs").alias("gs"),
     )
 
 

@@ -10,6 +10,7 @@ from pipeline.transforms.clean_topic import (
     per_minute_named,
     routed_partition,
     sessions,
+    unsigned,
 )
 from pipeline.transforms.dirty_topic import CONFLICT, ORIGINAL, REJECTED, named, sorted_out
 
@@ -28,4 +29,5 @@ __all__ = [
     "routed_partition",
     "sessions",
     "sorted_out",
+    "unsigned",
 ]

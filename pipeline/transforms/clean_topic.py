@@ -36,8 +36,8 @@ def decoded(records: DataFrame) -> DataFrame:
     Add what the `gw` header says; null where there is none or it is too short.
 
     Adds version, flags, event_key (16 bytes), fingerprint (8 bytes), lane_seq (null from 2**63 on,
-    where no gateway gets), and of a client session client_hash, session_hash (16 bytes each) and
-    sequence, which a client chooses from all 64 bits.
+    where no gateway gets), and of a client session client_hash, session_hash (16 bytes each),
+    sequence and acknowledged_through, which a client chooses from all 64 bits.
     """
     gw = F.when(F.length("gw") >= BASE_HEADER_BYTES, F.col("gw"))
     # Numbers go by way of text, which is what decoding costs: as few as can be, and each in one place.
@@ -56,7 +56,8 @@ def decoded(records: DataFrame) -> DataFrame:
         F.when(F.col("_lane_seq") >= 0, F.col("_lane_seq")).alias("lane_seq"),
         _slice(session, 34, 16).alias("client_hash"),
         _slice(session, 50, 16).alias("session_hash"),
-        F.conv(F.hex(_slice(session, 66, 8)), 16, 10).cast(SEQUENCE).alias("sequence"),
+        unsigned(_slice(session, 66, 8)).alias("sequence"),
+        unsigned(_slice(session, 82, 8)).alias("acknowledged_through"),
     )
 
 
@@ -92,6 +93,7 @@ def archived(records: DataFrame) -> DataFrame:
         "said.properties",
         F.col("text").alias("value"),
         "gw",
+        "gs",
         _unless_text("key").alias("message_id_bytes"),
         _unless_text("value").alias("value_bytes"),
         F.date_format(log_time, "yyyy-MM-dd").alias("dt"),
@@ -169,6 +171,11 @@ def key_text(text: Column) -> Column:
     """Return a text that any table takes for a key: "" for null, U+FFFD for NUL and for bad UTF-8, cut."""
     known = F.make_valid_utf8(F.coalesce(text, F.lit("")))
     return F.left(F.translate(known, "\x00", "\ufffd"), F.lit(KEY_CHARS_MAX))
+
+
+def unsigned(binary: Column) -> Column:
+    """Return at most eight big-endian bytes as a number without a sign."""
+    return F.conv(F.hex(binary), 16, 10).cast(SEQUENCE)
 
 
 def _unless_text(name: str) -> Column:

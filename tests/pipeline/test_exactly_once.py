@@ -291,7 +291,7 @@ def test_sink_ahead_by_several_batches_takes_of_each_what_it_lacks(
 
     for number in range(len(plan)):
         places = itertools.product((0, 1), range(10 * number, 10 * number + 10))
-        rows = [("events", *place, None, b"id", b"{}", "web", None) for place in places]
+        rows = [("events", *place, None, b"id", b"{}", "web", None, None) for place in places]
         stored(spark.createDataFrame(rows, RECORD), number)
 
     found = spark.read.parquet(sink.path).select("partition", "offset").collect()

@@ -110,11 +110,11 @@ def nasty(spark: SparkSession) -> DataFrame:
     """Records as anybody could write them into a topic, in schema.RECORD."""
     kinds = [(value, source, us) for value in NASTY_VALUES for source in NASTY_SOURCES for us in YEARS_US]
     rows = [
-        ("events", 0, offset, us, b"\x00\xff", value, source, b"g" * (offset % 100))
+        ("events", 0, offset, us, b"\x00\xff", value, source, b"g" * (offset % 100), b"p" * (offset % 80))
         for offset, (value, source, us) in enumerate(kinds)
     ]
     columns = "topic string, partition int, offset bigint, us bigint, key binary, value binary, source string"
-    frame = spark.createDataFrame(rows, f"{columns}, gw binary")
+    frame = spark.createDataFrame(rows, f"{columns}, gw binary, gs binary")
     return frame.withColumn("timestamp", F.timestamp_micros("us")).select(*RECORD.names)
 
 
@@ -138,7 +138,7 @@ def test_no_record_stops_the_counts(nasty: DataFrame, spark: SparkSession, tmp_p
 
 def test_stand_ins_are_named(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     values = [b'{"type":"track"}', b'{"type":"a\\u0000"}', b'{"type":"%s"}' % (b"t" * 9_000), b"{}"]
-    rows = [("events", 3, n, MINUTE, b"id", value, "web", None) for n, value in enumerate(values)]
+    rows = [("events", 3, n, MINUTE, b"id", value, "web", None, None) for n, value in enumerate(values)]
 
     counts = _counted(spark.createDataFrame(rows, RECORD)).collect()
 
@@ -156,7 +156,7 @@ def test_archive_gives_back_every_record_as_it_was(
     lake_format: str, nasty: DataFrame, spark: SparkSession, tmp_path: Path
 ) -> None:
     corpus = [
-        ("events", 1, n, MINUTE, case.name.encode(), case.wire, "web", None)
+        ("events", 1, n, MINUTE, case.name.encode(), case.wire, "web", None, None)
         for n, case in enumerate(read_corpus())
     ]
     records = nasty.unionByName(spark.createDataFrame(corpus, RECORD))
@@ -197,7 +197,7 @@ def test_no_record_stops_the_other_jobs(nasty: DataFrame, spark: SparkSession, t
 
 def test_rejected_record_does_not_make_a_conflict_of_the_event_after_it(spark: SparkSession) -> None:
     bad, good = b'{"messageId":"1","type":"\\u0000"}', b'{"messageId":"1","type":"track"}'
-    rows = [("t", 0, n, MINUTE, b"", value, "web", None) for n, value in enumerate([bad, good, good])]
+    rows = [("t", 0, n, MINUTE, b"", value, "web", None, None) for n, value in enumerate([bad, good, good])]
     judged = spark.createDataFrame(rows, RECORD).transform(sorted_out, "web").orderBy("offset")
     assert [row["verdict"] for row in judged.collect()] == ["rejected", "original", "duplicate"]
 
@@ -205,11 +205,11 @@ def test_rejected_record_does_not_make_a_conflict_of_the_event_after_it(spark: S
 def test_records_that_are_no_events_do_not_stop_what_is_posted(
     nasty: DataFrame, spark: SparkSession, tmp_path: Path
 ) -> None:
-    rows = [("t", 0, n, MINUTE, b"", b'{"messageId":"good-%d"}' % n, "web", None) for n in range(20)]
+    rows = [("t", 0, n, MINUTE, b"", b'{"messageId":"good-%d"}' % n, "web", None, None) for n in range(20)]
     bad = nasty.where((F.col("source") == "web") & (F.year("timestamp") == 1970)).where(
         ~F.col("value").contains(F.lit(b"type")) | F.col("value").isNull()
     )
-    posted = bad.unionByName(spark.createDataFrame(rows, RECORD)).drop("gw")
+    posted = bad.unionByName(spark.createDataFrame(rows, RECORD)).drop("gw", "gs")
     with Gateway(tmp_path / "gateway") as gateway:
         verdicts = publish(posted, Target(gateway.url, {}, None, 1))
     assert (verdicts.accepted, verdicts.rejected) == (20, bad.count())

@@ -50,7 +50,7 @@ def database(postgres: str) -> str:
 
 def test_records_are_counted_by_minute_source_and_type(spark: SparkSession) -> None:
     def row(second: int, source: str | None, value: bytes) -> tuple[Any, ...]:
-        return ("events", 0, second, MINUTE.replace(second=second), b"id", value, source, None)
+        return ("events", 0, second, MINUTE.replace(second=second), b"id", value, source, None, None)
 
     records = [
         row(0, "web", b'{"type":"track"}'),
@@ -66,7 +66,7 @@ def test_records_are_counted_by_minute_source_and_type(spark: SparkSession) -> N
 
 
 def test_second_writer_of_a_commit_is_refused(spark: SparkSession, database: str) -> None:
-    record = ("events", 0, 0, MINUTE, b"id", b'{"type":"track"}', "web", None)
+    record = ("events", 0, 0, MINUTE, b"id", b'{"type":"track"}', "web", None, None)
     counts = spark.createDataFrame([record], RECORD).transform(per_minute)
     sink = PostgresCounts(database)
     assert sink.ledger(spark) is None

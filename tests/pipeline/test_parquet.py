@@ -27,7 +27,17 @@ class Killed(BaseException):
 def rows_of(spark: SparkSession, commit: int) -> DataFrame:
     """Return a batch of one record an hour."""
     records = [
-        ("events", 0, offset, NOON + timedelta(hours=offset % HOURS), b"%d" % offset, b"{}", "web", None)
+        (
+            "events",
+            0,
+            offset,
+            NOON + timedelta(hours=offset % HOURS),
+            b"%d" % offset,
+            b"{}",
+            "web",
+            None,
+            None,
+        )
         for offset in range((commit - 1) * HOURS, commit * HOURS)
     ]
     return spark.createDataFrame(records, RECORD).transform(archived)

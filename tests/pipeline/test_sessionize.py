@@ -21,7 +21,7 @@ MINUTE_MS = 60_000
 
 def test_pause_ends_a_session(spark: SparkSession) -> None:
     def row(minute: int, value: bytes) -> tuple[Any, ...]:
-        return ("events", 0, minute, NOON + timedelta(minutes=minute), b"id", value, "web", None)
+        return ("events", 0, minute, NOON + timedelta(minutes=minute), b"id", value, "web", None, None)
 
     records = [
         row(0, b'{"userId":"u"}'),

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
 
 from pipeline.errors import PipelineError
 from pipeline.runtime import IcebergTable
 from pipeline.schema import ARCHIVE, RECORD
-from pipeline.sinks import FOLDERS, DeltaTable, IcebergLake, Ledger
+from pipeline.sinks import FOLDERS, DeltaTable, IcebergLake, Ledger, lake_sink
+from pipeline.sources import LakeSource, Span, read_records
 from pipeline.transforms import archived
 
 
@@ -21,7 +23,7 @@ def ledger_of(commit: int) -> Ledger:
 @pytest.fixture
 def row(spark: SparkSession) -> DataFrame:
     """Return a batch of one record."""
-    record = [("events", 0, 0, None, b"id", b"{}", "web", None)]
+    record = [("events", 0, 0, None, b"id", b"{}", "web", None, None)]
     return spark.createDataFrame(record, RECORD).transform(archived)
 
 
@@ -84,3 +86,30 @@ def test_iceberg_table_keeps_its_ledger_under_any_name(
     assert spark.table(iceberg.table.sql_name).count() == 4
     with pytest.raises(PipelineError, match="another job writes"):
         IcebergLake(iceberg.table, ARCHIVE, FOLDERS).store(row, ledger_of(4))
+
+
+@pytest.mark.parametrize("lake_format", ["delta", "iceberg", "parquet"])
+def test_archive_that_was_begun_without_a_column_gets_it(
+    lake_format: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    records = spark.createDataFrame(
+        [("events", 0, n, None, b"id", b"{}", "web", None, b"%d" % n) for n in (1, 2)], RECORD
+    )
+    path = str(tmp_path / "events")
+    source, old, new = LakeSource(lake_format, path), records.where("offset = 1"), records.where("offset = 2")
+    before = T.StructType([column for column in ARCHIVE if column.name != "gs"])
+    begun = lake_sink(source)
+    if isinstance(begun, IcebergLake):
+        for name, value in begun.table.conf.items():
+            spark.conf.set(name, value)
+        begun = replace(begun, schema=before)
+    begun.ledger(spark)
+    begun.store(old.transform(archived).select(*before.names), ledger_of(1))
+    assert [row["gs"] for row in read_records(spark, source, Span()).collect()] == [None]
+
+    continued = lake_sink(source)
+    assert continued.ledger(spark) == ledger_of(1)
+    continued.store(new.transform(archived), ledger_of(2))
+
+    found = read_records(spark, source, Span()).orderBy("offset").collect()
+    assert [(row["offset"], row["gs"]) for row in found] == [(1, None), (2, b"2")]

@@ -24,7 +24,7 @@ def test_header_is_decoded_as_the_golden_records_say(spark: SparkSession) -> Non
         (vector["event"], vector["lane_seq"], bytes.fromhex(dict(vector["record"]["headers"])["gw"]))
         for vector in VECTORS["records"]
     ]
-    rows = [(f"t{i}", 0, i, None, b"", b"", "web", gw) for i, (_, _, gw) in enumerate(records)]
+    rows = [(f"t{i}", 0, i, None, b"", b"", "web", gw, None) for i, (_, _, gw) in enumerate(records)]
     expected = [
         (
             i,
@@ -41,7 +41,8 @@ def test_header_is_decoded_as_the_golden_records_say(spark: SparkSession) -> Non
 
     columns = (
         "offset bigint, version int, event_key string, fingerprint string, lane_seq bigint, "
-        "client_hash string, session_hash string, sequence decimal(20, 0)"
+        "client_hash string, session_hash string, "
+        "sequence decimal(20, 0), acknowledged_through decimal(20, 0)"
     )
     assertDataFrameEqual(
         found.select(
@@ -51,13 +52,17 @@ def test_header_is_decoded_as_the_golden_records_say(spark: SparkSession) -> Non
             "lane_seq",
             *(F.lower(F.hex(name)).alias(name) for name in ("client_hash", "session_hash")),
             "sequence",
+            "acknowledged_through",
         ),
         spark.createDataFrame(expected, columns),
     )
 
 
 def test_header_that_is_missing_or_short_decodes_to_null(spark: SparkSession) -> None:
-    rows = [("t", 0, 0, None, b"", b"", None, None), ("t", 0, 1, None, b"", b"", None, b"\x01\x00short")]
+    rows = [
+        ("t", 0, 0, None, b"", b"", None, None, None),
+        ("t", 0, 1, None, b"", b"", None, b"\x01\x00short", None),
+    ]
 
     found = spark.createDataFrame(rows, RECORD).transform(decoded).select("version", "event_key", "lane_seq")
 
@@ -87,7 +92,7 @@ def test_keys_are_routed_as_the_golden_vectors_say(spark: SparkSession) -> None:
 
 def test_archive_holds_what_the_record_says(spark: SparkSession) -> None:
     moment = datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC)
-    row = ("events", 1, 7, moment, b"id-1", b'{"a":"\xc3\xa9"}', "web", b"\x01\x00")
+    row = ("events", 1, 7, moment, b"id-1", b'{"a":"\xc3\xa9"}', "web", b"\x01\x00", b"\x07")
     records = spark.createDataFrame([row], RECORD)
 
     found = records.transform(archived)
@@ -110,7 +115,7 @@ def test_archive_has_columns_of_what_the_event_says(spark: SparkSession) -> None
         b"",
         None,
     ]
-    rows = [("events", 0, n, moment, b"id", value, "web", None) for n, value in enumerate(values)]
+    rows = [("events", 0, n, moment, b"id", value, "web", None, None) for n, value in enumerate(values)]
 
     found = spark.createDataFrame(rows, RECORD).transform(archived)
 
@@ -132,16 +137,17 @@ def test_archive_has_columns_of_what_the_event_says(spark: SparkSession) -> None
 def test_archive_keeps_bytes_that_are_no_text(spark: SparkSession) -> None:
     moment = datetime(2026, 1, 31, tzinfo=UTC)
     rows = [
-        ("events", 0, 0, moment, b"\xff\x00", b"\xfe{", "web", None),
-        ("events", 0, 1, moment, None, None, None, None),
-        ("events", 0, 2, moment, b"", b"", "", b""),
+        ("events", 0, 0, moment, b"\xff\x00", b"\xfe{", "web", None, None),
+        ("events", 0, 1, moment, None, None, None, None, None),
+        ("events", 0, 2, moment, b"", b"", "", b"", b""),
     ]
     records = spark.createDataFrame(rows, RECORD)
 
     assertDataFrameEqual(records.transform(archived).transform(from_archive), records)
 
 
-def _session(session: dict[str, Any] | None) -> tuple[str | None, str | None, Decimal | None]:
+def _session(session: dict[str, Any] | None) -> tuple[str | None, str | None, Decimal | None, Decimal | None]:
     if session is None:
-        return None, None, None
-    return session["client_hash"], session["session_hash"], Decimal(session["sequence"])
+        return None, None, None, None
+    numbers = (Decimal(session[name]) for name in ("sequence", "acknowledged_through"))
+    return session["client_hash"], session["session_hash"], *numbers

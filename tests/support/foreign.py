@@ -31,6 +31,12 @@ def _gw(change: Callable[[bytes], bytes], session: Session | None = None) -> New
     return record._replace(headers=headers)
 
 
+def _gs(change: Callable[[bytes], bytes]) -> NewRecord:
+    record = _record(PROGRESSED)
+    headers = [(name, change(value) if name == "gs" else value) for name, value in record.headers]
+    return record._replace(headers=headers)
+
+
 SOURCE, GW = _record().headers
 
 FOREIGN: dict[str, NewRecord] = {
@@ -50,6 +56,8 @@ FOREIGN: dict[str, NewRecord] = {
     "version 0": _gw(lambda gw: b"\x00" + gw[1:]),
     "version 2": _gw(lambda gw: b"\x02" + gw[1:]),
     "session is missing": _gw(lambda gw: gw[:1] + bytes([FLAG_SESSION]) + gw[2:]),
+    "what was stored of its session is cut": _gs(lambda gs: gs[:7]),
+    "what was stored of its session is empty": _gs(lambda _: b""),
     "session is cut by one byte": _gw(lambda gw: gw[:89], SESSION),
 }
 

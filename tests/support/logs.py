@@ -28,7 +28,8 @@ def append_to_log(data: Path, lanes: Mapping[int, Sequence[NewRecord]]) -> None:
                 "SELECT next_offset FROM partitions WHERE first_id = ?", (first_id,)
             ).fetchone()
             log.executemany(
-                "INSERT INTO records (id, timestamp_ms, source, key, gw, value) VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO records (id, timestamp_ms, source, key, gw, gs, value)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [
                     (
                         first_id + end + number,
@@ -36,6 +37,7 @@ def append_to_log(data: Path, lanes: Mapping[int, Sequence[NewRecord]]) -> None:
                         dict(record.headers)["source"].decode(),
                         record.key,
                         dict(record.headers)["gw"],
+                        dict(record.headers).get("gs"),
                         record.value,
                     )
                     for number, record in enumerate(records)
