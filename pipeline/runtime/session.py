@@ -45,6 +45,10 @@ LOCAL = {
     "spark.driver.host": "127.0.0.1",
     # One machine: a task a core is enough, and each one costs milliseconds in every batch.
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
+    # Delta parts what it knows of a table into 50 otherwise, whose tasks take longer than the batch.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # And VACUUM looks for files in as many tasks as this says, 10,000 otherwise: two minutes of CPU.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.driver.memory": "2g",
 }
 

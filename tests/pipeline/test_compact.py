@@ -19,7 +19,7 @@ from tests.support.logs import append_to_log
 from tests.support.records import RecordMaker
 
 FORMATS = ["parquet", "delta", "iceberg"]
-BATCHES, ROWS = 4, 20
+BATCHES, ROWS = 2, 20
 
 
 class Archive:

@@ -10,16 +10,17 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError
 from pipeline.runtime import Checkpoint
 from pipeline.schema import RECORD, SESSIONS
-from pipeline.sinks import Ledger, ParquetFolder, Storing
+from pipeline.sinks import DeltaTable, IcebergLake, Ledger, ParquetFolder, PostgresCounts, Storing
 from pipeline.sinks.stored import Stored
 from pipeline.sources import LakeSource, Origin, read_lake
 from pipeline.transforms import archived
@@ -30,6 +31,7 @@ from tests.support.records import RecordMaker
 
 ERASE_RUNBOOK = Path(__file__).parents[2] / "docs" / "runbooks" / "erase-a-person.md"
 FORMATS = ["parquet", "delta", "iceberg"]
+SINKS = {"parquet": ParquetFolder, "delta": DeltaTable, "iceberg": IcebergLake}
 PARTITIONS = 2
 
 
@@ -109,6 +111,27 @@ def test_archive_outlives_its_checkpoint(
     shutil.rmtree(checkpoint)
     log.grow(5)
     assert archive(lake_format, *where) == ""
+    assert held(lake_format) == log.ids
+
+
+@pytest.mark.parametrize("moment", ["before its commit", "between its commit and the checkpoint"])
+@pytest.mark.parametrize("lake_format", FORMATS)
+def test_batch_that_is_cut_off_is_stored_once_by_the_next_start(
+    moment: str,
+    lake_format: str,
+    log: Log,
+    archive: Callable[..., str],
+    held: Callable[..., Counter[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert archive(lake_format) == ""
+    log.grow(10)
+    with monkeypatch.context() as patched:
+        cut_off(patched, SINKS[lake_format], is_stored=moment.startswith("between"))
+        assert "the process is gone" in archive(lake_format)
+    log.grow(5)
+
+    assert archive(lake_format) == ""
     assert held(lake_format) == log.ids
 
 
@@ -249,6 +272,24 @@ def test_counts_outlive_their_checkpoint(log: Log, job: JobRunner, postgres: str
     assert "--recover" in emptied.stderr
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_counts_of_a_batch_that_is_cut_off_are_stored_once(
+    is_stored: bool, log: Log, job: JobRunner, postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(postgres) as connection:
+        connection.execute("DROP TABLE IF EXISTS minute_counts, minute_counts_ledger")
+    command: list[object] = ["minute_counts", "--source", f"log://{log.data}", "--to", postgres, "--once"]
+    command += ["--checkpoint", tmp_path / "checkpoint"]
+    with monkeypatch.context() as patched:
+        cut_off(patched, PostgresCounts, is_stored=is_stored)
+        dead = job(*command)
+    done = job(*command)
+
+    assert (dead.exit_code, done.exit_code) == (2, 0), (dead, done)
+    with psycopg.connect(postgres) as connection:
+        assert connection.execute("SELECT sum(events) FROM minute_counts").fetchone() == (log.made,)
+
+
 def test_sessions_without_the_checkpoint_that_knows_their_state_are_refused(
     log: Log, job: JobRunner, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -307,6 +348,18 @@ def test_batch_whose_offsets_are_unknown_is_not_passed_over(spark: SparkSession,
 
     with pytest.raises(PipelineError, match="does not say where batch 7 ends"):
         stored(spark.createDataFrame([], RECORD), 7)
+
+
+def cut_off(patched: pytest.MonkeyPatch, sink: Any, *, is_stored: bool) -> None:
+    """Let a sink's job die in the middle of a batch, before or after the sink has stored it."""
+    store = sink.store
+
+    def die(self: Any, rows: DataFrame, ledger: Ledger) -> None:
+        if is_stored:
+            store(self, rows, ledger)
+        raise RuntimeError("the process is gone")
+
+    patched.setattr(sink, "store", die)
 
 
 def lane_of(number: int) -> int:

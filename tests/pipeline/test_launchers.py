@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from pipeline.runtime.session import TABLE_FORMATS, local_jars
-from tests.support.gateway import Gateway
-from tests.support.http import AUTH, new_event, post
 from tests.support.jobs import QUICK, START_TIMEOUT_S
+from tests.support.logs import append_to_log
 from tests.support.processes import HOST, free_port, is_free, kill_when_parent_dies
+from tests.support.records import RecordMaker
 
 SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
 MAIN = Path(__file__).resolve().parents[2] / "pipeline" / "__main__.py"
@@ -25,12 +24,11 @@ ENVIRONMENT = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": 
 
 
 @pytest.fixture
-def log_source(tmp_path: Path) -> Iterator[str]:
-    """The log of a gateway that took forty events."""
-    with Gateway(tmp_path / "gateway") as gateway:
-        with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
-            post(client, "/v1/events", {"batch": [new_event() for _ in range(40)]})
-        yield f"log://{gateway.data}"
+def log_source(tmp_path: Path) -> str:
+    """A log of forty events."""
+    maker = RecordMaker(2)
+    append_to_log(tmp_path / "log", maker.lanes(maker.event(f"id-{n}") for n in range(40)))
+    return f"log://{tmp_path}/log"
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post
-from tests.support.jobs import JobProcess
+from tests.support.jobs import kill_at_work
 from tests.support.records import RecordMaker, fill_topic
 from tests.support.verdict import assert_sequences_whole, read_sqlite
 
+SEED = 5
 KEPT = {"retention.ms": "-1"}
 KEYS = """
 - {key: web, source: web, scopes: [ingest, replay]}
@@ -104,7 +105,7 @@ async def test_part_of_an_archive_is_replayed(
 
 @pytest.mark.slow
 async def test_killed_replay_goes_on_and_stores_nothing_twice(
-    keys: dict[str, str], kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+    job: JobRunner, keys: dict[str, str], kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name = await topic("replayed", partitions=2, configs=KEPT)
     maker = RecordMaker(2)
@@ -122,19 +123,14 @@ async def test_killed_replay_goes_on_and_stores_nothing_twice(
             "--gateway",
             gateway.url,
         ]
-        command += ["--checkpoint", tmp_path / "checkpoint", "--batch-offsets", 200, "--connections", 2]
-        victim = JobProcess(tmp_path, *command, "--rate", 500)
-        try:
-            victim.wait_for_batches(2)
-        finally:
-            victim.kill()
+        command += ["--checkpoint", tmp_path / "checkpoint", "--connections", 2]
+        kill_at_work(tmp_path, [*command, "--batch-offsets", 200, "--rate", 500], seed=SEED)
         after_kill = len(read_sqlite(gateway.data))
-        last = JobProcess(tmp_path, *command)
-        exit_code = last.wait()
+        last = job(*command)
         stored = read_sqlite(gateway.data)
 
     assert 0 < after_kill < 2000
-    assert exit_code == 0, last.said
+    assert last.exit_code == 0, last
     assert len(stored) == 2_001
     assert {record.message_id for record in stored} == {"in-session", *(event.message_id for event in events)}
 

@@ -45,10 +45,10 @@ class JobProcess:
             assert time.monotonic() < deadline, self.said
             time.sleep(POLL_INTERVAL_S)
 
-    def kill(self) -> None:
-        """End the driver, its JVM and all they started, as a lost machine would."""
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._reap()
+    def kill(self) -> int:
+        """End the driver, its JVM and all they started, as a lost machine would; return its exit code."""
+        self._kill_rest()
+        return self._reap()
 
     def terminate(self) -> int:
         """Ask the driver to stop, and return its exit code."""
@@ -76,21 +76,13 @@ class JobProcess:
         return code
 
 
-def run_through_kills(folder: Path, arguments: list[object], *, kills: int, seed: int) -> str:
-    """
-    Start a job, kill it at a random moment after a batch or two, and so on; let the last start finish.
-
-    `arguments` must make it run once over what is there. Returns what the last one said.
-    """
+def kill_at_work(folder: Path, arguments: list[object], *, seed: int) -> None:
+    """Start a job and kill it at a random moment after a batch or two, before it is done."""
     moments = random.Random(seed)
-    for _ in range(kills):
-        victim = JobProcess(folder, *arguments)
-        try:
-            victim.wait_for_batches(moments.randint(1, 2))
-            time.sleep(moments.random())
-        finally:
-            victim.kill()
-    last = JobProcess(folder, *arguments)
-    code = last.wait()
-    assert code == 0, f"exit code {code} (seed {seed}):\n{last.said}"
-    return last.said
+    victim = JobProcess(folder, *arguments)
+    try:
+        victim.wait_for_batches(moments.randint(1, 2))
+        time.sleep(moments.random())
+    finally:
+        code = victim.kill()
+    assert code == -signal.SIGKILL, f"it ended before it was killed (seed {seed}):\n{victim.said}"
