@@ -19,7 +19,7 @@ TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # apt and pip lock what they write
-.PHONY: help run test unit mutants docs check kafka pipeline demo bench clean
+.PHONY: help run test unit mutants docs check kafka pipeline demo bench load clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ demo: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/.stamp-java ## send 100,0
 
 bench: $(VENV)/.stamp-run build/kafka/.stamp-libs $(REDIS) ## compare with a plain service and Redis in minutes; ARGS=--quick for seconds
 	@exec $(BIN)/python -m loadtests.bench $(ARGS)
+
+load: $(VENV)/.stamp-dev ## send traffic to a running gateway by locust; ARGS="--load-profile spike --seconds 120", --web for its page
+	@exec $(BIN)/python -m loadtests.load $(ARGS)
 
 clean: ## remove .venv, build and caches; never the gateway's data
 	@rm -rf $(VENV) build dist tests/sdks/*/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -38,8 +38,12 @@ _AUTHORIZATION = b64encode(b"bench:")
 def event(number: int) -> bytes:
     """Return one event, always the same for a number."""
     user, product = number % 50_000, number % 997
-    message_id = number * SCATTER % 2**128
-    return _EVENT % (message_id, user, user, product, product, product, product)
+    return _EVENT % (number * SCATTER % 2**128, user, user, product, product, product, product)
+
+
+def message_id_of(number: int) -> str:
+    """Return the id of an event."""
+    return f"ajs-next-{number * SCATTER % 2**128:032x}"
 
 
 def body(numbers: Iterable[int]) -> bytes:
@@ -119,11 +123,12 @@ class SessionWorkload:
         acknowledged, numbers = self._sent[turn], range(self._first, self._first + batch_events)
         self._sent[turn] += batch_events
         self._first += batch_events
-        events = map(event if self._has_ids else _event_without_id, numbers)
+        events = map(event if self._has_ids else event_without_id, numbers)
         batch = b'{"batch":[%b],"firstSequence":%d,"sentAt":"2026-01-01T00:00:00.000Z"}'
         headers = _SESSION % (*self._clients[turn], acknowledged)
         return request(batch % (b",".join(events), acknowledged + 1), NATIVE_PATH, headers)
 
 
-def _event_without_id(number: int) -> bytes:
+def event_without_id(number: int) -> bytes:
+    """Return the same event as a client session sends it: its sequence identifies it."""
     return b"{" + event(number).partition(b",")[2]

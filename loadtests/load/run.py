@@ -1,0 +1,57 @@
+"""What the clients of one process share: the clock of the run, the sample, and what locust itself took."""
+
+import time
+from typing import Any
+
+from loadtests.load.answers import Place
+from loadtests.load.options import Options
+from loadtests.load.sample import Sample
+
+
+class Run:
+    """One run of locust, as this process sees it; a master adds what its workers tell."""
+
+    def __init__(self) -> None:
+        self.sample = Sample()
+        self.events = 0
+        self.cpu_s = 0.0
+        self._began = 0.0
+        self._cpu_began = 0.0
+        self._seconds = 1.0
+
+    def begin(self, options: Options) -> None:
+        """Start the clock."""
+        self._seconds = options.seconds
+        self._began, self._cpu_began = time.monotonic(), time.process_time()
+
+    @property
+    def share(self) -> float:
+        """Return which part of the time has passed."""
+        return (time.monotonic() - self._began) / self._seconds
+
+    def took_in(self, places: list[Place]) -> None:
+        """Count acknowledged events, and keep one of their receipts."""
+        self.events += len(places)
+        if places:
+            self.sample.take(places)
+
+    def lap_cpu_s(self) -> float:
+        """Return the CPU time of this process since the last call."""
+        now = time.process_time()
+        lap, self._cpu_began = now - self._cpu_began, now
+        return lap
+
+    def report(self) -> dict[str, Any]:
+        """Return what a worker tells its master, everything once."""
+        events, self.events = self.events, 0
+        return {"cpu_s": self.lap_cpu_s(), "events": events, "receipts": self.sample.take_unreported()}
+
+    def take_report(self, told: dict[str, Any]) -> None:
+        """Add what a worker told."""
+        self.cpu_s += told["cpu_s"]
+        self.events += told["events"]
+        self.sample.add(Place(*place) for place in told["receipts"])
+
+
+RUN = Run()
+"""Locust makes its users itself, so they find it here."""

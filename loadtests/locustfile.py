@@ -1,0 +1,110 @@
+"""
+Traffic against a gateway, for locust: `make load`, or
+
+    .venv/bin/python -m loadtests.load --load-profile spike --seconds 120
+
+The profile says which clients there are and how many (loadtests/load/profiles.py); they judge every
+answer. At the end receipts are compared with the log, and limits that were broken make the exit code 1.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from locust import LoadTestShape, User, events
+from locust.env import Environment
+from locust.runners import WorkerRunner
+
+from loadtests.load import clients, session_phone, vandal
+from loadtests.load.options import Options, add_options
+from loadtests.load.profiles import PROFILES, clients_at
+from loadtests.load.run import RUN
+from loadtests.load.sample import Compared, LogUnreadableError, stored_events
+from loadtests.load.verdict import as_text, figures_of, summary_of
+
+Server, ImpatientServer, Phone = clients.Server, clients.ImpatientServer, clients.Phone
+SessionPhone, Vandal = session_phone.SessionPhone, vandal.Vandal
+
+SPAWN_PER_S = 100.0
+STOP_TIMEOUT_S = 30.0
+
+
+class ProfileShape(LoadTestShape):
+    """Follows the profile, and ends the run."""
+
+    def tick(self) -> tuple[int, float, list[type[User]] | None] | None:
+        """Return how many clients there are now, and which."""
+        assert self.runner is not None
+        options = Options.of(self.runner.environment.parsed_options)
+        profile, second = PROFILES[options.load_profile], time.perf_counter() - self.start_time
+        count = clients_at(profile, second, seconds=options.seconds, basic=options.clients)
+        kinds: list[type[User]] = [globals()[name] for name in profile.clients]
+        return None if count is None else (count, SPAWN_PER_S, kinds)
+
+
+def _prepare(environment: Environment, **_: Any) -> None:
+    environment.stop_timeout = STOP_TIMEOUT_S
+    options = Options.of(environment.parsed_options)
+    if "Vandal" in PROFILES[options.load_profile].clients:
+        vandal.corpus()
+
+
+def _begin(environment: Environment, **_: Any) -> None:
+    RUN.begin(Options.of(environment.parsed_options))
+
+
+def _report(data: dict[str, Any], **_: Any) -> None:
+    data["gateway_load"] = RUN.report()
+
+
+def _take_report(data: dict[str, Any], **_: Any) -> None:
+    RUN.take_report(data["gateway_load"])
+
+
+def _judge(environment: Environment, **_: Any) -> None:
+    """Say what came of it, on the one process that knows everything."""
+    if isinstance(environment.runner, WorkerRunner):
+        return
+    options = Options.of(environment.parsed_options)
+    stats, RUN.cpu_s = environment.stats, RUN.cpu_s + RUN.lap_cpu_s()
+    seconds = max(0.0, (stats.last_request_timestamp or 0) - stats.start_time)
+    compared, unreadable = _compared(options)
+    summary = summary_of(
+        options,
+        figures_of(stats.entries.values()),
+        compared,
+        seconds=seconds,
+        cpu_s=RUN.cpu_s,
+        events=RUN.events,
+    )
+    summary["broken"] += unreadable
+    print(as_text(summary), flush=True)
+    if options.summary:
+        Path(options.summary).parent.mkdir(parents=True, exist_ok=True)
+        Path(options.summary).write_text(json.dumps(summary, indent=1) + "\n")
+    if summary["broken"]:
+        environment.process_exit_code = 1
+    elif environment.process_exit_code is None:
+        environment.process_exit_code = 0
+
+
+def _compared(options: Options) -> tuple[Compared | None, list[str]]:
+    if options.no_log:
+        return None, []
+    began = time.monotonic()
+    try:
+        compared = RUN.sample.compare(stored_events())
+    except LogUnreadableError as err:
+        return None, [f"the log could not be read: {err}"]
+    print(f"read the log in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return compared, []
+
+
+events.init_command_line_parser.add_listener(add_options)
+events.init.add_listener(_prepare)
+events.test_start.add_listener(_begin)
+events.report_to_master.add_listener(_report)
+events.worker_report.add_listener(_take_report)
+events.quitting.add_listener(_judge)

@@ -1,0 +1,149 @@
+"""
+Claim: each load profile runs against a real gateway, finds it in order, and ends by itself; a gateway that
+says something wrong, or misses a limit, makes the exit code 1.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from loadtests.load.profiles import PROFILES
+from tests.support.gateway import Gateway
+from tests.support.processes import HOST
+from tests.support.tcp_server import TCPServer
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 60.0
+LENIENT = ("--p99-ms", "60000", "--late-max", "1", "--refused-max", "1")
+"""Nothing is asserted about time: others may have the cores."""
+
+
+class Ended(NamedTuple):
+    """A run of locust."""
+
+    code: int
+    output: str
+    summary: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with Gateway(tmp_path_factory.mktemp("gateway"), {"GATEWAY_LOGGING_LEVEL": "warning"}) as running:
+        yield running
+
+
+def command(url: str, folder: Path, *options: str) -> list[str]:
+    outputs = ("--html", str(folder / "report.html"), "--summary", str(folder / "summary.json"))
+    return [sys.executable, "-m", "loadtests.load", "--host", url, *outputs, *options]
+
+
+def environment(gateway: Gateway) -> Mapping[str, str]:
+    return os.environ | {"GATEWAY_DATA_DIR": str(gateway.data)}
+
+
+def ended(code: int | None, output: bytes, folder: Path) -> Ended:
+    summary = folder / "summary.json"
+    found = json.loads(summary.read_text()) if summary.exists() else {}
+    assert code is not None
+    return Ended(code, output.decode(), found)
+
+
+def run(gateway: Gateway, folder: Path, *options: str) -> Ended:
+    done = subprocess.run(
+        command(gateway.url, folder, *options),
+        cwd=ROOT,
+        env=environment(gateway),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return ended(done.returncode, done.stdout, folder)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_profile_finds_a_gateway_in_order(profile: str, gateway: Gateway, tmp_path: Path) -> None:
+    before = gateway.stats()["totals"]
+    options = ("--load-profile", profile, "--seconds", "2", "--events-per-s", "400", "--duplicates", "0.3")
+    found = run(gateway, tmp_path, *options, *LENIENT)
+    assert (found.code, found.summary["broken"], found.summary["failures"]) == (0, [], 0), found.output
+    after = gateway.stats()["totals"]
+    assert after["accepted"] > before["accepted"]
+    assert (after["conflicts"], after["unknown"]) == (0, 0)
+    assert "each event is in the log once" in found.summary["log"]
+    assert "<html" in (tmp_path / "report.html").read_text()
+
+
+def test_workers_share_a_profile_and_the_master_judges(gateway: Gateway, tmp_path: Path) -> None:
+    before = gateway.stats()["totals"]["received"]
+    found = run(gateway, tmp_path, "--seconds", "2", "--processes", "2", *LENIENT)
+    assert (found.code, found.summary["broken"]) == (0, []), found.output
+    assert found.summary["events_acknowledged"] == gateway.stats()["totals"]["received"] - before
+
+
+def test_broken_limit_is_an_exit_code(gateway: Gateway, tmp_path: Path) -> None:
+    found = run(gateway, tmp_path, "--seconds", "1", "--p99-ms", "0.001", "--late-max", "1")
+    assert found.code == 1, found.output
+    assert "LIMIT BROKEN: p99 is" in found.output
+
+
+class Liar(TCPServer):
+    """Passes everything on, but for one word of the answers."""
+
+    def __init__(self, gateway: Gateway, word: bytes, lie: bytes) -> None:
+        super().__init__()
+        assert len(word) == len(lie), "Content-Length must stay right"
+        self._gateway, self._word, self._lie = gateway, word, lie
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_gateway, to_gateway = await asyncio.open_connection(HOST, self._gateway.port)
+
+        async def send() -> None:
+            while data := await reader.read(65_536):
+                to_gateway.write(data)
+                await to_gateway.drain()
+
+        sending = asyncio.create_task(send())
+        try:
+            while data := await from_gateway.read(65_536):
+                writer.write(data.replace(self._word, self._lie))
+                await writer.drain()
+        finally:
+            sending.cancel()
+            to_gateway.close()
+
+
+@pytest.mark.parametrize(
+    ("word", "lie", "sentence"),
+    [
+        (b'"partition":3', b'"partition":4', "the log disagrees"),
+        (b"idempotent-replayed", b"idempotent-repeated", "Idempotent-Replayed does not say so"),
+        (b"ajs-next-", b"ajs-last-", "receipts of other events"),
+        (b"HTTP/1.1 200 OK", b"HTTP/1.1 404 OK", "404"),
+    ],
+)
+async def test_wrong_answer_is_an_exit_code(
+    word: bytes, lie: bytes, sentence: str, gateway: Gateway, tmp_path: Path
+) -> None:
+    async with Liar(gateway, word, lie) as liar:
+        url = f"http://{HOST}:{liar.port}"
+        options = ("--seconds", "2", "--events-per-s", "400", "--duplicates", "0.4", *LENIENT)
+        process = await asyncio.create_subprocess_exec(
+            *command(url, tmp_path, *options),
+            cwd=ROOT,
+            env=environment(gateway),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
+    found = ended(process.returncode, output, tmp_path)
+    assert found.code == 1, found.output
+    assert found.summary["broken"] != []
+    assert sentence in found.output
