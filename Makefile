@@ -11,6 +11,7 @@ PYTHON_SDKS := $(patsubst tests/sdks/python/%.txt,build/sdks/python/%/.stamp,$(w
 NODE_SDKS := tests/sdks/node/node_modules/.stamp tests/sdks/browser/node_modules/.stamp
 SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium
 REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
+IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
 TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars build/spark/classes.jsa \
@@ -19,10 +20,10 @@ TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # apt and pip lock what they write
-.PHONY: help run test unit mutants docs check kafka pipeline demo bench load clean
+.PHONY: help run test unit mutants docs check kafka pipeline demo bench load image-test chart-test k8s-test clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: export GATEWAY_MODE ?= development
 run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variables are passed on
@@ -64,6 +65,9 @@ bench: $(VENV)/.stamp-run build/kafka/.stamp-libs $(REDIS) ## compare with a pla
 
 load: $(VENV)/.stamp-dev ## send traffic to a running gateway by locust; ARGS="--load-profile spike --seconds 120", --web for its page
 	@exec $(BIN)/python -m loadtests.load $(ARGS)
+
+image-test: build/image/base.tar $(IMAGE_NEEDS) ## build the image for real without a container engine, start it, send it events; Debian, as root
+	@exec $(BIN)/pytest tests/image -s $(ARGS)
 
 clean: ## remove .venv, build and caches; never the gateway's data
 	@rm -rf $(VENV) build dist tests/sdks/*/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -197,6 +201,21 @@ build/bench/redis/.stamp: loadtests/bench/peers/requirements.txt | $(VENV)/.stam
 	@rm -rf $(@D)
 	@$(PIP) install --quiet --no-deps --target $(@D) --requirement $<
 	@touch $@
+
+# The official base image, where no registry is to be had: Debian and its Python.
+BASE_PACKAGES := usr-is-merged,python3,python3-venv,ca-certificates
+HAVE_BUILDAH := command -v buildah >/dev/null && command -v mmdebstrap >/dev/null
+
+build/image/.stamp-buildah:
+	@$(HAVE_BUILDAH) || { $(APT_INSTALL) buildah mmdebstrap; } || true
+	@$(HAVE_BUILDAH) || { echo "Images are built by buildah on a base of mmdebstrap: install both (Debian), then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
+
+build/image/base.tar: | build/image/.stamp-buildah
+	@echo "Making a base image of Debian's packages ..."
+	@mmdebstrap --quiet --variant=apt --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --include=$(BASE_PACKAGES) --aptopt='APT::Install-Recommends "false"' \
+	  --aptopt='Acquire::Languages "none"' --dpkgopt='path-exclude=/usr/share/doc/*' \
+	  --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' bookworm $@
 
 HAVE_NGINX := command -v nginx >/dev/null
 

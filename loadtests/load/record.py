@@ -1,0 +1,115 @@
+"""
+Runs each profile against a gateway of its own on the embedded log, and writes what came of it.
+
+    .venv/bin/python -m loadtests.load.record [--seconds 60] [--events-per-s 1000] [--out build/load]
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from loadtests.bench.usage import cpu_seconds, rss_mib
+from loadtests.load.profiles import PROFILES
+from tests.support.gateway import Gateway
+
+ROOT = Path(__file__).resolve().parents[2]
+COST = (
+    "Locust takes {cost} us of CPU a request here, and the gateway {gateway}: locust makes events and judges"
+    " answers. Where only the gateway's figures count, `loadtests/bench` sends for 25 us a request."
+)
+COLUMNS: Sequence[tuple[str, str]] = (
+    ("profile", "{profile}"),
+    ("requests", "{all_requests:,}"),
+    ("refused", "{refused:,}"),
+    ("wrong or missing", "{failures:,}"),
+    ("events received", "{received:,}"),
+    ("accepted", "{accepted:,}"),
+    ("p50 ms", "{p50_ms:,.0f}"),
+    ("p99 ms", "{p99_ms:,.0f}"),
+    ("gateway us an event", "{gateway_us:,.0f}"),
+    ("gateway, of a core", "{gateway_share:.0%}"),
+    ("RSS MiB", "{rss_mib:,.0f}"),
+    ("locust us a request", "{locust_cpu_us_per_request:,}"),
+    ("late", "{late:,}"),
+    ("limits", "{verdict}"),
+)
+
+
+def measure(profile: str, seconds: float, events_per_s: float, folder: Path) -> dict[str, Any]:
+    """Run one profile; return its summary, and what the gateway took."""
+    with Gateway(folder / profile, {"GATEWAY_LOGGING_LEVEL": "warning"}) as gateway:
+        cpu_before, began = cpu_seconds(gateway.process.pid), time.monotonic()
+        summary = folder / f"{profile}.json"
+        options = ["--load-profile", profile, "--seconds", str(seconds), "--events-per-s", str(events_per_s)]
+        command = [sys.executable, "-m", "loadtests.load", "--host", gateway.url, *options]
+        command += ["--summary", str(summary), "--html", str(folder / f"{profile}.html")]
+        environment = os.environ | {"GATEWAY_DATA_DIR": str(gateway.data)}
+        subprocess.run(command, cwd=ROOT, env=environment, check=False)
+        found: dict[str, Any] = json.loads(summary.read_text())
+        cpu_s = cpu_seconds(gateway.process.pid) - cpu_before
+        totals = gateway.stats()["totals"]
+        return found | {
+            "all_requests": found["requests"] + found["hostile"],
+            "received": totals["received"],
+            "accepted": totals["accepted"],
+            "gateway_us": cpu_s / max(1, totals["received"]) * 1e6,
+            "gateway_us_per_request": cpu_s / max(1, found["requests"] + found["hostile"]) * 1e6,
+            "gateway_share": cpu_s / (time.monotonic() - began),
+            "rss_mib": rss_mib(gateway.process.pid),
+            "verdict": "; ".join(found["broken"]) or "kept",
+        }
+
+
+def as_markdown(head: Mapping[str, object], found: Sequence[Mapping[str, Any]]) -> str:
+    """Return the report."""
+    lines = ["# Load profiles", "", *(f"- {name}: {value}" for name, value in head.items()), ""]
+    steady = found[0]
+    cost, gateway = steady["locust_cpu_us_per_request"], steady["gateway_us_per_request"]
+    lines += [COST.format(cost=f"{cost:,}", gateway=f"{gateway:,.0f}"), ""]
+    lines += ["| " + " | ".join(name for name, _ in COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
+    lines += ["| " + " | ".join(text.format(**row) for _, text in COLUMNS) + " |" for row in found]
+    lines += ["", *(f"- `{name}`: {profile.text}" for name, profile in PROFILES.items())]
+    lines += ["", "What the log says of a sample of the receipts, one a request:", ""]
+    lines += [f"- `{row['profile']}`: {row['log']}" for row in found]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--events-per-s", type=float, default=1000)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "load")
+    args = parser.parse_args()
+    load_before = os.getloadavg()[0]
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    with tempfile.TemporaryDirectory(prefix="gateway-load-") as folder:
+        found = [measure(name, args.seconds, args.events_per_s, Path(folder)) for name in PROFILES]
+    head = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": described.stdout.strip(),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}",
+        "python": platform.python_version(),
+        "one gateway": "embedded log, development settings, one process; locust beside it on the same cores",
+        "load": f"{args.events_per_s:,.0f} events/s as basic pace, batches of 20, {args.seconds:g} s each",
+        "load of the machine before and after": f"{load_before:.1f} and {os.getloadavg()[0]:.1f}",
+    }
+    args.out.mkdir(parents=True, exist_ok=True)
+    report = as_markdown(head, found)
+    (args.out / "load_profiles.md").write_text(report)
+    print(report)
+
+
+if __name__ == "__main__":
+    main()
