@@ -1,0 +1,270 @@
+"""
+A group of real gateway processes on one broker, and clients that send to any of them.
+
+The clients behave as SDKs behind a load balancer that has not noticed anything: each request goes to a worker
+at random, answers are lost at random, and whatever is sent again, to another worker too, has to be answered
+with the same bytes.
+"""
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import orjson
+
+from app.config.settings import DEVELOPMENT_SECRET
+from dedupe.identity import Identity
+from dedupe.routing import partition_of
+from tests.support.client import RETRY_PAUSE_S, Client
+from tests.support.gateway import Gateway
+
+SETTLED_S = 60.0
+POLL_INTERVAL_S = 0.1
+LOST = 0.2
+AGAIN = 0.2
+PAUSE_S = 0.02
+REPEATED = 100
+SOURCE = "fault-test"
+
+
+class Worker(Gateway):
+    """One of the group."""
+
+    def __init__(self, folder: Path, name: str, env: Mapping[str, str]) -> None:
+        """Choose ports; nothing is started yet."""
+        own = {"GATEWAY_WORKER_ID": name, "GATEWAY_PEER_PORT": "0", "GATEWAY_DRAIN_LINGER": "0.2s"}
+        super().__init__(folder / name, {**own, **env})
+        self.name = name
+        self.is_in_use = True
+        """Whether clients send to it."""
+
+    def states(self) -> list[str]:
+        """Return in what state each lane is, quarantine's last."""
+        return [lane["state"] for lane in self.lanes()]
+
+    def lanes(self) -> list[dict[str, Any]]:
+        """Return what stats say of each lane, quarantine's last."""
+        stats = self.stats()
+        return [*stats["partitions"], *stats["quarantine"]]
+
+
+class Said(NamedTuple):
+    """One answer of a worker, or that there was none."""
+
+    worker: str
+    at: float
+    seconds: float
+    status: int | None  # None: the connection was refused or ended
+    events: int
+    text: str
+
+
+class Roamer(Client):
+    """A client whose requests go to any worker in use, and that loses answers."""
+
+    def __init__(self, workers: Sequence[Worker], *, seed: int, lost: float = LOST) -> None:
+        """Lose this share of the answers."""
+        super().__init__(workers[0].url, seed=seed, source=SOURCE)
+        self.said: list[Said] = []
+        self._workers = workers
+        self._only: Worker | None = None
+        self._dice = random.Random(seed)
+        self._lost = lost
+
+    def stay_with(self, worker: Worker | None) -> None:
+        """Send to this worker alone from now on; None: to any."""
+        self._only = worker
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """See Client; at a pace that leaves the workers time."""
+        while not stop.is_set():
+            await self.deliver(self.new_body())
+            if self._dice.random() < AGAIN:
+                await self.deliver(self._dice.choice(list(self._answers)))
+                await self.deliver(self._regrouped_body())
+            await asyncio.sleep(PAUSE_S)
+
+    async def repeat_to(self, worker: Worker) -> None:
+        """Send at most REPEATED bodies that were accepted to a worker."""
+        self.stay_with(worker)
+        bodies = list(self._answers)
+        for body in self._dice.sample(bodies, min(len(bodies), REPEATED)):
+            await self.deliver(body)
+        self.stay_with(None)
+
+    async def _post(self, body: bytes) -> bytes | None:
+        worker = self._only or self._dice.choice([one for one in self._workers if one.is_in_use])
+        self.redirect(worker.url)
+        began = time.monotonic()
+        status, answer = None, b""
+        try:
+            response = await self._http.post("/v1/events", content=body)
+            status, answer = response.status_code, response.content
+        except httpx.TransportError as err:
+            answer = repr(err).encode()
+        events = len(orjson.loads(body)["batch"])
+        seconds = time.monotonic() - began
+        self.said.append(Said(worker.name, began, seconds, status, events, answer[:200].decode()))
+        assert status in (None, 200, 429, 503), (status, answer)
+        if status != httpx.codes.OK:
+            return None
+        if self._dice.random() < self._lost:
+            earlier = self._answers.setdefault(body, answer)
+            assert answer == earlier, f"answers differ:\n{earlier!r}\n{answer!r}"
+            return None
+        return answer
+
+
+class Load:
+    """Clients that send until told to stop."""
+
+    def __init__(self, clients: Sequence[Roamer]) -> None:
+        self.clients = clients
+        self.began_at = time.monotonic()
+
+    def said(self, since: float = 0.0) -> list[Said]:
+        """Return what was answered to requests that began at that time or later."""
+        return [said for client in self.clients for said in client.said if said.at >= since]
+
+    def refusals(self, since: float = 0.0, *, but: Sequence[Worker] = ()) -> list[Said]:
+        """Return every answer that was not 200, and connections that ended, of all but these workers."""
+        names = {worker.name for worker in but}
+        return [said for said in self.said(since) if said.status != 200 and said.worker not in names]
+
+    def errors(self, since: float = 0.0) -> list[Said]:
+        """Return every answer that was not 200."""
+        return [said for said in self.refusals(since) if said.status is not None]
+
+    def slowest_s(self, since: float = 0.0, *, but: Sequence[Worker] = ()) -> float:
+        """Return how long the slowest request took that was answered with 200."""
+        names = {worker.name for worker in but}
+        took = [said.seconds for said in self.said(since) if said.status == 200 and said.worker not in names]
+        return max(took, default=0.0)
+
+
+class Workers:
+    """The group. Its methods block unless they are asynchronous."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str], count: int) -> None:
+        """Name so many workers of one topic; none is started yet."""
+        self._folder, self._env = folder, dict(env)
+        self.all = [self.new(f"worker-{number}") for number in range(count)]
+        self.clients: list[Roamer] = []
+        self._numbers = itertools.count()
+        self.partitions = int(self._env["GATEWAY_PARTITIONS"])
+
+    def new(self, name: str, **env: str) -> Worker:
+        """Return a worker that is no member yet."""
+        return Worker(self._folder, name, {**self._env, **env})
+
+    @property
+    def running(self) -> list[Worker]:
+        """Those whose process is there."""
+        return [worker for worker in self.all if worker.is_running]
+
+    async def start(self) -> None:
+        """Start all, and wait until they have shared the lanes out."""
+        for worker in self.all:
+            worker.start(wait=False)
+        for worker in self.all:
+            await asyncio.to_thread(worker.wait_until_ready)
+        await self.settle()
+
+    async def stop(self) -> None:
+        """Stop all, and close the clients."""
+        for client in self.clients:
+            await client.close()
+        stopped = await asyncio.gather(
+            *(asyncio.to_thread(worker.stop) for worker in self.all), return_exceptions=True
+        )
+        for error in stopped:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def settle(self) -> None:
+        """Wait until every lane has one owner and is followed, and all workers own as many."""
+        await until(self._is_settled, SETTLED_S, self._why_not_settled)
+
+    def _is_settled(self) -> bool:
+        running = self.running
+        states = [worker.states() for worker in running]
+        columns = list(zip(*states, strict=True))
+        follows = self._env.get("GATEWAY_STANDBY") != "false" and len(running) > 1
+        wanted = {"active": 1, "following": int(follows)}
+        owned = [row.count("active") for row in states]
+        return max(owned) - min(owned) <= 1 and all(
+            column.count(state) == count for column in columns for state, count in wanted.items()
+        )
+
+    def _why_not_settled(self) -> str:
+        states = [f"{worker.name}: {worker.states()}" for worker in self.running]
+        return "\n".join([*states, *(worker.log_tail() for worker in self.running)])
+
+    def client(self, *, lost: float = LOST) -> Roamer:
+        """Return a client of all workers, whose events count in the verdict."""
+        client = Roamer(self.all, seed=len(self.clients), lost=lost)
+        self.clients.append(client)
+        return client
+
+    @asynccontextmanager
+    async def load(self, clients: int = 4) -> AsyncIterator[Load]:
+        """Send from so many clients while the context lasts; then finish what was begun."""
+        load = Load([self.client() for _ in range(clients)])
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as running:
+            for client in load.clients:
+                running.create_task(client.run(stop))
+            try:
+                yield load
+            finally:
+                stop.set()
+
+    async def all_answer(self, worker: Worker) -> float:
+        """Return after how many seconds a worker has answered a new event of every clean lane with 200."""
+        began = time.monotonic()
+        clients = [self.client(lost=0.0) for _ in range(self.partitions)]
+        await asyncio.gather(
+            *(_deliver_to(worker, client, self._body_for(lane)) for lane, client in enumerate(clients))
+        )
+        return time.monotonic() - began
+
+    def _body_for(self, lane: int) -> bytes:
+        """Return one new event of a lane."""
+        identity = Identity(DEVELOPMENT_SECRET.encode())
+        while True:
+            message_id = f"lane-{lane}-{next(self._numbers)}"
+            if partition_of(identity.message_key(SOURCE, message_id), self.partitions) == lane:
+                return orjson.dumps(
+                    {"batch": [{"messageId": message_id, "type": "track", "event": "Tested"}]}
+                )
+
+    async def repeat(self) -> None:
+        """Send bodies of every client again to every worker that runs: the same bytes come from each."""
+        for worker in self.running:
+            await asyncio.gather(*(client.repeat_to(worker) for client in self.clients))
+
+    def totals(self) -> dict[str, int]:
+        """Return the sum of what the running workers have counted."""
+        totals = [worker.stats()["totals"] for worker in self.running]
+        return {name: sum(total[name] for total in totals) for name in totals[0]}
+
+
+async def _deliver_to(worker: Worker, client: Roamer, body: bytes) -> None:
+    client.stay_with(worker)
+    while not await client.attempt(body):
+        await asyncio.sleep(RETRY_PAUSE_S)
+    client.stay_with(None)
+
+
+async def until(is_so: Callable[[], bool], limit_s: float, why_not: Callable[[], str] = lambda: "") -> None:
+    """Wait for what a test expects; what takes its time is called in a thread."""
+    deadline = time.monotonic() + limit_s
+    while not await asyncio.to_thread(is_so):
+        assert time.monotonic() < deadline, await asyncio.to_thread(why_not)
+        await asyncio.sleep(POLL_INTERVAL_S)
