@@ -2,11 +2,13 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Sequence
 
 from app.config import Settings
-from app.peers import Peers
+from app.peers import Peers, SocketNetwork
 from dedupe.clock import Clock
+from dedupe.errors import ConfigurationError
 from dedupe.group import GroupRoute, Keeper, Member, Membership
 from dedupe.lane import Lane
 from dedupe.route import Route
@@ -33,7 +35,13 @@ class GroupLanes:
             started_ms=clock.now_ms(),
         )
         self.keeper = Keeper(member, lanes, membership, clock)
-        self.peers = Peers(settings.worker_id, self.keeper, secret=settings.identity_key, clock=clock)
+        self.peers = Peers(
+            settings.worker_id,
+            self.keeper,
+            secret=settings.identity_key,
+            clock=clock,
+            network=network_of(settings),
+        )
         self.routes: list[Route] = [
             GroupRoute(number, lane, self.keeper) for number, lane in enumerate(lanes)
         ]
@@ -56,3 +64,21 @@ class GroupLanes:
     async def finish(self, limit_s: float) -> None:
         """See Lanes."""
         await self.keeper.finish(limit_s)
+
+
+def network_of(settings: Settings) -> SocketNetwork:
+    """Return TCP, or TLS with certificates on both sides. Raises ConfigurationError."""
+    cert, key, ca = settings.peer_tls_cert_file, settings.peer_tls_key_file, settings.peer_tls_ca_file
+    if cert is None:
+        return SocketNetwork()
+    contexts = []
+    for purpose in (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH):
+        try:
+            context = ssl.create_default_context(purpose, cafile=ca)
+            context.load_cert_chain(cert, key)
+        except (OSError, ssl.SSLError) as err:
+            raise ConfigurationError(f"the files in GATEWAY_PEER_TLS_* cannot be used: {err}") from err
+        context.verify_mode = ssl.CERT_REQUIRED
+        contexts.append(context)
+    server_tls, client_tls = contexts
+    return SocketNetwork(server_tls=server_tls, client_tls=client_tls)

@@ -120,3 +120,9 @@ def _size_rules(settings: "Settings") -> Iterator[str]:
 def _group_rules(settings: "Settings") -> Iterator[str]:
     if settings.peer_port is not None and settings.log != "kafka":
         yield ("GATEWAY_PEER_PORT needs GATEWAY_LOG=kafka: the embedded log is for one process alone")
+    tls = (settings.peer_tls_cert_file, settings.peer_tls_key_file, settings.peer_tls_ca_file)
+    if any(tls) and not all(tls):
+        yield (
+            "GATEWAY_PEER_TLS_CERT_FILE, GATEWAY_PEER_TLS_KEY_FILE and GATEWAY_PEER_TLS_CA_FILE must be set "
+            "together: workers show their certificates to each other"
+        )

@@ -1,5 +1,7 @@
 """The settings of a worker that shares its log with others."""
 
+from pathlib import Path
+
 from pydantic import Field
 
 from app.config.log_settings import LogSettings
@@ -18,6 +20,15 @@ class GroupSettings(LogSettings):
     peer_host: str = Field(
         "127.0.0.1",
         description="name or address at which other workers reach this one, and where it listens for them",
+    )
+    peer_tls_cert_file: Path | None = Field(
+        None,
+        description="PEM certificate of this worker for the name or address in `GATEWAY_PEER_HOST`; "
+        "with it, workers speak TLS, and each wants to see the other's",
+    )
+    peer_tls_key_file: Path | None = Field(None, description="its private key")
+    peer_tls_ca_file: Path | None = Field(
+        None, description="PEM certificates that all workers' are signed by"
     )
     worker_id: str = Field(
         "worker",

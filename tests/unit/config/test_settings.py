@@ -226,6 +226,9 @@ def test_secret_of_wrong_length_is_refused_without_showing_it(
         ({"topic": "no spaces"}, "GATEWAY_TOPIC: "),
         ({"disk_free_min": "much"}, "GATEWAY_DISK_FREE_MIN: must be a size"),
         ({"log": "kafka"}, "GATEWAY_KAFKA_BOOTSTRAP_SERVERS must be set"),
+        ({"peer_port": "0"}, "GATEWAY_PEER_PORT needs GATEWAY_LOG=kafka"),
+        ({"peer_tls_cert_file": "cert.pem"}, "GATEWAY_PEER_TLS_CERT_FILE, GATEWAY_PEER_TLS_KEY_FILE and"),
+        ({"worker_id": "a b"}, "GATEWAY_WORKER_ID: "),
     ],
 )
 def test_contradiction_is_refused_in_one_sentence(
