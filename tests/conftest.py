@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, settings
 
 from tests.support.kafka import KafkaBroker, Properties, create_topic, delete_topics
@@ -92,4 +93,6 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
     """Simulated histories run in virtual time, everything else in real time."""
     if item.path.is_relative_to(SIMULATION):
         return {"virtual": VirtualTimeLoop}
+    if item.get_closest_marker("both_loops"):
+        return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"real": asyncio.new_event_loop}

@@ -74,7 +74,7 @@ class Acceptor(Connection):
         self._questions: set[asyncio.Task[None]] = set()
         self.handle({HELLO: self._on_hello, PROOF: self._on_proof})
 
-    def on_made(self) -> None:
+    def on_begin(self) -> None:
         """See Connection."""
         self._on_stranger(self)
 

@@ -10,7 +10,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import structlog
 
@@ -83,11 +83,14 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self.shared.limits.unread_bytes_max)
-        self._made_at = self._sent_at = self.heard_at = self.loop.time()
-        self._look_again()
-        self._guard(self.on_made)
+        made = cast(asyncio.Transport, transport)
+        if self.end_reason is not None:
+            return made.abort()
+        if self._transport is None:
+            self.begin(made)
+        self._transport = made
+        made.set_write_buffer_limits(high=self.shared.limits.unread_bytes_max)
+        return self._guard(self.on_made)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -113,6 +116,13 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._guard(self.on_paused, False)
         self._flush()
+
+    def begin(self, transport: Any) -> None:
+        """Count a connection, and the time it has to prove itself; all it needs yet is to `abort`."""
+        self._transport = transport
+        self._made_at = self._sent_at = self.heard_at = self.loop.time()
+        self._look_again()
+        self._guard(self.on_begin)
 
     # What the two sides use and provide.
 
@@ -150,6 +160,12 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         self.on_end()
 
+    def refuse(self, reason: str, why: str = "") -> None:
+        """End the connection for what came on it, and count it, once."""
+        if self.end_reason is None:
+            self.shared.metrics.frames_refused[reason] += 1
+            self.end(f"refused: {reason} {why}".rstrip())
+
     def pause_reading(self, is_paused: bool) -> None:
         """Take nothing from the other side, or go on."""
         if self._transport is not None and self.end_reason is None:
@@ -166,9 +182,11 @@ class Connection(asyncio.Protocol):
         """Take these kinds of frames as well."""
         self._handlers.update(handlers)
 
-    @abstractmethod
+    def on_begin(self) -> None:
+        """Note that there is a connection."""
+
     def on_made(self) -> None:
-        """Begin: the transport is there."""
+        """Speak: the transport is there."""
 
     @abstractmethod
     def on_end(self) -> None:
@@ -185,12 +203,10 @@ class Connection(asyncio.Protocol):
         try:
             call(*args)
         except FrameRefusedError as err:
-            self.shared.metrics.frames_refused[err.reason] += 1
-            self.end(f"refused: {err.reason}")
+            self.refuse(err.reason)
         except Exception:
             log.exception("a connection between workers failed")
-            self.shared.metrics.frames_refused["internal"] += 1
-            self.end("refused: internal")
+            self.refuse("internal")
 
     def _read(self, data: bytes) -> None:
         for version, kind, number, body in self._reader.read(data):
@@ -232,8 +248,7 @@ class Connection(asyncio.Protocol):
         if self._silent_ticks > TICKS:
             return self.end(SILENT)
         if not self.is_proved and now - self._made_at >= times.handshake_s:
-            self.shared.metrics.frames_refused["late_handshake"] += 1
-            return self.end("refused: late_handshake")
+            return self.refuse("late_handshake")
         if self.is_proved and now - self._sent_at >= times.ping_s and not self._is_paused:
             self.send(PING)
         return self._look_again()

@@ -137,8 +137,7 @@ class Peers:
         """Let the newest connections prove themselves: a crowd of silent ones keeps nobody out."""
         self._strangers[stranger] = None
         if len(self._strangers) > self._shared.limits.strangers_max:
-            self._shared.metrics.frames_refused["too_many_strangers"] += 1
-            next(iter(self._strangers)).end("refused: too_many_strangers")
+            next(iter(self._strangers)).refuse("too_many_strangers")
 
     def _know(self, caller: Acceptor) -> None:
         """Serve a worker on its newest connection alone: it has given up those before."""

@@ -2,19 +2,24 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.peers import PeerLink, Peers
+from app.peers import PeerLink, Peers, SocketNetwork
 from dedupe.admission import Admission
 from dedupe.clock import SystemClock
 from dedupe.errors import IndexUnavailableError, LaneNotActiveError, LaneSaturatedError
+from tests.support.certificates import write_certificate
 from tests.support.peers import SECRET, RecordingHost, deadline_of, events_of
 
 HOST = "127.0.0.1"
+
+pytestmark = pytest.mark.both_loops
 
 
 class Worker:
@@ -134,3 +139,80 @@ async def test_another_secret_is_refused() -> None:
         assert not a.link(b).is_up
         with pytest.raises(LaneNotActiveError):
             a.link(b).check_room(1, 1)
+
+
+class Certificates:
+    """A certificate for loopback that vouches for itself, shown and asked for by all workers."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.certificate, self._key = folder / f"{name}.pem", folder / f"{name}.key"
+        write_certificate(self.certificate, self._key, name)
+
+    def network(self, trusted: Path | None = None) -> SocketNetwork:
+        """Return TCP with TLS both ways; it trusts its own certificate unless told another one."""
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        for context in (server, client):
+            context.load_cert_chain(self.certificate, self._key)
+            context.load_verify_locations(trusted or self.certificate)
+        server.verify_mode = ssl.CERT_REQUIRED
+        return SocketNetwork(server_tls=server, client_tls=client)
+
+
+async def test_workers_speak_tls(tmp_path: Path) -> None:
+    shown = Certificates(tmp_path, "gateway")
+    a, b = (Worker(name, network=shown.network()) for name in "ab")
+    async with running(a, b):
+        await until(are_linked(a, b))
+        events = events_of(500, value=bytes(9_000))
+        size_bytes = sum(event.size_bytes for event in events)
+        answers = [
+            a.link(b).submit(0, events, size_bytes=size_bytes, received_ms=0, deadline=deadline_of(4.5))
+            for _ in range(4)
+        ]
+        assert [len(outcomes.offsets) for outcomes in await asyncio.gather(*answers)] == [500] * 4
+        assert b.host.submissions[3].events == events
+        for worker in (a, b):
+            assert not worker.peers._strangers
+
+
+async def test_worker_without_the_right_certificate_is_not_served(tmp_path: Path) -> None:
+    theirs, mine = Certificates(tmp_path, "theirs"), Certificates(tmp_path, "mine")
+    b = Worker("b", network=theirs.network())
+    a = Worker("a", network=mine.network(trusted=theirs.certificate))
+    plain = Worker("c")
+    async with running(a, b, plain):
+        await asyncio.sleep(1.5)
+        assert not a.link(b).is_up
+        assert not plain.link(b).is_up
+        assert b.peers.metrics.accepted == 0
+
+
+async def test_crowd_that_never_begins_tls_keeps_nobody_out(tmp_path: Path) -> None:
+    shown = Certificates(tmp_path, "gateway")
+    a, b = (Worker(name, network=shown.network()) for name in "ab")
+    async with running(a, b):
+        port = b.listener.getsockname()[1]
+        crowd = [socket.create_connection((HOST, port)) for _ in range(100)]
+        try:
+            await until(are_linked(a, b))
+            await until(lambda: b.peers.metrics.frames_refused["too_many_strangers"] >= 36)
+            assert len(b.peers._strangers) <= 64
+            await until(lambda: not b.peers._strangers)
+        finally:
+            for connection in crowd:
+                connection.close()
+
+
+async def test_large_submissions_both_ways_at_once() -> None:
+    a, b = Worker("a"), Worker("b")
+    async with running(a, b):
+        await until(are_linked(a, b))
+        events = events_of(40, value=bytes(750_000))
+        size_bytes = sum(event.size_bytes for event in events)
+        answers = [
+            one.link(other).submit(0, events, size_bytes=size_bytes, received_ms=0, deadline=deadline_of(4.5))
+            for one, other in ((a, b), (b, a))
+        ]
+        assert [len(outcomes.offsets) for outcomes in await asyncio.gather(*answers)] == [40] * 2
+        assert a.host.submissions[0].events == b.host.submissions[0].events == events
