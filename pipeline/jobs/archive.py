@@ -6,7 +6,14 @@ from typing import Annotated
 import typer
 
 from pipeline.errors import UsageError
-from pipeline.runtime import StreamPlan, catalog_conf, create_session, default_checkpoint, options
+from pipeline.runtime import (
+    StreamPlan,
+    catalog_conf,
+    create_session,
+    default_checkpoint,
+    options,
+    stage_teller,
+)
 from pipeline.sinks import Storing, lake_sink, run_stored
 from pipeline.sources import LakeSource, absolute, is_named, origin_of
 from pipeline.transforms import archived
@@ -42,13 +49,17 @@ def archive(
     lake = LakeSource(lake_format.value, absolute(out))
     if is_named(lake.path) and (lake_format is not LakeFormat.ICEBERG or checkpoint is None):
         raise UsageError(f"{out} is a table's name: it needs --format iceberg and a --checkpoint")
+    tell = stage_teller("archive")
+    tell(f"asking {source}")
     origin = origin_of(source)
+    tell("starting Spark")
     spark = create_session(
         "archive",
         remote=remote,
         conf=catalog_conf(lake) | dict(conf or []),
         formats=source.formats | lake.formats,
     )
+    tell(f"reading {source}")
     checkpoint = checkpoint or default_checkpoint(lake.path, f"archive-{lake.format}", origin.id)
     plan = StreamPlan("archive", source, checkpoint, once, interval, metrics_port)
     storing = Storing(lake_sink(lake), archived, recovers=recover, accepts_loss=accept_loss)

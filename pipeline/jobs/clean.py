@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from pipeline.audit import collected, finding_lines
 from pipeline.errors import UsageError
-from pipeline.runtime import create_session, options
+from pipeline.runtime import create_session, options, stage_teller
 from pipeline.sinks import Target, publish
 from pipeline.sources import read_records
 from pipeline.transforms import CONFLICT, ORIGINAL, REJECTED, named, sorted_out
@@ -50,12 +50,16 @@ def clean(
     """
     if not to.startswith((PARQUET, *GATEWAY)):
         raise UsageError(f"--to {to!r} is neither parquet:// nor http://")
+    tell = stage_teller("clean")
+    tell("starting Spark")
     spark = create_session("clean", remote=remote, conf=dict(conf or []), formats=source.formats)
+    tell(f"reading {source}")
     span = options.span_of(since, until, from_offsets, to_offsets)
     judged = read_records(spark, source, span).transform(sorted_out, default_source)
     judged = judged.persist(StorageLevel.DISK_ONLY)  # one reading, so that report and result agree
     found = collected(named(judged))
     originals = judged.where(F.col("verdict") == ORIGINAL).count()
+    tell(f"storing {originals:,} events")
     if to.startswith(PARQUET):
         _store(judged, to.removeprefix(PARQUET))
     else:

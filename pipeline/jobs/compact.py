@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError, UsageError
-from pipeline.runtime import catalog_conf, create_session, options
+from pipeline.runtime import catalog_conf, create_session, options, stage_teller
 from pipeline.sinks import FOLDERS, Batch, ParquetFolder, lake_sink, refusal, successor
 from pipeline.sources import LakeSource, Origin, read_lake
 
@@ -50,9 +50,12 @@ def compact(
     day = before or datetime.now(UTC).strftime("%Y-%m-%d")
     if source.format == "parquet":
         out = _other_folder(source.path, out)
+    tell = stage_teller(JOB)
+    tell("starting Spark")
     spark = create_session(
-        "compact", remote=remote, conf=catalog_conf(source) | dict(conf or []), formats=source.formats
+        JOB, remote=remote, conf=catalog_conf(source) | dict(conf or []), formats=source.formats
     )
+    tell(f"merging files of {source}")
     sink = lake_sink(source)
     if isinstance(sink, ParquetFolder):
         _copy(spark, source, ParquetFolder(str(out), FOLDERS), day)

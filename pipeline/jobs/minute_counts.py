@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.errors import UsageError
-from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options
+from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options, stage_teller
 from pipeline.sinks import ParquetFolder, PostgresCounts, Storing, run_stored
 from pipeline.sources import origin_of
 from pipeline.transforms import per_minute_named
@@ -50,9 +50,13 @@ def minute_counts(
         raise UsageError("counts in Postgres need a --checkpoint")
     if not to.startswith((*POSTGRES, PARQUET)):
         raise UsageError(f"--to {to!r} is neither postgresql:// nor parquet://")
+    tell = stage_teller(JOB)
+    tell(f"asking {source}")
     origin = origin_of(source)
     checkpoint = checkpoint or default_checkpoint(path, JOB, origin.id)
+    tell("starting Spark")
     spark = create_session(JOB, remote=remote, conf=dict(conf or []), formats=source.formats)
+    tell(f"reading {source}")
     sink = ParquetFolder(path) if to.startswith(PARQUET) else PostgresCounts(to)
     plan = StreamPlan(JOB, source, checkpoint, once, interval, metrics_port)
     storing = Storing(sink, _counted, recovers=recover, accepts_loss=accept_loss)

@@ -6,7 +6,7 @@ import typer
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.runtime import StreamPlan, create_session, options, run_stream
+from pipeline.runtime import StreamPlan, create_session, options, run_stream, stage_teller
 from pipeline.sinks import Target, Verdicts, publish
 from pipeline.sources import stream_records
 from pipeline.transforms import decoded
@@ -54,7 +54,10 @@ def replay(
 
     May be killed and started again at any time. Events of client sessions keep their places in them.
     """
+    tell = stage_teller("replay")
+    tell("starting Spark")
     spark = create_session("replay", remote=remote, conf=dict(conf or []), formats=source.formats)
+    tell(f"reading {source}")
     span = options.span_of(since, until, from_offsets, to_offsets)
     records = stream_records(spark, source, job="replay", offsets_per_batch=batch_offsets, span=span)
     sink = Replay(Target(gateway, dict(write_key or []), rate, connections))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options
+from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options, stage_teller
 from pipeline.sinks import ParquetFolder, Storing, run_stored
 from pipeline.sources import origin_of
 from pipeline.transforms import sessions
@@ -43,8 +43,12 @@ def sessionize(
     with --once, for the next start. That state is in the checkpoint and cannot be made again: without
     it, begin anew with another --out.
     """
+    tell = stage_teller("sessionize")
+    tell(f"asking {source}")
     origin = origin_of(source)
+    tell("starting Spark")
     spark = create_session("sessionize", remote=remote, conf=dict(conf or []), formats=source.formats)
+    tell(f"reading {source}")
     checkpoint = checkpoint or default_checkpoint(out, "sessionize", origin.id)
     plan = StreamPlan("sessionize", source, checkpoint, once, interval, metrics_port)
     gathered = partial(sessions, gap=gap, lateness=lateness)
