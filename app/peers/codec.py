@@ -1,11 +1,14 @@
 """
-Events and outcomes as they travel: by columns, one msgpack array for each field of all events.
+Events and outcomes as they travel: by columns, one msgpack array for each field of all events, keys and
+fingerprints as one string of bytes.
 
 So a field that no event of a submission uses takes a byte, and the types of a column are checked in one go.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
+from typing import Any, NamedTuple, cast
 
 from app.peers.errors import refuse
 from app.peers.frames import packed, unpacked
@@ -36,7 +39,9 @@ _U64_MAX = 2**64 - 1
 _LANE_MAX = 2**31 - 1
 _HASH_BYTES, _KEY_BYTES, _FINGERPRINT_BYTES = 16, 16, 8
 _ABOVE_BYTES = 64
-_HEAD_FIELDS, _EVENT_FIELDS = 4, len(Event._fields)
+_FLAGS_MAX = 255
+_FIELDS = 15
+_NAME = struct.Struct(f"{_KEY_BYTES}s{_FINGERPRINT_BYTES}s")
 _NOTHING_EARLIER: tuple[bytes, ...] = ()
 
 
@@ -58,15 +63,16 @@ def submission_body(
         *events, strict=True
     )
     count = len(events)
+    names = b"".join(chain.from_iterable(zip(keys, prints, strict=True)))
+    assert len(names) == count * _NAME.size
     return packed(
         (
             lane,
             received_ms,
             remaining_ms,
             size_bytes,
-            keys,
+            names,
             partitions[0] if partitions.count(partitions[0]) == count else partitions,
-            prints,
             sources[0] if sources.count(sources[0]) == count else sources,
             ids,
             values,
@@ -83,20 +89,36 @@ def submission_body(
 def submission_of(body: memoryview, *, events_max: int) -> Submitted:
     """Return what `submission_body` was given. Raises FrameRefusedError."""
     fields = unpacked(body)
-    if type(fields) is not list or len(fields) < _HEAD_FIELDS + _EVENT_FIELDS:
+    if type(fields) is not list or len(fields) < _FIELDS:
         refuse("malformed")
-    lane, received_ms, remaining_ms, size_bytes = fields[:_HEAD_FIELDS]
-    columns = fields[_HEAD_FIELDS : _HEAD_FIELDS + _EVENT_FIELDS]
+    lane, received_ms, remaining_ms, size_bytes, names = fields[:5]
+    partitions, sources, ids, values, flags, sessions, reasons, earlier, guards, orders = fields[5:_FIELDS]
     _check_range((lane,), _LANE_MAX)
     _check_range((received_ms, remaining_ms, size_bytes), _U64_MAX)
-    keys = columns[0]
-    if type(keys) is not list or not 1 <= len(keys) <= events_max:
+    if type(names) is not bytes or type(values) is not list:
         refuse("malformed")
-    _fill_columns(columns, len(keys))
-    _check_columns(columns, len(keys), size_bytes)
-    return Submitted(
-        lane, received_ms, remaining_ms, size_bytes, list(map(Event._make, zip(*columns, strict=True)))
+    count = len(values)
+    if not 1 <= count <= events_max or len(names) != count * _NAME.size:
+        refuse("malformed")
+    if set(map(type, values)) != {bytes} or sum(map(len, values)) > size_bytes:
+        refuse("malformed")
+    keys, prints = zip(*_NAME.iter_unpack(names), strict=True)
+    columns = (
+        keys,
+        _numbers(partitions, _LANE_MAX, count),
+        prints,
+        _texts(sources, count),
+        _texts(ids, count),
+        values,
+        _numbers(flags, _FLAGS_MAX, count),
+        _each(sessions, None, _session_of, count),
+        _each(reasons, None, _text_or_none, count),
+        _each(earlier, _NOTHING_EARLIER, _prints_of, count),
+        _each(guards, None, _key_or_none, count),
+        _each(orders, Order.ANY, _order_of, count),
     )
+    events = list(map(Event._make, zip(*columns, strict=True)))
+    return Submitted(lane, received_ms, remaining_ms, size_bytes, events)
 
 
 def outcomes_body(outcomes: Outcomes) -> bytes:
@@ -122,43 +144,30 @@ def outcomes_of(body: memoryview, count: int) -> Outcomes:
     return Outcomes(list(map(ADMISSIONS.__getitem__, admissions)), offsets)
 
 
-def _fill_columns(columns: list[Any], count: int) -> None:
-    """Write out the columns that were said in short."""
-    _, partitions, _, sources, _, _, flags, sessions, reasons, earlier, guards, orders = columns
-    if type(partitions) is int:
-        columns[1] = [partitions] * count
-    if type(sources) is str:
-        columns[3] = [sources] * count
-    if type(flags) is int:
-        columns[6] = [flags] * count
-    columns[7] = [None] * count if sessions is None else list(map(_session_of, _column(sessions)))
-    columns[8] = [None] * count if reasons is None else reasons
-    columns[9] = [_NOTHING_EARLIER] * count if earlier is None else list(map(_prints_of, _column(earlier)))
-    columns[10] = [None] * count if guards is None else guards
-    columns[11] = [Order.ANY] * count if orders is None else list(map(_order_of, _column(orders)))
+def _numbers(column: Any, largest: int, count: int) -> Iterable[int]:
+    """Return a column of numbers; one alone is that of all events."""
+    if type(column) is int and 0 <= column <= largest:
+        return repeat(column, count)
+    _check_range(_column(column, count), largest)
+    return cast(list[int], column)
 
 
-def _check_columns(columns: list[Any], count: int, size_bytes: int) -> None:
-    """Refuse what the core would stumble over."""
-    for column in columns:
-        if type(column) is not list or len(column) != count:
-            refuse("malformed")
-    keys, partitions, prints, sources, ids, values, flags, _, reasons, _, guards, _ = columns
-    _check_bytes(keys, _KEY_BYTES)
-    _check_bytes(prints, _FINGERPRINT_BYTES)
-    _check_range(partitions, _LANE_MAX)
-    _check_range(flags, 255)
-    if set(map(type, sources)) != {str} or set(map(type, ids)) != {str} or set(map(type, values)) != {bytes}:
+def _texts(column: Any, count: int) -> Iterable[str]:
+    """Return a column of texts; one alone is that of all events."""
+    if type(column) is str:
+        return repeat(column, count)
+    if set(map(type, _column(column, count))) != {str}:
         refuse("malformed")
-    if not set(map(type, reasons)) <= {str, type(None)}:
-        refuse("malformed")
-    _check_bytes([guard for guard in guards if guard is not None], _KEY_BYTES)
-    if sum(map(len, values)) > size_bytes:
-        refuse("malformed")
+    return cast(list[str], column)
 
 
-def _column(column: Any) -> list[Any]:
-    if type(column) is not list:
+def _each(column: Any, usual: Any, read: Callable[[Any], Any], count: int) -> Iterable[Any]:
+    """Return a column of a field that few events use: none is the usual value of all."""
+    return repeat(usual, count) if column is None else map(read, _column(column, count))
+
+
+def _column(column: Any, count: int | None = None) -> list[Any]:
+    if type(column) is not list or (count is not None and len(column) != count):
         refuse("malformed")
     return column
 
@@ -166,6 +175,18 @@ def _column(column: Any) -> list[Any]:
 def _check_bytes(column: Iterable[Any], size: int) -> None:
     if not set(map(type, column)) <= {bytes} or not set(map(len, column)) <= {size}:
         refuse("malformed")
+
+
+def _text_or_none(field: Any) -> str | None:
+    if field is not None and type(field) is not str:
+        refuse("malformed")
+    return field
+
+
+def _key_or_none(field: Any) -> bytes | None:
+    if field is not None:
+        _check_bytes((field,), _KEY_BYTES)
+    return cast(bytes | None, field)
 
 
 def _check_range(column: Sequence[Any], largest: int) -> None:

@@ -166,28 +166,8 @@ def msgpack_noise(dice: Random) -> bytes:
 
 
 def nearly_right(dice: Random) -> bytes:
-    body = bytearray(
-        packed(
-            [
-                0,
-                1,
-                2,
-                999,
-                [bytes(16)],
-                [0],
-                [bytes(8)],
-                "s",
-                ["id"],
-                [b"{}"],
-                [0],
-                None,
-                None,
-                None,
-                None,
-                None,
-            ]
-        )
-    )
+    optional = [None] * 5
+    body = bytearray(packed([0, 1, 2, 999, bytes(24), 0, "s", ["id"], [b"{}"], [0], *optional]))
     for _ in range(dice.randint(0, 3)):
         body[dice.randrange(len(body))] = dice.randrange(256)
     return bytes(body[: dice.randint(1, len(body) * 3)])
