@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 import structlog
 
 from app.peers.errors import FrameRefusedError, refuse
-from app.peers.frames import FAILED, PING, FrameReader, frame_of, packed
+from app.peers.frames import FAILED, NEWEST_KIND, PING, FrameReader, frame_of, packed
 from app.peers.handshake import NONCE_BYTES
 from app.peers.limits import PeerLimits, PeerMetrics, PeerTimes, Versions
 from dedupe.clock import Clock
@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
             handler = self._handlers.get(kind)
             if handler is not None:
                 handler(number, body)
-            elif not self.is_proved:
+            elif not self.is_proved or kind <= NEWEST_KIND:
                 refuse("wrong_state")
             else:
                 self._pass_over(number)

@@ -127,7 +127,8 @@ class Dialler(Connection):
 
     async def ask(self, kind: str, body: Any, timeout_s: float) -> Any:
         """Return the other worker's answer; see PeerLink.ask."""
-        if len(self._asked) >= self.shared.limits.asks_max:
+        limits = self.shared.limits
+        if len(self._asked) >= limits.asks_max or self.unsent_bytes > limits.message_bytes_max:
             raise LaneSaturatedError(f"{len(self._asked)} questions to {self.to} are open")
         question = self._message(kind, body)
         answer: asyncio.Future[Any] = self.loop.create_future()

@@ -20,6 +20,8 @@ BUFFER_BYTES = 1024 * 1024
 
 HELLO, CHALLENGE, PROOF, WELCOME = 1, 2, 3, 4
 STATUS, PING, SUBMIT, OUTCOMES, FAILED, ASK, ANSWER, TELL = 5, 6, 7, 8, 9, 10, 11, 12
+NEWEST_KIND = TELL
+"""A later version's kinds are passed over; a known one at the wrong time ends the connection."""
 
 Frame: TypeAlias = tuple[int, int, int, memoryview]
 """Version, kind, number and body."""

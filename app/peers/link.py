@@ -171,7 +171,8 @@ class PeerLink:
     def _go_down(self) -> None:
         if self.is_up:
             self.is_up, self.status = False, None
-            log.warning("a worker is down", worker=self.worker, address=self.address, why=self._why)
+            if self._why:
+                log.warning("a worker is down", worker=self.worker, address=self.address, why=self._why)
             self._tell_host(None)
 
     def _tell_host(self, status: Any) -> None:

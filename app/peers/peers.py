@@ -14,7 +14,7 @@ import structlog
 
 from app.peers.acceptor import Acceptor
 from app.peers.connection import Shared
-from app.peers.frames import packed
+from app.peers.frames import HEAD, packed
 from app.peers.handshake import key_of
 from app.peers.host import Host
 from app.peers.limits import PeerLimits, PeerMetrics, PeerTimes
@@ -161,7 +161,10 @@ class Peers:
 
     def _status(self) -> bytes:
         try:
-            return packed(self._host.status())
+            status = packed(self._host.status())
+            if len(status) + HEAD.size > self._shared.limits.message_bytes_max:
+                raise ValueError(f"it has {len(status)} bytes")
         except Exception:
             log.exception("this worker's status cannot be told")
             return packed(None)
+        return status

@@ -260,7 +260,7 @@ async def measure(rounds: int, events: int) -> list[Sample]:
 
 def table(samples: Sequence[Sample]) -> Iterator[str]:
     """Yield the report's lines: medians, and ratios within a round with the lowest and the highest."""
-    yield "| batches of | way | CPU us an event (lowest to highest round) | to JSON (lowest to highest round) |"
+    yield "| batches of | way | CPU us an event (lowest to highest) | to JSON (lowest to highest round) |"
     yield "|---|---|---|---|"
     for batch_events in BATCHES:
         found = {

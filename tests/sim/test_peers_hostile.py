@@ -295,6 +295,35 @@ async def test_own_words_echoed_are_refused() -> None:
         assert group.peers["b"].metrics.frames_refused == {"wrong_worker": 1}
 
 
+@pytest.mark.parametrize("kind", [HELLO, PROOF, CHALLENGE, WELCOME, 5, 8, 9, 11])
+async def test_frames_of_the_wrong_state_end_the_connection(kind: int) -> None:
+    async with unharmed(Group("a", "b")) as group:
+        connection = await proved(group)
+        connection.transport.write(frame_of(1, kind, 1, packed([1, 2, 3])))
+        await asyncio.sleep(0.1)
+        assert connection.is_lost
+        assert group.peers["b"].metrics.frames_refused == {"wrong_state": 1}
+
+
+async def test_frame_of_another_version_than_agreed_on_ends_the_connection() -> None:
+    async with unharmed(Group("a", "b")) as group:
+        connection = await proved(group)
+        connection.transport.write(frame_of(2, TELL, 0, packed(["news", 1])))
+        await asyncio.sleep(0.1)
+        assert connection.is_lost
+        assert group.peers["b"].metrics.frames_refused == {"version": 1}
+
+
+async def test_status_that_cannot_be_told_is_none() -> None:
+    async with running(Group("a", "b")) as group:
+        for status in (object(), bytes(5 * 1024 * 1024)):
+            group.hosts["b"].told_status = status
+            group.peers["b"].announce()
+            await asyncio.sleep(1)
+            assert group.link("a", "b").is_up
+            assert group.link("a", "b").status is None
+
+
 async def test_answers_that_nobody_asked_for_end_the_connection_alone() -> None:
     async with running(Group("a", "b")) as group:
         caller = group.peers["b"]._callers["a"]
