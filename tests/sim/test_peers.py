@@ -1,115 +1,22 @@
 """Claim: whatever happens to a connection between workers, a submission's future says what is known of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
 
-from app.peers import PeerLimits, PeerLink, Peers, PeerTimes, UnknownKindError, Versions
+from app.peers import Peers, UnknownKindError, Versions
 from app.peers.frames import ASK
 from dedupe.errors import (
     DeadlineExceededError,
-    GatewayError,
     LaneNotActiveError,
     LaneSaturatedError,
     OutcomeUnknownError,
 )
-from dedupe.lane import Outcomes
-from tests.sim.seeds import each_seed
-from tests.support.peers import SECRET, LoopClock, RecordingHost, deadline_of, events_of
-from tests.support.sim_net import SimNet, address_of
-
-TIMES = PeerTimes()
-LIMITS = PeerLimits()
-
-
-class Group:
-    """Simulated workers that know each other."""
-
-    def __init__(self, *names: str, seed: int = 1, **limits_of: PeerLimits) -> None:
-        self.net = SimNet(Random(seed))
-        self.hosts = {name: RecordingHost(f"status of {name}") for name in names}
-        self.peers = {
-            name: Peers(
-                name,
-                self.hosts[name],
-                secret=SECRET,
-                clock=LoopClock(),
-                limits=limits_of.get(name, LIMITS),
-                network=self.net.network(name),
-                dice=Random(f"{seed} {name}"),
-            )
-            for name in names
-        }
-        self.tasks: dict[str, asyncio.Task[None]] = {}
-
-    def start(self, name: str) -> None:
-        """Run a worker."""
-        self.tasks[name] = asyncio.create_task(self.peers[name].run(None))
-
-    async def stop(self, name: str) -> None:
-        """Stop a worker as a killed process does: its connections are reset."""
-        task = self.tasks.pop(name)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled(), task
-
-    def link(self, one: str, other: str) -> PeerLink:
-        """Return one worker's way to another."""
-        link = self.peers[one].link(other)
-        assert link is not None
-        return link
-
-    def submit(self, one: str, other: str, count: int = 1, **more: Any) -> "asyncio.Future[Outcomes]":
-        """Send events from one worker to another."""
-        events = events_of(count, **more)
-        size_bytes = sum(event.size_bytes for event in events)
-        return self.link(one, other).submit(
-            0, events, size_bytes=size_bytes, received_ms=0, deadline=deadline_of(4.5)
-        )
-
-
-@asynccontextmanager
-async def running(group: Group, *, is_linked: bool = True) -> AsyncIterator[Group]:
-    """Run all workers until the end; they are linked at first."""
-    for name in group.peers:
-        group.start(name)
-    await asyncio.sleep(0)
-    for peers in group.peers.values():
-        peers.set_members({name: address_of(name) for name in group.peers})
-    try:
-        if is_linked:
-            await until(lambda: all(group.link(*pair).is_up for pair in pairs(group)))
-        yield group
-    finally:
-        for name in list(group.tasks):
-            await group.stop(name)
-
-
-def pairs(group: Group) -> list[tuple[str, str]]:
-    return [(one, other) for one in group.peers for other in group.peers if one != other]
-
-
-async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> float:
-    """Wait in virtual time, and return how long it took."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    async with asyncio.timeout(limit_s):
-        while not condition():
-            await asyncio.sleep(0.001)
-    return loop.time() - began
-
-
-async def error_of(answer: "asyncio.Future[Any]") -> type[BaseException]:
-    """Return what an answer fails with."""
-    async with asyncio.timeout(60):
-        with pytest.raises(GatewayError) as raised:
-            await answer
-    return raised.type
+from tests.support.peer_group import LIMITS, Group, error_of, pairs, running, until
+from tests.support.peers import SECRET, LoopClock, RecordingHost
+from tests.support.sim_net import address_of
 
 
 async def test_connection_that_breaks_before_anything_was_sent_has_taken_nothing() -> None:
@@ -456,64 +363,3 @@ async def test_status_is_sent_once_a_turn_and_to_all() -> None:
         await until(lambda: group.link("a", "b").status == {"serving": [1, 2]})
         await until(lambda: group.link("c", "b").status == {"serving": [1, 2]})
         assert len([1 for taken in group.hosts["a"].taken if taken[2] == {"serving": [1, 2]}]) == 1
-
-
-@each_seed(one_in=20)
-async def test_every_submission_is_answered_once_whatever_happens(seed: int) -> None:
-    dice = Random(seed)
-    async with running(Group("a", "b", "c", seed=seed)) as group:
-        waiting: list[tuple[int, asyncio.Future[Outcomes]]] = []
-        number = 0
-        for _ in range(60):
-            for one, other in pairs(group):
-                count = dice.randint(1, 40)
-                try:
-                    answer = group.submit(one, other, count, start=number, value=bytes(dice.randint(2, 9000)))
-                except (LaneNotActiveError, LaneSaturatedError):
-                    continue
-                waiting.append((number, answer))
-                number += count
-            await fault(group, dice)
-            await asyncio.sleep(dice.choice((0, 0.0003, 0.01, 0.3)))
-        for one, other in pairs(group):
-            group.net.mend(one, other)
-            group.net.release(one, other)
-        await asyncio.wait([answer for _, answer in waiting], timeout=30)
-        taken = [submission.events[0].key for host in group.hosts.values() for submission in host.submissions]
-        assert len(taken) == len(set(taken))
-        for start, answer in waiting:
-            key = events_of(1, start=start)[0].key
-            if (err := answer.exception()) is None:
-                assert answer.result().offsets[0] == start
-                assert key in taken
-            elif isinstance(err, LaneNotActiveError):
-                assert key not in taken
-            else:
-                assert isinstance(err, OutcomeUnknownError)
-        await asyncio.sleep(10)
-        for pair in pairs(group):
-            assert (await group.submit(*pair)).offsets == [0]
-        refused = {reason for peers in group.peers.values() for reason in peers.metrics.frames_refused}
-        assert refused <= {"late_handshake"}
-
-
-async def fault(group: Group, dice: Random) -> None:
-    """Do something to the network or to a worker, mostly nothing."""
-    one, other = dice.sample(sorted(group.peers), 2)
-    net = group.net
-    what = dice.random()
-    if what < 0.1:
-        net.reset(one, other)
-    elif what < 0.15:
-        net.cut(one, other)
-    elif what < 0.25:
-        net.mend(one, other)
-    elif what < 0.3:
-        net.hold(one, other)
-    elif what < 0.45:
-        net.release(one, other)
-    elif what < 0.5:
-        net.delays_s[one, other] = dice.choice((0.0002, 0.01, 0.15))
-    elif what < 0.53:
-        await group.stop(one)
-        group.start(one)

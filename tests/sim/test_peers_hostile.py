@@ -34,10 +34,8 @@ from app.peers.handshake import (
     proof_of,
 )
 from tests.sim.seeds import each_seed
-from tests.sim.test_peers import Group, pairs, running
+from tests.support.peer_group import Group, pairs, running
 from tests.support.peers import SECRET
-
-HEAD_OF_SUBMISSION = HEAD.size
 
 
 class Raw(asyncio.Protocol):
