@@ -89,8 +89,14 @@ class PeerLink:
         return await self._connected().ask(kind, body, timeout_s)
 
     def tell(self, kind: str, body: Any) -> bool:
-        """Send a message that nobody answers; false if it was dropped: down, or too slow in reading."""
-        is_sent = self._dialler is not None and self._dialler.tell(kind, body)
+        """
+        Send a message that nobody answers; one that is on its way when the connection breaks is lost.
+
+        Returns:
+            False if it was dropped: no connection, or the other side is too slow in reading.
+        """
+        dialler = self._dialler
+        is_sent = dialler is not None and dialler.is_open and dialler.tell(kind, body)
         self._shared.metrics.tells_dropped += not is_sent
         return is_sent
 

@@ -230,6 +230,15 @@ async def test_messages_to_a_peer_that_does_not_read_are_dropped_and_counted() -
         await until(lambda: len([1 for taken in group.hosts["b"].taken if taken[1] == "news"]) == told)
 
 
+async def test_message_on_a_connection_that_has_just_ended_is_dropped_and_counted() -> None:
+    async with running(Group("a", "b")) as group:
+        dialler = group.link("a", "b")._dialler
+        assert dialler is not None
+        dialler.end("lost")
+        assert not group.link("a", "b").tell("news", 1)
+        assert group.peers["a"].metrics.tells_dropped == 1
+
+
 async def test_questions_are_bounded_in_number_and_time() -> None:
     async with running(Group("a", "b", a=replace(LIMITS, asks_max=2))) as group:
 
