@@ -26,8 +26,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: export GATEWAY_MODE ?= development
-run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variables are passed on
-	@exec $(BIN)/gateway serve
+run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variables are passed on, WORKERS=2 makes it several
+	@exec $(BIN)/gateway serve $(if $(WORKERS),--workers $(WORKERS))
 
 test: $(TEST_NEEDS) ## run all tests, two at a time; or some, e.g. make test ARGS="tests/unit -x"
 	@[ -n "$(ARGS)" ] || echo "All tests, about half an hour on two cores: Spark in one process, and in another" \
