@@ -4,7 +4,8 @@ Keeper: runs the lanes of one worker as its group assigns them, and knows where 
 Whatever it believes may be out of date, and costs time then, never an event: only the log says who owns
 a lane. So it has three rules. A lane begins here once its earlier owner has given it up, or is gone. A lane
 that was fenced stays down until the group has spoken again. And a follower whose owner is gone claims the
-lane at once, and asks the group to agree.
+lane at once, once a generation, and asks the group to agree; but only from an owner that it has heard as such:
+else two workers that are cut off from each other alone would take their lanes from each other for ever.
 """
 
 import asyncio
@@ -47,6 +48,7 @@ class GroupTimes:
     drain_s: float = 10.0  # for a lane to finish what it has taken, before it is cancelled
     look_s: float = 0.1  # between two looks at who is there
     connect_s: float = 2.0  # to reach a worker that was never reached, before it counts as gone
+    expected_s: float = 10.0  # for the lanes of a worker that is gone to be served elsewhere, as a rule
 
 
 class Keeper:
@@ -78,6 +80,8 @@ class Keeper:
         self._servers: list[WorkerId | None] = [None] * len(lanes)
         self._running: set[int] = set()  # lanes that are owned here, and not given up
         self._claimed: set[int] = set()  # lanes owned here without a word of the group
+        self._claimed_in = [-1] * len(lanes)  # the last generation in which each was
+        self._owner_since = [-1] * len(lanes)  # the generation that gave each to its owner
         self._is_leaving = self._is_stopping = False
         self._turned = [asyncio.Event() for _ in lanes]  # a lane's keeping has something to look at
         self._changed = asyncio.Event()
@@ -132,11 +136,15 @@ class Keeper:
         if len(assignment.owners) != len(self._lanes) or len(assignment.followers) != len(self._lanes):
             log.error("the group assigns other lanes than this worker has", lanes=len(assignment.owners))
             return
+        for number, (before, owner) in enumerate(zip(self.assignment.owners, assignment.owners, strict=True)):
+            if owner != before:
+                self._owner_since[number] = generation
         self.generation, self.assignment = generation, assignment
         self._claimed.clear()
         if self._links is not None:
             others = {name: at for name, at in assignment.addresses.items() if name != self.worker}
             self._links.set_members(others)
+            self._links.announce()
             self._heard = {name: status for name, status in self._heard.items() if name in others}
         log.info(
             "lanes are assigned",
@@ -199,6 +207,9 @@ class Keeper:
         """See Whereabouts."""
         if self._role_of(lane) is Role.OWNER:
             return not self._is_failing(lane)
+        absent_since = self._absent_since.get(self.assignment.owners[lane])
+        if absent_since is not None and self._clock.monotonic() - absent_since >= self._times.expected_s:
+            return False
         return not any(lane in self._heard[name].failing for name in self._up())
 
     async def change(self, timeout_s: float) -> None:
@@ -397,7 +408,9 @@ class Keeper:
             zip(self.assignment.owners, self.assignment.followers, strict=True)
         ):
             lane = self._lanes[number]
-            if owner != gone or follower != self.worker or number in self._claimed:
+            if owner != gone or follower != self.worker or self._claimed_in[number] == self.generation:
+                continue
+            if gone not in self._heard or self._heard[gone].generation < self._owner_since[number]:
                 continue
             if self._servers[number] is None and lane.follower.is_caught_up:
                 log.warning(
@@ -409,6 +422,7 @@ class Keeper:
                 )
                 self.claims += 1
                 self._claimed.add(number)
+                self._claimed_in[number] = self.generation
                 self._turned[number].set()
                 self._membership.rejoin()
 
