@@ -29,7 +29,7 @@ class GroupLanes:
         port = listener.getsockname()[1]
         member = Member(
             settings.worker_id,
-            f"{settings.peer_host}:{port}",
+            settings.peer_address or f"{settings.peer_host}:{port}",
             zone=settings.zone,
             can_follow=settings.standby,
             started_ms=clock.now_ms(),

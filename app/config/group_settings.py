@@ -30,6 +30,12 @@ class GroupSettings(LogSettings):
     peer_tls_ca_file: Path | None = Field(
         None, description="PEM certificates that all workers' are signed by"
     )
+    peer_address: str = Field(
+        "",
+        pattern=r"^(\S+:\d{1,5})?$",
+        description="host:port at which other workers reach this one, where it is not GATEWAY_PEER_HOST and "
+        "GATEWAY_PEER_PORT: behind a proxy or an address translation",
+    )
     worker_id: str = Field(
         "worker",
         pattern=r"^[A-Za-z0-9._-]{1,100}$",

@@ -40,6 +40,10 @@ class Workers:
             raise ConfigurationError(
                 "--workers needs GATEWAY_LOG=kafka: the embedded log is for one process, which owns its file"
             )
+        if settings.peer_address:
+            raise ConfigurationError(
+                "--workers and GATEWAY_PEER_ADDRESS exclude each other: the address is one worker's"
+            )
         self._command = command
         self._settings = settings
         self._count = count

@@ -4,8 +4,8 @@ Keeper: runs the lanes of one worker as its group assigns them, and knows where 
 Whatever it believes may be out of date, and costs time then, never an event: only the log says who owns
 a lane. So it has three rules. A lane begins here once its earlier owner has given it up, or is gone. A lane
 that was fenced stays down until the group has spoken again. And a follower whose owner is gone claims the
-lane at once, once a generation, and asks the group to agree; but only from an owner that it has heard as such:
-else two workers that are cut off from each other alone would take their lanes from each other for ever.
+lane at once, once a generation, and asks the group to agree; but only from an owner that it has heard as
+such: else two workers that are cut off from each other alone would take their lanes from each other for ever.
 """
 
 import asyncio

@@ -6,21 +6,31 @@ The figures are loadtests/results/group_faults.md's; here are bounds that a load
 """
 
 import asyncio
+import os
+import re
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.fault.conftest import LogUnderTest, kafka_log
+from tests.support.gateway import Gateway
+from tests.support.http import cli
+from tests.support.peer_proxy import PeerProxy
+from tests.support.processes import HOST, children_of, free_port
 from tests.support.verdict import assert_exactly_once
-from tests.support.workers import Workers, until
+from tests.support.workers import Worker, Workers, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 LOAD_S = 2.0  # the load, not a wait for a condition
 TAKEOVER_S = 15.0
+CUT_S = 4.0  # long enough for both sides to find each other dead
+CLAIM = re.compile(r"a partition is claimed.* partition=(\d+) topic=(\S+)")
 
 
 @pytest.fixture
@@ -111,3 +121,66 @@ async def test_frozen_worker_that_wakes_up_does_no_harm(workers: Workers, log: L
         await asyncio.sleep(LOAD_S)
     assert not load.refusals(frozen_at, but=[frozen])
     await judge(workers, log)
+
+
+async def test_cut_between_two_workers_does_no_harm(log: LogUnderTest, tmp_path: Path) -> None:
+    workers = Workers(tmp_path, log.env, 0)
+    async with AsyncExitStack() as stack:
+        proxies = []
+        for number in range(3):
+            port, name = free_port(), f"worker-{number}"
+            proxies.append(await stack.enter_async_context(PeerProxy(port)))
+            address = f"{HOST}:{proxies[-1].port}"
+            workers.all.append(workers.new(name, GATEWAY_PEER_PORT=str(port), GATEWAY_PEER_ADDRESS=address))
+        stack.push_async_callback(workers.stop)
+        await workers.start()
+        one, other, between = workers.all
+        async with workers.load() as load:
+            await asyncio.sleep(LOAD_S)
+            proxies[0].cut(other.name)
+            proxies[1].cut(one.name)
+            await asyncio.sleep(CUT_S)
+            took_s = await workers.all_answer(between)  # the two cannot ask each other
+            for proxy in proxies:
+                proxy.heal()
+            await workers.settle()
+            await asyncio.sleep(LOAD_S)
+            healed_at = time.monotonic()
+            await asyncio.sleep(LOAD_S)
+        assert not load.refusals(healed_at)
+        assert took_s < TAKEOVER_S
+        claims = Counter(CLAIM.findall("".join(worker.log_path.read_text() for worker in workers.all)))
+        assert set(claims.values()) == {1}, "the two take their lanes from each other for ever"
+        await judge(workers, log)
+
+
+async def test_workers_of_one_machine_are_started_again_and_stop_together(
+    log: LogUnderTest, tmp_path: Path
+) -> None:
+    workers = Workers(tmp_path, log.env, 0)
+    parent = Worker(tmp_path, "both", log.env, options=("--workers", "2"))
+    workers.all.append(parent)
+    try:
+        await asyncio.to_thread(parent.start)
+        first = children_of(parent.process.pid)
+        assert len(first) == 2
+        async with workers.load():
+            await asyncio.sleep(LOAD_S)
+            os.kill(first[0], signal.SIGKILL)
+            await until(lambda: len(set(children_of(parent.process.pid)) - set(first)) == 1, TAKEOVER_S)
+            await workers.all_answer(parent)
+        await judge(workers, log)
+        both = children_of(parent.process.pid)
+        assert await asyncio.to_thread(parent.stop) == 0
+        assert not any(Path(f"/proc/{pid}").exists() for pid in both)
+    finally:
+        await workers.stop()
+
+
+def test_workers_of_one_machine_need_a_log_that_can_be_shared(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path / "alone")
+    done = cli(gateway, "serve", "--workers", "2")
+    said = done.stderr.decode().splitlines()
+    assert (done.returncode, done.stdout, len(said)) == (2, b"", 1)
+    assert said[0].startswith("gateway: --workers needs GATEWAY_LOG=kafka")
+    assert not (gateway.data / "log.sqlite").exists()

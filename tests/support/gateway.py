@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -41,8 +41,10 @@ class Crash(NamedTuple):
 class Gateway:
     """One gateway process; every method blocks."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
-        """Choose ports; nothing is started yet. `env` adds to or overrides the settings."""
+    def __init__(
+        self, folder: Path, env: Mapping[str, str] | None = None, *, options: Sequence[str] = ()
+    ) -> None:
+        """Choose ports; nothing is started yet. `env` adds to the settings, `options` to `gateway serve`."""
         self.folder = folder
         self.data = folder / "data"
         self.log_path = folder / "gateway.log"
@@ -51,6 +53,7 @@ class Gateway:
         self.url = f"http://{HOST}:{self.port}"
         self.admin_url = f"http://{HOST}:{self.admin_port}"
         self._env = dict(env or {})
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
@@ -88,7 +91,7 @@ class Gateway:
     def start(self, *, crash: Crash | None = None, wait: bool = True, stderr: int | None = None) -> None:
         """Start the process and wait until it is ready. `stderr` is a descriptor, else the log file."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [str(Path(sys.executable).with_name("gateway")), "serve"]
+        command = [str(Path(sys.executable).with_name("gateway")), "serve", *self._options]
         if crash is not None:
             command = [sys.executable, "-m", "tests.support.gateway", crash.step, str(crash.hits)]
         with self.log_path.open("ab") as output:

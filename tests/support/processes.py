@@ -3,6 +3,7 @@
 import random
 import socket
 import subprocess
+from pathlib import Path
 
 HOST = "127.0.0.1"
 
@@ -26,6 +27,12 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process has started, and that it has not yet waited for."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sorted(int(child) for task in tasks for child in (task / "children").read_text().split())
 
 
 def kill_when_parent_dies(pid: int) -> subprocess.Popen[bytes]:

@@ -36,10 +36,12 @@ SOURCE = "fault-test"
 class Worker(Gateway):
     """One of the group."""
 
-    def __init__(self, folder: Path, name: str, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, name: str, env: Mapping[str, str], *, options: Sequence[str] = ()
+    ) -> None:
         """Choose ports; nothing is started yet."""
         own = {"GATEWAY_WORKER_ID": name, "GATEWAY_PEER_PORT": "0", "GATEWAY_DRAIN_LINGER": "0.2s"}
-        super().__init__(folder / name, {**own, **env})
+        super().__init__(folder / name, {**own, **env}, options=options)
         self.name = name
         self.is_in_use = True
         """Whether clients send to it."""
@@ -70,7 +72,7 @@ class Roamer(Client):
 
     def __init__(self, workers: Sequence[Worker], *, seed: int, lost: float = LOST) -> None:
         """Lose this share of the answers."""
-        super().__init__(workers[0].url, seed=seed, source=SOURCE)
+        super().__init__("", seed=seed, source=SOURCE)
         self.said: list[Said] = []
         self._workers = workers
         self._only: Worker | None = None
