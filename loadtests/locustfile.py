@@ -94,6 +94,7 @@ def _compared(options: Options) -> tuple[Compared | None, list[str]]:
     if options.no_log:
         return None, []
     began = time.monotonic()
+    RUN.sample.close()
     try:
         compared = RUN.sample.compare(stored_events())
     except LogUnreadableError as err:

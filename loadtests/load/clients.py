@@ -102,6 +102,7 @@ class Client(FastHttpUser):
         """Wait for the last answers, and leave."""
         self.is_stopping = True
         self.under_way.join(timeout=GRACE_S)
+        self.under_way.kill()
         self.client.client.close()
 
     def wait_time(self) -> float:
@@ -200,9 +201,9 @@ class Client(FastHttpUser):
             told = self.post(data, key, judge, due=due, name=name if is_first else RETRY)
             if isinstance(told, list):
                 return Sent(numbers, key, seen[-1], told)
+            gevent.sleep(told.after_s * self.chance.uniform(1.0, 1.5) if told else 1.0)
             if self.is_stopping:
                 break
-            gevent.sleep(told.after_s * self.chance.uniform(1.0, 1.5) if told else 1.0)
             due = time.perf_counter()
         return None
 

@@ -26,6 +26,13 @@ COST = (
     "Locust takes {cost} us of CPU a request here, and the gateway {gateway}: locust makes events and judges"
     " answers. Where only the gateway's figures count, `loadtests/bench` sends for 25 us a request."
 )
+KEYS = """
+- {key: load-0, source: a}
+- {key: load-1, source: b}
+- {key: load-2, source: c}
+- {key: load-3, source: d}
+- {key: hostile, source: e, quotas: {requests: 20, events: 1000, bytes: 2MiB, burst: 2s}}
+"""
 COLUMNS: Sequence[tuple[str, str]] = (
     ("profile", "{profile}"),
     ("requests", "{all_requests:,}"),
@@ -46,7 +53,10 @@ COLUMNS: Sequence[tuple[str, str]] = (
 
 def measure(profile: str, seconds: float, events_per_s: float, folder: Path) -> dict[str, Any]:
     """Run one profile; return its summary, and what the gateway took."""
-    with Gateway(folder / profile, {"GATEWAY_LOGGING_LEVEL": "warning"}) as gateway:
+    keys = folder / "keys.yaml"
+    keys.write_text(KEYS)
+    settings = {"GATEWAY_LOGGING_LEVEL": "warning", "GATEWAY_WRITE_KEYS_FILE": str(keys)}
+    with Gateway(folder / profile, settings) as gateway:
         cpu_before, began = cpu_seconds(gateway.process.pid), time.monotonic()
         summary = folder / f"{profile}.json"
         options = ["--load-profile", profile, "--seconds", str(seconds), "--events-per-s", str(events_per_s)]
@@ -101,7 +111,7 @@ def main() -> None:
         "commit": described.stdout.strip(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}",
         "python": platform.python_version(),
-        "one gateway": "embedded log, development settings, one process; locust beside it on the same cores",
+        "one gateway": "embedded log, one process, a quota for the hostile key; locust on the same cores",
         "load": f"{args.events_per_s:,.0f} events/s as basic pace, batches of 20, {args.seconds:g} s each",
         "load of the machine before and after": f"{load_before:.1f} and {os.getloadavg()[0]:.1f}",
     }

@@ -49,6 +49,7 @@ class Sample:
         self._places: dict[str, tuple[int, int]] = {}
         self._unreported: list[Place] = []
         self._chance = random.Random(1)
+        self._is_closed = False
 
     def take(self, places: Sequence[Place]) -> None:
         """Remember one receipt of an answer."""
@@ -57,9 +58,15 @@ class Sample:
     def add(self, places: Iterable[Place]) -> None:
         """Remember receipts."""
         for place in places:
+            if self._is_closed:
+                return
             if len(self._places) < SAMPLE_MAX and place.message_id not in self._places:
                 self._places[place.message_id] = place[1:]
                 self._unreported.append(place)
+
+    def close(self) -> None:
+        """Take no more: what is stored while the log is read may be behind the reader."""
+        self._is_closed = True
 
     def take_unreported(self) -> list[Place]:
         """Return what was added since the last call, for the master."""

@@ -122,6 +122,14 @@ def test_nothing_sampled_proves_nothing() -> None:
     assert not Sample().compare([]).is_whole
 
 
+def test_what_comes_while_the_log_is_read_is_not_sampled() -> None:
+    sample = Sample()
+    sample.add([Place("a", 0, 0)])
+    sample.close()
+    sample.add([Place("late", 0, 1)])
+    assert sample.compare([b'{"messageId":"a","partition":0,"offset":0}']).is_whole
+
+
 def test_what_workers_report_is_counted_once() -> None:
     worker, master = Sample(), Sample()
     worker.add([Place("a", 0, 0)])
