@@ -11,6 +11,7 @@ PYTHON_SDKS := $(patsubst tests/sdks/python/%.txt,build/sdks/python/%/.stamp,$(w
 NODE_SDKS := tests/sdks/node/node_modules/.stamp tests/sdks/browser/node_modules/.stamp
 SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium
 REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
+CHART_NEEDS := $(VENV)/.stamp-dev build/go/helm build/.stamp-promtool
 IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
@@ -42,7 +43,7 @@ unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, with half of t
 mutants: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## break the code on purpose, see that the named tests fail; half an hour
 	@exec $(BIN)/python -m tests.mutants $(ARGS)
 
-docs: $(VENV)/.stamp-dev ## write the generated parts of the documents anew, after a new setting or mutant
+docs: $(VENV)/.stamp-dev ## write what is generated anew, after a new setting, mutant or value of the chart
 	@exec $(BIN)/python -m tests.support.generated
 
 check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types and import contracts
@@ -68,6 +69,9 @@ load: $(VENV)/.stamp-dev ## send traffic to a running gateway by locust; ARGS="-
 
 image-test: build/image/base.tar $(IMAGE_NEEDS) ## build the image for real without a container engine, start it, send it events; Debian, as root
 	@exec $(BIN)/pytest tests/image -s $(ARGS)
+
+chart-test: $(CHART_NEEDS) ## render and check the charts, their alerts and their board; the first time it builds helm, for minutes
+	@exec $(BIN)/pytest tests/chart $(ARGS)
 
 clean: ## remove .venv, build and caches; never the gateway's data
 	@rm -rf $(VENV) build dist tests/sdks/*/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -201,6 +205,23 @@ build/bench/redis/.stamp: loadtests/bench/peers/requirements.txt | $(VENV)/.stam
 	@rm -rf $(@D)
 	@$(PIP) install --quiet --no-deps --target $(@D) --requirement $<
 	@touch $@
+
+# Go programs, each at a version of its own.
+HAVE_GO := command -v go >/dev/null && go version | awk '{ split(substr($$3, 3), v, "."); exit !(v[1] > 1 || v[2] >= 21) }'
+define GO_INSTALL
+$(HAVE_GO) || { echo "$(@F) is built with Go 1.21 or newer (which fetches a newer one itself): install it, then try again." >&2; exit 1; }; \
+  echo "Building $(@F) ..."; GOBIN=$(abspath $(@D)) go install
+endef
+
+build/go/helm:
+	@$(GO_INSTALL) helm.sh/helm/v4/cmd/helm@v4.3.1
+
+HAVE_PROMTOOL := command -v promtool >/dev/null
+
+build/.stamp-promtool:
+	@$(HAVE_PROMTOOL) || { $(APT_INSTALL) prometheus; } || true
+	@$(HAVE_PROMTOOL) || { echo "Alerts are tried by promtool: install it (Debian: prometheus), then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
 
 # The official base image, where no registry is to be had: Debian and its Python.
 BASE_PACKAGES := usr-is-merged,python3,python3-venv,ca-certificates

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from app.config.settings_table import settings_table
 from tests.mutants.catalogue import TABLE, all_mutants, table_of
+from tests.support import chart
 from tests.support.documents import README, ROOT
 
 SETTINGS, SETTINGS_END = "<!-- settings -->\n", "\n<!-- /settings -->"
@@ -16,13 +17,15 @@ def written_anew() -> dict[Path, str]:
     return {
         README: f"{before}{SETTINGS}{settings_table()}{SETTINGS_END}{after}",
         TABLE: table_of(all_mutants()),
+        chart.README: chart.readme_text(),
+        chart.SCHEMA: chart.schema_text(),
     }
 
 
 def main() -> None:
     """Write what has changed, and name it."""
     for document, text in written_anew().items():
-        if document.read_text(encoding="utf-8") != text:
+        if not document.exists() or document.read_text(encoding="utf-8") != text:
             document.write_text(text, encoding="utf-8")
             print(f"Written anew: {document.relative_to(ROOT)}")
 

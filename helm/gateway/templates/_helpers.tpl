@@ -1,0 +1,151 @@
+{{- define "gateway.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "gateway.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- else if contains (default .Chart.Name .Values.nameOverride) .Release.Name }}
+{{- .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (default .Chart.Name .Values.nameOverride) | trunc 50 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "gateway.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "gateway.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "gateway.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{ include "gateway.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "gateway.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "gateway.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "gateway.image" -}}
+{{- $image := printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- with .Values.image.digest }}{{ printf "%s@%s" $.Values.image.repository . }}{{ else }}{{ $image }}{{ end }}
+{{- end }}
+
+{{- /* Several gateways share the partitions: they have names, and a port to talk to one another. */ -}}
+{{- define "gateway.isGroup" -}}
+{{- if or (gt (int .Values.replicaCount) 1) .Values.autoscaling.enabled }}true{{ end }}
+{{- end }}
+
+{{- /* A quantity of memory in MiB; empty if it is none that the chart understands. */ -}}
+{{- define "gateway.mebibytes" -}}
+{{- $text := toString . }}
+{{- if regexMatch "^[0-9]+Gi$" $text }}{{ mul 1024 (trimSuffix "Gi" $text | int) }}
+{{- else if regexMatch "^[0-9]+Mi$" $text }}{{ trimSuffix "Mi" $text }}
+{{- end }}
+{{- end }}
+
+{{- /* Everything that is an environment variable and no secret, by name; `config` wins where the chart lets it. */ -}}
+{{- define "gateway.settings" -}}
+{{- $settings := dict
+  "GATEWAY_MODE" .Values.mode
+  "GATEWAY_LOG" .Values.log
+  "GATEWAY_HOST" "0.0.0.0"
+  "GATEWAY_PORT" "8080"
+  "GATEWAY_ADMIN_HOST" "0.0.0.0"
+  "GATEWAY_ADMIN_PORT" (toString .Values.admin.port)
+  "GATEWAY_DATA_DIR" "/data"
+}}
+{{- $service := printf "%s-admin" (include "gateway.fullname" .) }}
+{{- $names := list $service (printf "%s.%s" $service .Release.Namespace) (printf "%s.%s.svc" $service .Release.Namespace) }}
+{{- $_ := set $settings "GATEWAY_ADMIN_HOSTS" (join "," $names) }}
+{{- $_ := set $settings "GATEWAY_LOGGING_FORMAT" "json" }}
+{{- if eq .Values.log "kafka" }}
+{{- $_ := set $settings "GATEWAY_KAFKA_BOOTSTRAP_SERVERS" .Values.kafka.bootstrapServers }}
+{{- $_ := set $settings "GATEWAY_KAFKA_SECURITY_PROTOCOL" .Values.kafka.securityProtocol }}
+{{- if contains "SASL" .Values.kafka.securityProtocol }}
+{{- $_ := set $settings "GATEWAY_KAFKA_SASL_MECHANISM" .Values.kafka.sasl.mechanism }}
+{{- if not .Values.kafka.sasl.usernameKey }}
+{{- $_ := set $settings "GATEWAY_KAFKA_SASL_USERNAME" .Values.kafka.sasl.username }}
+{{- end }}
+{{- end }}
+{{- if .Values.kafka.tls.caSecret }}
+{{- $_ := set $settings "GATEWAY_KAFKA_SSL_CA_FILE" "/etc/gateway/kafka-ca/ca.crt" }}
+{{- end }}
+{{- if .Values.kafka.tls.clientSecret }}
+{{- $_ := set $settings "GATEWAY_KAFKA_SSL_CERT_FILE" "/etc/gateway/kafka-client/client.crt" }}
+{{- $_ := set $settings "GATEWAY_KAFKA_SSL_KEY_FILE" "/etc/gateway/kafka-client/client.key" }}
+{{- end }}
+{{- end }}
+{{- if .Values.secrets.existingSecret }}
+{{- $_ := set $settings "GATEWAY_WRITE_KEYS_FILE" (printf "/etc/gateway/write-keys/%s" .Values.secrets.keys.writeKeys) }}
+{{- end }}
+{{- if include "gateway.isGroup" . }}
+{{- $_ := set $settings "GATEWAY_PEER_PORT" (toString .Values.peers.port) }}
+{{- end }}
+{{- with include "gateway.mebibytes" ((.Values.resources.limits).memory | default "") }}
+{{- $_ := set $settings "GATEWAY_INDEX_MEMORY" (printf "%dMiB" (div (int .) 4)) }}
+{{- $_ := set $settings "GATEWAY_BODY_MEMORY" (printf "%dMiB" (div (int .) 8)) }}
+{{- end }}
+{{- range $name, $value := .Values.config }}
+{{- $_ := set $settings $name (toString $value) }}
+{{- end }}
+{{- toYaml $settings }}
+{{- end }}
+
+{{- /* Values that contradict one another: one sentence each, before anything is installed. */ -}}
+{{- define "gateway.contradictions" -}}
+{{- if and (include "gateway.isGroup" .) (eq .Values.log "sqlite") }}
+{{- fail "replicaCount > 1 or autoscaling needs log: kafka, since the embedded log (sqlite) belongs to one pod" }}
+{{- end }}
+{{- if and (eq .Values.log "kafka") (not .Values.kafka.bootstrapServers) }}
+{{- fail "log: kafka needs kafka.bootstrapServers (or set log: sqlite to try the gateway out without Kafka)" }}
+{{- end }}
+{{- if and (eq .Values.mode "production") (not .Values.secrets.existingSecret) }}
+{{- fail "mode: production needs secrets.existingSecret, a Secret with identity secret, admin token and write keys (or set mode: development)" }}
+{{- end }}
+{{- if and (eq .Values.mode "production") (eq .Values.log "sqlite") (not .Values.persistence.enabled) }}
+{{- fail "log: sqlite keeps the only copy of all events on the pod's volume, so mode: production needs persistence.enabled: true" }}
+{{- end }}
+{{- if contains "SASL" .Values.kafka.securityProtocol }}
+{{- if not .Values.kafka.sasl.existingSecret }}
+{{- fail (printf "kafka.securityProtocol: %s needs kafka.sasl.existingSecret, a Secret with the password" .Values.kafka.securityProtocol) }}
+{{- end }}
+{{- if not (or .Values.kafka.sasl.username .Values.kafka.sasl.usernameKey) }}
+{{- fail (printf "kafka.securityProtocol: %s needs kafka.sasl.username or kafka.sasl.usernameKey" .Values.kafka.securityProtocol) }}
+{{- end }}
+{{- else if .Values.kafka.sasl.existingSecret }}
+{{- fail (printf "kafka.sasl.existingSecret is not used with kafka.securityProtocol: %s" .Values.kafka.securityProtocol) }}
+{{- end }}
+{{- if and (or .Values.kafka.tls.caSecret .Values.kafka.tls.clientSecret) (not (contains "SSL" .Values.kafka.securityProtocol)) }}
+{{- fail (printf "kafka.tls is not used with kafka.securityProtocol: %s" .Values.kafka.securityProtocol) }}
+{{- end }}
+{{- if and .Values.ingress.enabled .Values.httpRoute.enabled }}
+{{- fail "ingress.enabled and httpRoute.enabled exclude each other: two ways in would be two client addresses" }}
+{{- end }}
+{{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) }}
+{{- fail "httpRoute.enabled needs httpRoute.parentRefs, the Gateway to attach to" }}
+{{- end }}
+{{- if le (int .Values.terminationGracePeriodSeconds) (add (int .Values.preStopSeconds) 15) }}
+{{- fail (printf "terminationGracePeriodSeconds (%d) must exceed preStopSeconds (%d) by more than 15: open commits may take 10 s to finish" (int .Values.terminationGracePeriodSeconds) (int .Values.preStopSeconds)) }}
+{{- end }}
+{{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
+{{- fail "autoscaling.minReplicas must not exceed autoscaling.maxReplicas" }}
+{{- end }}
+{{- $own := list "GATEWAY_MODE" "GATEWAY_LOG" "GATEWAY_HOST" "GATEWAY_PORT" "GATEWAY_ADMIN_HOST" "GATEWAY_ADMIN_PORT" "GATEWAY_DATA_DIR" "GATEWAY_KAFKA_BOOTSTRAP_SERVERS" "GATEWAY_KAFKA_SECURITY_PROTOCOL" "GATEWAY_KAFKA_SASL_MECHANISM" "GATEWAY_KAFKA_SASL_USERNAME" "GATEWAY_KAFKA_SASL_PASSWORD" "GATEWAY_KAFKA_SSL_CA_FILE" "GATEWAY_KAFKA_SSL_CERT_FILE" "GATEWAY_KAFKA_SSL_KEY_FILE" "GATEWAY_WRITE_KEYS_FILE" "GATEWAY_IDENTITY_SECRET" "GATEWAY_ADMIN_TOKEN" "GATEWAY_WORKER_ID" "GATEWAY_PEER_HOST" "GATEWAY_PEER_PORT" "GATEWAY_ZONE" }}
+{{- range $name, $_ := .Values.config }}
+{{- if has $name $own }}
+{{- fail (printf "config.%s is set by the chart: change the value that it is made of" $name) }}
+{{- end }}
+{{- end }}
+{{- $partitions := int (get .Values.config "GATEWAY_PARTITIONS" | default 8) }}
+{{- $pods := ternary (int .Values.autoscaling.maxReplicas) (int .Values.replicaCount) .Values.autoscaling.enabled }}
+{{- if gt $pods $partitions }}
+{{- fail (printf "%d pods for %d partitions: a pod without a partition has nothing to do" $pods $partitions) }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,284 @@
+"""
+Claim: whatever sensible values say, the chart's manifests are valid, the pod runs under the restricted
+profile, and its settings are the gateway's; what contradicts itself fails with one sentence.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from app.config.log_settings import variable_of
+from app.config.settings import Settings
+from tests.chart.helm import CHART, PROFILES, HelmError, environment, helm, only, render, values
+
+VERSIONS = ("1.30", "1.37")
+CUSTOM = {"ServiceMonitor", "PrometheusRule", "HTTPRoute"}
+"""Of operators: their schemas are not Kubernetes' own."""
+
+GROUP = {"GATEWAY_WORKER_ID", "GATEWAY_PEER_HOST", "GATEWAY_PEER_PORT", "GATEWAY_ZONE"}
+KAFKA = {"log": "kafka", "mode": "development", "kafka__bootstrapServers": "kafka:9092"}
+
+MATRIX: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "development": (("development",), {}),
+    "production": (("production",), {}),
+    "strimzi": (("production", "strimzi"), {}),
+    "managed": (("production", "managed-kafka"), {}),
+    "group": (("production",), {"replicaCount": 3}),
+    "autoscaled": (("production",), {"autoscaling__enabled": True}),
+    "ingress": (
+        ("production",),
+        {
+            "ingress__enabled": True,
+            "ingress__className": "nginx",
+            "ingress__tls": [{"hosts": ["events.example.com"], "secretName": "events-tls"}],
+        },
+    ),
+    "http route": (
+        ("production",),
+        {
+            "httpRoute__enabled": True,
+            "httpRoute__parentRefs": [{"name": "public", "sectionName": "https"}],
+            "httpRoute__hostnames": ["events.example.com"],
+        },
+    ),
+    "no volume": (("development",), {"persistence__enabled": False}),
+    "plain kafka": ((), KAFKA),
+    "tls client": (
+        ("production",),
+        {
+            "kafka__securityProtocol": "SSL",
+            "kafka__sasl__existingSecret": "",
+            "kafka__tls__caSecret": "ca",
+            "kafka__tls__clientSecret": "client",
+        },
+    ),
+    "everything": (
+        ("production",),
+        {
+            "imagePullSecrets": [{"name": "registry"}],
+            "podAnnotations": {"a": "b"},
+            "podLabels": {"team": "events"},
+            "nodeSelector": {"disk": "ssd"},
+            "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+            "priorityClassName": "high",
+            "extraEnv": [{"name": "TZ", "value": "UTC"}],
+            "service__annotations": {"a": "b"},
+            "networkPolicy__ingestFrom": [{"namespaceSelector": {}}],
+            "image__digest": "sha256:" + "0" * 64,
+            "persistence__storageClass": "fast",
+            "volumes": [{"name": "more", "emptyDir": {}}],
+            "volumeMounts": [{"name": "more", "mountPath": "/more"}],
+            "config": {"GATEWAY_WINDOW": "14d", "GATEWAY_PARTITIONS": 16},
+        },
+    ),
+}
+
+
+@pytest.fixture(params=MATRIX)
+def manifests(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    profiles, settings = MATRIX[request.param]
+    return render(*profiles, **settings)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_manifests_are_valid(version: str, manifests: list[dict[str, Any]]) -> None:
+    for manifest in manifests:
+        if manifest["kind"] not in CUSTOM:
+            kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_every_manifest_carries_the_labels(manifests: list[dict[str, Any]]) -> None:
+    for manifest in manifests:
+        labels = manifest["metadata"]["labels"]
+        assert labels["app.kubernetes.io/instance"] == "events", manifest["kind"]
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+
+
+def test_pods_run_under_the_restricted_profile(manifests: list[dict[str, Any]]) -> None:
+    for manifest in manifests:
+        if manifest["kind"] not in ("StatefulSet", "Pod"):
+            continue
+        spec = manifest["spec"]["template"]["spec"] if manifest["kind"] == "StatefulSet" else manifest["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["enableServiceLinks"] is False
+        for container in spec["containers"]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["readOnlyRootFilesystem"] is True
+            assert "cpu" not in container["resources"]["limits"]
+            assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
+
+
+def test_settings_are_the_gateways(manifests: list[dict[str, Any]]) -> None:
+    known = set(map(variable_of, Settings.model_fields))
+    named = {name for name in environment(manifests) if name.startswith("GATEWAY_")}
+    is_group = "HorizontalPodAutoscaler" in {manifest["kind"] for manifest in manifests} or (
+        only(manifests, "StatefulSet")["spec"].get("replicas", 0) > 1
+    )
+    assert named - known <= GROUP
+    assert bool(named & GROUP) == is_group
+
+
+def test_settings_contradict_nothing(
+    manifests: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in environment(manifests).items():
+        if name.startswith("GATEWAY_") and name not in GROUP:
+            monkeypatch.setenv(name, value if isinstance(value, str) else "a secret of some length")
+    settings = Settings()
+    assert (settings.host, settings.port, settings.admin_host) == ("0.0.0.0", 8080, "0.0.0.0")
+
+
+def test_selectors_select_the_pod_and_nothing_else(manifests: list[dict[str, Any]]) -> None:
+    template = only(manifests, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    for manifest in manifests:
+        spec = manifest.get("spec", {})
+        selector = spec.get("selector") or spec.get("podSelector")
+        if selector is None or manifest["kind"] == "ServiceMonitor":
+            continue
+        wanted = selector.get("matchLabels", selector)
+        assert wanted.items() <= template.items(), manifest["kind"]
+        test = only(manifests, "Pod")["metadata"]["labels"]
+        assert not wanted.items() <= test.items(), "the test's pod must get no events"
+
+
+def test_memory_is_shared_out_by_the_limit() -> None:
+    told = environment(render("production"))
+    assert (told["GATEWAY_INDEX_MEMORY"], told["GATEWAY_BODY_MEMORY"]) == ("1024MiB", "512MiB")
+    small = environment(render("development", config={"GATEWAY_INDEX_MEMORY": "64MiB"}))
+    assert (small["GATEWAY_INDEX_MEMORY"], small["GATEWAY_BODY_MEMORY"]) == ("64MiB", "64MiB")
+
+
+def test_settings_restart_the_pods() -> None:
+    sums = [
+        only(render("development", config={"GATEWAY_WINDOW": window}), "StatefulSet")["spec"]["template"][
+            "metadata"
+        ]["annotations"]["checksum/config"]
+        for window in ("7d", "8d")
+    ]
+    assert sums[0] != sums[1]
+
+
+def test_worker_is_its_pod() -> None:
+    told = environment(render("production", replicaCount=3))
+    assert told["GATEWAY_WORKER_ID"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert told["GATEWAY_PEER_HOST"] == "$(GATEWAY_WORKER_ID).events-gateway-peers.ingest.svc"
+    assert told["GATEWAY_PEER_PORT"] == "7070"
+    assert list(told).index("GATEWAY_WORKER_ID") < list(told).index("GATEWAY_PEER_HOST")
+
+
+def test_admin_port_is_reached_by_monitoring_and_by_no_ingress() -> None:
+    found = render("production", ingress__enabled=True, replicaCount=3)
+    policy = only(found, "NetworkPolicy")["spec"]
+    by_port = {rule["ports"][0]["port"]: rule.get("from") for rule in policy["ingress"]}
+    assert by_port["http"] is None
+    assert by_port["admin"][0]["namespaceSelector"]["matchLabels"] == {
+        "kubernetes.io/metadata.name": "monitoring"
+    }
+    assert by_port["peers"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "events"
+    assert only(found, "Service", "events-gateway")["spec"]["ports"][0]["targetPort"] == "http"
+    backends = only(found, "Ingress")["spec"]["rules"][0]["http"]["paths"]
+    assert backends[0]["backend"]["service"] == {"name": "events-gateway", "port": {"name": "http"}}
+
+
+def test_kafkas_ports_are_let_out() -> None:
+    egress = only(render("production", "strimzi"), "NetworkPolicy")["spec"]["egress"]
+    assert {port["port"] for rule in egress for port in rule["ports"]} == {53, 9093}
+
+
+def test_volumes_are_kept() -> None:
+    spec = only(render("production"), "StatefulSet")["spec"]
+    assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    assert spec["podManagementPolicy"] == "Parallel"
+
+
+CONTRADICTIONS = [
+    (("development",), {"replicaCount": 2}, "replicaCount > 1 or autoscaling needs log: kafka"),
+    (("development",), {"autoscaling__enabled": True}, "replicaCount > 1 or autoscaling needs log: kafka"),
+    ((), {"mode": "development"}, "log: kafka needs kafka.bootstrapServers"),
+    ((), {"kafka__bootstrapServers": "k:9092"}, "mode: production needs secrets.existingSecret"),
+    (
+        (),
+        {"log": "sqlite", "secrets__existingSecret": "s", "persistence__enabled": False},
+        "needs persistence.enabled: true",
+    ),
+    ((), KAFKA | {"kafka__securityProtocol": "SASL_SSL"}, "needs kafka.sasl.existingSecret"),
+    (
+        (),
+        KAFKA | {"kafka__securityProtocol": "SASL_SSL", "kafka__sasl__existingSecret": "s"},
+        "needs kafka.sasl.username or kafka.sasl.usernameKey",
+    ),
+    ((), KAFKA | {"kafka__sasl__existingSecret": "s"}, "kafka.sasl.existingSecret is not used with"),
+    ((), KAFKA | {"kafka__tls__caSecret": "s"}, "kafka.tls is not used with"),
+    (
+        ("production",),
+        {"ingress__enabled": True, "httpRoute__enabled": True},
+        "ingress.enabled and httpRoute.enabled exclude each other",
+    ),
+    (("production",), {"httpRoute__enabled": True}, "httpRoute.enabled needs httpRoute.parentRefs"),
+    (
+        ("production",),
+        {"terminationGracePeriodSeconds": 25},
+        "must exceed preStopSeconds (10) by more",
+    ),
+    (
+        ("production",),
+        {"autoscaling__enabled": True, "autoscaling__minReplicas": 7},
+        "autoscaling.minReplicas must not exceed",
+    ),
+    (("production",), {"config": {"GATEWAY_PORT": 80}}, "config.GATEWAY_PORT is set by the chart"),
+    (("production",), {"replicaCount": 9}, "9 pods for 8 partitions"),
+]
+
+
+@pytest.mark.parametrize(
+    ("profiles", "settings", "sentence"), CONTRADICTIONS, ids=lambda value: str(value)[:60]
+)
+def test_contradiction_fails_with_one_sentence(
+    profiles: tuple[str, ...], settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(HelmError) as caught:
+        render(*profiles, **settings)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "path"),
+    [
+        ({"replicaCont": 2}, "additional properties 'replicaCont' not allowed"),
+        ({"kafka__bootstrapServer": "k:9092"}, "at '/kafka'"),
+        ({"config": {"GATEWAY_WINDO": "7d"}}, "at '/config'"),
+        ({"mode": "prod"}, "at '/mode'"),
+        ({"replicaCount": 0}, "at '/replicaCount'"),
+        ({"persistence__size": "much"}, "at '/persistence/size'"),
+        ({"kafka__bootstrapServers": "k"}, "at '/kafka/bootstrapServers'"),
+    ],
+)
+def test_unknown_or_odd_values_are_refused_by_their_path(settings: dict[str, Any], path: str) -> None:
+    with pytest.raises(HelmError) as caught:
+        render("production", **settings)
+    assert path in str(caught.value)
+
+
+@pytest.mark.parametrize("profile", ["development", "production"])
+def test_lint_finds_nothing(profile: str) -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", CHART, *values(profile))
+
+
+def test_every_profile_is_tried() -> None:
+    tried = {profile for profiles, _ in MATRIX.values() for profile in profiles}
+    assert {path.stem for path in PROFILES.glob("*.yaml")} == tried
+
+
+def test_notes_show_a_first_curl_and_what_is_unsafe() -> None:
+    words = values("development", persistence__enabled=False)
+    told = helm("install", "events", CHART, "--dry-run=client", *words).partition("NOTES:")[2]
+    assert "curl -i http://127.0.0.1:8080/v1/events" in told
+    assert "WARNING: persistence is off: all events are lost with the pod." in told
+    assert "WARNING: mode is development" in told
+    assert "WARNING" not in helm("install", "events", CHART, "--dry-run=client", *values("production"))

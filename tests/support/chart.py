@@ -1,0 +1,128 @@
+"""
+What is generated for the Helm chart: its README's table, out of the comments of values.yaml, and
+values.schema.json, out of its values, the rules below and the names of the settings.
+
+A comment that begins with `# --` belongs to the key below it.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from app.config.log_settings import variable_of
+from app.config.settings import Settings
+
+CHART = Path(__file__).parents[2] / "helm" / "gateway"
+VALUES, SCHEMA, README = CHART / "values.yaml", CHART / "values.schema.json", CHART / "README.md"
+TABLE, TABLE_END = "<!-- values -->\n", "\n<!-- /values -->"
+
+OPEN = frozenset(
+    (
+        *("global", "config", "resources", "podAnnotations", "podLabels", "podSecurityContext"),
+        *("securityContext", "nodeSelector", "affinity", "updateStrategy", "livenessProbe", "readinessProbe"),
+        *("serviceAccount.annotations", "service.annotations", "ingress.annotations"),
+        *("httpRoute.annotations", "persistence.annotations", "serviceMonitor.labels"),
+        *("prometheusRule.labels", "grafanaDashboard.labels"),
+    )
+)
+"""Objects whose keys are Kubernetes' or the user's own."""
+
+QUANTITY = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?([KMGTP]i?)?$"}
+PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
+POSITIVE = {"type": "integer", "minimum": 1}
+RULES: Mapping[str, dict[str, Any]] = {
+    "replicaCount": {"type": "integer", "minimum": 1, "maximum": 1024},
+    "mode": {"enum": ["production", "development"]},
+    "log": {"enum": ["kafka", "sqlite"]},
+    "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
+    "image.digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
+    "kafka.bootstrapServers": {"type": "string", "pattern": r"^([^,:\s]+:[0-9]+(,[^,:\s]+:[0-9]+)*)?$"},
+    "kafka.securityProtocol": {"enum": ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]},
+    "kafka.sasl.mechanism": {"enum": ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]},
+    "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
+    "service.port": PORT,
+    "admin.port": PORT,
+    "peers.port": PORT,
+    "persistence.size": QUANTITY,
+    "startup.seconds": {"type": "integer", "minimum": 60},
+    "preStopSeconds": {"type": "integer", "minimum": 1},
+    "terminationGracePeriodSeconds": POSITIVE,
+    "podDisruptionBudget.maxUnavailable": {
+        "anyOf": [POSITIVE, {"type": "string", "pattern": "^[1-9][0-9]?%$"}],
+    },
+    "autoscaling.minReplicas": POSITIVE,
+    "autoscaling.maxReplicas": POSITIVE,
+    "autoscaling.targetCPUUtilizationPercentage": {"type": "integer", "minimum": 1, "maximum": 100},
+    "tests.writeKey": {"type": "string", "minLength": 1, "pattern": "^[^:]+$"},
+}
+
+
+def schema_text() -> str:
+    """Return values.schema.json."""
+    schema = _schema_of("", yaml.safe_load(VALUES.read_text(encoding="utf-8")))
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
+
+
+def _schema_of(path: str, value: object) -> dict[str, Any]:
+    if path in RULES:
+        return RULES[path]
+    if path == "config":
+        names = sorted(map(variable_of, Settings.model_fields))
+        scalar = {"type": ["string", "number", "boolean"]}
+        return {"type": "object", "additionalProperties": False, "properties": dict.fromkeys(names, scalar)}
+    if path in OPEN:
+        return {"type": "object"}
+    if isinstance(value, dict):
+        properties = {name: _schema_of(f"{path}.{name}".lstrip("."), item) for name, item in value.items()}
+        return {"type": "object", "additionalProperties": False, "properties": properties}
+    if isinstance(value, list):
+        return {"type": "array"}
+    kinds = {bool: "boolean", int: "integer", str: "string"}
+    return {"type": kinds[type(value)]}
+
+
+def readme_text() -> str:
+    """Return the chart's README with its table written anew."""
+    before, _, rest = README.read_text(encoding="utf-8").partition(TABLE)
+    after = rest.partition(TABLE_END)[2]
+    return f"{before}{TABLE}{_table()}{TABLE_END}{after}"
+
+
+def _table() -> str:
+    comments = dict(_comments())
+    values = yaml.safe_load(VALUES.read_text(encoding="utf-8"))
+    rows = ["| value | default | meaning |", "|---|---|---|"]
+    for path, default in _leaves("", values):
+        rows.append(f"| `{path}` | `{json.dumps(default)}` | {comments.get(path, '')} |")
+    return "\n".join(rows)
+
+
+def _leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict) and value and path not in OPEN:
+        for name, item in value.items():
+            yield from _leaves(f"{path}.{name}".lstrip("."), item)
+    else:
+        yield path, value
+
+
+def _comments() -> Iterator[tuple[str, str]]:
+    """Yield the comment of each key that has one, by the key's path."""
+    above: list[str] = []
+    stack: list[tuple[int, str]] = []
+    for line in VALUES.read_text(encoding="utf-8").splitlines():
+        if comment := re.match(r"\s*# -- (.*)", line):
+            above = [comment[1]]
+        elif above and (more := re.match(r"\s*#\s*(.*)", line)):
+            above.append(more[1])
+        elif key := re.match(r"( *)([A-Za-z_][\w/.-]*):", line):
+            indent = len(key[1])
+            stack = [(depth, name) for depth, name in stack if depth < indent] + [(indent, key[2])]
+            if above:
+                yield ".".join(name for _, name in stack), " ".join(above)
+            above = []
+        else:
+            above = []
