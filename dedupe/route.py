@@ -12,7 +12,7 @@ from typing import Protocol
 from dedupe.clock import Deadline
 from dedupe.lane import Lane, LaneState, Outcomes
 from dedupe.sessions import SessionKey, SessionState
-from dedupe.types import Event
+from dedupe.types import Entry, Event, EventKey
 
 
 class Target(Protocol):
@@ -51,6 +51,9 @@ class Route(Protocol):
     async def session(self, key: SessionKey) -> SessionState | None:
         """Return what is known of a client session, as Lane.session does."""
 
+    async def find(self, key: EventKey) -> Entry | None:
+        """Return where the event of a key is, as Lane.find does."""
+
 
 class LocalRoute:
     """To a lane that no other process serves while this one does."""
@@ -79,3 +82,7 @@ class LocalRoute:
     async def session(self, key: SessionKey) -> SessionState | None:
         """See Route."""
         return self.target.session(key)
+
+    async def find(self, key: EventKey) -> Entry | None:
+        """See Route."""
+        return self.target.find(key)

@@ -24,13 +24,16 @@ from app.admin.group import GroupCollector, add_group, group_of, places_of
 from app.admin.guard import AdminGuard
 from app.admin.ingest_loop import ALIVE_S, IngestLoop
 from app.admin.lane_metrics import LaneCollector
+from app.admin.lookup import Lookup, add_lookup
 from app.admin.sessions import add_sessions
 from app.admin.stats import partition_of, progress_of, totals_of
 from app.config import VERSION, Settings
 from app.group import GroupLanes
 from app.http import Problems, add_error_handlers
 from app.process import readiness_of
+from dedupe.clock import Clock
 from dedupe.identity import Identity
+from dedupe.log import LogStore
 from dedupe.router import Router
 
 
@@ -64,7 +67,8 @@ def create_admin(
     *,
     settings: Settings,
     identity: Identity,
-    log_id: str,
+    store: LogStore,
+    clock: Clock,
     problems: Problems,
     registry: CollectorRegistry,
     ingest_loop: IngestLoop,
@@ -79,9 +83,10 @@ def create_admin(
     add_error_handlers(app, problems)
     _add_probes(app, router, ingest_loop)
     _add_metrics(app, registry, ingest_loop)
-    _add_stats(app, watched, settings, log_id, ingest_loop)
+    _add_stats(app, watched, settings, store.log_id, ingest_loop)
     add_group(app, group, watched.stats, ingest_loop)
     add_sessions(app, router, identity, ingest_loop)
+    add_lookup(app, Lookup(router, store, identity, settings.topic, clock), ingest_loop)
     token = settings.admin_token
     return AdminGuard(
         app,

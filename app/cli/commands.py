@@ -8,6 +8,7 @@ import typer
 from app.cli.console import guarded, run_async, write_lines
 from app.cli.group import drain, group
 from app.cli.keys import keys
+from app.cli.lookup import lookup
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
 from app.cli.sessions import sessions
@@ -28,6 +29,7 @@ app.add_typer(quarantine)
 app.add_typer(sessions)
 app.command()(group)
 app.command()(drain)
+app.command()(lookup)
 
 
 def main() -> None:

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from dedupe.lane import Committed
-from dedupe.sessions import SessionKey, SessionState
-from dedupe.types import Progress, Session
+from dedupe.sessions import SessionState
+from dedupe.types import Entry, Progress, Session
 
 COMMITTED = "committed"
 """Kind of a message: what a commit has added to a lane, for its follower."""
+
+FIND = "find"
+"""Kind of a question: where the event of a key is."""
 
 SESSION = "session"
 """Kind of a question: what is known of a client session."""
@@ -48,6 +51,16 @@ def heard_committed(told: Any) -> tuple[int, Committed]:
     return lane, committed
 
 
+def told_entry(entry: Entry | None) -> list[Any] | None:
+    """Return it as plain values."""
+    return entry and list(entry)
+
+
+def heard_entry(told: Any) -> Entry | None:
+    """Read what `told_entry` wrote. Raises TypeError."""
+    return told and Entry(*told)
+
+
 def told_state(state: SessionState | None) -> list[Any] | None:
     """Return it as plain values."""
     return state and [state.watermark, _bytes_of(state.above), *state[2:]]
@@ -61,8 +74,8 @@ def heard_state(told: Any) -> SessionState | None:
     return SessionState(watermark, int.from_bytes(above, "big"), *rest)
 
 
-def told_key(lane: int, key: SessionKey) -> list[Any]:
-    """Return whose state is asked for."""
+def told_key(lane: int, key: bytes) -> list[Any]:
+    """Return what is asked for."""
     return [lane, key]
 
 

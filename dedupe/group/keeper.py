@@ -20,7 +20,15 @@ import structlog
 from dedupe.clock import Clock, Deadline
 from dedupe.errors import FencedError, LaneNotActiveError, RetriableError
 from dedupe.group.assignment import NOBODY, Assignment, Member, WorkerId
-from dedupe.group.codec import COMMITTED, SESSION, heard_committed, told_committed, told_state
+from dedupe.group.codec import (
+    COMMITTED,
+    FIND,
+    SESSION,
+    heard_committed,
+    told_committed,
+    told_entry,
+    told_state,
+)
 from dedupe.group.links import Link, Links, Status
 from dedupe.group.membership import Membership
 from dedupe.lane import Committed, Lane, LaneState, Outcomes, keep_running
@@ -69,7 +77,7 @@ class Keeper:
         self.moves = 0  # lanes that began here
         self.claims = 0  # of these, without a word of the group
         self.lanes = self._lanes = lanes
-        self.answers: dict[str, Callable[[Any], Any]] = {SESSION: self._session}
+        self.answers: dict[str, Callable[[Any], Any]] = {SESSION: self._session, FIND: self._find}
         """What other workers may ask: by kind, what answers its body. It may raise a GatewayError."""
         self._member = member
         self._membership = membership
@@ -254,6 +262,10 @@ class Keeper:
     def _session(self, body: Any) -> Any:
         number, key = body
         return told_state(self._lanes[number].session(key))
+
+    def _find(self, body: Any) -> Any:
+        number, key = body
+        return told_entry(self._lanes[number].find(key))
 
     def submit(
         self, lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline

@@ -11,12 +11,12 @@ from typing import Protocol
 
 from dedupe.clock import Deadline
 from dedupe.errors import LaneNotActiveError, OutcomeUnknownError
-from dedupe.group.codec import SESSION, heard_state, told_key
+from dedupe.group.codec import FIND, SESSION, heard_entry, heard_state, told_key
 from dedupe.group.links import Link
 from dedupe.lane import Lane, LaneState, Outcomes
 from dedupe.route import Target
 from dedupe.sessions import SessionKey, SessionState
-from dedupe.types import Event
+from dedupe.types import Entry, Event, EventKey
 
 ANSWER_S = 2.0
 """How long another worker may take to say what it knows of a session."""
@@ -105,7 +105,18 @@ class GroupRoute:
 
     async def session(self, key: SessionKey) -> SessionState | None:
         """See Route."""
-        link = None if self._lane.state is LaneState.ACTIVE else self._whereabouts.server_of(self._number)
+        link = self._owner()
         if link is None:
             return self._lane.session(key)
         return heard_state(await link.ask(SESSION, told_key(self._number, key), ANSWER_S))
+
+    async def find(self, key: EventKey) -> Entry | None:
+        """See Route."""
+        link = self._owner()
+        if link is None:
+            return self._lane.find(key)
+        return heard_entry(await link.ask(FIND, told_key(self._number, key), ANSWER_S))
+
+    def _owner(self) -> Link | None:
+        """Return the link to who serves the lane, None if nobody else does."""
+        return None if self._lane.state is LaneState.ACTIVE else self._whereabouts.server_of(self._number)

@@ -39,7 +39,7 @@ from dedupe.metrics import LaneMetrics
 from dedupe.record import build_record
 from dedupe.recovery import index_update
 from dedupe.sessions import SessionKey, SessionRecord, SessionState, keys_of, session_update
-from dedupe.types import Entry, Event, Offset
+from dedupe.types import Entry, Event, EventKey, Offset
 from dedupe.window import Step
 
 Found = TypeVar("Found")
@@ -148,6 +148,16 @@ class Lane:
             await self._context.gate.pass_lane(self._number, proved=proved)
         finally:
             self.restorer.close()
+
+    def find(self, key: EventKey) -> Entry | None:
+        """
+        Return where the event of a key is, None if another one of the key would be new.
+
+        Raises LaneNotActiveError, IndexUnavailableError (retriable).
+        """
+        (entry,) = self._look(lambda index: index.lookup([key]))
+        window_start = max(self.restorer.window.start, self.restorer.log_start)
+        return entry if entry is not None and entry.offset >= window_start else None
 
     def session(self, key: SessionKey) -> SessionState | None:
         """

@@ -21,6 +21,7 @@ from app.http.problems import Problems
 from app.process.life import ThreadServer, bind, url_of
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
+from dedupe.sim.sim_log import SimStore
 from tests.sim.world import World
 
 
@@ -32,7 +33,8 @@ async def admin() -> AsyncIterator[str]:
         Watched(World().build(), EdgeCollector(build_guards(settings, SystemClock(), index_files=0))),
         settings=settings,
         identity=Identity(settings.identity_key),
-        log_id="log",
+        store=SimStore(log_id="log"),
+        clock=SystemClock(),
         problems=Problems(retry_after_max=1, dice=random.Random(0)),
         registry=CollectorRegistry(),
         ingest_loop=IngestLoop(),

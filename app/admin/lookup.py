@@ -1,0 +1,135 @@
+"""What becomes of an id that is asked for: whether its event is stored, where, when, and what it says."""
+
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+
+from app.admin.ingest_loop import IngestLoop
+from app.http import RequestError
+from dedupe.clock import Clock
+from dedupe.errors import LogCorruptError
+from dedupe.identity import Identity
+from dedupe.log import LogStore
+from dedupe.record import parse_identity
+from dedupe.router import Router
+from dedupe.routing import partition_of
+from dedupe.types import EventKey, LogRecord, Offset
+
+LIMIT_S = 10.0
+SHOWN = ("messageId", "type", "event", "timestamp", "sentAt", "receivedAt")
+"""Fields whose values are shown unasked: they tell the event, not the person."""
+
+
+class Lookup:
+    """Looks ids up; used in the ingest's loop."""
+
+    def __init__(self, router: Router, store: LogStore, identity: Identity, topic: str, clock: Clock) -> None:
+        """Take where ids are known, and where their events are."""
+        self._router = router
+        self._store = store
+        self._identity = identity
+        self._topic = topic
+        self._clock = clock
+
+    async def message(
+        self, source: str, message_id: str, client: str | None, *, is_shown: bool
+    ) -> dict[str, Any]:
+        """
+        Return what is known of a message id; of a client's session event only with its client.
+
+        Raises RetriableError: the partition is not served now, or the log cannot be read.
+        """
+        if client is None:
+            key = self._identity.message_key(source, message_id)
+            return await self._find(key, key, is_shown=is_shown)
+        client_hash = self._identity.client_hash(source, client)
+        key = self._identity.guard_key(source, client_hash, message_id)
+        return await self._find(key, client_hash, is_shown=is_shown)
+
+    async def sequence(
+        self, source: str, client: str, session: str, sequence: int, *, is_shown: bool
+    ) -> dict[str, Any]:
+        """Return what is known of a sequence of a client session; raises as `message` does."""
+        client_hash = self._identity.client_hash(source, client)
+        session_hash = self._identity.session_hash(source, client, session)
+        key = self._identity.sequence_key(client_hash, session_hash, sequence)
+        found = await self._find(key, client_hash, is_shown=is_shown)
+        if not found["seen"]:
+            state = await self._router.session(client_hash, session_hash)
+            if state is not None and state.has(sequence):
+                return found | {"seen": True, "forgotten": True}
+        return found
+
+    async def _find(self, key: EventKey, routing_key: bytes, *, is_shown: bool) -> dict[str, Any]:
+        partition = partition_of(routing_key, len(self._router.lanes))
+        entry = await self._router.routes[partition].find(key)
+        found = {"seen": entry is not None, "topic": self._topic, "partition": partition}
+        if entry is None:
+            return found
+        record = await self._read(partition, entry.offset)
+        return found | {"offset": entry.offset} | self._told(record, is_shown=is_shown)
+
+    async def _read(self, partition: int, offset: Offset) -> LogRecord | None:
+        log = self._store.partition_log(self._topic, partition)
+        try:
+            async for records in log.read(offset, offset + 1, records_max=1):
+                return records[0]
+        finally:
+            await log.close()
+        return None
+
+    def _told(self, record: LogRecord | None, *, is_shown: bool) -> dict[str, Any]:
+        if record is None:
+            return {"record": None}
+        age_s = (self._clock.now_ms() - record.timestamp_ms) / 1000
+        try:
+            identity = parse_identity(record)
+            value = orjson.loads(record.value)
+        except (LogCorruptError, ValueError):
+            return {"timestamp_ms": record.timestamp_ms, "age_seconds": age_s, "record": None}
+        shown = value if is_shown else {name: value[name] for name in SHOWN if name in value}
+        return {
+            "timestamp_ms": record.timestamp_ms,
+            "age_seconds": age_s,
+            "message_id": identity.message_id,
+            "lane_seq": identity.lane_seq,
+            "bytes": len(record.value),
+            "fields": sorted(value),
+            "record": shown,
+        }
+
+
+def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
+    """Add the paths."""
+
+    @app.get("/admin/v1/lookup/{source}/{message_id:path}")
+    async def get_message(request: Request, source: str, message_id: str) -> Response:
+        query = request.query_params
+        found = await ingest_loop.run(
+            lambda: lookup.message(source, message_id, query.get("client"), is_shown=_is_shown(request)),
+            limit_s=LIMIT_S,
+        )
+        return _json({"source": source, "message_id": message_id} | found)
+
+    @app.get("/admin/v1/lookup/{source}")
+    async def get_sequence(request: Request, source: str) -> Response:
+        query = request.query_params
+        client, session, sequence = (query.get(name) for name in ("client", "session", "sequence"))
+        if not client or not session or not sequence or not sequence.isdigit():
+            raise RequestError(told="client, session and sequence must be given, or a message id")
+        found = await ingest_loop.run(
+            lambda: lookup.sequence(source, client, session, int(sequence), is_shown=_is_shown(request)),
+            limit_s=LIMIT_S,
+        )
+        asked = {"source": source, "client": client, "session": session, "sequence": int(sequence)}
+        return _json(asked | found)
+
+
+def _is_shown(request: Request) -> bool:
+    """Whether all of the event is asked for."""
+    return "value" in request.query_params
+
+
+def _json(document: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(document), media_type="application/json")

@@ -1,0 +1,53 @@
+"""`gateway lookup`: did an event arrive?"""
+
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.console import EXIT_ERROR, guarded, run_async, write_lines
+from app.cli.group import DEFAULT_URL, Token, Url
+
+TIMEOUT_S = 15.0
+
+
+def lookup(
+    source: Annotated[str, typer.Argument(help="Source that it was sent for.")],
+    message_id: Annotated[str | None, typer.Argument(help="Its messageId.")] = None,
+    client: Annotated[str | None, typer.Option(help="`Gateway-Client`, of an event of a session.")] = None,
+    session: Annotated[str | None, typer.Option(help="`Gateway-Session` of it.")] = None,
+    sequence: Annotated[int | None, typer.Option(help="Its number in the session.")] = None,
+    value: Annotated[bool, typer.Option("--value", help="Print all of the event.")] = False,
+    url: Url = DEFAULT_URL,
+    admin_token: Token = None,
+) -> None:
+    """
+    Print where and when an event was stored, as one line of JSON; any worker of a group may be asked.
+
+    Known by its message id, or by client, session and sequence; an event of a session that has a message
+    id of its own, by that and its client. Of the event a few fields are printed, all with --value.
+    Exit code 1: it is not known: never stored, or longer ago than the window.
+    """
+    if (message_id is None) == (sequence is None):
+        raise typer.BadParameter("give a message id, or --client, --session and --sequence")
+
+    async def run() -> None:
+        from urllib.parse import quote
+
+        from app.cli.admin_client import ask
+
+        told = {"client": client, "session": session, "sequence": sequence, "value": value or None}
+        query = {name: str(said) for name, said in told.items() if said is not None}
+        path = f"/admin/v1/lookup/{quote(source, safe='')}"
+        if message_id is not None:
+            path += f"/{quote(message_id, safe='')}"
+        _print(await ask(url, path, query, token=admin_token, timeout_s=TIMEOUT_S))
+
+    guarded(lambda: run_async(run()))
+
+
+def _print(found: dict[str, Any]) -> None:
+    import orjson
+
+    write_lines(orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE))
+    if not found["seen"]:
+        raise typer.Exit(EXIT_ERROR)
