@@ -43,6 +43,9 @@ APART = {
 }
 """Why an event is kept apart although it has an identity."""
 
+AGAIN_S = 0.02
+"""Between submitting again and again: a worker says that it serves a lane until it has noticed otherwise."""
+
 UNTAKEN = (LaneNotActiveError, LaneSaturatedError, DiskFullError)
 """What `submit` raises when a request has left no trace."""
 
@@ -55,12 +58,24 @@ class Share:
     events: list[Event] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     size_bytes: int = 0
+    submissions: int = 0
+    is_in_doubt: bool = False  # an earlier submission may have been taken
 
     def submit(self, received_ms: int, deadline: Deadline) -> "asyncio.Future[Outcomes]":
-        """Give it to whoever decides it now."""
-        return self.route.target.submit(
-            self.events, size_bytes=self.size_bytes, received_ms=received_ms, deadline=deadline
-        )
+        """
+        Give it to whoever decides it now.
+
+        A refusal is an answer, too: other shares of the request may be taken already.
+        """
+        self.submissions += 1
+        try:
+            return self.route.target.submit(
+                self.events, size_bytes=self.size_bytes, received_ms=received_ms, deadline=deadline
+            )
+        except RetriableError as err:
+            answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
+            answer.set_exception(err)
+            return answer
 
 
 class Router:
@@ -257,7 +272,7 @@ async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadlin
     finally:
         timer.cancel()
         _give_up(answers)
-    _check_answers(answers)
+    _check_answers(shares, answers)
     for share, answer in zip(shares, answers, strict=True):
         for place, admission, offset in zip(share.places, *answer.result(), strict=True):
             outcomes.admissions[place] = admission
@@ -267,9 +282,12 @@ async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadlin
 
 async def _may_submit_again(share: Share, err: Exception, deadline: Deadline) -> bool:
     """Wait for who decides a share after one has failed to; false if its error is the answer."""
+    share.is_in_doubt = share.is_in_doubt or not isinstance(err, UNTAKEN)
     if isinstance(err, DeadlineExceededError) or not share.route.may_submit_again(err):
         return False
-    if not await share.route.wait(deadline):
+    if share.submissions > 1:
+        await asyncio.sleep(min(AGAIN_S, deadline.remaining_s))
+    if not await share.route.wait(deadline) or deadline.is_over:
         return False
     try:
         share.route.target.check_room(len(share.events), share.size_bytes, share.events[0].source)
@@ -278,7 +296,7 @@ async def _may_submit_again(share: Share, err: Exception, deadline: Deadline) ->
     return True
 
 
-def _check_answers(answers: "Sequence[asyncio.Future[Outcomes]]") -> None:
+def _check_answers(shares: Sequence[Share], answers: "Sequence[asyncio.Future[Outcomes]]") -> None:
     """Raise if a lane gave its share up: only if all of them did, untaken, was nothing taken."""
     errors = [err for answer in answers if (err := answer.exception())]
     if not errors:
@@ -286,7 +304,8 @@ def _check_answers(answers: "Sequence[asyncio.Future[Outcomes]]") -> None:
     for err in errors:
         if isinstance(err, DeadlineExceededError):
             raise err
-    if len(errors) == len(answers) and all(isinstance(err, LaneNotActiveError) for err in errors):
+    is_in_doubt = any(share.is_in_doubt for share in shares)
+    if len(errors) == len(answers) and not is_in_doubt and all(isinstance(err, UNTAKEN) for err in errors):
         raise errors[0]
     raise OutcomeUnknownError("some of the request's events may be committed") from errors[0]
 
