@@ -3,10 +3,12 @@
 from pathlib import Path
 
 from app.config.settings_table import settings_table
+from loadtests.capacity import table
 from tests.mutants.catalogue import TABLE, all_mutants, table_of
 from tests.support import chart
 from tests.support.documents import README, ROOT
 
+CAPACITY = ROOT / "docs" / "capacity.md"
 SETTINGS, SETTINGS_END = "<!-- settings -->\n", "\n<!-- /settings -->"
 
 
@@ -17,9 +19,17 @@ def written_anew() -> dict[Path, str]:
     return {
         README: f"{before}{SETTINGS}{settings_table()}{SETTINGS_END}{after}",
         TABLE: table_of(all_mutants()),
+        CAPACITY: _between(CAPACITY, "capacity", table()),
         chart.README: chart.readme_text(),
         chart.SCHEMA: chart.schema_text(),
     }
+
+
+def _between(document: Path, name: str, text: str) -> str:
+    """Return a document with something else between two comments."""
+    begin, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
+    before, _, rest = document.read_text(encoding="utf-8").partition(begin)
+    return f"{before}{begin}{text}{end}{rest.partition(end)[2]}"
 
 
 def main() -> None:
