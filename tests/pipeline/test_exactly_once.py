@@ -31,6 +31,7 @@ from tests.support.records import RecordMaker
 
 ERASE_RUNBOOK = Path(__file__).parents[2] / "docs" / "runbooks" / "erase-a-person.md"
 FORMATS = ["parquet", "delta", "iceberg"]
+ONE_FORMAT = ["delta"]  # where a ledger decides, which test_archive_outlives_its_checkpoint reads in all
 SINKS = {"parquet": ParquetFolder, "delta": DeltaTable, "iceberg": IcebergLake}
 PARTITIONS = 2
 
@@ -135,7 +136,7 @@ def test_batch_that_is_cut_off_is_stored_once_by_the_next_start(
     assert held(lake_format) == log.ids
 
 
-@pytest.mark.parametrize("lake_format", FORMATS)
+@pytest.mark.parametrize("lake_format", ONE_FORMAT)
 def test_checkpoint_of_another_output_is_refused_and_given_up_on_demand(
     lake_format: str, log: Log, archive: Callable[..., str], held: Callable[..., Counter[str]], tmp_path: Path
 ) -> None:
@@ -150,7 +151,7 @@ def test_checkpoint_of_another_output_is_refused_and_given_up_on_demand(
     assert held(lake_format, "second") == log.ids
 
 
-@pytest.mark.parametrize("lake_format", FORMATS)
+@pytest.mark.parametrize("lake_format", ONE_FORMAT)
 def test_output_of_another_source_is_refused(
     lake_format: str, archive: Callable[..., str], held: Callable[..., Counter[str]], log: Log, tmp_path: Path
 ) -> None:
@@ -172,7 +173,7 @@ def test_output_of_another_format_is_refused(there: str, then: str, archive: Cal
     assert "name another output" in archive(then)
 
 
-@pytest.mark.parametrize("lake_format", FORMATS)
+@pytest.mark.parametrize("lake_format", ONE_FORMAT)
 def test_default_checkpoints_are_an_output_s_and_a_source_s_own(
     lake_format: str, log: Log, archive: Callable[..., str], held: Callable[..., Counter[str]]
 ) -> None:
@@ -181,7 +182,7 @@ def test_default_checkpoints_are_an_output_s_and_a_source_s_own(
         assert held(lake_format, out) == log.ids
 
 
-@pytest.mark.parametrize("lake_format", FORMATS)
+@pytest.mark.parametrize("lake_format", ONE_FORMAT)
 def test_retention_that_overtook_a_job_is_said_and_accepted_on_demand(
     lake_format: str, log: Log, archive: Callable[..., str], held: Callable[..., Counter[str]]
 ) -> None:

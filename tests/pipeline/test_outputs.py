@@ -1,6 +1,8 @@
 """Claim: docs/pipeline/outputs.md is right about the jobs' tables; its queries run in Spark and DuckDB."""
 
 import re
+import shlex
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,10 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dedupe.types import Event
 from tests.pipeline.conftest import JobRunner
+from tests.support.gateway import Gateway
 from tests.support.logs import append_to_log
 from tests.support.records import RecordMaker
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "pipeline" / "outputs.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "pipeline"
+PAGE = DOCS / "outputs.md"
 SECTION = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 QUERY = re.compile(r"^```sql\n-- (Spark|DuckDB)\n(.*?)```", re.MULTILINE | re.DOTALL)
 STEP_MS = 10 * 60_000
@@ -46,11 +50,12 @@ def sections() -> dict[str, Section]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log of ten hours of two kinds of users, with an event that came again with other content."""
+    """A log of ten hours of two kinds of users; and one in which an event came again with other content."""
     maker, folder = RecordMaker(2, step_ms=STEP_MS), tmp_path_factory.mktemp("outputs")
     more = [{"userId": f"user-{n % 7}", "properties": {"plan": PLANS[n % 2]}} for n in range(EVENTS)]
     events: list[Event] = [maker.event(f"id-{n}", more=said) for n, said in enumerate(more)]
-    append_to_log(folder / "data", maker.lanes([*events, maker.event("id-3", type_="page")]))
+    append_to_log(folder / "data", maker.lanes(events))
+    append_to_log(folder / "dirty", maker.lanes([*events, maker.event("id-3", type_="page")]))
     return folder
 
 
@@ -64,8 +69,8 @@ def lake(data: Path, job: JobRunner) -> Path:
             job("archive", *stream, "--out", out / "events"),
             job("archive", *stream, "--out", out / "parquet", "--format", "parquet"),
             job("minute_counts", *stream, "--to", f"parquet://{out}/counts"),
-            job("sessionize", *stream, "--out", out / "sessions", "--gap", "2h", "--lateness", "1s"),
-            job("clean", "--source", source, "--to", f"parquet://{out}/clean"),
+            job("sessionize", "--source", f"delta://{out}/events", "--once", "--out", out / "sessions"),
+            job("clean", "--source", f"log://{data}/dirty", "--to", f"parquet://{out}/clean"),
         ]
         assert [d.exit_code for d in done] == [0] * len(done), done
     return out
@@ -99,6 +104,60 @@ def test_output_has_the_columns_and_answers_the_queries_that_its_page_names(
 
 def test_page_has_every_job_that_writes_tables() -> None:
     assert set(sections()) == {"archive", "minute_counts", "sessionize", "clean"}
+
+
+def test_backfills_do_what_their_page_says(
+    lake: Path, job: JobRunner, spark: SparkSession, tmp_path: Path
+) -> None:
+    page = (DOCS / "backfill.md").read_text().replace("\\\n", " ")
+    commands = [shlex.split(line)[3:] for line in page.splitlines() if line.startswith("python -m pipeline ")]
+    shutil.copytree(lake / "events", tmp_path / "events")
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {key: my-write-key, source: web, scopes: [ingest, replay]}\n")
+
+    with Gateway(tmp_path / "gateway", {"GATEWAY_WRITE_KEYS_FILE": str(keys)}) as gateway:
+        named = {"lake/": f"{tmp_path}/", "http://127.0.0.1:8080": gateway.url, "8": "2"}
+        for command in commands:
+            words = [named.get(word, word.replace("lake/", named["lake/"])) for word in command]
+            done = job(*words)
+            assert done.exit_code == 0, (words, done)
+        accepted = gateway.stats()["totals"]["accepted"]
+
+    assert [command[0] for command in commands] == [
+        "minute_counts",
+        "sessionize",
+        "archive",
+        "audit",
+        "replay",
+        "clean",
+    ]
+    assert accepted == EVENTS
+    assert read(spark, tmp_path / "sessions-anew").count() == read(spark, lake / "sessions").count() > 0
+    counted = spark.read.parquet(f"{tmp_path}/counts-anew").groupBy().sum("events").collect()
+    assert counted == [(EVENTS,)]
+    assert spark.read.parquet(f"{tmp_path}/sorted/original").count() == EVENTS
+
+
+def test_warehouse_is_loaded_once_by_its_page_s_statements(lake: Path) -> None:
+    statements = re.findall(
+        r"^```sql\n(.*?)```", (DOCS / "warehouse.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    create, insert = (statement.replace("'lake/", f"'{lake}/") for statement in statements)
+
+    files = f"read_parquet('{lake}/parquet/**/*.parquet')"
+
+    with duckdb.connect() as warehouse:
+        warehouse.execute(create)
+        loaded = []
+        for end in (EVENTS // 4, EVENTS, EVENTS):
+            grown = f'(SELECT * FROM {files} WHERE "offset" < {end})'
+            warehouse.execute(insert.replace(files, grown))
+            loaded += warehouse.execute(
+                'SELECT count(*), count(DISTINCT (partition, "offset")) FROM events'
+            ).fetchall()
+
+    assert 0 < loaded[0][0] < EVENTS
+    assert loaded[1:] == [(EVENTS, EVENTS)] * 2
 
 
 def read(spark: SparkSession, folder: Path) -> DataFrame:
