@@ -51,6 +51,9 @@ class Route(Protocol):
     async def session(self, key: SessionKey) -> SessionState | None:
         """Return what is known of a client session, as Lane.session does."""
 
+    async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
+        """Return at most so many rows of a client, as Lane.sessions_of does."""
+
     async def find(self, key: EventKey) -> Entry | None:
         """Return where the event of a key is, as Lane.find does."""
 
@@ -82,6 +85,10 @@ class LocalRoute:
     async def session(self, key: SessionKey) -> SessionState | None:
         """See Route."""
         return self.target.session(key)
+
+    async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
+        """See Route."""
+        return self.target.sessions_of(client_hash, count)
 
     async def find(self, key: EventKey) -> Entry | None:
         """See Route."""

@@ -177,10 +177,6 @@ class Router:
         route = self.routes[partition_of(client_hash, len(self.routes))]
         return await route.session(client_hash + session_hash)
 
-    def lane_of_client(self, client_hash: bytes) -> Lane:
-        """Return the lane of all sessions of a client."""
-        return self.lanes[partition_of(client_hash, len(self.lanes))]
-
     def drain(self) -> None:
         """Take no more requests and let every lane finish what it has."""
         self.is_draining = True

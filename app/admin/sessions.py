@@ -9,10 +9,14 @@ from app.admin.ingest_loop import IngestLoop
 from app.http import RequestError
 from dedupe.identity import Identity
 from dedupe.router import Router
+from dedupe.routing import partition_of
 from dedupe.sessions import NO_SESSION, SessionKey, SessionState
 
 ROWS_MAX = 200
 """Of one answer: reading them takes about 1 ms of the ingest's event loop."""
+
+
+LIMIT_S = 5.0
 
 
 def add_sessions(app: FastAPI, router: Router, identity: Identity, ingest_loop: IngestLoop) -> None:
@@ -24,12 +28,14 @@ def add_sessions(app: FastAPI, router: Router, identity: Identity, ingest_loop: 
         if not source or not client:
             raise RequestError(told="source and client must be given")
         client_hash = identity.client_hash(source, client)
-        lane = router.lane_of_client(client_hash)
-        rows = await ingest_loop.read(lambda: lane.sessions_of(client_hash, ROWS_MAX + 1))
+        partition = partition_of(client_hash, len(router.routes))
+        rows = await ingest_loop.run(
+            lambda: router.routes[partition].sessions_of(client_hash, ROWS_MAX + 1), limit_s=LIMIT_S
+        )
         document = {
             "source": source,
             "client": client,
-            "partition": lane.partition,
+            "partition": partition,
             "sessions": [_told(*row) for row in rows[:ROWS_MAX] if not _is_client(row[0])],
             "newest_epoch": max([state.epoch for key, state in rows if _is_client(key)], default=None),
             "more": len(rows) > ROWS_MAX,

@@ -104,7 +104,7 @@ def _index_fields(lane: Lane) -> dict[str, Any]:
         "applied_offset": state.applied_offset,
         "next_lane_seq": state.next_lane_seq,
         "window_seconds": round(lane.restorer.window_seconds, 3),
-        "window_start_offset": max(window.start, lane.restorer.log_start),
+        "window_start_offset": lane.restorer.known_from,
         "keys": window.keys,
         "bytes": bytes_of(index),
     }

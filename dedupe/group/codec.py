@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dedupe.lane import Committed
-from dedupe.sessions import SessionState
+from dedupe.sessions import SessionKey, SessionState
 from dedupe.types import Entry, Progress, Session
 
 COMMITTED = "committed"
@@ -15,6 +15,9 @@ FIND = "find"
 
 SESSION = "session"
 """Kind of a question: what is known of a client session."""
+
+SESSIONS = "sessions"
+"""Kind of a question: what is known of all sessions of a client."""
 
 KEY_BYTES, FINGERPRINT_BYTES = 16, 8
 
@@ -72,6 +75,17 @@ def heard_state(told: Any) -> SessionState | None:
         return None
     watermark, above, *rest = told
     return SessionState(watermark, int.from_bytes(above, "big"), *rest)
+
+
+def told_rows(rows: Sequence[tuple[SessionKey, SessionState]]) -> list[Any]:
+    """Return them as plain values."""
+    return [[key, told_state(state)] for key, state in rows]
+
+
+def heard_rows(told: Any) -> list[tuple[SessionKey, SessionState]]:
+    """Read what `told_rows` wrote. Raises ValueError, TypeError."""
+    rows = [(key, heard_state(state)) for key, state in told]
+    return [(key, state) for key, state in rows if state is not None]
 
 
 def told_key(lane: int, key: bytes) -> list[Any]:

@@ -24,9 +24,11 @@ from dedupe.group.codec import (
     COMMITTED,
     FIND,
     SESSION,
+    SESSIONS,
     heard_committed,
     told_committed,
     told_entry,
+    told_rows,
     told_state,
 )
 from dedupe.group.links import Link, Links, Status
@@ -77,7 +79,11 @@ class Keeper:
         self.moves = 0  # lanes that began here
         self.claims = 0  # of these, without a word of the group
         self.lanes = self._lanes = lanes
-        self.answers: dict[str, Callable[[Any], Any]] = {SESSION: self._session, FIND: self._find}
+        self.answers: dict[str, Callable[[Any], Any]] = {
+            SESSION: self._session,
+            SESSIONS: self._sessions,
+            FIND: self._find,
+        }
         """What other workers may ask: by kind, what answers its body. It may raise a GatewayError."""
         self._member = member
         self._membership = membership
@@ -262,6 +268,10 @@ class Keeper:
     def _session(self, body: Any) -> Any:
         number, key = body
         return told_state(self._lanes[number].session(key))
+
+    def _sessions(self, body: Any) -> Any:
+        number, client_hash, count = body
+        return told_rows(self._lanes[number].sessions_of(client_hash, count))
 
     def _find(self, body: Any) -> Any:
         number, key = body

@@ -11,7 +11,15 @@ from typing import Protocol
 
 from dedupe.clock import Deadline
 from dedupe.errors import LaneNotActiveError, OutcomeUnknownError
-from dedupe.group.codec import FIND, SESSION, heard_entry, heard_state, told_key
+from dedupe.group.codec import (
+    FIND,
+    SESSION,
+    SESSIONS,
+    heard_entry,
+    heard_rows,
+    heard_state,
+    told_key,
+)
 from dedupe.group.links import Link
 from dedupe.lane import Lane, LaneState, Outcomes
 from dedupe.route import Target
@@ -109,6 +117,13 @@ class GroupRoute:
         if link is None:
             return self._lane.session(key)
         return heard_state(await link.ask(SESSION, told_key(self._number, key), ANSWER_S))
+
+    async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
+        """See Route."""
+        link = self._owner()
+        if link is None:
+            return self._lane.sessions_of(client_hash, count)
+        return heard_rows(await link.ask(SESSIONS, [self._number, client_hash, count], ANSWER_S))
 
     async def find(self, key: EventKey) -> Entry | None:
         """See Route."""

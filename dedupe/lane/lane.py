@@ -156,8 +156,7 @@ class Lane:
         Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
         (entry,) = self._look(lambda index: index.lookup([key]))
-        window_start = max(self.restorer.window.start, self.restorer.log_start)
-        return entry if entry is not None and entry.offset >= window_start else None
+        return entry if entry is not None and entry.offset >= self.restorer.known_from else None
 
     def session(self, key: SessionKey) -> SessionState | None:
         """
@@ -241,10 +240,9 @@ class Lane:
         crashpoint("take")
         known = self.restorer.index.lookup([event.key for event in batch.events])
         crashpoint("lookup")
-        window_start = max(self.restorer.window.start, self.restorer.log_start)
         timestamp_ms = max(batch.received_ms, self.restorer.index.state.newest_timestamp_ms)
         sessions = self._sessions_of(batch, timestamp_ms) if batch.has_sessions else None
-        verdicts = admit(batch.events, known, window_start=window_start, sessions=sessions)
+        verdicts = admit(batch.events, known, window_start=self.restorer.known_from, sessions=sessions)
         crashpoint("admit")
         new = [
             event

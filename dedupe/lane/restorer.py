@@ -68,6 +68,11 @@ class Restorer:
         return self._index is not None
 
     @property
+    def known_from(self) -> Offset:
+        """Ids of events before it are new ones, even if they are still in the index."""
+        return max(self.window.start, self.log_start)
+
+    @property
     def window_seconds(self) -> float:
         """How far back ids are remembered now."""
         now_ms = self._context.clock.now_ms()
