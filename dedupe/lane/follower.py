@@ -27,8 +27,8 @@ from dedupe.record import RecordIdentity
 from dedupe.recovery import CheckedRecord, Replay
 from dedupe.types import EventKey, Fingerprint, Offset, Session
 
-SHIPPED_MAX = 1_000
-"""Shipments that wait, of one commit each, while the log is read. More are left to the log."""
+SHIPPED_EVENTS_MAX = 20_000
+"""Shipped events that wait while the log is read: about 2 MiB. Those before them are left to the log."""
 
 
 class Committed(NamedTuple):
@@ -76,13 +76,17 @@ class Follower:
         self._context = context
         self._restorer = restorer
         self._number = number
-        self._shipped: deque[Committed] = deque(maxlen=SHIPPED_MAX)
+        self._shipped: deque[Committed] = deque()
+        self._shipped_events = 0
         self._arrived = asyncio.Event()
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=restorer.partition)
 
     def take(self, committed: Committed) -> None:
         """Take what the owner has committed; what does not fit is found in the log."""
         self._shipped.append(committed)
+        self._shipped_events += len(committed.keys)
+        while self._shipped_events > SHIPPED_EVENTS_MAX:
+            self._next_shipped()
         self._arrived.set()
 
     async def run(self) -> None:
@@ -117,6 +121,7 @@ class Follower:
         finally:
             self.is_caught_up = False
             self._shipped.clear()
+            self._shipped_events = 0
 
     async def _follow(self) -> None:
         """Read the log to its end, then apply what is shipped; return when the log has to be read again."""
@@ -130,10 +135,15 @@ class Follower:
         while True:
             self._arrived.clear()
             while self._shipped:
-                if not self._apply(replay, self._shipped.popleft()):
+                if not self._apply(replay, self._next_shipped()):
                     return
             if not await self._hears():
                 return
+
+    def _next_shipped(self) -> Committed:
+        committed = self._shipped.popleft()
+        self._shipped_events -= len(committed.keys)
+        return committed
 
     def _apply(self, replay: Replay, committed: Committed) -> bool:
         """Apply a shipment unless the index has it; false if something is missing in between."""
