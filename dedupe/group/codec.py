@@ -39,13 +39,15 @@ def told_committed(lane: int, committed: Committed) -> list[Any]:
 def heard_committed(told: Any) -> tuple[int, Committed]:
     """Read what `told_committed` wrote. Raises ValueError, TypeError."""
     lane, first_seq, base, timestamp_ms, keys, fingerprints, guards, sessions = told
+    if not _are_counts(lane, first_seq, base, timestamp_ms):
+        raise ValueError("not what a commit has added")
     committed = Committed(
         first_seq,
         base,
         timestamp_ms,
         _cut(keys, KEY_BYTES),
         _cut(fingerprints, FINGERPRINT_BYTES),
-        guards,
+        [guard and _sized(guard, KEY_BYTES) for guard in guards],
         [session and _heard_session(session) for session in sessions],
     )
     count = len(committed.keys)
@@ -99,15 +101,29 @@ def _told_session(session: Session) -> list[Any]:
 
 
 def _heard_session(told: Sequence[Any]) -> Session:
-    *fields, before = told
+    client_hash, session_hash, *numbers, before = told
     progress = before and Progress(before[0], int.from_bytes(before[1], "big"))
-    return Session._make((*fields, progress))
+    if not _are_counts(*numbers) or (progress is not None and not _are_counts(progress.watermark)):
+        raise ValueError("not a session")
+    return Session._make(
+        (_sized(client_hash, KEY_BYTES), _sized(session_hash, KEY_BYTES), *numbers, progress)
+    )
 
 
 def _cut(joined: bytes, size: int) -> list[bytes]:
     if len(joined) % size:
         raise ValueError("not a whole number of values")
     return [joined[at : at + size] for at in range(0, len(joined), size)]
+
+
+def _sized(value: Any, size: int) -> bytes:
+    if type(value) is not bytes or len(value) != size:
+        raise ValueError(f"not {size} bytes")
+    return value
+
+
+def _are_counts(*values: Any) -> bool:
+    return all(type(value) is int and 0 <= value < 1 << 63 for value in values)
 
 
 def _bytes_of(above: int) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from dedupe.clock import Clock, Deadline
-from dedupe.errors import FencedError, LaneNotActiveError, RetriableError
+from dedupe.errors import FencedError, GatewayError, IdentityMismatchError, LaneNotActiveError, RetriableError
 from dedupe.group.assignment import NOBODY, Assignment, Member, WorkerId
 from dedupe.group.codec import (
     COMMITTED,
@@ -33,7 +33,7 @@ from dedupe.group.codec import (
 )
 from dedupe.group.links import Link, Links, Status
 from dedupe.group.membership import Membership
-from dedupe.lane import Committed, Lane, LaneState, Outcomes, keep_running
+from dedupe.lane import Committed, Lane, LaneState, Outcomes, is_own_cancellation, keep_running
 from dedupe.types import Event
 
 STATUS = "status"
@@ -58,6 +58,7 @@ class GroupTimes:
     drain_s: float = 10.0  # for a lane to finish what it has taken, before it is cancelled
     look_s: float = 0.1  # between two looks at who is there
     connect_s: float = 2.0  # to reach a worker that was never reached, before it counts as gone
+    again_s: float = 1.0  # after a failure that a lane itself does not handle
     expected_s: float = 10.0  # for the lanes of a worker that is gone to be served elsewhere, as a rule
 
 
@@ -94,8 +95,9 @@ class Keeper:
         self._servers: list[WorkerId | None] = [None] * len(lanes)
         self._running: set[int] = set()  # lanes that are owned here, and not given up
         self._claimed: set[int] = set()  # lanes owned here without a word of the group
-        self._claimed_in = [-1] * len(lanes)  # the last generation in which each was
-        self._owner_since = [-1] * len(lanes)  # the generation that gave each to its owner
+        self._owner_since = [-1] * len(
+            lanes
+        )  # the generation that gave each to its owner, or follows a claim
         self._is_leaving = self._is_stopping = False
         self._turned = [asyncio.Event() for _ in lanes]  # a lane's keeping has something to look at
         self._changed = asyncio.Event()
@@ -292,20 +294,37 @@ class Keeper:
     # ---- keeping lanes
 
     async def _keep(self, number: int) -> None:
-        """Have one lane run or follow, whatever the group says of it, for ever."""
+        """Have one lane run or follow, whatever the group says of it and whatever befalls it, for ever."""
         lane = self._lanes[number]
         while True:
-            self._turned[number].clear()
-            role = self._role_of(number)
-            if role is Role.OWNER and await self._is_free(number):
-                await self._own(number, lane)
-            elif role is Role.FOLLOWER:
-                await self._follow(number, lane)
-            elif role is Role.NONE:
-                lane.forget()
-                if self.generation >= 0 and not lane.is_proved and not self._is_stopping:
-                    await self._prove(lane)
-                await self._turned[number].wait()
+            try:
+                await self._play_role(number, lane)
+            except IdentityMismatchError:
+                raise
+            except (Exception, asyncio.CancelledError) as err:
+                if is_own_cancellation(err):
+                    raise
+                problem: dict[str, Any] = {"error": f"{type(err).__name__}: {err}"}
+                if not isinstance(err, GatewayError):
+                    problem["exc_info"] = err
+                log.error(
+                    "a partition is looked at again", topic=lane.topic, partition=lane.partition, **problem
+                )
+                await asyncio.sleep(self._times.again_s)
+
+    async def _play_role(self, number: int, lane: Lane) -> None:
+        """Do what the group says until it says something else."""
+        self._turned[number].clear()
+        role = self._role_of(number)
+        if role is Role.OWNER and await self._is_free(number):
+            await self._own(number, lane)
+        elif role is Role.FOLLOWER:
+            await self._follow(number, lane)
+        elif role is Role.NONE:
+            lane.forget()
+            if self.generation >= 0 and not lane.is_proved and not self._is_stopping:
+                await lane.prove()  # the gate waits for all
+            await self._turned[number].wait()
 
     def _role_of(self, number: int) -> Role:
         if self._is_stopping:
@@ -372,13 +391,6 @@ class Keeper:
         if not following.cancelled():
             following.result()
 
-    async def _prove(self, lane: Lane) -> None:
-        """Check a lane's log that nobody here runs: the gate waits for all."""
-        try:
-            await lane.prove()
-        except RetriableError as err:
-            log.warning("a partition cannot be proved yet", partition=lane.partition, error=str(err))
-
     async def _first(self, task: "asyncio.Future[Any]", number: int) -> None:
         """Wait until the task ends, or the lane is to be looked at."""
         turned: asyncio.Future[Any] = asyncio.ensure_future(self._turned[number].wait())
@@ -430,7 +442,7 @@ class Keeper:
             zip(self.assignment.owners, self.assignment.followers, strict=True)
         ):
             lane = self._lanes[number]
-            if owner != gone or follower != self.worker or self._claimed_in[number] == self.generation:
+            if owner != gone or follower != self.worker or number in self._claimed:
                 continue
             if gone not in self._heard or self._heard[gone].generation < self._owner_since[number]:
                 continue
@@ -444,7 +456,7 @@ class Keeper:
                 )
                 self.claims += 1
                 self._claimed.add(number)
-                self._claimed_in[number] = self.generation
+                self._owner_since[number] = self.generation + 1
                 self._turned[number].set()
                 self._membership.rejoin()
 

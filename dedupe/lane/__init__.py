@@ -2,6 +2,7 @@
 
 from dedupe.lane.context import IdentityGate, LaneContext, LaneTimes
 from dedupe.lane.follower import Committed
+from dedupe.lane.health import is_own_cancellation
 from dedupe.lane.lane import Lane
 from dedupe.lane.queue import Outcomes, QueueLimits
 from dedupe.lane.state import LaneState
@@ -17,5 +18,6 @@ __all__ = [
     "LocalLanes",
     "Outcomes",
     "QueueLimits",
+    "is_own_cancellation",
     "keep_running",
 ]

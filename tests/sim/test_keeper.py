@@ -1,0 +1,278 @@
+"""Claim: nothing that a worker hears, and no failure of a lane, ends a worker or the keeping of a lane."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dedupe.errors import LogCorruptError, RetriableError
+from dedupe.group import Assignment, Describe, Keeper, Link, Member, Take
+from dedupe.group.codec import COMMITTED, told_committed
+from dedupe.group.keeper import STATUS
+from dedupe.group.links import Status
+from dedupe.lane import Committed, Lane, LaneState, Outcomes
+from dedupe.lane.restorer import Restorer
+from dedupe.router import Router
+from tests.sim.world import World
+
+SELF, OTHER, THIRD = "self", "other", "third"
+PATIENCE_S = 120.0
+LANES = 3
+
+
+class SimLink:
+    """To a worker that is there until it is not."""
+
+    def __init__(self) -> None:
+        self.is_up = self.can_send = True
+
+    def check_room(self, events: int, size_bytes: int) -> None:
+        raise AssertionError("nobody sends here")
+
+    def submit(self, *_args: Any, **_named: Any) -> "asyncio.Future[Outcomes]":
+        raise AssertionError("nobody sends here")
+
+    def ask(self, kind: str, body: Any, timeout_s: float) -> Awaitable[Any]:
+        raise AssertionError("nobody asks here")
+
+    def tell(self, kind: str, body: Any) -> bool:
+        return True
+
+
+class SimLinks:
+    """To all members."""
+
+    def __init__(self) -> None:
+        self.links: dict[str, SimLink] = {}
+
+    def set_members(self, addresses: Mapping[str, str]) -> None:
+        self.links = {name: self.links.get(name, SimLink()) for name in addresses}
+
+    def link(self, worker: str) -> Link | None:
+        return self.links.get(worker)
+
+    def announce(self) -> None:
+        pass
+
+
+class SimMembership:
+    """A place in a group that says what a test wants."""
+
+    def __init__(self) -> None:
+        self.silence_s = 0.0
+        self.rejoins = 0
+
+    async def run(self, describe: Describe, take: Take) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def rejoin(self) -> None:
+        self.rejoins += 1
+
+    async def leave(self) -> None:
+        pass
+
+
+class Site:
+    """One worker whose group is the test."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.router: Router = world.build()
+        self.membership, self.links = SimMembership(), SimLinks()
+        self.keeper = Keeper(Member(SELF, "self:1"), self.lanes, self.membership, world.clock)
+        self.generation = 0
+
+    @property
+    def lanes(self) -> list[Lane]:
+        return self.router.all_lanes
+
+    def assign(self, owner: str, follower: str = "", *members: str) -> None:
+        """Have the group give all lanes to one worker."""
+        self.generation += 1
+        names = {SELF, owner, *members, *([follower] if follower else [])}
+        addresses = {name: f"{name}:1" for name in names}
+        assignment = Assignment((owner,) * LANES, (follower,) * LANES, addresses)
+        self.keeper.take_assignment(self.generation, assignment)
+
+    def hear(self, worker: str, *, owned: bool, generation: int | None = None) -> None:
+        """Have a worker say that it serves all lanes, or none."""
+        lanes = frozenset(range(LANES)) if owned else frozenset()
+        status = Status(self.generation if generation is None else generation, lanes, lanes)
+        self.keeper.take(worker, STATUS, status.told())
+
+    def lose(self, worker: str) -> None:
+        """Have a worker be out of reach."""
+        self.links.links[worker].is_up = self.links.links[worker].can_send = False
+        self.keeper.take(worker, STATUS, None)
+
+    async def until(self, state: LaneState) -> None:
+        """Wait until all lanes are in a state."""
+        async with asyncio.timeout(PATIENCE_S):
+            while {lane.state for lane in self.lanes} != {state}:
+                await asyncio.sleep(0.1)
+
+    async def until_caught_up(self) -> None:
+        """Wait until all lanes are followed closely."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not all(lane.follower.is_caught_up for lane in self.lanes):
+                await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def running(site: Site) -> AsyncIterator[Site]:
+    """Run the worker; it must still be there in the end."""
+    task = asyncio.ensure_future(site.keeper.run(site.links))
+    try:
+        await asyncio.sleep(0)
+        yield site
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+    if not task.cancelled():
+        task.result()
+
+
+async def pinned() -> World:
+    """A log with some events, of which a process has proved that it is ours."""
+    world = World()
+    await world.start()
+    for number in range(20):
+        await world.deliver([world.event(str(number))])
+    await world.crash()
+    return world
+
+
+LIES: list[Any] = [
+    None,
+    7,
+    "committed",
+    [],
+    [0] * 8,
+    [0, "x", 1, 1, b"k" * 16, b"f" * 8, [], []],
+    [0, 0, "x", 1, b"k" * 16, b"f" * 8, [], []],
+    [0, 0, 10**6, "x", b"k" * 16, b"f" * 8, [], []],
+    [0, 10**6, 10**6, None, b"k" * 16, b"f" * 8, [], []],
+    [-1, 0, 10**6, 1, b"k" * 16, b"f" * 8, [], []],
+    ["0", 0, 10**6, 1, b"k" * 16, b"f" * 8, [], []],
+    [0, 0, 10**6, 1, "k" * 16, "f" * 8, [], []],
+    [0, 0, 10**6, 1, b"k" * 16, b"f" * 8, [7], []],
+    [0, 0, 10**6, 1, b"k" * 16, b"f" * 8, [b"short"], []],
+    [0, 0, 10**6, 1, b"k" * 16, b"f" * 8, [None], [[b"c", b"s", "x", 0, 0, None]]],
+    [0, 0, 10**6, 1, b"k" * 16, b"f" * 8, [None], [[b"c" * 16, b"s" * 16, 1, 0, 0, [1, "x"]]]],
+    [0, 0, 10**6, 1, b"k" * 16, b"f" * 8, [None], [[b"c" * 16, b"s" * 16, 1, 0, 0, ["x", b""]]]],
+    [0, 0, 10**6, 1, b"k" * 16, b"f" * 8, [None], [[1, 2, 3, 4, 5, None]]],
+]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+async def test_lie_about_a_commit_does_not_end_the_follower(lie: Any) -> None:
+    world = await pinned()
+    async with running(Site(world)) as site:
+        site.assign(OTHER, SELF)
+        site.hear(OTHER, owned=True)
+        await site.until_caught_up()
+        if isinstance(lie, list) and len(lie) == 8 and lie[1] == 0:  # as if it were the next
+            lie = [lie[0], site.lanes[0].restorer.index.state.next_lane_seq, *lie[2:]]
+        site.keeper.take(OTHER, COMMITTED, lie)
+        await asyncio.sleep(1)
+        site.assign(SELF)
+        site.hear(OTHER, owned=False)
+        await site.until(LaneState.ACTIVE)
+
+
+async def test_worker_survives_whatever_a_follower_stumbles_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await pinned()
+
+    async def stumbles(_restorer: Restorer) -> int:
+        raise ZeroDivisionError
+
+    async with running(Site(world)) as site:
+        with monkeypatch.context() as broken:
+            broken.setattr(Restorer, "check", stumbles)
+            site.assign(OTHER, SELF)
+            site.hear(OTHER, owned=True)
+            await asyncio.sleep(5)
+        await site.until_caught_up()
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [LogCorruptError("x"), RetriableError("x"), ZeroDivisionError(), asyncio.CancelledError()],
+    ids=repr,
+)
+async def test_log_that_cannot_be_proved_at_first_is_proved_later(
+    problem: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(_restorer: Restorer) -> int:
+        raise problem
+
+    async with running(Site(World())) as site:
+        with monkeypatch.context() as broken:
+            broken.setattr(Restorer, "check", fails)
+            site.assign(OTHER)
+            site.hear(OTHER, owned=True)
+            await asyncio.sleep(1)
+        async with asyncio.timeout(PATIENCE_S):
+            while not all(lane.is_proved for lane in site.lanes):
+                await asyncio.sleep(0.1)
+
+
+async def test_shipments_that_wait_are_bounded_by_their_events() -> None:
+    world = await pinned()
+    async with running(Site(world)) as site:
+        site.assign(OTHER, SELF)
+        slots = site.lanes[0].follower._context
+        await slots.restore_slots.acquire()
+        await slots.restore_slots.acquire()
+        await asyncio.sleep(1)
+        many = Committed(10**6, 10**6, 1, [b"k" * 16] * 1000, [b"f" * 8] * 1000)
+        for _ in range(500):
+            site.keeper.take(OTHER, COMMITTED, told_committed(0, many))
+        assert sum(len(one.keys) for one in site.lanes[0].follower._shipped) <= 50_000
+
+
+async def test_owner_that_is_gone_is_claimed_from_once() -> None:
+    world = await pinned()
+    async with running(Site(world)) as site:
+        site.assign(OTHER, SELF)
+        site.hear(OTHER, owned=True)
+        await site.until_caught_up()
+        site.lose(OTHER)
+        await site.until(LaneState.ACTIVE)
+        assert site.keeper.claims == LANES
+
+        site.assign(OTHER, SELF)  # the group does not agree, and the owner stays out of reach
+        await site.until(LaneState.FOLLOWING)
+        await site.until_caught_up()
+        await asyncio.sleep(30)
+        assert site.keeper.claims == LANES
+
+
+async def test_live_owner_is_not_claimed_from() -> None:
+    world = await pinned()
+    async with running(Site(world)) as site:
+        site.assign(OTHER, SELF, THIRD)
+        site.hear(OTHER, owned=True)
+        site.hear(THIRD, owned=False)
+        await site.until_caught_up()
+        site.lose(THIRD)
+        await asyncio.sleep(30)
+        assert (site.keeper.claims, site.membership.rejoins) == (0, 0)
+
+
+async def test_lanes_of_a_worker_long_gone_are_not_waited_for() -> None:
+    world = await pinned()
+    site = Site(world)
+    async with running(site):
+        site.assign(OTHER)
+        site.hear(OTHER, owned=True)
+        await asyncio.sleep(1)
+        assert site.keeper.server_of(0) is not None
+        site.lose(OTHER)
+        await asyncio.sleep(1)
+        assert site.keeper.is_expected(0)
+        await asyncio.sleep(30)
+        assert not site.keeper.is_expected(0)
