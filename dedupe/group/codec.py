@@ -123,7 +123,7 @@ def _sized(value: Any, size: int) -> bytes:
 
 
 def _are_counts(*values: Any) -> bool:
-    return all(type(value) is int and 0 <= value < 1 << 63 for value in values)
+    return all(type(value) is int and 0 <= value < 1 << 64 for value in values)
 
 
 def _bytes_of(above: int) -> bytes:

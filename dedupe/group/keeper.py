@@ -95,9 +95,8 @@ class Keeper:
         self._servers: list[WorkerId | None] = [None] * len(lanes)
         self._running: set[int] = set()  # lanes that are owned here, and not given up
         self._claimed: set[int] = set()  # lanes owned here without a word of the group
-        self._owner_since = [-1] * len(
-            lanes
-        )  # the generation that gave each to its owner, or follows a claim
+        # The generation that gave each to its owner, or follows a claim.
+        self._owner_since = [-1] * len(lanes)
         self._is_leaving = self._is_stopping = False
         self._turned = [asyncio.Event() for _ in lanes]  # a lane's keeping has something to look at
         self._changed = asyncio.Event()
