@@ -55,6 +55,7 @@ def build_router(
         None if is_pinned else partial(pin, store, streams, identity),
     )
     restore_slots, open_turn = asyncio.Semaphore(settings.restore_concurrency), asyncio.Lock()
+    follow_slots = asyncio.Semaphore(settings.restore_concurrency)
     policy = WindowPolicy(
         window_ms=round(settings.window * 1000), keys_max=settings.index_keys_max // settings.partitions
     )
@@ -76,6 +77,7 @@ def build_router(
             sessions=sessions,
             gate=gate,
             restore_slots=restore_slots,
+            follow_slots=follow_slots,
             open_turn=open_turn,
             session_notes=SessionNotes(store, stream.topic),
             load_skips=partial(load_skips, store, stream.topic),

@@ -19,6 +19,7 @@ from dedupe.errors import (
     IndexCorruptError,
     IndexUnavailableError,
     LogCorruptError,
+    RetriableError,
 )
 from dedupe.lane.context import LaneContext
 from dedupe.lane.restorer import Restorer
@@ -125,10 +126,12 @@ class Follower:
 
     async def _follow(self) -> None:
         """Read the log to its end, then apply what is shipped; return when the log has to be read again."""
-        async with self._context.restore_slots:
+        async with self._context.follow_slots:
             proved = await self._restorer.check()
             await self._context.gate.pass_lane(self._number, proved=proved)
             _, end = await self._log.bounds()
+            if self._restorer.index.state.applied_offset > end:  # markers of what was shipped may be late
+                raise RetriableError("the log does not show yet what was shipped")
             await self._restorer.replay(end, lambda _entries: None)
         replay = Replay(self._restorer.index, self._restorer.window, self._context.sessions)
         self.is_caught_up = True
@@ -149,7 +152,9 @@ class Follower:
         """Apply a shipment unless the index has it; false if something is missing in between."""
         state = self._restorer.index.state
         if committed.first_seq != state.next_lane_seq:
-            return committed.first_seq + len(committed.keys) <= state.next_lane_seq
+            count = len(committed.keys)
+            is_known = committed.base + count <= state.applied_offset  # else one of the two was not committed
+            return is_known and committed.first_seq + count <= state.next_lane_seq
         if committed.base < state.applied_offset or committed.timestamp_ms < state.newest_timestamp_ms:
             return False
         replay.apply(committed.records())

@@ -1,14 +1,14 @@
 """Claim: nothing that a worker hears, and no failure of a lane, ends a worker or the keeping of a lane."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from dedupe.errors import LogCorruptError, RetriableError
-from dedupe.group import Assignment, Describe, Keeper, Link, Member, Take
+from dedupe.group import NOBODY, Assignment, Describe, Keeper, Link, Member, Take
 from dedupe.group.codec import COMMITTED, told_committed
 from dedupe.group.keeper import STATUS
 from dedupe.group.links import Status
@@ -90,10 +90,13 @@ class Site:
 
     def assign(self, owner: str, follower: str = "", *members: str) -> None:
         """Have the group give all lanes to one worker."""
+        self.assign_each([owner] * LANES, [follower] * LANES, *members)
+
+    def assign_each(self, owners: Sequence[str], followers: Sequence[str], *members: str) -> None:
+        """Have the group give each lane to a worker."""
         self.generation += 1
-        names = {SELF, owner, *members, *([follower] if follower else [])}
-        addresses = {name: f"{name}:1" for name in names}
-        assignment = Assignment((owner,) * LANES, (follower,) * LANES, addresses)
+        names = {SELF, *owners, *followers, *members} - {NOBODY}
+        assignment = Assignment(tuple(owners), tuple(followers), {name: f"{name}:1" for name in names})
         self.keeper.take_assignment(self.generation, assignment)
 
     def hear(self, worker: str, *, owned: bool, generation: int | None = None) -> None:
@@ -224,10 +227,7 @@ async def test_shipments_that_wait_are_bounded_by_their_events() -> None:
     world = await pinned()
     async with running(Site(world)) as site:
         site.assign(OTHER, SELF)
-        slots = site.lanes[0].follower._context
-        await slots.restore_slots.acquire()
-        await slots.restore_slots.acquire()
-        await asyncio.sleep(1)
+        await site.lanes[0].follower._context.follow_slots.acquire()
         many = Committed(10**6, 10**6, 1, [b"k" * 16] * 1000, [b"f" * 8] * 1000)
         for _ in range(500):
             site.keeper.take(OTHER, COMMITTED, told_committed(0, many))
@@ -276,3 +276,74 @@ async def test_lanes_of_a_worker_long_gone_are_not_waited_for() -> None:
         assert site.keeper.is_expected(0)
         await asyncio.sleep(30)
         assert not site.keeper.is_expected(0)
+
+
+async def test_long_replays_of_followers_hold_up_no_lane_that_shall_serve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await pinned()
+    site = Site(world)
+    check = Restorer.check
+    followed = {lane.restorer for lane in site.lanes[1:]}
+
+    async def takes_long(restorer: Restorer) -> int:
+        if restorer in followed:
+            await asyncio.sleep(1e6)
+        return await check(restorer)
+
+    monkeypatch.setattr(Restorer, "check", takes_long)
+    async with running(site):
+        site.assign(OTHER, SELF)
+        site.hear(OTHER, owned=True)
+        await asyncio.sleep(5)
+        site.assign_each([SELF, OTHER, OTHER], [OTHER, SELF, SELF])
+        site.hear(OTHER, owned=False)
+        async with asyncio.timeout(PATIENCE_S):
+            while site.lanes[0].state is not LaneState.ACTIVE:
+                await asyncio.sleep(0.1)
+
+
+async def test_shipped_commit_that_the_log_does_not_show_yet_costs_no_rebuild() -> None:
+    world = await pinned()
+    site = Site(world)
+    lane = site.lanes[0]
+    async with running(site):
+        site.assign(OTHER, SELF)
+        site.hear(OTHER, owned=True)
+        await site.until_caught_up()
+        state = lane.restorer.index.state
+        event = next(event for event in map(world.event, map(str, range(100, 200))) if event.partition == 0)
+        shipped = Committed(
+            state.next_lane_seq, state.applied_offset, world.clock.ms, [event.key], [event.fingerprint]
+        )
+        site.keeper.take(OTHER, COMMITTED, told_committed(0, shipped))
+        site.keeper.take(OTHER, COMMITTED, told_committed(0, shipped._replace(first_seq=10**6, base=10**6)))
+        await asyncio.sleep(10)
+        assert (lane.metrics.rebuilds, lane.follower.is_caught_up) == (0, False)
+
+        # It was aborted after all: who serves knows nothing of it.
+        site.assign(SELF)
+        site.hear(OTHER, owned=False)
+        await site.until(LaneState.ACTIVE)
+        assert lane.metrics.rebuilds == 1
+        assert lane.restorer.index.lookup([event.key]) == [None]
+
+
+async def test_shipped_commit_that_a_later_one_contradicts_is_not_kept() -> None:
+    world = await pinned()
+    site = Site(world)
+    lane = site.lanes[0]
+    async with running(site):
+        site.assign(OTHER, SELF)
+        site.hear(OTHER, owned=True)
+        await site.until_caught_up()
+        state = lane.restorer.index.state
+        phantom = Committed(
+            state.next_lane_seq, state.applied_offset, world.clock.ms, [b"p" * 16], [b"f" * 8]
+        )
+        site.keeper.take(OTHER, COMMITTED, told_committed(0, phantom))
+        await asyncio.sleep(1)
+        assert lane.follower.is_caught_up
+        site.keeper.take(OTHER, COMMITTED, told_committed(0, phantom._replace(base=phantom.base + 2)))
+        await asyncio.sleep(1)
+        assert not lane.follower.is_caught_up
