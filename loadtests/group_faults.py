@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.kafka import KafkaBroker
+from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.verdict import assert_exactly_once, read_kafka
 from tests.support.workers import Load, Worker, Workers, until
 
@@ -32,6 +32,7 @@ LOAD_S = 2.0
 FREEZE_S = 20.0
 STARTED_IN_S = 60.0
 
+SAFE = {"min.insync.replicas": "2", "retention.ms": "-1"}
 REPLICATED = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -62,6 +63,7 @@ class Bench:
     folder: Path
     bootstrap_servers: str
     rounds: int
+    is_replicated: bool = False
     rows: list[Row] = field(default_factory=list)
 
     @asynccontextmanager
@@ -75,6 +77,11 @@ class Bench:
             "GATEWAY_PARTITIONS": str(PARTITIONS),
         }
         workers = Workers(self.folder / topic, own | env, count)
+        if self.is_replicated:
+            for name, partitions in ((topic, PARTITIONS), (f"{topic}.quarantine", 1)):
+                await create_topic(
+                    self.bootstrap_servers, name, partitions=partitions, replication_factor=3, configs=SAFE
+                )
         began = time.monotonic()
         try:
             await workers.start()
@@ -246,7 +253,7 @@ def main() -> None:
             continue
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="group-faults-")))
-            bench = Bench(folder, brokers_of(stack, folder, count), asked.rounds, rows)
+            bench = Bench(folder, brokers_of(stack, folder, count), asked.rounds, count > 1, rows)
             for run in wanted:
                 asyncio.run(run(bench))
     sys.stdout.write(report(rows))
