@@ -157,7 +157,12 @@ class Keeper:
         self.generation, self.assignment = generation, assignment
         self._claimed.clear()
         if self._links is not None:
-            others = {name: at for name, at in assignment.addresses.items() if name != self.worker}
+            is_member = self.worker in assignment.addresses
+            if not is_member:  # both would end each other's connections, whose other sides know them by name
+                log.error("another worker has this one's name, GATEWAY_WORKER_ID: nothing is served here")
+            others = {
+                name: at for name, at in assignment.addresses.items() if is_member and name != self.worker
+            }
             self._links.set_members(others)
             self._links.announce()
             self._heard = {name: status for name, status in self._heard.items() if name in others}

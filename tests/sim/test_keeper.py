@@ -99,6 +99,12 @@ class Site:
         assignment = Assignment(tuple(owners), tuple(followers), {name: f"{name}:1" for name in names})
         self.keeper.take_assignment(self.generation, assignment)
 
+    def assign_to_namesake(self) -> None:
+        """Have the group tell this worker, as it does, that another one of its name is meant."""
+        self.generation += 1
+        nobody = (NOBODY,) * LANES
+        self.keeper.take_assignment(self.generation, Assignment(nobody, nobody, {OTHER: "other:1"}))
+
     def hear(self, worker: str, *, owned: bool, generation: int | None = None) -> None:
         """Have a worker say that it serves all lanes, or none."""
         lanes = frozenset(range(LANES)) if owned else frozenset()
@@ -347,3 +353,16 @@ async def test_shipped_commit_that_a_later_one_contradicts_is_not_kept() -> None
         site.keeper.take(OTHER, COMMITTED, told_committed(0, phantom._replace(base=phantom.base + 2)))
         await asyncio.sleep(1)
         assert not lane.follower.is_caught_up
+
+
+async def test_older_of_two_workers_with_one_name_keeps_away_from_the_others() -> None:
+    world = await pinned()
+    async with running(Site(world)) as site:
+        site.assign(SELF, OTHER)
+        site.hear(OTHER, owned=False)
+        await site.until(LaneState.ACTIVE)
+        assert site.links.links
+        site.assign_to_namesake()
+        await site.until(LaneState.UNASSIGNED)
+        assert not site.links.links
+        assert not site.keeper.status()[1]
