@@ -21,7 +21,7 @@ TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # apt and pip lock what they write
-.PHONY: help run test unit mutants docs check kafka pipeline demo bench load image-test chart-test k8s-test clean
+.PHONY: help run test unit mutants docs check kafka pipeline demo bench load fault image-test chart-test k8s-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ image-test: build/image/base.tar $(IMAGE_NEEDS) ## build the image for real with
 
 chart-test: $(CHART_NEEDS) ## render and check the charts, their alerts and their board; the first time it builds helm, for minutes
 	@exec $(BIN)/pytest tests/chart $(ARGS)
+
+fault: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## kill, freeze, restart and add workers of a group on a real Kafka; a quarter of an hour
+	@exec $(BIN)/python -m loadtests.group_faults $(ARGS)
 
 clean: ## remove .venv, build and caches; never the gateway's data
 	@rm -rf $(VENV) build dist tests/sdks/*/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
