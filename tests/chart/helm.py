@@ -10,6 +10,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "gateway"
+PIPELINE = ROOT / "helm" / "pipeline"
 PROFILES = CHART / "profiles"
 HELM = ROOT / "build" / "go" / "helm"
 TIMEOUT_S = 60
@@ -44,6 +45,12 @@ def render(*profiles: str, **settings: object) -> list[dict[str, Any]]:
 @cache
 def _text(*words: str) -> str:
     return helm("template", "events", CHART, "--namespace", "ingest", *words)
+
+
+def render_pipeline(**settings: object) -> list[dict[str, Any]]:
+    """Return all manifests of a release of the jobs' chart called `events`."""
+    text = helm("template", "events", PIPELINE, "--namespace", "ingest", *values(**settings))
+    return [document for document in yaml.safe_load_all(text) if document]
 
 
 def only(manifests: list[dict[str, Any]], kind: str, name: str | None = None) -> dict[str, Any]:

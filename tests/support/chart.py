@@ -1,6 +1,6 @@
 """
-What is generated for the Helm chart: its README's table, out of the comments of values.yaml, and
-values.schema.json, out of its values, the rules below and the names of the settings.
+What is generated for the Helm charts: their READMEs' tables, out of the comments of values.yaml, and
+values.schema.json, out of their values, the rules below and the names of the settings.
 
 A comment that begins with `# --` belongs to the key below it.
 """
@@ -16,8 +16,8 @@ import yaml
 from app.config.log_settings import variable_of
 from app.config.settings import Settings
 
-CHART = Path(__file__).parents[2] / "helm" / "gateway"
-VALUES, SCHEMA, README = CHART / "values.yaml", CHART / "values.schema.json", CHART / "README.md"
+HELM = Path(__file__).parents[2] / "helm"
+CHARTS = (HELM / "gateway", HELM / "pipeline")
 TABLE, TABLE_END = "<!-- values -->\n", "\n<!-- /values -->"
 
 OPEN = frozenset(
@@ -43,6 +43,10 @@ RULES: Mapping[str, dict[str, Any]] = {
     "kafka.bootstrapServers": {"type": "string", "pattern": r"^([^,:\s]+:[0-9]+(,[^,:\s]+:[0-9]+)*)?$"},
     "kafka.securityProtocol": {"enum": ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]},
     "kafka.sasl.mechanism": {"enum": ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]},
+    "topic": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,249}$"},
+    "archive.format": {"enum": ["delta", "iceberg", "parquet"]},
+    "archive.operator": {"enum": ["", "apache", "kubeflow"]},
+    "activeDeadlineSeconds": POSITIVE,
     "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
     "service.port": PORT,
     "admin.port": PORT,
@@ -61,9 +65,18 @@ RULES: Mapping[str, dict[str, Any]] = {
 }
 
 
-def schema_text() -> str:
-    """Return values.schema.json."""
-    schema = _schema_of("", yaml.safe_load(VALUES.read_text(encoding="utf-8")))
+def written_anew() -> dict[Path, str]:
+    """Return what is generated of each chart."""
+    found = {}
+    for chart in CHARTS:
+        found[chart / "README.md"] = readme_text(chart)
+        found[chart / "values.schema.json"] = schema_text(chart)
+    return found
+
+
+def schema_text(chart: Path) -> str:
+    """Return a chart's values.schema.json."""
+    schema = _schema_of("", yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8")))
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
 
 
@@ -85,16 +98,16 @@ def _schema_of(path: str, value: object) -> dict[str, Any]:
     return {"type": kinds[type(value)]}
 
 
-def readme_text() -> str:
+def readme_text(chart: Path) -> str:
     """Return the chart's README with its table written anew."""
-    before, _, rest = README.read_text(encoding="utf-8").partition(TABLE)
+    before, _, rest = (chart / "README.md").read_text(encoding="utf-8").partition(TABLE)
     after = rest.partition(TABLE_END)[2]
-    return f"{before}{TABLE}{_table()}{TABLE_END}{after}"
+    return f"{before}{TABLE}{_table((chart / 'values.yaml').read_text(encoding='utf-8'))}{TABLE_END}{after}"
 
 
-def _table() -> str:
-    comments = dict(_comments())
-    values = yaml.safe_load(VALUES.read_text(encoding="utf-8"))
+def _table(text: str) -> str:
+    comments = dict(_comments(text))
+    values = yaml.safe_load(text)
     rows = ["| value | default | meaning |", "|---|---|---|"]
     for path, default in _leaves("", values):
         rows.append(f"| `{path}` | `{json.dumps(default)}` | {comments.get(path, '')} |")
@@ -109,11 +122,11 @@ def _leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
         yield path, value
 
 
-def _comments() -> Iterator[tuple[str, str]]:
+def _comments(text: str) -> Iterator[tuple[str, str]]:
     """Yield the comment of each key that has one, by the key's path."""
     above: list[str] = []
     stack: list[tuple[int, str]] = []
-    for line in VALUES.read_text(encoding="utf-8").splitlines():
+    for line in text.splitlines():
         if comment := re.match(r"\s*# -- (.*)", line):
             above = [comment[1]]
         elif above and (more := re.match(r"\s*#\s*(.*)", line)):

@@ -20,8 +20,7 @@ def written_anew() -> dict[Path, str]:
         README: f"{before}{SETTINGS}{settings_table()}{SETTINGS_END}{after}",
         TABLE: table_of(all_mutants()),
         CAPACITY: _between(CAPACITY, "capacity", table()),
-        chart.README: chart.readme_text(),
-        chart.SCHEMA: chart.schema_text(),
+        **chart.written_anew(),
     }
 
 

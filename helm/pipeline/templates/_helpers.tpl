@@ -1,0 +1,185 @@
+{{- define "pipeline.fullname" -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "pipeline.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "pipeline.image" -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- end }}
+
+{{- define "pipeline.source" -}}
+{{- printf "kafka://%s/%s" .Values.kafka.bootstrapServers .Values.topic }}
+{{- end }}
+
+{{- define "pipeline.contradictions" -}}
+{{- if not .Values.kafka.bootstrapServers }}
+{{- fail "kafka.bootstrapServers is needed: the jobs read the gateway's topic" }}
+{{- end }}
+{{- if contains "SASL" .Values.kafka.securityProtocol }}
+{{- if not (and .Values.kafka.sasl.existingSecret .Values.kafka.sasl.username) }}
+{{- fail (printf "kafka.securityProtocol: %s needs kafka.sasl.username and kafka.sasl.existingSecret" .Values.kafka.securityProtocol) }}
+{{- end }}
+{{- end }}
+{{- if and .Values.audit.enabled (or .Values.audit.deep .Values.audit.stats) (not .Values.audit.existingSecret) }}
+{{- fail "audit.deep and audit.stats need audit.existingSecret, the gateway's Secret with identity-secret and admin-token" }}
+{{- end }}
+{{- if and .Values.archive.operator (hasPrefix "/data" .Values.archive.out) }}
+{{- fail "archive.operator runs several pods, and they cannot share /data: set archive.out to a lake, e.g. s3a://lake/events" }}
+{{- end }}
+{{- if and .Values.archive.operator .Values.kafka.tls.caSecret }}
+{{- fail "kafka.tls.caSecret reaches scheduled jobs alone: with archive.operator put the authorities into the image" }}
+{{- end }}
+{{- if not (or .Values.archive.enabled .Values.audit.enabled) }}
+{{- fail "archive.enabled and audit.enabled are both false: there is nothing to install" }}
+{{- end }}
+{{- end }}
+
+{{- define "pipeline.kafkaEnv" -}}
+- name: GATEWAY_KAFKA_SECURITY_PROTOCOL
+  value: {{ .Values.kafka.securityProtocol }}
+{{- if contains "SASL" .Values.kafka.securityProtocol }}
+- name: GATEWAY_KAFKA_SASL_MECHANISM
+  value: {{ .Values.kafka.sasl.mechanism }}
+- name: GATEWAY_KAFKA_SASL_USERNAME
+  value: {{ .Values.kafka.sasl.username | quote }}
+- name: GATEWAY_KAFKA_SASL_PASSWORD
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.kafka.sasl.existingSecret }}
+      key: {{ .Values.kafka.sasl.passwordKey }}
+{{- end }}
+{{- if .Values.kafka.tls.caSecret }}
+- name: GATEWAY_KAFKA_SSL_CA_FILE
+  value: /etc/gateway/kafka-ca/ca.crt
+{{- end }}
+{{- end }}
+
+{{- define "pipeline.archiveArgs" -}}
+- archive
+- --source={{ include "pipeline.source" . }}
+- --out={{ .Values.archive.out }}
+- --format={{ .Values.archive.format }}
+{{- if .Values.archive.operator }}
+- --checkpoint={{ .Values.archive.out }}.checkpoint
+- --interval=30s
+- --metrics-port=9095
+{{- else }}
+- --once
+{{- end }}
+{{- range .Values.archive.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "pipeline.auditArgs" -}}
+- audit
+- --source={{ include "pipeline.source" . }}
+- --since-last=/data/audit
+- --report=/data/audit-report
+{{- with .Values.audit.stats }}
+- --stats={{ . }}
+- --admin-token=$(ADMIN_TOKEN)
+{{- end }}
+{{- if .Values.audit.deep }}
+- --deep
+{{- end }}
+{{- range .Values.audit.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{- /* A CronJob; takes root, name of the job, its schedule and its arguments. */ -}}
+{{- define "pipeline.cronjob" -}}
+apiVersion: batch/v1
+kind: CronJob
+metadata:
+  name: {{ include "pipeline.fullname" .root }}-{{ .job }}
+  labels:
+    {{- include "pipeline.labels" .root | nindent 4 }}
+    app.kubernetes.io/component: {{ .job }}
+spec:
+  schedule: {{ .schedule | quote }}
+  # Two runs would fight for one sink; the ledger would refuse one of them.
+  concurrencyPolicy: Forbid
+  startingDeadlineSeconds: 600
+  successfulJobsHistoryLimit: 1
+  failedJobsHistoryLimit: 3
+  jobTemplate:
+    spec:
+      # Tried once: a violated audit stays violated, and an archive goes on at the next time.
+      backoffLimit: 0
+      activeDeadlineSeconds: {{ .root.Values.activeDeadlineSeconds }}
+      template:
+        metadata:
+          labels:
+            {{- include "pipeline.labels" .root | nindent 12 }}
+            app.kubernetes.io/component: {{ .job }}
+        spec:
+          restartPolicy: Never
+          automountServiceAccountToken: false
+          enableServiceLinks: false
+          {{- with .root.Values.imagePullSecrets }}
+          imagePullSecrets:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+          securityContext:
+            {{- toYaml .root.Values.podSecurityContext | nindent 12 }}
+          containers:
+            - name: {{ .job }}
+              image: {{ include "pipeline.image" .root | quote }}
+              imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+              args:
+                {{- .args | nindent 16 }}
+              env:
+                {{- include "pipeline.kafkaEnv" .root | nindent 16 }}
+                {{- .env | nindent 16 }}
+              securityContext:
+                {{- toYaml .root.Values.securityContext | nindent 16 }}
+              resources:
+                {{- toYaml .root.Values.resources | nindent 16 }}
+              volumeMounts:
+                - name: data
+                  mountPath: /data
+                - name: tmp
+                  mountPath: /tmp
+                {{- if .root.Values.kafka.tls.caSecret }}
+                - name: kafka-ca
+                  mountPath: /etc/gateway/kafka-ca
+                  readOnly: true
+                {{- end }}
+          volumes:
+            - name: data
+              persistentVolumeClaim:
+                claimName: {{ include "pipeline.fullname" .root }}
+            - name: tmp
+              emptyDir: {}
+            {{- with .root.Values.kafka.tls }}
+            {{- if .caSecret }}
+            - name: kafka-ca
+              secret:
+                secretName: {{ .caSecret }}
+                items:
+                  - key: {{ .caKey }}
+                    path: ca.crt
+            {{- end }}
+            {{- end }}
+          {{- with .root.Values.nodeSelector }}
+          nodeSelector:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+          {{- with .root.Values.affinity }}
+          affinity:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+          {{- with .root.Values.tolerations }}
+          tolerations:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+{{- end }}
