@@ -12,6 +12,8 @@ NODE_SDKS := tests/sdks/node/node_modules/.stamp tests/sdks/browser/node_modules
 SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium
 REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
 CHART_NEEDS := $(VENV)/.stamp-dev build/go/helm build/.stamp-promtool
+CONTROL_PLANE := build/go/kube-apiserver build/go/kube-controller-manager build/go/kube-scheduler
+CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/go/kwok build/go/kwok-stages.yaml build/.stamp-etcd
 IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
@@ -46,11 +48,12 @@ mutants: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## break the code on purpose
 docs: $(VENV)/.stamp-dev ## write what is generated anew, after a new setting, mutant or value of the chart
 	@exec $(BIN)/python -m tests.support.generated
 
-check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types and import contracts
+check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types, import contracts and Dockerfile
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/hadolint Dockerfile
 
 kafka: $(VENV)/.stamp-run build/kafka/.stamp-libs ## start a throw-away Kafka on 127.0.0.1:9092 in the foreground
 	@exec $(BIN)/python -m tests.support.kafka --port 9092
@@ -75,6 +78,9 @@ chart-test: $(CHART_NEEDS) ## render and check the charts, their alerts and thei
 
 fault: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## kill, freeze, restart and add workers of a group on a real Kafka; a quarter of an hour
 	@exec $(BIN)/python -m loadtests.group_faults $(ARGS)
+
+k8s-test: $(CLUSTER_NEEDS) ## install, upgrade and scale the chart on a real control plane, which the first call builds for ten minutes
+	@exec $(BIN)/pytest tests/cluster $(ARGS)
 
 clean: ## remove .venv, build and caches; never the gateway's data
 	@rm -rf $(VENV) build dist tests/sdks/*/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -218,6 +224,32 @@ endef
 
 build/go/helm:
 	@$(GO_INSTALL) helm.sh/helm/v4/cmd/helm@v4.3.1
+
+$(CONTROL_PLANE): tests/cluster/go.mod tests/cluster/go.sum
+	@$(HAVE_GO) || { echo "Kubernetes is built with Go 1.21 or newer: install it, then try again." >&2; exit 1; }
+	@echo "Building $(@F) ..."
+	@mkdir -p $(@D) && cd tests/cluster && go build -o $(abspath $@) k8s.io/kubernetes/cmd/$(@F)
+
+KWOK := sigs.k8s.io/kwok@v0.8.0
+
+build/go/kwok:
+	@$(GO_INSTALL) $(subst kwok@,kwok/cmd/kwok@,$(KWOK))
+
+# How a simulated node and its pods get on: kwok's own, from its module.
+build/go/kwok-stages.yaml: build/go/kwok
+	@folder="$$(go mod download -json $(KWOK) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')"; \
+	  for stage in node/fast node/heartbeat-with-lease pod/fast; do \
+	    for file in "$$folder"/kustomize/stage/$$stage/*.yaml; do \
+	      case "$$file" in */kustomization.yaml) ;; *) echo "---"; cat "$$file" ;; esac; \
+	    done; \
+	  done > $@
+
+HAVE_ETCD := command -v etcd >/dev/null
+
+build/.stamp-etcd:
+	@$(HAVE_ETCD) || { $(APT_INSTALL) etcd-server; } || true
+	@$(HAVE_ETCD) || { echo "The control plane stores in etcd: install it (Debian: etcd-server), then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
 
 HAVE_PROMTOOL := command -v promtool >/dev/null
 
