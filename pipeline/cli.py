@@ -28,6 +28,7 @@ from pipeline.runtime import DEBUG_VARIABLE
 EXIT_FAILED, EXIT_INTERRUPTED = 2, 130
 SENTENCE_CHARACTERS_MAX = 600
 CAUSE = "Caused by: "
+TRACEBACK = "Traceback (most recent call last):"
 DEBUG = "--debug"
 
 app = typer.Typer(
@@ -79,6 +80,10 @@ def _sentence(err: Exception) -> str:
         return text[place + len("PipelineError: ") :].splitlines()[0]
     if not isinstance(err, PySparkException | Py4JError):
         return f"{type(err).__name__}: {text} ({DEBUG} shows where)"[:SENTENCE_CHARACTERS_MAX]
+    # What our own code raised within Spark: the first line of its traceback that is not indented.
+    if (place := text.find(TRACEBACK)) >= 0:
+        raised = [line for line in text[place:].splitlines()[1:] if line and not line[0].isspace()]
+        return f"{(raised or [TRACEBACK])[0][:SENTENCE_CHARACTERS_MAX]} ({DEBUG} shows where)"
     lines = [line.strip(" :") for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
     told = [line for line in lines if not line.startswith(("An error occurred while calling", CAUSE))]
     causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE)]

@@ -63,5 +63,6 @@ SESSIONS = T.StructType(
         T.StructField("began", T.TimestampType()),
         T.StructField("ended", T.TimestampType()),  # of the last event, not of the gap after it
         T.StructField("events", T.LongType()),
+        T.StructField("visitor", T.StringType()),  # whom the session is of: the user, or a device's visitor
     ]
 )

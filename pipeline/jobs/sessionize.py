@@ -1,6 +1,7 @@
 """Sessionize: what each user did without a long pause, as one row, into Parquet."""
 
 from datetime import timedelta
+from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
@@ -10,6 +11,20 @@ from pipeline.runtime import StreamPlan, create_session, default_checkpoint, opt
 from pipeline.sinks import ParquetFolder, Storing, run_stored
 from pipeline.sources import origin_of
 from pipeline.transforms import sessions
+
+
+class Whose(StrEnum):
+    """Whom a session is of."""
+
+    USER = "user"
+    VISITOR = "visitor"
+
+
+class Clock(StrEnum):
+    """Which time tells where a session ends."""
+
+    LOG = "log"
+    EVENT = "event"
 
 
 def sessionize(
@@ -27,6 +42,18 @@ def sessionize(
             shown="2h",
         ),
     ] = timedelta(hours=2),
+    by: Annotated[
+        Whose,
+        typer.Option("--by", help="a session is a user's, or a visitor's: a device's, also over a login"),
+    ] = Whose.USER,
+    clock: Annotated[
+        Clock,
+        typer.Option(
+            "--time",
+            help="when the gateway took an event, or when the client says it happened, if that is at most "
+            "--lateness before",
+        ),
+    ] = Clock.LOG,
     checkpoint: options.CheckpointOption = None,
     recover: options.RecoverOption = False,
     once: options.OnceOption = False,
@@ -37,7 +64,7 @@ def sessionize(
     conf: options.ConfOption = None,
 ) -> None:
     """
-    Store one row a session: a user's events of a source without a pause longer than --gap.
+    Store one row a session: a user's or visitor's events of a source without a pause longer than --gap.
 
     A session is stored once it is over by log time, so the latest ones wait in the job's state, also
     with --once, for the next start. That state is in the checkpoint and cannot be made again: without
@@ -51,7 +78,13 @@ def sessionize(
     tell(f"reading {source}")
     checkpoint = checkpoint or default_checkpoint(out, "sessionize", origin.id)
     plan = StreamPlan("sessionize", source, checkpoint, once, interval, metrics_port)
-    gathered = partial(sessions, gap=gap, lateness=lateness)
+    gathered = partial(
+        sessions,
+        gap=gap,
+        lateness=lateness,
+        by_visitor=by is Whose.VISITOR,
+        by_event_time=clock is Clock.EVENT,
+    )
     storing = Storing(ParquetFolder(out), gathered, keeps_state=True, recovers=recover)
     rows = run_stored(spark, plan, origin, storing, offsets_per_batch=batch_offsets)
     print(f"{rows:,} events read; the sessions are in parquet://{out}")

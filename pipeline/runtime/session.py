@@ -34,6 +34,8 @@ COMMON = {
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.metricsEnabled": "true",
+    # Without it, --once on the embedded log ends after the batch that a killed run had begun.
+    "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
     # What is kept for a second look is keys and hashes, which trying to compress only makes dear.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }

@@ -132,27 +132,52 @@ def per_minute_named(records: DataFrame) -> DataFrame:
     )
 
 
-def sessions(records: DataFrame, gap: timedelta, lateness: timedelta) -> DataFrame:
+def sessions(
+    records: DataFrame,
+    gap: timedelta,
+    lateness: timedelta,
+    *,
+    by_visitor: bool = False,
+    by_event_time: bool = False,
+) -> DataFrame:
     """
     Gather schema.RECORD into schema.SESSIONS.
 
     Args:
-        records: those without a user are left out.
+        records: those without a user and a visitor are left out.
         gap: a pause that ends a session.
         lateness: how far partitions may lie apart in log time, in a stream.
+        by_visitor: a session is of an anonymousId, which a device keeps over a login, and its user is
+            the last one who was logged in; else it is of a userId, or an anonymousId where there is none.
+        by_event_time: times are those that the client says, where they are at most `lateness` older
+            than the log time and not newer; else log times.
     """
-    event = F.from_json(F.col("value").cast("string"), "userId string, anonymousId string")
+    event = F.from_json(F.col("value").cast("string"), "userId string, anonymousId string, timestamp string")
+    log_time = bounded_time(F.col("timestamp"))
+    lateness_told = f"{int(lateness.total_seconds())} seconds"
+    said = event["timestamp"].try_cast("timestamp")
+    # A client's clock must not move the watermark beyond what other clients have yet to say.
+    is_fit = said.between(log_time - F.expr(f"INTERVAL {lateness_told}"), log_time)
+    key = (event["anonymousId"], event["userId"]) if by_visitor else (event["userId"], event["anonymousId"])
     told = records.select(
-        bounded_time(F.col("timestamp")).alias("timestamp"),
+        (F.when(is_fit, said).otherwise(log_time) if by_event_time else log_time).alias("timestamp"),
         F.coalesce("source", F.lit("")).alias("source"),
-        F.coalesce(event["userId"], event["anonymousId"]).alias("user"),
+        F.coalesce(*key).alias("user"),
+        event["userId"].alias("logged_in"),
     ).where(F.col("user").isNotNull())
-    watched = told.withWatermark("timestamp", f"{int(lateness.total_seconds())} seconds")
+    late = int(lateness.total_seconds()) * (2 if by_event_time else 1)
+    watched = told.withWatermark("timestamp", f"{late} seconds")
     window = F.session_window("timestamp", f"{int(gap.total_seconds())} seconds")
+    found = [F.max("timestamp").alias("ended"), F.count("*").alias("events")]
+    if by_visitor:
+        last_login = F.max_by("logged_in", F.when(F.col("logged_in").isNotNull(), F.col("timestamp")))
+        found.append(last_login.alias("logged_in"))
+    user = F.coalesce("logged_in", F.col("user")) if by_visitor else F.col("user")
     return (
         watched.groupBy(window.alias("window"), "source", "user")
-        .agg(F.max("timestamp").alias("ended"), F.count("*").alias("events"))
-        .withColumn("began", F.col("window.start"))
+        .agg(*found)
+        .withColumns({"began": F.col("window.start"), "visitor": F.col("user")})
+        .withColumn("user", user)
         .select(*SESSIONS.names)
     )
 

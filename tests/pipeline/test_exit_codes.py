@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from pipeline import cli
 from tests.pipeline.conftest import JobRunner
@@ -24,11 +25,24 @@ Caused by: java.net.UnknownHostException: no such host
 """
 
 
+PROXY = """[STREAM_FAILED] Query [id = 5] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] \
+Reason: An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "clientserver.py", line 644, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+RuntimeError: the disk is gone
+	at py4j.Protocol.getReturnValue(Protocol.java:476)
+"""
+
+
 def test_javas_failure_is_told_with_its_cause_and_without_its_stack() -> None:
     assert cli._sentence(Py4JError(JAVA)) == (
         "org.apache.spark.SparkException: Job aborted due to stage failure: "
         "java.net.UnknownHostException: no such host"
     )
+
+
+def test_failure_of_our_own_within_spark_is_told_by_what_was_raised() -> None:
+    assert cli._sentence(PySparkException(PROXY)) == "RuntimeError: the disk is gone (--debug shows where)"
 
 
 @pytest.mark.parametrize("debug", [(), ("--debug",)])

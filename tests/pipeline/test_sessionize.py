@@ -17,6 +17,7 @@ from tests.support.records import START_MS, RecordMaker, fill_topic
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 KEPT = {"retention.ms": "-1"}
 MINUTE_MS = 60_000
+WRONG_CLOCKS = {"ahead": "2030-01-01T00:00:00Z", "behind": "1999-01-01T00:00:00Z", "none": "noon"}
 
 
 def test_pause_ends_a_session(spark: SparkSession) -> None:
@@ -37,11 +38,59 @@ def test_pause_ends_a_session(spark: SparkSession) -> None:
     )
 
     expected = [
-        ("u", "web", NOON, NOON + timedelta(minutes=58), 3),
-        ("u", "web", NOON + timedelta(minutes=89), NOON + timedelta(minutes=89), 1),
-        ("x", "web", NOON + timedelta(minutes=10), NOON + timedelta(minutes=10), 1),
+        ("u", "web", NOON, NOON + timedelta(minutes=58), 3, "u"),
+        ("u", "web", NOON + timedelta(minutes=89), NOON + timedelta(minutes=89), 1, "u"),
+        ("x", "web", NOON + timedelta(minutes=10), NOON + timedelta(minutes=10), 1, "x"),
     ]
     assertDataFrameEqual(found, spark.createDataFrame(expected, SESSIONS))
+
+
+def test_session_of_a_visitor_goes_on_over_a_login(spark: SparkSession) -> None:
+    values = [
+        b'{"anonymousId":"device"}',
+        b'{"anonymousId":"device","userId":"u"}',
+        b'{"anonymousId":"device","userId":"v"}',
+        b'{"anonymousId":"device"}',
+        b'{"anonymousId":"other"}',
+        b'{"userId":"server-side"}',
+    ]
+    rows = [
+        ("events", 0, n, NOON + timedelta(minutes=n), b"id", value, "web", None, None)
+        for n, value in enumerate(values)
+    ]
+
+    found = sessions(
+        spark.createDataFrame(rows, RECORD), timedelta(minutes=30), timedelta(hours=2), by_visitor=True
+    )
+
+    assert sorted((row["visitor"], row["user"], row["events"]) for row in found.collect()) == [
+        ("device", "v", 4),
+        ("other", "other", 1),
+        ("server-side", "server-side", 1),
+    ]
+
+
+def test_session_by_event_time_is_what_the_client_did_and_no_clock_gets_ahead(spark: SparkSession) -> None:
+    """A phone that was offline sends in the evening what was done at noon; a clock may also be wrong."""
+    evening = NOON + timedelta(hours=5)
+    happened = [0, 20, 45, 300]  # minutes after noon; the last one at once
+    rows = [
+        (evening, f'{{"userId":"u","timestamp":"{NOON + timedelta(minutes=minute):%Y-%m-%dT%H:%M:%SZ}"}}')
+        for minute in happened
+    ]
+    rows += [(evening, f'{{"userId":"{user}","timestamp":"{time}"}}') for user, time in WRONG_CLOCKS.items()]
+    records = spark.createDataFrame(
+        [
+            ("events", 0, n, moment, b"id", value.encode(), "web", None, None)
+            for n, (moment, value) in enumerate(rows)
+        ],
+        RECORD,
+    )
+
+    found = sessions(records, timedelta(minutes=30), timedelta(hours=6), by_event_time=True).collect()
+
+    began = {(row["user"], row["began"].astimezone(UTC)): row["events"] for row in found}
+    assert began == {("u", NOON): 3, ("u", evening): 1} | {(user, evening): 1 for user in WRONG_CLOCKS}
 
 
 async def test_stream_stores_a_session_once_it_is_over(
