@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dedupe.lane import Committed
+from dedupe.lane import Committed, LastRecord
 from dedupe.sessions import SessionKey, SessionState
 from dedupe.types import Entry, Progress, Session
 
@@ -29,6 +29,7 @@ def told_committed(lane: int, committed: Committed) -> list[Any]:
         committed.first_seq,
         committed.base,
         committed.timestamp_ms,
+        list(committed.after),
         b"".join(committed.keys),
         b"".join(committed.fingerprints),
         list(committed.guards),
@@ -38,20 +39,21 @@ def told_committed(lane: int, committed: Committed) -> list[Any]:
 
 def heard_committed(told: Any) -> tuple[int, Committed]:
     """Read what `told_committed` wrote. Raises ValueError, TypeError."""
-    lane, first_seq, base, timestamp_ms, keys, fingerprints, guards, sessions = told
+    lane, first_seq, base, timestamp_ms, after, keys, fingerprints, guards, sessions = told
     if not _are_counts(lane, first_seq, base, timestamp_ms):
         raise ValueError("not what a commit has added")
     committed = Committed(
         first_seq,
         base,
         timestamp_ms,
+        LastRecord._make(after),
         _cut(keys, KEY_BYTES),
         _cut(fingerprints, FINGERPRINT_BYTES),
         [guard and _sized(guard, KEY_BYTES) for guard in guards],
         [session and _heard_session(session) for session in sessions],
     )
     count = len(committed.keys)
-    if not count or not {len(column) for column in committed[4:]} <= {count, 0}:
+    if not count or not {len(column) for column in committed[5:]} <= {count, 0}:
         raise ValueError("not what a commit has added")
     return lane, committed
 

@@ -1,7 +1,7 @@
 """One partition's owner: its queue, states and health, how its index is restored, who keeps it running."""
 
 from dedupe.lane.context import IdentityGate, LaneContext, LaneTimes
-from dedupe.lane.follower import Committed
+from dedupe.lane.follower import Committed, LastRecord
 from dedupe.lane.health import is_own_cancellation
 from dedupe.lane.lane import Lane
 from dedupe.lane.queue import Outcomes, QueueLimits
@@ -15,6 +15,7 @@ __all__ = [
     "LaneContext",
     "LaneState",
     "LaneTimes",
+    "LastRecord",
     "LocalLanes",
     "Outcomes",
     "QueueLimits",

@@ -21,6 +21,7 @@ from dedupe.errors import (
     LogCorruptError,
     RetriableError,
 )
+from dedupe.index import IndexState
 from dedupe.lane.context import LaneContext
 from dedupe.lane.restorer import Restorer
 from dedupe.log import PartitionLog
@@ -32,12 +33,26 @@ SHIPPED_EVENTS_MAX = 20_000
 """Shipped events that wait while the log is read: about 2 MiB. Those before them are left to the log."""
 
 
+class LastRecord(NamedTuple):
+    """What tells of which log an index is, and how far: no two records of a lane have all three in common."""
+
+    offset: Offset
+    key: EventKey
+    timestamp_ms: int
+
+    @classmethod
+    def of(cls, state: IndexState) -> "LastRecord":
+        """Return what an index knows last."""
+        return cls(state.last_offset, state.last_key, state.newest_timestamp_ms)
+
+
 class Committed(NamedTuple):
     """What one commit of a lane has added to its index: n >= 1 records, at consecutive offsets."""
 
     first_seq: int
     base: Offset
     timestamp_ms: int
+    after: LastRecord  # in the index of the owner, before
     keys: Sequence[EventKey]
     fingerprints: Sequence[Fingerprint]
     guards: Sequence[EventKey | None] = ()  # of no event, or of each
@@ -150,11 +165,15 @@ class Follower:
 
     def _apply(self, replay: Replay, committed: Committed) -> bool:
         """Apply a shipment unless the index has it; false if something is missing in between."""
-        state = self._restorer.index.state
-        if committed.first_seq != state.next_lane_seq:
-            count = len(committed.keys)
-            is_known = committed.base + count <= state.applied_offset  # else one of the two was not committed
-            return is_known and committed.first_seq + count <= state.next_lane_seq
+        index = self._restorer.index
+        state = index.state
+        if committed.first_seq + len(committed.keys) <= state.next_lane_seq:
+            found = index.lookup(committed.keys)
+            return [entry and entry.offset for entry in found] == [
+                committed.base + i for i in range(len(committed.keys))
+            ]  # else the log has lost what this index holds in its place
+        if committed.first_seq != state.next_lane_seq or committed.after != LastRecord.of(state):
+            return False
         if committed.base < state.applied_offset or committed.timestamp_ms < state.newest_timestamp_ms:
             return False
         replay.apply(committed.records())

@@ -28,7 +28,7 @@ from dedupe.errors import (
 from dedupe.index import DedupeIndex, IndexState, IndexUpdate
 from dedupe.lane.context import LaneContext
 from dedupe.lane.counting import LaneCounts
-from dedupe.lane.follower import Committed, Follower
+from dedupe.lane.follower import Committed, Follower, LastRecord
 from dedupe.lane.health import LaneHealth, is_own_cancellation
 from dedupe.lane.housekeeping import Housekeeping
 from dedupe.lane.queue import Batch, LaneQueue, Outcomes, Submission
@@ -252,10 +252,11 @@ class Lane:
         if new and sessions is not None:
             new = sessions.recorded(new)
             await self._begin_sessions()
+        before = self.restorer.index.state
         base = await self._append(batch, new, timestamp_ms) if new else 0
         self._answer(batch, verdicts, base)
         if new and self.ship is not None:
-            self.ship(_committed(new, self.restorer.index.state, base))
+            self.ship(_committed(new, before, self.restorer.index.state, base))
         crashpoint("answer")
         return bool(new)
 
@@ -459,13 +460,14 @@ class Lane:
         self.state = state
 
 
-def _committed(new: Sequence[Event], state: IndexState, base: Offset) -> Committed:
+def _committed(new: Sequence[Event], before: IndexState, state: IndexState, base: Offset) -> Committed:
     """Return what a follower needs of the newest commit."""
     has_sessions = any([event.session is not None for event in new])
     return Committed(
         state.next_lane_seq - len(new),
         base,
         state.newest_timestamp_ms,
+        LastRecord.of(before),
         [event.key for event in new],
         [event.fingerprint for event in new],
         [event.guard for event in new] if has_sessions else (),
