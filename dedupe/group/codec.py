@@ -40,7 +40,7 @@ def told_committed(lane: int, committed: Committed) -> list[Any]:
 def heard_committed(told: Any) -> tuple[int, Committed]:
     """Read what `told_committed` wrote. Raises ValueError, TypeError."""
     lane, first_seq, base, timestamp_ms, after, keys, fingerprints, guards, sessions = told
-    if not _are_counts(lane, first_seq, base, timestamp_ms):
+    if not _are_counts(lane, first_seq, base, timestamp_ms, bits=63):
         raise ValueError("not what a commit has added")
     committed = Committed(
         first_seq,
@@ -124,8 +124,8 @@ def _sized(value: Any, size: int) -> bytes:
     return value
 
 
-def _are_counts(*values: Any) -> bool:
-    return all(type(value) is int and 0 <= value < 1 << 64 for value in values)
+def _are_counts(*values: Any, bits: int = 64) -> bool:
+    return all(type(value) is int and 0 <= value < 1 << bits for value in values)
 
 
 def _bytes_of(above: int) -> bytes:

@@ -126,10 +126,14 @@ class Follower:
                 except GatewayError as err:
                     self._tell(err)
                     if isinstance(err, IndexCorruptError):
-                        self._restorer.discard()
+                        self._discard()
                     elif isinstance(err, IndexUnavailableError):
                         self._restorer.close()
                     pause_s = min(2 * pause_s, times.backoff_max_s)
+                except Exception as err:  # whatever was shipped, the log says what is true
+                    self._report.error("partition cannot be followed: a bug", exc_info=err)
+                    self._discard()
+                    pause_s = times.backoff_max_s
                 else:
                     pause_s = times.backoff_s
                 self.is_caught_up = False
@@ -188,6 +192,12 @@ class Follower:
             _, end = await self._log.bounds()
             return end <= self._restorer.index.state.applied_offset + 1  # a marker follows the last record
         return True
+
+    def _discard(self) -> None:
+        try:
+            self._restorer.discard()
+        except GatewayError as err:
+            self._tell(err)
 
     def _tell(self, err: GatewayError) -> None:
         self._report.warning("partition cannot be followed now", error=f"{type(err).__name__}: {err}")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dedupe.group import codec
 from dedupe.group.links import Status
-from dedupe.lane import Committed
+from dedupe.lane import Committed, LastRecord
 from dedupe.sessions import SessionState
 from dedupe.types import Entry, Progress, Session
 
@@ -38,6 +38,7 @@ def commits(draw: st.DrawFn) -> Committed:
         draw(OFFSETS),
         draw(OFFSETS),
         draw(OFFSETS),
+        LastRecord(draw(OFFSETS), draw(KEYS), draw(OFFSETS)),
         column(KEYS),
         column(st.binary(min_size=8, max_size=8)),
         column(st.none() | KEYS) if has_sessions else [],
@@ -55,11 +56,11 @@ def test_commit_is_heard_as_it_was(lane: int, committed: Committed) -> None:
     [
         None,
         [],
-        [0, 0, 0, 0, b"", b"", [], []],
-        [0, 0, 0, 0, b"k" * 15, b"f" * 8, [], []],
-        [0, 0, 0, 0, b"k" * 32, b"f" * 8, [], []],
-        [0, 0, 0, 0, b"k" * 16, b"f" * 8, [None, None], []],
-        [0, 0, 0, 0, b"k" * 16, b"f" * 8, [], [[1, 2]]],
+        [0, 0, 0, 0, [0, b"", 0], b"", b"", [], []],
+        [0, 0, 0, 0, [0, b"", 0], b"k" * 15, b"f" * 8, [], []],
+        [0, 0, 0, 0, [0, b"", 0], b"k" * 32, b"f" * 8, [], []],
+        [0, 0, 0, 0, [0, b"", 0], b"k" * 16, b"f" * 8, [None, None], []],
+        [0, 0, 0, 0, [0, b"", 0], b"k" * 16, b"f" * 8, [], [[1, 2]]],
     ],
 )
 def test_what_is_no_commit_is_refused(told: Any) -> None:
