@@ -12,7 +12,7 @@ from dedupe.group import NOBODY, Assignment, Describe, Keeper, Link, Member, Tak
 from dedupe.group.codec import COMMITTED, told_committed
 from dedupe.group.keeper import STATUS
 from dedupe.group.links import Status
-from dedupe.lane import Committed, Lane, LaneState, Outcomes
+from dedupe.lane import Committed, Lane, LaneState, LastRecord, Outcomes
 from dedupe.lane.restorer import Restorer
 from dedupe.router import Router
 from tests.sim.world import World
@@ -234,7 +234,7 @@ async def test_shipments_that_wait_are_bounded_by_their_events() -> None:
     async with running(Site(world)) as site:
         site.assign(OTHER, SELF)
         await site.lanes[0].follower._context.follow_slots.acquire()
-        many = Committed(10**6, 10**6, 1, [b"k" * 16] * 1000, [b"f" * 8] * 1000)
+        many = Committed(10**6, 10**6, 1, LastRecord(0, b"", 0), [b"k" * 16] * 1000, [b"f" * 8] * 1000)
         for _ in range(500):
             site.keeper.take(OTHER, COMMITTED, told_committed(0, many))
         assert sum(len(one.keys) for one in site.lanes[0].follower._shipped) <= 50_000
@@ -320,7 +320,12 @@ async def test_shipped_commit_that_the_log_does_not_show_yet_costs_no_rebuild() 
         state = lane.restorer.index.state
         event = next(event for event in map(world.event, map(str, range(100, 200))) if event.partition == 0)
         shipped = Committed(
-            state.next_lane_seq, state.applied_offset, world.clock.ms, [event.key], [event.fingerprint]
+            state.next_lane_seq,
+            state.applied_offset,
+            world.clock.ms,
+            LastRecord.of(state),
+            [event.key],
+            [event.fingerprint],
         )
         site.keeper.take(OTHER, COMMITTED, told_committed(0, shipped))
         site.keeper.take(OTHER, COMMITTED, told_committed(0, shipped._replace(first_seq=10**6, base=10**6)))
@@ -345,7 +350,12 @@ async def test_shipped_commit_that_a_later_one_contradicts_is_not_kept() -> None
         await site.until_caught_up()
         state = lane.restorer.index.state
         phantom = Committed(
-            state.next_lane_seq, state.applied_offset, world.clock.ms, [b"p" * 16], [b"f" * 8]
+            state.next_lane_seq,
+            state.applied_offset,
+            world.clock.ms,
+            LastRecord.of(state),
+            [b"p" * 16],
+            [b"f" * 8],
         )
         site.keeper.take(OTHER, COMMITTED, told_committed(0, phantom))
         await asyncio.sleep(1)
