@@ -9,6 +9,7 @@ for a moment without harm.
 A lane is a number here: the clean partitions from 0 on, then those of quarantine.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
@@ -37,6 +38,7 @@ class Member(NamedTuple):
     started_ms: int = 0  # of two with the same name, the later is meant
     generation: int = 0  # the last that it was told
     version: int = VERSION
+    unreached: tuple[WorkerId, ...] = ()  # members to which it has no link
 
     def encoded(self) -> bytes:
         """Return it as one JSON object."""
@@ -83,6 +85,7 @@ def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> A
     by_name = {member.worker: member for member in sorted(members)}
     staying = {name: member for name, member in by_name.items() if not member.is_leaving} or by_name
     served_by = _served_by(by_name.values(), lanes)
+    staying = _connected(staying, served_by)
     wanted = _balanced(served_by, staying, lanes)
     owners = [_owner_now(lane, served_by[lane], wanted[lane], staying) for lane in range(lanes)]
     followers = _followers(owners, wanted, staying) if standbys and len(staying) > 1 else [NOBODY] * lanes
@@ -104,6 +107,27 @@ def _served_by(members: Iterable[Member], lanes: int) -> list[WorkerId]:
             if 0 <= lane < lanes and served_by[lane] == NOBODY:
                 served_by[lane] = name
     return served_by
+
+
+def _connected(staying: Mapping[WorkerId, Member], served_by: Sequence[WorkerId]) -> dict[WorkerId, Member]:
+    """
+    Return workers that all reach each other: without those that miss most, or are missed by most.
+
+    A lane of theirs could not be reached by others, who would take it away and lose it again in turn.
+    """
+    connected = dict(staying)
+    broken = {
+        frozenset((name, other))
+        for name, member in staying.items()
+        for other in member.unreached
+        if other in staying and other != name
+    }
+    while broken:
+        missed = Counter(name for pair in broken for name in pair)
+        worst = max(missed, key=lambda name: (missed[name], -served_by.count(name), name))
+        del connected[worst]
+        broken = {pair for pair in broken if worst not in pair}
+    return connected
 
 
 def _balanced(

@@ -57,6 +57,7 @@ class GroupTimes:
     hand_over_s: float = 20.0  # for all lanes to be served elsewhere, when this worker stops
     drain_s: float = 10.0  # for a lane to finish what it has taken, before it is cancelled
     look_s: float = 0.1  # between two looks at who is there
+    steady_s: float = 3.0  # to reach a worker that was gone, before it may own a lane again
     connect_s: float = 2.0  # to reach a worker that was never reached, before it counts as gone
     again_s: float = 1.0  # after a failure that a lane itself does not handle
     expected_s: float = 10.0  # for the lanes of a worker that is gone to be served elsewhere, as a rule
@@ -102,6 +103,8 @@ class Keeper:
         self._changed = asyncio.Event()
         self._absent_since: dict[WorkerId, float] = {}
         self._gone: set[WorkerId] = set()
+        self._missed_at: dict[WorkerId, float] = {}  # when it was gone last
+        self._unreached: tuple[WorkerId, ...] = ()  # as the group was told
 
     # ---- for the group
 
@@ -139,11 +142,13 @@ class Keeper:
             for number, lane in enumerate(self._lanes)
             if lane.state is LaneState.FOLLOWING and lane.follower.is_caught_up
         ]
+        self._unreached = self._missed()
         return self._member._replace(
             serving=tuple(sorted(self._running)),
             claimed=tuple(sorted(self._claimed)),
             followed=tuple(followed),
             is_leaving=self._is_leaving,
+            unreached=self._unreached,
         )
 
     def take_assignment(self, generation: int, assignment: Assignment) -> None:
@@ -429,6 +434,8 @@ class Keeper:
             self._note_absence(up)
             for name in self._gone:
                 self._claim_of(name)
+            if self._missed() != self._unreached:
+                self._membership.rejoin()
 
     def _note_absence(self, up: Sequence[WorkerId]) -> None:
         """A link that was lost has been mended in vain; one that was never there may still be on its way."""
@@ -440,6 +447,13 @@ class Keeper:
             for name, since in self._absent_since.items()
             if name in self._heard or now - since >= self._times.connect_s
         }
+        self._missed_at.update(dict.fromkeys(self._gone, now))
+
+    def _missed(self) -> tuple[WorkerId, ...]:
+        """Return which members are not reached, or were not a moment ago: nothing moves each time."""
+        since = self._clock.monotonic() - self._times.steady_s
+        missed = [name for name, at in self._missed_at.items() if at > since]
+        return tuple(sorted(name for name in missed if name in self.assignment.addresses))
 
     def _claim_of(self, gone: WorkerId) -> None:
         for number, (owner, follower) in enumerate(

@@ -144,3 +144,35 @@ def test_what_is_told_is_read_by_the_version_before(kind: type[Member] | type[As
     for text in (b"", b"[]", b"{}", b'{"worker":1', told.encoded().replace(b"true", b"1")):
         with pytest.raises(ValueError):  # noqa: PT011
             kind.decode(text)
+
+
+def test_of_two_that_do_not_reach_each_other_only_one_has_lanes() -> None:
+    members = [member("a", serving=(0, 1), unreached=("b",)), member("b", serving=(2, 3, 4)), member("c")]
+    told = settle(members)
+
+    assert set(told.owners) | set(told.followers) == {"b", "c"}
+    assert "a" in told.addresses, "it still finds the others"
+
+
+def test_whom_all_others_miss_or_who_misses_all_others_is_the_one_that_is_cut_off() -> None:
+    missed = [member("a"), member("b", unreached=("a",)), member("c", unreached=("a",))]
+    misses = [member("a", serving=(0, 1, 2), unreached=("b", "c")), member("b"), member("c")]
+    for members in (missed, misses):
+        assert set(settle(members).owners) == {"b", "c"}
+
+
+@given(st.lists(st.sets(st.sampled_from("abcdef")), min_size=6, max_size=6))
+def test_all_that_have_lanes_reach_each_other(unreached: list[set[str]]) -> None:
+    members = [
+        member(name, unreached=tuple(missed)) for name, missed in zip("abcdef", unreached, strict=True)
+    ]
+    told = settle(members)
+
+    having = {*told.owners, *told.followers} - {NOBODY}
+    assert having
+    assert not any(
+        other in having and other != found.worker
+        for found in members
+        if found.worker in having
+        for other in found.unreached
+    )
