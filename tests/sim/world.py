@@ -7,7 +7,7 @@ told is remembered, and `judge` compares it with the log. `seen` counts what bef
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from functools import partial
 from random import Random
@@ -20,7 +20,7 @@ from dedupe.identity import Identity, fingerprint_of
 from dedupe.index import IndexIdentity
 from dedupe.lane.context import IdentityGate, LaneContext, LaneTimes
 from dedupe.lane.lane import Lane
-from dedupe.lane.queue import QueueLimits
+from dedupe.lane.queue import Outcomes, QueueLimits
 from dedupe.lane.state import LaneState
 from dedupe.lane.supervisor import keep_running
 from dedupe.log import Crashpoint, no_crashpoint
@@ -58,6 +58,9 @@ STOPPED = "stopped"
 
 Seen: TypeAlias = Counter[tuple[str, str]]
 """How often which fault befell a lane in which state, and which answer was given ("answers")."""
+
+Submit: TypeAlias = Callable[..., Awaitable[Outcomes]]
+"""See Router.submit."""
 
 Content: TypeAlias = tuple[str, Fingerprint]
 """An id with one of its contents."""
@@ -110,6 +113,8 @@ class World:
         self.in_quarantine: set[Content] = set()
         self.possible: set[Content] = set()  # all but what was never sent, or always refused untaken
         self.foreign: set[Place] = set()
+        self.standing: Callable[[Lane], str] = lambda lane: lane.state.value
+        """What a lane is when something befalls it, for `seen`."""
         self.router: Router | None = None
         self._tasks: list[asyncio.Task[None]] = []
         for stream in (CLEAN, QUARANTINE):
@@ -143,7 +148,7 @@ class World:
         lane_at: dict[tuple[str, int], Lane] = {}
 
         def note_fault(fault: str, topic: str, partition: int) -> None:
-            self.seen[fault, lane_at[topic, partition].state.value] += 1
+            self.seen[fault, self.standing(lane_at[topic, partition])] += 1
 
         store = self.log.another(crashpoint=crashpoint, on_fault=note_fault)
         self.disk.on_fault = note_fault
@@ -212,7 +217,7 @@ class World:
     def note(self, fault: str) -> None:
         """Count what befalls a whole process, or its log and disk while there is none."""
         lanes = self.router.all_lanes if self.router else []
-        for state in {lane.state.value for lane in lanes} or {STOPPED}:
+        for state in {self.standing(lane) for lane in lanes} or {STOPPED}:
             self.seen[fault, state] += 1
 
     async def crash(self, *, lost_updates: int = 0) -> None:
@@ -260,12 +265,14 @@ class World:
         if records:
             self.log.lose_tail(CLEAN.topic, partition, records)
         self._forget()
-        self.foreign = {place for place in self.foreign if self._is_in_log(place)}
+        self.foreign -= {place for place in self.foreign if not self._is_in_log(place)}
 
     def _forget(self) -> None:
-        """Forget what clients were told of records that the log has no more."""
-        self.told = {name: place for name, place in self.told.items() if self._is_in_log(place)}
-        self.conflicts = {of: place for of, place in self.conflicts.items() if self._is_in_log(place)}
+        """Forget what clients were told of records that the log has no more, for all machines."""
+        told: list[dict[Any, Place]] = [self.told, self.conflicts]
+        for places in told:
+            for what in [what for what, place in places.items() if not self._is_in_log(place)]:
+                del places[what]
 
     def _is_in_log(self, place: Place) -> bool:
         partition = self.log.partition(CLEAN.topic, place.partition)
@@ -303,16 +310,26 @@ class World:
         )
 
     async def send(
-        self, events: Sequence[Event], rejected: Sequence[Event] = (), deadline_s: float = FOREVER_S
+        self,
+        events: Sequence[Event],
+        rejected: Sequence[Event] = (),
+        deadline_s: float = FOREVER_S,
+        *,
+        by: Submit | None = None,
     ) -> bool:
-        """Send one request once; True if it was answered, with what earlier answers had said."""
-        assert self.router is not None
+        """
+        Send one request once, to the router unless `by` something else.
+
+        Returns:
+            True if it was answered, with what earlier answers had said.
+        """
+        if by is None:
+            assert self.router is not None
+            by = self.router.submit
         deadline = Deadline(self.clock, deadline_s)
         began = asyncio.get_running_loop().time()
         try:
-            outcomes = await self.router.submit(
-                events, rejected, received_ms=self.clock.now_ms(), deadline=deadline
-            )
+            outcomes = await by(events, rejected, received_ms=self.clock.now_ms(), deadline=deadline)
         except BaseException as err:
             self.seen["answers", type(err).__name__] += 1
             if not isinstance(err, UNTAKEN):

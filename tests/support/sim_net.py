@@ -9,6 +9,7 @@ drops everything holds it here, until it is released or the connection ends.
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from functools import partial
 from random import Random
 from typing import Any
@@ -39,6 +40,8 @@ class SimNet:
         self.listeners: dict[str, Callable[[], asyncio.Protocol]] = {}
         self.attempts: list[tuple[str, str]] = []
         """Who has tried to connect to whom."""
+        self.contexts: defaultdict[str, Context] = defaultdict(copy_context)
+        """What each worker's side of a connection runs in."""
         self._held: set[tuple[str, str]] = set()
         self._cut: set[frozenset[str]] = set()
         self._pipes: set[Pipe] = set()
@@ -66,6 +69,12 @@ class SimNet:
         """Undo `freeze`."""
         self._held = {way for way in self._held if worker not in way}
         self._wake()
+
+    def end(self, worker: str) -> None:
+        """Let nothing more be heard of a worker, whose process has ended: all its connections are reset."""
+        self.listeners.pop(worker, None)
+        for pipe in [pipe for pipe in self._pipes if worker in pipe.way]:
+            pipe.break_off(ConnectionResetError("its process has ended"))
 
     def reset(self, one: str, other: str) -> None:
         """End all connections between two workers; what is on its way is lost."""
@@ -95,7 +104,8 @@ class SimNet:
             await self._released.wait()
         if called not in self.listeners or frozenset(ways[0]) in self._cut:
             raise ConnectionRefusedError(f"nobody listens as {called}")
-        return self._connected(ways, make(), self.listeners[called]())
+        there = self.contexts[called].copy()
+        return self._connected(ways, make(), there.run(self.listeners[called]))
 
     def _connected(
         self, ways: tuple[tuple[str, str], ...], calling: asyncio.Protocol, called: asyncio.Protocol
@@ -104,7 +114,7 @@ class SimNet:
         near, far = SimTransport(out, back, calling), SimTransport(back, out, called)
         out.ends, back.ends = (near, far), (far, near)
         self._pipes |= {out, back}
-        called.connection_made(far)
+        self.contexts[ways[0][1]].copy().run(called.connection_made, far)
         calling.connection_made(near)
         return near, calling
 
@@ -132,7 +142,7 @@ class SimNetwork:
     async def listen(self, make: Callable[[], asyncio.Protocol], listener: Any) -> Listening:
         """Listen under the worker's name, whatever the listener."""
         self._net.listeners[self._worker] = make
-        return SimListening(partial(self._net.listeners.pop, self._worker))
+        return SimListening(partial(self._net.listeners.pop, self._worker, None))
 
 
 class SimListening:
@@ -179,7 +189,8 @@ class Pipe:
         if self._timer is not None:
             self._timer.cancel()
         if self._pieces and self.is_read and not self._net.is_held(self.way):
-            self._timer = self._loop.call_at(self._pieces[0][0], self._arrive)
+            context = self._net.contexts[self.way[1]]
+            self._timer = self._loop.call_at(self._pieces[0][0], self._arrive, context=context)
 
     def break_off(self, err: Exception) -> None:
         """End both directions at both ends."""
@@ -269,4 +280,5 @@ class SimTransport(asyncio.Transport):
         if not self._is_lost:
             self._is_lost = True
             self._out._net.forget(self._back)
-            asyncio.get_running_loop().call_soon(self._protocol.connection_lost, err)
+            context = self._out._net.contexts[self._out.way[0]]
+            asyncio.get_running_loop().call_soon(self._protocol.connection_lost, err, context=context)

@@ -2,8 +2,13 @@
 
 import asyncio
 import selectors
+from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
+
+PROCESS: ContextVar[str] = ContextVar("process", default="")
+"""The simulated process that a task or a timer belongs to, if it does to one."""
 
 IO_WAIT_S = 0.01
 """How long to wait for sockets and threads, of which a few tests have some, where nobody sleeps."""
@@ -27,17 +32,49 @@ class VirtualSelector(selectors.DefaultSelector):
         return ready
 
 
+class Ready(deque[asyncio.Handle]):
+    """What the loop runs next, without what belongs to a frozen process."""
+
+    def __init__(self, handles: deque[asyncio.Handle], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(handles)
+        self.held: dict[str, list[asyncio.Handle]] = {}
+        """By process."""
+        self._nothing = asyncio.Handle(lambda: None, (), loop)
+        self._nothing.cancel()
+
+    def popleft(self) -> asyncio.Handle:
+        handle = super().popleft()
+        context: Any = handle._context  # type: ignore[attr-defined] # there is no other way to stop a process
+        held = self.held.get(context.get(PROCESS, ""))
+        if held is None:
+            return handle
+        held.append(handle)
+        return self._nothing
+
+
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock is moved by its own sleepers."""
 
     def __init__(self) -> None:
         self._virtual = VirtualSelector()
+        self._ready: deque[asyncio.Handle]
         super().__init__(self._virtual)
         self.listeners: dict[tuple[str, int], Callable[[Any], asyncio.Transport]] = {}
         """Simulated hosts and ports, and who accepts a protocol that connects to them."""
 
     def time(self) -> float:
         return self._virtual.passed_s
+
+    def freeze(self, process: str) -> None:
+        """Let nothing of a process run until `thaw`, as if it had been stopped; its timers fire then."""
+        if not isinstance(self._ready, Ready):
+            self._ready = Ready(self._ready, self)
+        self._ready.held.setdefault(process, [])
+
+    def thaw(self, process: str) -> None:
+        """Undo `freeze`."""
+        if isinstance(self._ready, Ready):
+            self._ready.extend(self._ready.held.pop(process, ()))
 
     async def create_connection(self, protocol_factory: Any, *args: Any, **more: Any) -> Any:
         """Connect to a simulated host in memory, to others as usual."""

@@ -1,0 +1,427 @@
+"""
+A simulated group: several workers on one log, each with a disk, links and a place in the group of its own.
+
+Router, lanes, keepers, routes and connections are the real ones; log, disks, network, coordinator and time
+are simulated. A worker's process can be killed, frozen and thawed at any moment. Clients send to any worker
+that is open, as a load balancer does, and what one worker told them binds all others.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import copy_context
+from random import Random
+from typing import Any
+
+from app.peers import Peers
+from dedupe.clock import Deadline
+from dedupe.errors import OutcomeUnknownError
+from dedupe.group import GroupRoute, Keeper, Member
+from dedupe.lane import Lane, LaneState, Outcomes
+from dedupe.lane.context import LaneTimes
+from dedupe.router import Router
+from dedupe.sim.faults import SimFaults
+from dedupe.types import Event
+from tests.sim.group_coordinator import SimCoordinator, SimMembership
+from tests.sim.world import CLEAN, QUARANTINE, SLACK_S, ManualClock, Seen, World
+from tests.support.sim_net import SimNet, address_of
+from tests.support.virtual_time import PROCESS, VirtualTimeLoop
+
+LANES = CLEAN.partitions + QUARANTINE.partitions
+TIMES = LaneTimes(fencings_max=0)
+"""As the gateway's own in a group."""
+SECRET = b"what all workers of the simulation know"
+DEADLINE_S = 4.5
+PAUSE_S = 0.05
+"""Of a client after a refusal, and of whoever looks whether something has become true."""
+PATIENCE_S = 60.0
+"""Within it the group must have got over everything that is over."""
+
+
+class GroupClock(ManualClock):
+    """A machine's clock: log time passes, and may be wrong."""
+
+    def now_ms(self) -> int:
+        return self.ms + int(asyncio.get_running_loop().time() * 1000)
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+class Worker:
+    """One worker of the group, which may be started again and again on its disk."""
+
+    def __init__(self, group: "GroupWorld", name: str, address: str, **told: Any) -> None:
+        """Take what it is called, where it is reached, and what else it tells the group."""
+        self.group, self.name, self.address, self.told = group, name, address, told
+        self.world = group.world.beside()
+        self.world.standing = self.role_of
+        self.is_open = False  # to clients
+        self.is_frozen = False
+        self.sent = 0  # events, to the router that runs
+        self._starts = 0
+        self._died: asyncio.Future[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    # ---- its process
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process is there, be it frozen."""
+        return self._running is not None
+
+    @property
+    def router(self) -> Router:
+        assert self.world.router is not None
+        return self.world.router
+
+    def start(self) -> None:
+        """Start a process on what log and disk hold; it is open to clients once it is ready."""
+        assert not self.is_alive
+        self._starts += 1
+        self.sent = 0
+        self._context = copy_context()
+        self._context.run(PROCESS.set, f"{self.address}-{self._starts}")
+        self.group.net.contexts[self.address.partition(":")[0]] = self._context.copy()
+        self._died = asyncio.get_running_loop().create_future()
+        self._context.run(self._compose)
+        self._running = self._within(self._run())
+
+    def _compose(self) -> None:
+        """As app.group does."""
+        group, host = self.group, self.address.partition(":")[0]
+        router = self.world.router = self.world.build()
+        lanes, clock = router.all_lanes, self.world.clock
+        started_ms = clock.now_ms()
+        self.membership = SimMembership(group.coordinator, self.name, f"{host}-{self._starts}", started_ms)
+        member = Member(self.name, self.address, started_ms=started_ms, **self.told)
+        self.keeper = Keeper(member, lanes, self.membership, clock)
+        self.peers = Peers(
+            self.name,
+            self.keeper,
+            secret=SECRET,
+            clock=clock,
+            network=group.net.network(host),
+            dice=Random(f"{host} {self._starts}"),
+        )
+        router.reach_by([GroupRoute(number, lane, self.keeper) for number, lane in enumerate(lanes)])
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as running:
+            running.create_task(self.peers.run(None))
+            running.create_task(self.keeper.run(self.peers))
+            running.create_task(self._open())
+
+    async def _open(self) -> None:
+        """Open it to clients while it is ready."""
+        while not self.router.is_leaving:
+            self.is_open = self.router.is_ready
+            await asyncio.sleep(PAUSE_S)
+
+    async def kill(self, *, lost_updates: int = 0) -> None:
+        """End the process without a goodbye; the tail of its indexes may be lost with it."""
+        assert self._running is not None
+        assert self._died is not None
+        self.group.net.end(self.address.partition(":")[0])
+        self.is_open = False
+        self._died.set_result(None)
+        self._running.cancel()
+        self.thaw()
+        await asyncio.wait([self._running])
+        assert self._running.cancelled(), self._running.exception()
+        self._running = None
+        self.world.disk.crash(lost_updates=lost_updates)
+
+    def freeze(self) -> None:
+        """Let nothing of the process run, until `thaw`."""
+        self.is_frozen = True
+        _loop().freeze(self._context[PROCESS])
+
+    def thaw(self) -> None:
+        """Let it go on: what came meanwhile has waited, and what was to be done by then is late."""
+        if self.is_frozen:
+            self.is_frozen = False
+            _loop().thaw(self._context[PROCESS])
+
+    async def stop(self) -> bool:
+        """End the process as SIGTERM does; true if others have taken its lanes over."""
+        has_handed_over: bool = await self._within(self._stop())
+        self.world.router = None
+        self._running = None
+        return has_handed_over
+
+    async def _stop(self) -> bool:
+        """As app.process.supervise and app.group do it, without listeners."""
+        assert self._running is not None
+        router, keeper = self.router, self.keeper
+        router.is_leaving = True
+        if has_handed_over := await keeper.hand_over():
+            self.is_open = False
+        else:
+            router.drain()
+            await keeper.finish(10.0)
+        self.is_open = False
+        while router.in_flight:
+            await asyncio.sleep(PAUSE_S)
+        router.drain()
+        await keeper.finish(10.0)
+        self._running.cancel()
+        await asyncio.wait([self._running])
+        await self.membership.leave()
+        self.group.check_totals(self)
+        self.world.disk.crash()
+        return has_handed_over
+
+    def _within(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Run something in this process."""
+        return asyncio.get_running_loop().create_task(work, context=self._context.copy())
+
+    def claim(self, lane: int) -> None:
+        """Take a lane as its follower does when its owner is gone, with no reason at all."""
+        self._within(self._claim(lane))
+
+    async def _claim(self, lane: int) -> None:
+        keeper = self.keeper
+        keeper.claims += 1
+        keeper._claimed.add(lane)
+        keeper._turned[lane].set()
+        keeper._membership.rejoin()
+
+    # ---- what it is to lanes
+
+    def role_of(self, lane: Lane) -> str:
+        """What it is to a lane, for what befalls it."""
+        if lane.state is LaneState.FOLLOWING:
+            return "follower"
+        number = self.router.all_lanes.index(lane)
+        return "owner" if number in self.keeper._running else "none"
+
+    @property
+    def owned(self) -> set[int]:
+        """Lanes that it serves."""
+        if self._running is None:
+            return set()
+        return {n for n, lane in enumerate(self.router.all_lanes) if lane.state is LaneState.ACTIVE}
+
+    @property
+    def followed(self) -> set[int]:
+        """Lanes whose index it holds up to the end."""
+        if self._running is None:
+            return set()
+        return {n for n, lane in enumerate(self.router.all_lanes) if lane.follower.is_caught_up}
+
+    # ---- its clients
+
+    async def send(
+        self, events: Sequence[Event], rejected: Sequence[Event] = (), deadline_s: float = DEADLINE_S
+    ) -> bool:
+        """See World.send."""
+        return await self.world.send(events, rejected, deadline_s, by=self._submit)
+
+    async def _submit(
+        self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
+    ) -> Outcomes:
+        """Have the process answer; a client gives up one that says nothing, and notices one that ends."""
+        assert self._died is not None
+        router, died = self.router, self._died
+
+        async def take() -> Outcomes:
+            self.sent += len(events) + len(rejected)
+            return await router.submit(events, rejected, received_ms=received_ms, deadline=deadline)
+
+        answer: asyncio.Task[Outcomes] = self._within(take())
+        try:
+            while not answer.done() and not died.done():
+                patience_s = deadline.remaining_s if self.is_frozen else None
+                waited: set[asyncio.Future[Any]] = {answer, died}
+                await asyncio.wait(
+                    waited, timeout=patience_s or 2 * SLACK_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if self.is_frozen and deadline.is_over and not answer.done():
+                    raise OutcomeUnknownError("no answer from a process that stands still")
+            if not answer.done():
+                raise OutcomeUnknownError("the process has ended")
+            return answer.result()
+        finally:
+            answer.cancel()
+
+
+class GroupWorld:
+    """All workers, what they share, and all their clients."""
+
+    def __init__(
+        self,
+        *names: str,
+        seed: int = 0,
+        faults: SimFaults | None = None,
+        times: LaneTimes = TIMES,
+        standbys: bool = True,
+        seen: Seen | None = None,
+    ) -> None:
+        """Make workers with these names, none of them started."""
+        self.world = World(faults=faults, times=times, seen=seen)
+        self.world.clock = GroupClock()
+        self.seen = self.world.seen
+        self.dice = Random(seed)
+        self.net = SimNet(self.dice)
+        self.coordinator = SimCoordinator(LANES, standbys=standbys)
+        self.workers = {name: Worker(self, name, address_of(name)) for name in names}
+        self.slowest_s = 0.0
+        """The longest that a request of `deliver` has taken, with all its retries."""
+        self.refusals = 0
+        """Answers of `deliver` but success, and whoever of them could not even ask."""
+        self._background: list[asyncio.Task[Any]] = []
+
+    async def __aenter__(self) -> "GroupWorld":
+        self._background.append(asyncio.ensure_future(self.coordinator.keep_time()))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._background:
+            task.cancel()
+        ends = await asyncio.gather(*self._background, return_exceptions=True)
+        for worker in self.workers.values():
+            if worker.is_alive:
+                await worker.kill()
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+
+    def __getitem__(self, name: str) -> Worker:
+        return self.workers[name]
+
+    def add(self, name: str, *, host: str) -> Worker:
+        """Add a worker that is reached under another name than its own."""
+        self.workers[host] = worker = Worker(self, name, address_of(host))
+        return worker
+
+    @property
+    def owned(self) -> set[int]:
+        """Lanes that are served."""
+        return set().union(*(worker.owned for worker in self.alive))
+
+    async def start(self, *names: str) -> None:
+        """Start these, or all, and wait until the group has settled."""
+        for name in names or self.workers:
+            self.workers[name].start()
+        await self.settle()
+
+    @property
+    def alive(self) -> list[Worker]:
+        """Workers whose processes are there and run."""
+        return [worker for worker in self.workers.values() if worker.is_alive and not worker.is_frozen]
+
+    def owner_of(self, lane: int) -> Worker | None:
+        """Return who serves a lane, if somebody who is not frozen does."""
+        return next((worker for worker in self.alive if lane in worker.owned), None)
+
+    def follower_of(self, lane: int) -> Worker | None:
+        """Return who has followed a lane, if somebody has."""
+        return next((worker for worker in self.alive if lane in worker.followed), None)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every lane is served and followed as the group has agreed, and everybody knows."""
+        members = self.alive
+        for lane in range(LANES):
+            owners = [worker for worker in members if lane in worker.owned]
+            followers = [worker for worker in members if lane in worker.followed]
+            if len(owners) != 1 or (len(members) > 1 and self.coordinator.standbys and len(followers) != 1):
+                return False
+        return all(
+            worker.keeper.assignment.is_settled
+            and not worker.keeper._unreached
+            and worker.keeper.generation == max(member.keeper.generation for member in members)
+            and len(worker.keeper.assignment.addresses) == len(members)
+            and all(route.is_serving for route in (*worker.router.routes, *worker.router.quarantine_routes))
+            and worker.router.is_ready
+            for worker in members
+        ) and bool(members)
+
+    async def settle(self, limit_s: float = PATIENCE_S) -> float:
+        """Wait until the group has settled; return how long it took, in seconds."""
+        return await self.until(lambda: self.is_settled, limit_s)
+
+    async def until(self, holds: Callable[[], bool], limit_s: float = PATIENCE_S) -> float:
+        """Wait until something holds; return how long it took, in seconds."""
+        began = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(limit_s):
+                while not holds():
+                    await asyncio.sleep(PAUSE_S)
+        except TimeoutError:
+            raise AssertionError(f"it did not come to it in {limit_s} s: {self.told()}") from None
+        return asyncio.get_running_loop().time() - began
+
+    def told(self) -> str:
+        """Say what every worker believes, for a test that fails."""
+        return "; ".join(
+            f"{worker.name}: generation {worker.keeper.generation} {worker.keeper.assignment}"
+            f" lanes {[lane.state.value for lane in worker.router.all_lanes]}"
+            f" hears {worker.keeper._up()} claimed {worker.keeper._claimed}"
+            f" failures {[lane.health.last_error for lane in worker.router.all_lanes]}"
+            for worker in self.alive
+        )
+
+    # ---- clients
+
+    async def deliver(self, events: Sequence[Event], by: Sequence[str] = ()) -> float:
+        """Send one request until it is answered, by some workers or any; return how many seconds it took."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        async with asyncio.timeout(PATIENCE_S):
+            while not await self._send_once(events, by):
+                self.refusals += 1
+                await asyncio.sleep(PAUSE_S)
+        self.slowest_s = max(self.slowest_s, loop.time() - began)
+        return loop.time() - began
+
+    async def _send_once(self, events: Sequence[Event], by: Sequence[str]) -> bool:
+        able = [
+            worker
+            for worker in self.workers.values()
+            if worker.is_alive and worker.is_open and worker.name in (by or self.workers)
+        ]
+        return bool(able) and await self.dice.choice(able).send(events)
+
+    def stream(self, name: str, *, by: Sequence[str] = (), every_s: float = 0.05) -> "asyncio.Task[None]":
+        """Let a client send one event after another, each until it is answered, until cancelled."""
+
+        async def send_all() -> None:
+            number = 0
+            while True:
+                number += 1
+                await self.deliver([self.world.event(f"{name}-{number}")], by)
+                await asyncio.sleep(every_s)
+
+        task = asyncio.ensure_future(send_all())
+        self._background.append(task)
+        return task
+
+    # ---- the verdict
+
+    async def judge(self, ids: Sequence[str] = ()) -> None:
+        """Every worker gives the same receipts, and the log holds everything acknowledged, once."""
+        for task in self._background[1:]:
+            if task.done():
+                task.result()
+            task.cancel()
+        await asyncio.gather(*self._background[1:], return_exceptions=True)
+        del self._background[1:]
+        told = [*self.world.told, *ids]
+        for worker in self.alive:
+            for at in range(0, len(told), 7):
+                await self.deliver([self.world.event(name) for name in told[at : at + 7]], by=[worker.name])
+        self.world.judge_log()
+        for worker in self.alive:
+            self.check_totals(worker)
+
+    def check_totals(self, worker: Worker) -> None:
+        """What was sent to a worker was counted there, once, or is still under way."""
+        router = worker.router
+        assert router.totals.received + router.in_flight == worker.sent, (worker.name, worker.sent)
+
+
+def _loop() -> VirtualTimeLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    return loop

@@ -1,0 +1,105 @@
+"""Claim: wherever the network between workers is cut, only those cut off from others lack answers."""
+
+import asyncio
+
+from tests.sim.group_world import GroupWorld
+from tests.sim.test_group import NAMES, begin, owner_and_follower
+
+LASTING_S = 30.0
+
+
+async def test_lane_does_not_go_to_and_fro_between_two_workers_that_do_not_reach_each_other() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await group.start()
+        owner, follower = owner_and_follower(group)
+        (third,) = {*group.alive} - {owner, follower}
+        group.stream("x", by=[third.name])
+        await asyncio.sleep(1)
+        moves = sum(worker.keeper.moves for worker in group.alive)
+        group.net.cut(owner.name, follower.name)
+        await asyncio.sleep(LASTING_S)
+
+        assert sum(worker.keeper.moves for worker in group.alive) - moves <= 4
+        assert sum(worker.keeper.claims for worker in group.alive) <= 2
+        assert sorted(map(bool, (owner.owned, follower.owned))) == [False, True]
+        assert group.refusals == 0
+        assert group.slowest_s < 2
+        group.net.mend(owner.name, follower.name)
+        assert await group.until(lambda: all(worker.owned for worker in group.alive)) < 10
+        await group.judge()
+
+
+async def test_client_of_a_worker_that_does_not_reach_an_owner_is_soon_told_to_go_elsewhere() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        owner, follower = owner_and_follower(group)
+        group.net.cut(owner.name, follower.name)
+        await asyncio.sleep(12)
+        cut_off = owner if not owner.owned else follower
+        began = asyncio.get_running_loop().time()
+        lanes = [0, 1]
+        events = [
+            next(event for number in range(99) if (event := group.world.event(f"{number}")).partition == lane)
+            for lane in lanes
+        ]
+        answers = [await cut_off.send([event]) for event in events]
+
+        assert False in answers
+        assert asyncio.get_running_loop().time() - began < 0.1
+        await group.deliver(events)
+        group.net.mend(owner.name, follower.name)
+        await group.settle()
+        await group.judge()
+
+
+async def test_cut_of_one_direction_costs_as_much_as_of_both() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await group.start()
+        owner, follower = owner_and_follower(group)
+        (third,) = {*group.alive} - {owner, follower}
+        group.stream("x", by=[third.name])
+        await asyncio.sleep(1)
+        group.net.hold(owner.name, follower.name)
+        await asyncio.sleep(LASTING_S)
+
+        assert sum(worker.keeper.claims for worker in group.alive) <= 2
+        assert group.refusals == 0
+        assert group.slowest_s < 3
+        group.net.release(owner.name, follower.name)
+        assert await group.settle() < 10
+        await group.judge()
+
+
+async def test_worker_that_sees_the_group_and_no_other_worker_owns_nothing() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await group.start()
+        lonely, *others = group.alive
+        group.stream("x", by=[worker.name for worker in others])
+        await asyncio.sleep(1)
+        for other in others:
+            group.net.cut(lonely.name, other.name)
+        await asyncio.sleep(LASTING_S)
+
+        assert not lonely.owned
+        assert not lonely.is_open
+        assert sum(worker.keeper.claims for worker in group.alive) <= 4
+        assert group.refusals == 0
+        assert group.slowest_s < 3
+        for other in others:
+            group.net.mend(lonely.name, other.name)
+        assert await group.settle() < 10
+        await group.judge()
+
+
+async def test_connections_that_break_again_and_again_cost_no_answer() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        for _ in range(20):
+            await asyncio.sleep(0.7)
+            one, other = group.dice.sample(NAMES, 2)
+            group.net.reset(one, other)
+
+        assert group.refusals == 0
+        assert group.slowest_s < 2
+        assert sum(worker.keeper.claims for worker in group.alive) == 0, "each was mended at once"
+        await group.judge()
