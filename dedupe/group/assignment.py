@@ -87,7 +87,9 @@ def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> A
     served_by = _served_by(by_name.values(), lanes)
     staying = _connected(staying, served_by)
     wanted = _balanced(served_by, staying, lanes)
-    owners = [_owner_now(lane, served_by[lane], wanted[lane], staying) for lane in range(lanes)]
+    owners = wanted
+    if standbys:  # else nobody would ever have followed what it shall own
+        owners = [_owner_now(lane, served_by[lane], wanted[lane], staying) for lane in range(lanes)]
     followers = _followers(owners, wanted, staying) if standbys and len(staying) > 1 else [NOBODY] * lanes
     return Assignment(
         tuple(owners),

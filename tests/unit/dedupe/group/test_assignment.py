@@ -176,3 +176,10 @@ def test_all_that_have_lanes_reach_each_other(unreached: list[set[str]]) -> None
         if found.worker in having
         for other in found.unreached
     )
+
+
+def test_without_standbys_lanes_move_at_once() -> None:
+    told = assign([member("a", serving=tuple(range(LANES))), member("b")], LANES, standbys=False)
+
+    assert sorted(Counter(told.owners).values()) == [4, 5]
+    assert told.is_settled
