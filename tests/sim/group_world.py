@@ -57,6 +57,7 @@ class Worker:
         self.world.standing = self.role_of
         self.is_open = False  # to clients
         self.is_frozen = False
+        self.freezes = 0
         self.sent = 0  # events, to the router that runs
         self._starts = 0
         self._died: asyncio.Future[None] | None = None
@@ -134,6 +135,7 @@ class Worker:
     def freeze(self) -> None:
         """Let nothing of the process run, until `thaw`."""
         self.is_frozen = True
+        self.freezes += 1
         _loop().freeze(self._context[PROCESS])
 
     def thaw(self) -> None:
@@ -186,6 +188,10 @@ class Worker:
         keeper._turned[lane].set()
         keeper._membership.rejoin()
 
+    def note(self, fault: str) -> None:
+        """Count what befalls it, in each role that it has."""
+        self.world.note(fault)
+
     # ---- what it is to lanes
 
     def role_of(self, lane: Lane) -> str:
@@ -223,6 +229,7 @@ class Worker:
         """Have the process answer; a client gives up one that says nothing, and notices one that ends."""
         assert self._died is not None
         router, died = self.router, self._died
+        freezes = self.freezes - self.is_frozen
 
         async def take() -> Outcomes:
             self.sent += len(events) + len(rejected)
@@ -230,13 +237,11 @@ class Worker:
 
         answer: asyncio.Task[Outcomes] = self._within(take())
         try:
+            waited: set[asyncio.Future[Any]] = {answer, died}
             while not answer.done() and not died.done():
-                patience_s = deadline.remaining_s if self.is_frozen else None
-                waited: set[asyncio.Future[Any]] = {answer, died}
-                await asyncio.wait(
-                    waited, timeout=patience_s or 2 * SLACK_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                if self.is_frozen and deadline.is_over and not answer.done():
+                patience_s = max(deadline.remaining_s, SLACK_S / 4)
+                await asyncio.wait(waited, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                if deadline.is_over and not answer.done() and (self.is_frozen or self.freezes > freezes):
                     raise OutcomeUnknownError("no answer from a process that stands still")
             if not answer.done():
                 raise OutcomeUnknownError("the process has ended")
@@ -407,6 +412,7 @@ class GroupWorld:
             task.cancel()
         await asyncio.gather(*self._background[1:], return_exceptions=True)
         del self._background[1:]
+        self.world._forget()  # an answer may have come after its record was trimmed
         told = [*self.world.told, *ids]
         for worker in self.alive:
             for at in range(0, len(told), 7):

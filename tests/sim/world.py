@@ -101,6 +101,8 @@ class World:
         self.clock = ManualClock()
         self.identity = Identity(b"a secret of the simulation")
         self.log = SimStore(faults or SimFaults())
+        self.connection = self.log
+        """Of the process that was built last."""
         self.disk = MemoryStore(self.log.dice)
         self.spare_disk = MemoryStore(self.log.dice)
         self.policy = policy or WindowPolicy(window_ms=7 * 86_400_000, keys_max=1_000_000)
@@ -150,7 +152,7 @@ class World:
         def note_fault(fault: str, topic: str, partition: int) -> None:
             self.seen[fault, self.standing(lane_at[topic, partition])] += 1
 
-        store = self.log.another(crashpoint=crashpoint, on_fault=note_fault)
+        store = self.connection = self.log.another(crashpoint=crashpoint, on_fault=note_fault)
         self.disk.on_fault = note_fault
         streams = (CLEAN, QUARANTINE)
         gate = IdentityGate(

@@ -90,6 +90,13 @@ class SimNet:
         """Undo `cut`."""
         self._cut.discard(frozenset((one, other)))
 
+    def mend_all(self) -> None:
+        """Undo every `cut`, `hold` and `freeze`, and be quick again."""
+        self._cut.clear()
+        self._held.clear()
+        self.delays_s.clear()
+        self._wake()
+
     def is_held(self, way: tuple[str, str]) -> bool:
         """Whether nothing arrives this way."""
         return way in self._held

@@ -1,0 +1,55 @@
+"""
+What the simulated histories of groups must see: each fault, befalling a worker in each role to a lane.
+
+A cell with a mark is planned: if the histories of the default seeds do not reach it, a test fails.
+"""
+
+from tests.sim.world import Seen
+
+PLAN = """
+                   owner follower none
+unavailable          x       x     .
+hang                 x       x     .
+leak_cancel          x       x     .
+lose_reply           x       .     .
+log_full             x       .     .
+abort                x       .     .
+delay_commit         x       .     .
+delay_marker         x       .     .
+rival                x       .     .
+disk_error           x       x     .
+bit_flip             x       x     .
+disk_full            x       x     x
+trim                 x       x     x
+tail_lost            x       x     x
+kill                 x       x     x
+freeze               x       x     x
+leave                x       x     x
+cut                  x       x     x
+cut_one_way          x       x     x
+reset                x       x     x
+slow_network         x       x     x
+log_cut_off          x       x     x
+coordinator_down     x       x     x
+coordinator_slow     x       x     x
+coordinator_cut_off  x       x     x
+clock_wrong          x       x     x
+shipment_lost        .       x     .
+shipment_doubled     .       x     .
+shipment_late        .       x     .
+"""
+
+ANSWERS = ("ok", "LaneNotActiveError", "DeadlineExceededError", "OutcomeUnknownError")
+"""What a client was told, each at least once."""
+
+
+def missing_cells(seen: Seen) -> list[str]:
+    """Return the planned cells, "fault as role", and answers that were never seen."""
+    header, *rows = (line.split() for line in PLAN.strip().splitlines())
+    cells = [
+        f"{fault} as {role}"
+        for fault, *marks in rows
+        for role, mark in zip(header, marks, strict=True)
+        if mark == "x" and not seen[fault, role]
+    ]
+    return cells + [f"answer {answer}" for answer in ANSWERS if not seen["answers", answer]]

@@ -1,0 +1,247 @@
+"""
+Claim: whatever befalls the workers of a group, their log, disks, network and coordinator, nothing
+acknowledged is lost, nothing is committed twice, all workers give the same receipts, and the group
+gets over it by itself.
+
+A failing history prints the line that repeats it; tests/sim/seeds.py says how others are drawn. That the
+histories see what they should is planned in tests/sim/group_plan.py.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, TypeAlias
+
+import pytest
+
+from dedupe.lane import Committed
+from dedupe.sim.faults import NO_FAULTS
+from tests.sim.group_plan import missing_cells
+from tests.sim.group_world import GroupWorld, Worker
+from tests.sim.seeds import ARE_AS_PLANNED, DEFAULT_HISTORIES, each_seed
+from tests.sim.test_histories import faults_of, request_of
+from tests.sim.world import CLEAN, Seen
+
+ONE_IN = 10
+ROUNDS = 4
+NAMES = ("a", "b", "c", "d")
+HEALED_S = 40.0
+"""Within it a group is whole again once nothing goes wrong any more: sessions, rebalances, pauses."""
+
+
+@pytest.fixture(scope="module")
+def seen() -> Seen:
+    """What all histories of this run have seen."""
+    return Counter()
+
+
+@each_seed(one_in=ONE_IN)
+async def test_history_of_a_group_keeps_every_promise(seed: int, seen: Seen) -> None:
+    dice = Random(seed)
+    names = NAMES[: dice.choice((2, 3, 3, 3, 4))]
+    async with GroupWorld(*names, seed=seed, standbys=dice.random() < 0.9, seen=seen) as group:
+        for worker in group.workers.values():
+            worker.start()
+        if dice.random() < 0.8:
+            await group.settle()
+        group.world.log.dice.faults = faults_of(seed)
+        for _ in range(ROUNDS):
+            sending = [asyncio.ensure_future(_send(group, dice)) for _ in range(dice.randint(1, 6))]
+            for _ in range(dice.randint(1, 3)):
+                await befall(group, dice)
+                await asyncio.sleep(dice.choice((0.01, 0.3, 1.0, 4.0)))
+            for end in await asyncio.gather(*sending, return_exceptions=True):
+                if isinstance(end, Exception):
+                    raise end
+        await heal(group)
+        await group.settle(HEALED_S)
+        await group.judge([str(number) for number in range(60)])
+    seen["histories", "run"] += 1
+
+
+if ARE_AS_PLANNED:
+
+    def test_histories_of_groups_see_everything_that_is_planned(seen: Seen) -> None:
+        assert seen["histories", "run"] >= DEFAULT_HISTORIES // ONE_IN, "it needs all of this file"
+        assert not missing_cells(seen)
+
+
+async def _send(group: GroupWorld, dice: Random) -> None:
+    """Send some requests to any workers, some of them with rejected events, or in haste."""
+    for _ in range(dice.randint(1, 5)):
+        able = [worker for worker in group.workers.values() if worker.is_alive]
+        if able:
+            rejected = [
+                group.world.rejected(str(dice.randrange(60))) for _ in range(dice.choice((0, 0, 0, 2)))
+            ]
+            events = request_of(group.world, dice)
+            await dice.choice(able).send(events, rejected, dice.choice((4.5, 4.5, 0.02, 0.5)))
+        await asyncio.sleep(dice.choice((0, 0.01, 0.2)))
+
+
+async def befall(group: GroupWorld, dice: Random) -> None:
+    """Let something happen; what lasts is over some time later, or in the end."""
+    fault = dice.choice(list(BEFALLS))
+    worker = dice.choice(list(group.workers.values()))
+    if fault == "start" or not worker.is_alive:
+        if not worker.is_alive:
+            worker.start()
+        return
+    if worker.is_frozen:
+        worker.thaw()
+        return
+    worker.note(fault)
+    await BEFALLS[fault](group, worker, dice)
+
+
+async def heal(group: GroupWorld) -> None:
+    """End everything that lasts."""
+    group.world.log.dice.faults = NO_FAULTS
+    group.coordinator.is_up, group.coordinator.slow_s = True, 0
+    group.coordinator.cut_off.clear()
+    group.net.mend_all()
+    for worker in group.workers.values():
+        worker.world.clock.ms = group.world.clock.ms
+        worker.world.disk.has_room = True
+        worker.world.connection.is_available = True
+        worker.thaw()
+        if not worker.is_alive:
+            worker.start()
+
+
+async def _kill(_group: GroupWorld, worker: Worker, dice: Random) -> None:
+    await worker.kill(lost_updates=dice.choice((0, 0, 1, 4)))
+    if dice.random() < 0.5:
+        worker.start()
+
+
+async def _freeze(_group: GroupWorld, worker: Worker, dice: Random) -> None:
+    worker.freeze()
+    if dice.random() < 0.5:
+        await asyncio.sleep(dice.choice((0.1, 2.5, 10)))
+        worker.thaw()
+
+
+async def _leave(group: GroupWorld, worker: Worker, dice: Random) -> None:
+    if len(group.alive) > 1:
+        await worker.stop()
+        if dice.random() < 0.5:
+            worker.start()
+
+
+def _another(group: GroupWorld, worker: Worker, dice: Random) -> str:
+    return dice.choice([name for name in group.workers if name != worker.name])
+
+
+async def _cut(group: GroupWorld, worker: Worker, dice: Random) -> None:
+    group.net.cut(worker.name, _another(group, worker, dice))
+
+
+async def _cut_one_way(group: GroupWorld, worker: Worker, dice: Random) -> None:
+    group.net.hold(worker.name, _another(group, worker, dice))
+
+
+async def _reset(group: GroupWorld, worker: Worker, dice: Random) -> None:
+    group.net.reset(worker.name, _another(group, worker, dice))
+
+
+async def _slow_network(group: GroupWorld, worker: Worker, dice: Random) -> None:
+    group.net.delays_s[worker.name, _another(group, worker, dice)] = dice.choice((0.05, 0.5))
+
+
+async def _log_cut_off(_group: GroupWorld, worker: Worker, _dice: Random) -> None:
+    worker.world.connection.is_available = False
+
+
+async def _disk_full(_group: GroupWorld, worker: Worker, _dice: Random) -> None:
+    worker.world.disk.has_room = False
+
+
+async def _coordinator_down(group: GroupWorld, _worker: Worker, _dice: Random) -> None:
+    group.coordinator.is_up = False
+
+
+async def _coordinator_slow(group: GroupWorld, _worker: Worker, dice: Random) -> None:
+    group.coordinator.slow_s = dice.choice((0.3, 2.0))
+
+
+async def _coordinator_cut_off(group: GroupWorld, worker: Worker, _dice: Random) -> None:
+    group.coordinator.cut_off.add(worker.name)
+
+
+async def _clock_wrong(_group: GroupWorld, worker: Worker, dice: Random) -> None:
+    worker.world.clock.ms += dice.choice((-3_600_000, 3_600_000))
+
+
+async def _trim(group: GroupWorld, _worker: Worker, dice: Random) -> None:
+    partition = dice.randrange(CLEAN.partitions)
+    group.world.trim(partition, dice.randrange(group.world.log.partition(CLEAN.topic, partition).end + 1))
+
+
+async def _tail_lost(group: GroupWorld, _worker: Worker, dice: Random) -> None:
+    """Lose it while nobody runs: until its next commit an owner would go on telling what it has committed."""
+    for worker in group.workers.values():
+        if worker.is_alive:
+            worker.note("tail_lost")
+            await worker.kill()
+    partition = dice.randrange(CLEAN.partitions)
+    records = len(group.world.log.partition(CLEAN.topic, partition).records)
+    group.world.lose_tail(partition, min(records, dice.randint(1, 8)))
+    for worker in group.workers.values():
+        worker.start()
+
+
+def _shipments(arrive: Callable[[Random, list[Committed], Committed], list[Committed]]) -> "Befall":
+    async def befall_shipments(_group: GroupWorld, worker: Worker, dice: Random) -> None:
+        held: list[Committed] = []
+        for lane in worker.router.all_lanes:
+            take = lane.follower.take
+
+            def take_other(committed: Committed, take: Callable[[Committed], None] = take) -> None:
+                for other in arrive(dice, held, committed):
+                    take(other)
+
+            lane.follower.take = take_other  # type: ignore[method-assign] # what a network does
+
+    return befall_shipments
+
+
+def _lost(dice: Random, _held: list[Committed], committed: Committed) -> list[Committed]:
+    return [committed] if dice.random() < 0.7 else []
+
+
+def _doubled(_dice: Random, _held: list[Committed], committed: Committed) -> list[Committed]:
+    return [committed, committed]
+
+
+def _late(dice: Random, held: list[Committed], committed: Committed) -> list[Committed]:
+    held.append(committed)
+    dice.shuffle(held)
+    arrived, held[:] = held[2:], held[:2]
+    return arrived
+
+
+Befall: TypeAlias = Callable[[GroupWorld, Worker, Random], Coroutine[Any, Any, None]]
+
+BEFALLS: dict[str, Befall] = {
+    "kill": _kill,
+    "freeze": _freeze,
+    "leave": _leave,
+    "start": _leave,
+    "cut": _cut,
+    "cut_one_way": _cut_one_way,
+    "reset": _reset,
+    "slow_network": _slow_network,
+    "log_cut_off": _log_cut_off,
+    "disk_full": _disk_full,
+    "coordinator_down": _coordinator_down,
+    "coordinator_slow": _coordinator_slow,
+    "coordinator_cut_off": _coordinator_cut_off,
+    "clock_wrong": _clock_wrong,
+    "trim": _trim,
+    "tail_lost": _tail_lost,
+    "shipment_lost": _shipments(_lost),
+    "shipment_doubled": _shipments(_doubled),
+    "shipment_late": _shipments(_late),
+}
