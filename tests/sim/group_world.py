@@ -33,6 +33,7 @@ SECRET = b"what all workers of the simulation know"
 DEADLINE_S = 4.5
 PAUSE_S = 0.05
 """Of a client after a refusal, and of whoever looks whether something has become true."""
+LATE_MAX = 10
 PATIENCE_S = 60.0
 """Within it the group must have got over everything that is over."""
 
@@ -238,11 +239,15 @@ class Worker:
         answer: asyncio.Task[Outcomes] = self._within(take())
         try:
             waited: set[asyncio.Future[Any]] = {answer, died}
+            late = 0
             while not answer.done() and not died.done():
                 patience_s = max(deadline.remaining_s, SLACK_S / 4)
                 await asyncio.wait(waited, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
                 if deadline.is_over and not answer.done() and (self.is_frozen or self.freezes > freezes):
                     raise OutcomeUnknownError("no answer from a process that stands still")
+                if deadline.is_over:
+                    late += 1
+                    assert late < LATE_MAX, f"{self.name} answers late"
             if not answer.done():
                 raise OutcomeUnknownError("the process has ended")
             return answer.result()
