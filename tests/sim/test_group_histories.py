@@ -18,12 +18,12 @@ import pytest
 from dedupe.lane import Committed
 from dedupe.sim.faults import NO_FAULTS
 from tests.sim.group_plan import missing_cells
-from tests.sim.group_world import GroupWorld, Worker
+from tests.sim.group_world import PAUSE_S, GroupWorld, Worker
 from tests.sim.seeds import ARE_AS_PLANNED, DEFAULT_HISTORIES, each_seed
 from tests.sim.test_histories import faults_of, request_of
 from tests.sim.world import CLEAN, Seen
 
-ONE_IN = 10
+ONE_IN = 20
 ROUNDS = 4
 NAMES = ("a", "b", "c", "d")
 HEALED_S = 40.0
@@ -185,6 +185,7 @@ async def _tail_lost(group: GroupWorld, _worker: Worker, dice: Random) -> None:
         if worker.is_alive:
             worker.note("tail_lost")
             await worker.kill()
+    await asyncio.sleep(PAUSE_S)  # until clients have heard what they were answered
     partition = dice.randrange(CLEAN.partitions)
     records = len(group.world.log.partition(CLEAN.topic, partition).records)
     group.world.lose_tail(partition, min(records, dice.randint(1, 8)))

@@ -219,3 +219,15 @@ async def test_worker_whose_log_fails_while_it_starts_holds_nobody_up() -> None:
         assert await group.settle() < 20
         await deliver_each(group, events_of(group, "x", 5))
         await group.judge()
+
+
+async def test_shipments_of_no_sense_cost_no_index() -> None:
+    async with GroupWorld("a", "b") as group:
+        await group.start()
+        owner, follower = owner_and_follower(group)
+        shipped = told_committed(0, committed_next(follower, group.world.event("x")))
+        follower.keeper.take(owner.name, COMMITTED, [0, "one", *shipped[2:]])
+        await asyncio.sleep(1)
+
+        assert follower.router.all_lanes[0].metrics.rebuilds == 0
+        assert 0 in follower.followed
