@@ -94,6 +94,7 @@ class Follower:
         self._number = number
         self._shipped: deque[Committed] = deque()
         self._shipped_events = 0
+        self._ahead_since: float | None = None  # since when the index knows more than the log shows
         self._arrived = asyncio.Event()
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=restorer.partition)
 
@@ -149,8 +150,7 @@ class Follower:
             proved = await self._restorer.check()
             await self._context.gate.pass_lane(self._number, proved=proved)
             _, end = await self._log.bounds()
-            if self._restorer.index.state.applied_offset > end:  # markers of what was shipped may be late
-                raise RetriableError("the log does not show yet what was shipped")
+            self._wait_for_markers(end)
             await self._restorer.replay(end, lambda _entries: None)
         replay = Replay(self._restorer.index, self._restorer.window, self._context.sessions)
         self.is_caught_up = True
@@ -161,6 +161,20 @@ class Follower:
                     return
             if not await self._hears():
                 return
+
+    def _wait_for_markers(self, end: Offset) -> None:
+        """
+        Raise RetriableError while what was shipped may still come to light in the log.
+
+        A transaction's markers are written by the end of its time-out; whatever is not there then was lost.
+        """
+        now = self._context.clock.monotonic()
+        if self._restorer.index.state.applied_offset <= end:
+            self._ahead_since = None
+            return
+        self._ahead_since = now if self._ahead_since is None else self._ahead_since
+        if now - self._ahead_since < self._context.times.transaction_timeout_s:
+            raise RetriableError("the log does not show yet what was shipped")
 
     def _next_shipped(self) -> Committed:
         committed = self._shipped.popleft()
