@@ -298,6 +298,7 @@ class Keeper:
         if any(event.partition != own.partition for event in events):
             raise LaneNotActiveError("these events are of another partition")
         own.check_room(len(events), size_bytes, events[0].source)
+        received_ms = min(received_ms, self._clock.now_ms())  # no clock but this one moves the lane's window
         return own.submit(events, size_bytes=size_bytes, received_ms=received_ms, deadline=deadline)
 
     # ---- keeping lanes

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dedupe.clock import Deadline
 from dedupe.errors import LogCorruptError, RetriableError
 from dedupe.group import NOBODY, Assignment, Describe, Keeper, Link, Member, Take
 from dedupe.group.codec import COMMITTED, told_committed
@@ -376,3 +377,83 @@ async def test_older_of_two_workers_with_one_name_keeps_away_from_the_others() -
         await site.until(LaneState.UNASSIGNED)
         assert not site.links.links
         assert not site.keeper.status()[1]
+
+
+async def test_shipment_that_fails_does_not_stop_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_link: SimLink, kind: str, body: Any) -> bool:
+        raise ValueError("committed has more bytes than a message may")
+
+    monkeypatch.setattr(SimLink, "tell", fails)
+    world = await pinned()
+    async with running(Site(world)) as site:
+        site.assign(SELF, OTHER)
+        site.hear(OTHER, owned=False)
+        await site.until(LaneState.ACTIVE)
+        world.router = site.router
+        for number in range(50, 60):
+            await world.deliver([world.event(str(number))])
+        assert [lane.metrics.failures for lane in site.lanes] == [0] * LANES
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_assignment_that_flaps_leaves_each_lane_where_the_last_one_says(seed: int) -> None:
+    dice = random.Random(seed)
+    world = await pinned()
+    async with running(Site(world)) as site:
+        for _ in range(40):
+            names = [dice.choice([(SELF, OTHER), (OTHER, SELF), (OTHER, NOBODY)]) for _ in range(LANES)]
+            site.assign_each([owner for owner, _ in names], [follower for _, follower in names], OTHER)
+            if dice.random() < 0.5:
+                site.hear(OTHER, owned=dice.random() < 0.5)
+            if dice.random() < 0.1:
+                site.lose(OTHER)
+            if dice.random() < 0.5:
+                await asyncio.sleep(dice.choice([0, 0, 0.01, 0.1, 1, 15]))
+        site.links.links[OTHER].is_up = True
+        site.hear(OTHER, owned=False)
+        for state, (owner, follower) in ((LaneState.FOLLOWING, (OTHER, SELF)), (LaneState.ACTIVE, (SELF, OTHER))):
+            site.assign(owner, follower)
+            site.hear(OTHER, owned=owner == OTHER)
+            await site.until(state)
+        world.router = site.router
+        for number in range(30, 60):
+            await world.deliver([world.event(str(number))])
+        world.judge_log()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_worker_that_is_cancelled_at_any_moment_leaves_nothing_running(seed: int) -> None:
+    dice = random.Random(seed)
+    world = await pinned()
+    site = Site(world)
+    task = asyncio.ensure_future(site.keeper.run(site.links))
+    await asyncio.sleep(0)
+    for _ in range(dice.randrange(1, 5)):
+        site.assign(*dice.choice([(SELF, OTHER), (OTHER, SELF), (OTHER, NOBODY)]), OTHER)
+        site.hear(OTHER, owned=dice.random() < 0.3)
+        for _ in range(dice.randrange(40)):
+            await asyncio.sleep(dice.choice([0, 0, 0, 0.1]))
+    task.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait({task})
+    assert task.cancelled()
+    assert not any(lane.is_running for lane in site.lanes)
+    assert not {lane.state for lane in site.lanes} & {LaneState.ACTIVE, LaneState.DRAINING}
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_clock_of_another_worker_does_not_move_a_lanes_window() -> None:
+    world = await pinned()
+    async with running(Site(world)) as site:
+        site.assign(SELF)
+        await site.until(LaneState.ACTIVE)
+        event = world.event("of a worker that lives tomorrow")
+        world.clock.ms += 1_000
+        await site.keeper.submit(
+            event.partition,
+            [event],
+            size_bytes=100,
+            received_ms=world.clock.ms + 86_400_000,
+            deadline=Deadline(world.clock, 5),
+        )
+        assert site.lanes[event.partition].restorer.index.state.newest_timestamp_ms == world.clock.ms
