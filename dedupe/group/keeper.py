@@ -393,6 +393,8 @@ class Keeper:
                 if lane.follower.is_caught_up and not was_caught_up and not self.assignment.is_settled:
                     was_caught_up = True
                     self._membership.rejoin()
+            if following.cancelled():  # not by us: by a library that it asked
+                raise RetriableError("following the partition was cut off")
         finally:
             following.cancel()
             await asyncio.wait({following})
