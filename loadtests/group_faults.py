@@ -116,6 +116,7 @@ async def kill_each(bench: Bench, name: str, **env: str) -> None:
             victim.is_in_use = False
             victim.kill()
             row.times.append(await workers.all_answer(workers.all[(kill + 1) % 3]))
+            print(f"{name}: {victim.name}: {row.times[-1]:.2f} s", file=sys.stderr, flush=True)
             await back(workers, victim)
         note(row, load)
 
@@ -176,7 +177,7 @@ async def leave(worker: Worker) -> float:
     worker.process.terminate()
     await until(lambda: not (worker.is_running and worker.is_ready()), STARTED_IN_S)
     worker.is_in_use = False
-    await asyncio.to_thread(worker.stop)
+    assert await asyncio.to_thread(worker.wait) == 0  # a second signal would end it at once
     return time.monotonic() - began
 
 
@@ -245,6 +246,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=6, help="kills of a scenario")
     parser.add_argument("only", nargs="*", help=", ".join([*ONE_BROKER, *THREE_BROKERS]))
+    parser.add_argument("--folder", type=Path, help="keeps logs and data there; new")
     asked = parser.parse_args()
     rows: list[Row] = []
     for count, scenarios in ((1, ONE_BROKER), (3, THREE_BROKERS)):
@@ -252,7 +254,10 @@ def main() -> None:
         if not wanted:
             continue
         with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="group-faults-")))
+            if asked.folder is None:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="group-faults-")))
+            else:
+                folder = asked.folder / f"{count}-brokers"
             bench = Bench(folder, brokers_of(stack, folder, count), asked.rounds, count > 1, rows)
             for run in wanted:
                 asyncio.run(run(bench))

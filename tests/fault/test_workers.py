@@ -163,6 +163,7 @@ async def test_workers_of_one_machine_are_started_again_and_stop_together(
     workers.all.append(parent)
     try:
         await asyncio.to_thread(parent.start)
+        workers.make_probes()
         first = children_of(parent.process.pid)
         assert len(first) == 2
         async with workers.load():
