@@ -8,6 +8,7 @@ answer. At the end receipts are compared with the log, and limits that were brok
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ from loadtests.load import clients, session_phone, vandal
 from loadtests.load.options import Options, add_options
 from loadtests.load.profiles import PROFILES, clients_at
 from loadtests.load.run import RUN
-from loadtests.load.sample import Compared, LogUnreadableError, stored_events
+from loadtests.load.sample import Compared, LogUnreadableError, is_log_known, stored_events
 from loadtests.load.verdict import as_text, figures_of, summary_of
 
 Server, ImpatientServer, Phone = clients.Server, clients.ImpatientServer, clients.Phone
@@ -47,6 +48,9 @@ class ProfileShape(LoadTestShape):
 def _prepare(environment: Environment, **_: Any) -> None:
     environment.stop_timeout = STOP_TIMEOUT_S
     options = Options.of(environment.parsed_options)
+    host = environment.host
+    if host and not options.no_log and not is_log_known(host, os.environ):
+        sys.exit("say where the gateway's log is, by GATEWAY_LOG=kafka and its settings, or give --no-log")
     if "Vandal" in PROFILES[options.load_profile].clients:
         vandal.corpus()
 

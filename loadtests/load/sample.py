@@ -7,9 +7,10 @@ The log is read by `gateway events`, which needs the gateway's own GATEWAY_LOG..
 import random
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -90,6 +91,14 @@ class Sample:
             [message_id for message_id, count in copies.items() if count > 1],
             moved,
         )
+
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def is_log_known(url: str, environment: Mapping[str, str]) -> bool:
+    """Whether `gateway events` would read this gateway's log: it is on this machine, or settings name it."""
+    return urlsplit(url).hostname in LOOPBACK or "GATEWAY_LOG" in environment
 
 
 class LogUnreadableError(Exception):

@@ -17,7 +17,7 @@ from loadtests.load.answers import (
 )
 from loadtests.load.options import Options
 from loadtests.load.profiles import PROFILES, clients_at
-from loadtests.load.sample import Compared, Sample
+from loadtests.load.sample import Compared, Sample, is_log_known
 from loadtests.load.verdict import broken_limits, figures_of
 
 GOOD = {"success": True, "receipts": [{"messageId": "a", "partition": 3, "offset": 0}]}
@@ -116,6 +116,12 @@ def test_a_sample_is_compared_with_the_log() -> None:
     assert str(found) == (
         "4 receipts: 1 lost, e.g. lost; 1 twice or more, e.g. twice; 1 elsewhere, e.g. moved"
     )
+
+
+def test_a_log_elsewhere_has_to_be_named() -> None:
+    assert is_log_known("http://127.0.0.1:8080", {})
+    assert not is_log_known("https://events.example.com", {})
+    assert is_log_known("https://events.example.com", {"GATEWAY_LOG": "kafka"})
 
 
 def test_nothing_sampled_proves_nothing() -> None:
