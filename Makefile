@@ -13,7 +13,7 @@ SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chro
 REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
 CHART_NEEDS := $(VENV)/.stamp-dev build/go/helm build/.stamp-promtool
 CONTROL_PLANE := build/go/kube-apiserver build/go/kube-controller-manager build/go/kube-scheduler
-CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/go/kwok build/go/kwok-stages.yaml build/.stamp-etcd
+CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/.stamp-etcd
 IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
@@ -225,24 +225,14 @@ endef
 build/go/helm:
 	@$(GO_INSTALL) helm.sh/helm/v4/cmd/helm@v4.3.1
 
+# Charts ask for the version, which no module knows by itself.
+KUBERNETES_VERSION = $$(sed -n 's/^require k8s.io\/kubernetes //p' go.mod)
+
 $(CONTROL_PLANE): tests/cluster/go.mod tests/cluster/go.sum
 	@$(HAVE_GO) || { echo "Kubernetes is built with Go 1.21 or newer: install it, then try again." >&2; exit 1; }
 	@echo "Building $(@F) ..."
-	@mkdir -p $(@D) && cd tests/cluster && go build -o $(abspath $@) k8s.io/kubernetes/cmd/$(@F)
-
-KWOK := sigs.k8s.io/kwok@v0.8.0
-
-build/go/kwok:
-	@$(GO_INSTALL) $(subst kwok@,kwok/cmd/kwok@,$(KWOK))
-
-# How a simulated node and its pods get on: kwok's own, from its module.
-build/go/kwok-stages.yaml: build/go/kwok
-	@folder="$$(go mod download -json $(KWOK) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')"; \
-	  for stage in node/fast node/heartbeat-with-lease pod/fast; do \
-	    for file in "$$folder"/kustomize/stage/$$stage/*.yaml; do \
-	      case "$$file" in */kustomization.yaml) ;; *) echo "---"; cat "$$file" ;; esac; \
-	    done; \
-	  done > $@
+	@mkdir -p $(@D) && cd tests/cluster && go build \
+	  -ldflags "-X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)" -o $(abspath $@) k8s.io/kubernetes/cmd/$(@F)
 
 HAVE_ETCD := command -v etcd >/dev/null
 
