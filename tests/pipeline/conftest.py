@@ -3,11 +3,12 @@
 import gc
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from pipeline.cli import main
@@ -45,6 +46,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(HERE):
             for warning in LEFT_SOCKETS:
                 item.add_marker(pytest.mark.filterwarnings(warning))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and item.path.is_relative_to(HERE):
+        begin_anew_with_the_jvm()
+    return report
+
+
+def begin_anew_with_the_jvm() -> None:
+    """
+    Close the connection to Spark; the next call opens another.
+
+    A test whose time is over in the middle of a call leaves the answer there, and each call of all later
+    tests would take that of the one before for its own.
+    """
+    gateway: Any = SparkContext._gateway
+    connection = gateway and gateway._gateway_client.get_thread_connection()
+    if connection is not None:
+        connection.close()
 
 
 @pytest.fixture(autouse=True)
