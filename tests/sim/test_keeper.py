@@ -1,6 +1,7 @@
 """Claim: nothing that a worker hears, and no failure of a lane, ends a worker or the keeping of a lane."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
