@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,31 @@ async def test_standby_on_a_log_that_lost_its_tail_takes_no_event_twice() -> Non
         await deliver_each(group, events_of(group, "old", 5))
         group.world.lose_tail(0, 1)
         await deliver_each(group, events_of(group, "new", 3))
+
+        await take_over(group, owner, follower)
+
+
+async def test_standby_that_missed_what_replaced_a_lost_tail_reads_the_log() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await group.start()
+        owner, follower = owner_and_follower(group)
+        await deliver_each(group, events_of(group, "old", 5))
+        group.world.lose_tail(0, 1)
+        number = count()
+        tamper(follower, lambda committed: [committed] if next(number) else [])
+        await deliver_each(group, events_of(group, "new", 3))
+
+        await take_over(group, owner, follower)
+
+
+async def test_standby_outlives_a_bug_of_its_own() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await group.start()
+        owner, follower = owner_and_follower(group)
+        nonsense: Any = object()
+        follower.router.all_lanes[0].follower.take(nonsense)
+        await deliver_each(group, events_of(group, "x", 3))
+        await group.until(lambda: 0 in follower.followed)
 
         await take_over(group, owner, follower)
 
