@@ -33,6 +33,7 @@ class ScriptedRoute:
 
     def submit(self, events: Sequence[Event], **_more: Any) -> "asyncio.Future[Outcomes]":
         self.submissions += 1
+        assert self.submissions < 1000, "without an end"
         err = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         if err is not None and self.is_refusing:
             raise err
