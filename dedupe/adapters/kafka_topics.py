@@ -149,6 +149,8 @@ async def prepare_topics(
         if partitions == 0 and is_development:
             await _create(store, spec, demands)
             partitions = await store.partitions_of(spec.name)
+            if partitions == 0:  # another broker was asked, to which the news has not come
+                raise RetriableError(f"topic {spec.name} is not known to every broker yet")
         if partitions != spec.partitions:
             wrong.append(_wrong_count(spec, partitions))
         if partitions:

@@ -188,6 +188,21 @@ async def test_broker_that_does_not_verify_transactions_is_warned_of_once(tmp_pa
     assert b"Traceback" not in refused.stderr
 
 
+async def test_topic_just_created_that_a_broker_does_not_know_yet_is_waited_for(
+    store: KafkaStore, prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of(f"late-{uuid.uuid4().hex[:8]}")
+
+    async def partitions_as_another_broker_says(_topic: str) -> int:
+        return 0
+
+    with monkeypatch.context() as late:
+        late.setattr(store, "partitions_of", partitions_as_another_broker_says)
+        with pytest.raises(RetriableError, match="not known to every broker yet"):
+            await prepare(spec, is_development=True)
+    await prepare(spec, is_development=True)
+
+
 @pytest.mark.kafka
 async def test_production_starts_on_three_brokers_and_survives_one(tmp_path: Path) -> None:
     with (
