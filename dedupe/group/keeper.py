@@ -416,8 +416,12 @@ class Keeper:
         """Tell the lane's follower what was committed."""
         follower = self.assignment.followers[number]
         link = self._links.link(follower) if self._links is not None and follower != NOBODY else None
-        if link is not None and link.is_up:
+        if link is None or not link.is_up:
+            return
+        try:
             link.tell(COMMITTED, told_committed(number, committed))
+        except Exception as err:  # what is committed is committed: the follower finds it in the log
+            log.error("a commit cannot be told to its follower", worker=follower, exc_info=err)
 
     # ---- who is there
 
