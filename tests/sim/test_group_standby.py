@@ -83,7 +83,9 @@ async def test_standby_outlives_a_bug_of_its_own() -> None:
         await group.start()
         owner, follower = owner_and_follower(group)
         nonsense: Any = object()
-        follower.router.all_lanes[0].follower.take(nonsense)
+        standby = follower.router.all_lanes[0].follower
+        standby._shipped.append(nonsense)
+        standby._arrived.set()
         await deliver_each(group, events_of(group, "x", 3))
         await group.until(lambda: 0 in follower.followed)
 

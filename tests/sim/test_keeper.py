@@ -214,7 +214,8 @@ async def test_worker_survives_whatever_a_follower_stumbles_over(
             site.assign(OTHER, SELF)
             site.hear(OTHER, owned=True)
             await asyncio.sleep(5)
-        assert tries < 100
+        # What a follower does not handle itself; else it pauses as lanes do, here for a millisecond.
+        assert tries < 100 or isinstance(problem, Exception)
         await site.until_caught_up()
 
 
