@@ -194,10 +194,7 @@ async def test_lie_about_a_commit_does_not_end_the_follower(lie: Any) -> None:
         await site.until(LaneState.ACTIVE)
 
 
-@pytest.mark.parametrize("problem", [ZeroDivisionError(), asyncio.CancelledError()], ids=repr)
-async def test_worker_survives_whatever_a_follower_stumbles_over(
-    problem: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_worker_survives_a_cancellation_out_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     world = await pinned()
     tries = 0
 
@@ -206,7 +203,7 @@ async def test_worker_survives_whatever_a_follower_stumbles_over(
         tries += 1
         if tries > 1000:
             await asyncio.sleep(1e6)  # else nothing else has its turn
-        raise problem
+        raise asyncio.CancelledError
 
     async with running(Site(world)) as site:
         with monkeypatch.context() as broken:
@@ -214,8 +211,7 @@ async def test_worker_survives_whatever_a_follower_stumbles_over(
             site.assign(OTHER, SELF)
             site.hear(OTHER, owned=True)
             await asyncio.sleep(5)
-        # What a follower does not handle itself; else it pauses as lanes do, here for a millisecond.
-        assert tries < 100 or isinstance(problem, Exception)
+        assert tries < 100
         await site.until_caught_up()
 
 
