@@ -61,7 +61,8 @@ class PostgresCounts:
                 found = connection.execute("SELECT ledger FROM minute_counts_ledger").fetchone()
                 has_counts = connection.execute("SELECT FROM minute_counts LIMIT 1").fetchone() is not None
         except psycopg.Error as err:
-            raise PipelineError(f"Postgres refused: {err}") from err
+            told = " ".join(str(err).split())  # libpq says it in several lines
+            raise PipelineError(f"Postgres refused: {told}") from err
         if found is None and has_counts:
             raise PipelineError("minute_counts holds rows and no ledger: empty it, or name another database")
         return None if found is None else Ledger.from_json(json.dumps(found[0]))
