@@ -9,7 +9,7 @@ from app.config import Settings
 from app.peers import Peers, SocketNetwork
 from dedupe.clock import Clock
 from dedupe.errors import ConfigurationError
-from dedupe.group import GroupRoute, Keeper, Member, Membership
+from dedupe.group import GroupHost, GroupRoute, Keeper, Member, Membership
 from dedupe.lane import Lane
 from dedupe.route import Route
 
@@ -35,9 +35,10 @@ class GroupLanes:
             started_ms=clock.now_ms(),
         )
         self.keeper = Keeper(member, lanes, membership, clock)
+        self.host = GroupHost(self.keeper, clock)
         self.peers = Peers(
             settings.worker_id,
-            self.keeper,
+            self.host,
             secret=settings.identity_key,
             clock=clock,
             network=network_of(settings),

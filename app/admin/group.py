@@ -25,7 +25,7 @@ Read = Callable[[], dict[str, Any]]
 def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: IngestLoop) -> None:
     """Add the paths; `read` returns this worker's statistics, in the ingest's loop."""
     if group is not None:
-        group.keeper.answers[STATS] = lambda _body: read()
+        group.host.answers[STATS] = lambda _body: read()
 
     @app.get("/admin/v1/group")
     async def get_group() -> Response:
@@ -67,7 +67,10 @@ def group_of(group: GroupLanes | None) -> dict[str, Any] | None:
         "moves": keeper.moves,
         "claims": keeper.claims,
         "workers": {
-            name: {"address": address, "up": name == keeper.worker or keeper.is_up(name)}
+            name: {
+                "address": address,
+                "up": name == keeper.worker or keeper.neighbours.is_up(name),
+            }
             for name, address in keeper.assignment.addresses.items()
         },
         "events_forwarded": group.peers.metrics.events_forwarded,
@@ -90,7 +93,7 @@ def places_of(group: GroupLanes | None, number: int) -> dict[str, Any]:
 async def _ask_all(group: GroupLanes, read: Read) -> dict[str, Any]:
     keeper = group.keeper
     questions: dict[str, Awaitable[Any]] = {
-        name: keeper.ask(name, STATS, None, ANSWER_S)
+        name: keeper.neighbours.ask(name, STATS, None, ANSWER_S)
         for name in keeper.assignment.addresses
         if name != keeper.worker
     }
@@ -141,7 +144,7 @@ class GroupCollector(Collector):
         up = GaugeMetricFamily("gateway_peer_up", "1 if the other worker answers", labels=["worker"])
         for name in keeper.assignment.addresses:
             if name != keeper.worker:
-                up.add_metric([name], int(keeper.is_up(name)))
+                up.add_metric([name], int(keeper.neighbours.is_up(name)))
         yield up
         yield CounterMetricFamily("gateway_lane_moves", "Partitions that this worker took", keeper.moves)
         yield CounterMetricFamily(

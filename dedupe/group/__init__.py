@@ -1,6 +1,7 @@
 """The group of workers that share one log: who owns which lane, who follows it, and how events get there."""
 
 from dedupe.group.assignment import NOBODY, Assignment, Member, WorkerId, assign
+from dedupe.group.host import GroupHost
 from dedupe.group.keeper import GroupTimes, Keeper, Role
 from dedupe.group.links import Link, Links, Status
 from dedupe.group.membership import Describe, Membership, Take
@@ -10,6 +11,7 @@ __all__ = [
     "NOBODY",
     "Assignment",
     "Describe",
+    "GroupHost",
     "GroupRoute",
     "GroupTimes",
     "Keeper",

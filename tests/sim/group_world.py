@@ -15,7 +15,7 @@ from typing import Any
 from app.peers import Peers
 from dedupe.clock import Deadline
 from dedupe.errors import OutcomeUnknownError
-from dedupe.group import GroupRoute, Keeper, Member
+from dedupe.group import GroupHost, GroupRoute, Keeper, Member
 from dedupe.lane import Lane, LaneState, Outcomes
 from dedupe.lane.context import LaneTimes
 from dedupe.router import Router
@@ -97,9 +97,10 @@ class Worker:
         self.membership = SimMembership(group.coordinator, self.name, f"{host}-{self._starts}", started_ms)
         member = Member(self.name, self.address, started_ms=started_ms, **self.told)
         self.keeper = Keeper(member, lanes, self.membership, clock)
+        self.host = GroupHost(self.keeper, clock)
         self.peers = Peers(
             self.name,
-            self.keeper,
+            self.host,
             secret=SECRET,
             clock=clock,
             network=group.net.network(host),
@@ -367,7 +368,7 @@ class GroupWorld:
         return "; ".join(
             f"{worker.name}: generation {worker.keeper.generation} {worker.keeper.assignment}"
             f" lanes {[lane.state.value for lane in worker.router.all_lanes]}"
-            f" hears {worker.keeper._up()} claimed {worker.keeper._claimed}"
+            f" hears {list(worker.keeper.neighbours.up())} claimed {worker.keeper._claimed}"
             f" failures {[lane.health.last_error for lane in worker.router.all_lanes]}"
             for worker in self.alive
         )

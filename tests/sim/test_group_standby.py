@@ -192,7 +192,7 @@ async def test_shipments_of_no_sense_end_nothing(place: int, value: object) -> N
         owner, follower = owner_and_follower(group)
         shipped = told_committed(0, committed_next(follower, group.world.event("x")))
         shipped[1 + place] = value
-        follower.keeper.take(owner.name, COMMITTED, shipped)
+        follower.host.take(owner.name, COMMITTED, shipped)
         await deliver_each(group, events_of(group, "x", 2))
         await group.until(lambda: 0 in follower.followed)
 
@@ -254,7 +254,7 @@ async def test_shipments_of_no_sense_cost_no_index() -> None:
         await group.start()
         owner, follower = owner_and_follower(group)
         shipped = told_committed(0, committed_next(follower, group.world.event("x")))
-        follower.keeper.take(owner.name, COMMITTED, [0, "one", *shipped[2:]])
+        follower.host.take(owner.name, COMMITTED, [0, "one", *shipped[2:]])
         await asyncio.sleep(1)
 
         assert follower.router.all_lanes[0].metrics.rebuilds == 0

@@ -10,9 +10,9 @@ import pytest
 
 from dedupe.clock import Deadline
 from dedupe.errors import LogCorruptError, RetriableError
-from dedupe.group import NOBODY, Assignment, Describe, Keeper, Link, Member, Take
+from dedupe.group import NOBODY, Assignment, Describe, GroupHost, Keeper, Link, Member, Take
 from dedupe.group.codec import COMMITTED, told_committed
-from dedupe.group.keeper import STATUS
+from dedupe.group.host import STATUS
 from dedupe.group.links import Status
 from dedupe.lane import Committed, Lane, LaneState, LastRecord, Outcomes
 from dedupe.lane.restorer import Restorer
@@ -84,6 +84,7 @@ class Site:
         self.router: Router = world.build()
         self.membership, self.links = SimMembership(), SimLinks()
         self.keeper = Keeper(Member(SELF, "self:1"), self.lanes, self.membership, world.clock)
+        self.host = GroupHost(self.keeper, world.clock)
         self.generation = 0
 
     @property
@@ -111,12 +112,12 @@ class Site:
         """Have a worker say that it serves all lanes, or none."""
         lanes = frozenset(range(LANES)) if owned else frozenset()
         status = Status(self.generation if generation is None else generation, lanes, lanes)
-        self.keeper.take(worker, STATUS, status.told())
+        self.host.take(worker, STATUS, status.told())
 
     def lose(self, worker: str) -> None:
         """Have a worker be out of reach."""
         self.links.links[worker].is_up = self.links.links[worker].can_send = False
-        self.keeper.take(worker, STATUS, None)
+        self.host.take(worker, STATUS, None)
 
     async def until(self, state: LaneState) -> None:
         """Wait until all lanes are in a state."""
@@ -187,7 +188,7 @@ async def test_lie_about_a_commit_does_not_end_the_follower(lie: Any) -> None:
         await site.until_caught_up()
         if isinstance(lie, list) and len(lie) == 8 and lie[1] == 0:  # as if it were the next
             lie = [lie[0], site.lanes[0].restorer.index.state.next_lane_seq, *lie[2:]]
-        site.keeper.take(OTHER, COMMITTED, lie)
+        site.host.take(OTHER, COMMITTED, lie)
         await asyncio.sleep(1)
         site.assign(SELF)
         site.hear(OTHER, owned=False)
@@ -244,7 +245,7 @@ async def test_shipments_that_wait_are_bounded_by_their_events() -> None:
         await site.lanes[0].follower._context.follow_slots.acquire()
         many = Committed(10**6, 10**6, 1, LastRecord(0, b"", 0), [b"k" * 16] * 1000, [b"f" * 8] * 1000)
         for _ in range(500):
-            site.keeper.take(OTHER, COMMITTED, told_committed(0, many))
+            site.host.take(OTHER, COMMITTED, told_committed(0, many))
         assert sum(len(one.keys) for one in site.lanes[0].follower._shipped) <= 50_000
 
 
@@ -335,8 +336,8 @@ async def test_shipped_commit_that_the_log_does_not_show_yet_costs_no_rebuild() 
             [event.key],
             [event.fingerprint],
         )
-        site.keeper.take(OTHER, COMMITTED, told_committed(0, shipped))
-        site.keeper.take(OTHER, COMMITTED, told_committed(0, shipped._replace(first_seq=10**6, base=10**6)))
+        site.host.take(OTHER, COMMITTED, told_committed(0, shipped))
+        site.host.take(OTHER, COMMITTED, told_committed(0, shipped._replace(first_seq=10**6, base=10**6)))
         await asyncio.sleep(10)
         assert (lane.metrics.rebuilds, lane.follower.is_caught_up) == (0, False)
 
@@ -365,10 +366,10 @@ async def test_shipped_commit_that_a_later_one_contradicts_is_not_kept() -> None
             [b"p" * 16],
             [b"f" * 8],
         )
-        site.keeper.take(OTHER, COMMITTED, told_committed(0, phantom))
+        site.host.take(OTHER, COMMITTED, told_committed(0, phantom))
         await asyncio.sleep(1)
         assert lane.follower.is_caught_up
-        site.keeper.take(OTHER, COMMITTED, told_committed(0, phantom._replace(base=phantom.base + 2)))
+        site.host.take(OTHER, COMMITTED, told_committed(0, phantom._replace(base=phantom.base + 2)))
         await asyncio.sleep(1)
         assert not lane.follower.is_caught_up
 
@@ -383,7 +384,7 @@ async def test_older_of_two_workers_with_one_name_keeps_away_from_the_others() -
         site.assign_to_namesake()
         await site.until(LaneState.UNASSIGNED)
         assert not site.links.links
-        assert not site.keeper.status()[1]
+        assert not site.keeper.status().owned
 
 
 async def test_shipment_that_fails_does_not_stop_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,7 +460,7 @@ async def test_clock_of_another_worker_does_not_move_a_lanes_window() -> None:
         await site.until(LaneState.ACTIVE)
         event = world.event("of a worker that lives tomorrow")
         world.clock.ms += 1_000
-        await site.keeper.submit(
+        await site.host.submit(
             event.partition,
             [event],
             size_bytes=100,

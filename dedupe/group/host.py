@@ -1,0 +1,91 @@
+"""What a worker does for the others: decides their events, answers, takes what they say, tells its status."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+
+from dedupe.clock import Clock, Deadline
+from dedupe.errors import LaneNotActiveError, RetriableError
+from dedupe.group.assignment import WorkerId
+from dedupe.group.codec import (
+    COMMITTED,
+    FIND,
+    SESSION,
+    SESSIONS,
+    heard_committed,
+    told_entry,
+    told_rows,
+    told_state,
+)
+from dedupe.group.keeper import Keeper, Role
+from dedupe.lane import Outcomes
+from dedupe.types import Event
+
+STATUS = "status"
+
+log = structlog.get_logger(__name__)
+
+
+class GroupHost:
+    """One worker as the others use it; see Host of app.peers."""
+
+    def __init__(self, keeper: Keeper, clock: Clock) -> None:
+        """Take who keeps its lanes."""
+        self.answers: dict[str, Callable[[Any], Any]] = {
+            SESSION: self._session,
+            SESSIONS: self._sessions,
+            FIND: self._find,
+        }
+        """What may be asked: by kind, what answers its body. It may raise a GatewayError."""
+        self._keeper = keeper
+        self._lanes = keeper.lanes
+        self._clock = clock
+
+    def status(self) -> list[Any]:
+        """Return what the others shall know."""
+        return self._keeper.status().told()
+
+    def take(self, worker: WorkerId, kind: str, body: Any) -> None:
+        """Take what another worker says; whatever it is, nothing is raised."""
+        try:
+            if kind == STATUS:
+                self._keeper.neighbours.hear(worker, body)
+            elif kind == COMMITTED:
+                number, committed = heard_committed(body)
+                if self._keeper.role_of(number) is Role.FOLLOWER:
+                    self._lanes[number].follower.take(committed)
+        except (ValueError, TypeError, IndexError) as err:
+            log.warning("another worker is not understood", worker=worker, kind=kind, error=repr(err))
+
+    async def answer(self, worker: WorkerId, kind: str, body: Any) -> Any:
+        """Answer what another worker asks. Raises GatewayError."""
+        if kind not in self.answers:
+            raise RetriableError(f"nobody here answers {kind!r}")
+        return self.answers[kind](body)
+
+    def submit(
+        self, lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
+    ) -> "asyncio.Future[Outcomes]":
+        """Decide events for another worker. Raises LaneNotActiveError, LaneSaturatedError."""
+        if not 0 <= lane < len(self._lanes):
+            raise LaneNotActiveError(f"there is no lane {lane}")
+        own = self._lanes[lane]
+        if any(event.partition != own.partition for event in events):
+            raise LaneNotActiveError("these events are of another partition")
+        own.check_room(len(events), size_bytes, events[0].source)
+        received_ms = min(received_ms, self._clock.now_ms())  # no clock but this one moves the lane's window
+        return own.submit(events, size_bytes=size_bytes, received_ms=received_ms, deadline=deadline)
+
+    def _session(self, body: Any) -> Any:
+        number, key = body
+        return told_state(self._lanes[number].session(key))
+
+    def _sessions(self, body: Any) -> Any:
+        number, client_hash, count = body
+        return told_rows(self._lanes[number].sessions_of(client_hash, count))
+
+    def _find(self, body: Any) -> Any:
+        number, key = body
+        return told_entry(self._lanes[number].find(key))
