@@ -266,6 +266,7 @@ class World:
         """Have the log lose its last n >= 0 records, acknowledged ones too, and reuse their offsets."""
         if records:
             self.log.lose_tail(CLEAN.topic, partition, records)
+            self.clock.ms += 1  # no other broker takes over within the millisecond in which they were written
         self._forget()
         self.foreign -= {place for place in self.foreign if not self._is_in_log(place)}
 
