@@ -131,10 +131,6 @@ class Follower:
                     elif isinstance(err, IndexUnavailableError):
                         self._restorer.close()
                     pause_s = min(2 * pause_s, times.backoff_max_s)
-                except Exception as err:  # whatever was shipped, the log says what is true
-                    self._report.error("partition cannot be followed: a bug", exc_info=err)
-                    self._discard()
-                    pause_s = times.backoff_max_s
                 else:
                     pause_s = times.backoff_s
                 self.is_caught_up = False
