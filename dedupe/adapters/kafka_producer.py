@@ -3,14 +3,14 @@ One transactional producer that is thrown away at the first doubt (rules R1, R2,
 
 It speaks the protocol itself and not through aiokafka's producer, which retries inside, for ever and with
 the same epoch: a request that is retried may take effect late, in a later transaction, and turn its commit
-into one of nothing. Here each request of a transaction is sent once. Whatever is not answered, or answered
-with an error, ends the producer: nothing it did counts as committed, and before its last request was sent
-nothing ever will be.
+into one of nothing. Here a request is sent again only once it was answered, and only if the answer says that
+it was too early. Whatever is not answered, or answered with another error, ends the producer: nothing it did
+counts as committed, and before its last request was sent nothing ever will be.
 """
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from aiokafka import TopicPartition
@@ -26,12 +26,19 @@ from dedupe.errors import FencedError, GatewayError, NotAppendedError, OutcomeUn
 from dedupe.log import Crashpoint
 from dedupe.types import NewRecord, Offset
 
-Answer = TypeVar("Answer", bound=tuple[int, ...])
+Answer = TypeVar("Answer", bound=tuple[Any, ...])
 
 NONE, INVALID_TIMESTAMP, CONCURRENT_TRANSACTIONS = 0, 32, 51
 FENCED_CODES = frozenset({47, 90})  # INVALID_PRODUCER_EPOCH, PRODUCER_FENCED
 NOT_YET_CODES = frozenset({14, 15, 16, CONCURRENT_TRANSACTIONS})
 """Definite refusals for a while: the coordinator is loading, elsewhere, or still writes markers."""
+
+TAKEOVER_CODES = frozenset({-1, CONCURRENT_TRANSACTIONS})
+"""
+What a coordinator answers to EndTxn while it aborts the transaction for a newer producer, -1 being its own
+confusion over that (UNKNOWN_SERVER_ERROR, seen with 4.2). Asked again, it says that the epoch is fenced, and
+whoever commits to a transaction that is ended already, by whichever of the two, changes nothing.
+"""
 
 RETRY_S = 0.005
 """The markers of the transaction before are on their way: written within a few milliseconds."""
@@ -136,8 +143,12 @@ class Transactor:
             raise NotAppendedError(f"the batch landed at offset {offset} instead of {expected}")
         self._crashpoint("append")
         self._is_committing = True
-        answer = await coordinator.ask(wire.end(self._producer))
-        code, following = wire.ended(answer, self._producer, len(records))
+        code, following = await _ask(
+            coordinator,
+            wire.end(self._producer),
+            lambda answer: wire.ended(answer, self._producer, len(records)),
+            again=TAKEOVER_CODES,
+        )
         _judge("EndTxn", code)
         self._producer = following
         self._crashpoint("commit")
@@ -168,15 +179,17 @@ class Transactor:
         return err if isinstance(err, NotAppendedError) else NotAppendedError(repr(err))
 
 
-async def _ask(connection: Connection, request: Request, read: Callable[[bytes], Answer]) -> Answer:
-    """
-    Send what may be the first request of a transaction, and read the answer, an error code in front.
-
-    It is asked again while it is refused, without any effect, for the markers of the transaction before.
-    """
+async def _ask(
+    connection: Connection,
+    request: Request,
+    read: Callable[[bytes], Answer],
+    *,
+    again: Collection[int] = (CONCURRENT_TRANSACTIONS,),
+) -> Answer:
+    """Send a request, again while its answer, an error code in front, says that it is too early."""
     while True:
         answer = read(await connection.ask(request))
-        if answer[0] != CONCURRENT_TRANSACTIONS:
+        if answer[0] not in again:
             return answer
         await asyncio.sleep(RETRY_S)
 

@@ -18,6 +18,7 @@ from dedupe.adapters.kafka_cluster import KafkaCluster
 from dedupe.adapters.kafka_connection import IDLE_S_MAX, Connection
 from dedupe.adapters.kafka_producer import (
     CONCURRENT_TRANSACTIONS,
+    FENCED_CODES,
     INVALID_TIMESTAMP,
     NOT_YET_CODES,
     Transactor,
@@ -39,7 +40,7 @@ from tests.support.sim_kafka_net import (
 from tests.support.sim_kafka_wire import batch_of
 from tests.support.virtual_time import VirtualTimeLoop
 
-NOT_ENOUGH_REPLICAS, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 19, 53
+UNKNOWN_SERVER_ERROR, NOT_ENOUGH_REPLICAS, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = -1, 19, 53
 BEGIN, END = ADD_PARTITIONS_TO_TXN, END_TXN
 TRANSACTIONS = {1: [BEGIN, PRODUCE, END], 2: [PRODUCE, END]}
 """The requests of one, by version."""
@@ -198,13 +199,32 @@ async def test_request_that_is_never_answered_is_given_up_in_time(
             await commit()
 
 
-@pytest.mark.parametrize("code", [47, 90])
+@pytest.mark.parametrize("code", sorted(FENCED_CODES))
 @pytest.mark.parametrize(("version", "api"), EACH)
 async def test_newer_epoch_is_told_as_such(net: SimKafkaNet, commit: Committer, api: int, code: int) -> None:
     net.due[api] = [code]
 
     with pytest.raises(FencedError):
         await commit()
+
+
+@OF_VERSION
+async def test_takeover_amid_a_commit_is_told_as_such(net: SimKafkaNet, commit: Committer) -> None:
+    net.due[END] = [CONCURRENT_TRANSACTIONS, UNKNOWN_SERVER_ERROR, max(FENCED_CODES)]
+
+    with pytest.raises(FencedError):
+        await commit()
+
+
+@OF_VERSION
+async def test_commit_is_asked_for_again_while_the_coordinator_is_confused(
+    net: SimKafkaNet, commit: Committer
+) -> None:
+    net.due[END] = [UNKNOWN_SERVER_ERROR]
+
+    await commit()
+
+    assert sent(net)[-2:] == [END, END]
 
 
 @OF_VERSION
