@@ -108,7 +108,8 @@ class SessionAdmission:
             place: ~n, where n new events of the batch precede it.
             window_start: see admit.
         """
-        state = self._states[session_key(session)]
+        key = session_key(session)
+        state = self._states[key]
         if state is not None and state.has(session.sequence):
             return Admission.STALE, NOWHERE
         guard = event.guard
@@ -124,7 +125,7 @@ class SessionAdmission:
             return refusal, NOWHERE
         session = self._recorded[event.key] = with_progress(state, session)
         record = SessionRecord(-1, self._now_ms, session)
-        self._states[session_key(session)] = with_record(state, record)
+        self._states[key] = with_record(state, record)
         if session.epoch:
             self._states[client_key(session)] = with_epoch(self._states[client_key(session)], record)
         if guard is not None:
@@ -134,16 +135,15 @@ class SessionAdmission:
     def recorded(self, new: Sequence[Event]) -> list[Event]:
         """Return new events as their records say them: with what was stored of their sessions before."""
         recorded = self._recorded
-        return [
-            event if event.session is None else event._replace(session=recorded[event.key]) for event in new
-        ]
+        return [event if event.session is None else event.with_session(recorded[event.key]) for event in new]
 
     def is_acknowledged(self, session: Session) -> bool:
         """Whether the client has said, with this event or before, that it has the answer."""
+        sequence = session.sequence
+        if sequence <= session.acknowledged_through:
+            return True
         state = self._states[session_key(session)]
-        return session.sequence <= max(
-            session.acknowledged_through, 0 if state is None else state.acknowledged_through
-        )
+        return state is not None and sequence <= state.acknowledged_through
 
     def _refusal(self, session: Session, state: SessionState | None, order: Order) -> Admission | None:
         """Return why a new sequence is not taken, or None."""

@@ -9,10 +9,13 @@ with the operator's secret, so nobody outside can craft collisions or skew parti
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import TypeAlias
 
 import orjson
 
 from dedupe.types import EventKey, Fingerprint
+
+KeyOf: TypeAlias = Callable[[bytes], EventKey]
 
 KEY_BYTES = 16
 FINGERPRINT_BYTES = 8
@@ -53,16 +56,9 @@ class Identity:
         """Return the key of an event known by its message id: exact bytes, never trimmed or cut."""
         return self.message_keys(source)(message_id.encode())
 
-    def message_keys(self, source: str) -> Callable[[bytes], EventKey]:
+    def message_keys(self, source: str) -> KeyOf:
         """Return what makes the keys of a source's message ids: `message_key` with the source hashed once."""
-        copy = self._base(_KIND_MESSAGE, source).copy
-
-        def key_of(message_id: bytes) -> EventKey:
-            state = copy()
-            state.update(message_id)
-            return state.digest()
-
-        return key_of
+        return self._keys(_KIND_MESSAGE, source)
 
     def quarantine_key(self, source: str, message_id: str, fingerprint: Fingerprint) -> EventKey:
         """Return the key of a quarantined event; `message_id` is "" when it has no valid one."""
@@ -78,7 +74,11 @@ class Identity:
 
     def sequence_key(self, client_hash: bytes, session_hash: bytes, sequence: int) -> EventKey:
         """Return the key of an event known by its place in a client session (sequence: u64)."""
-        return self._digest(_KIND_SEQUENCE, "", client_hash + session_hash + sequence.to_bytes(8, "big"))
+        return self.sequence_keys(client_hash, session_hash)(sequence.to_bytes(8, "big"))
+
+    def sequence_keys(self, client_hash: bytes, session_hash: bytes) -> KeyOf:
+        """Return what makes the keys of a session's events, of a sequence's 8 bytes: see `sequence_key`."""
+        return self._keys(_KIND_SEQUENCE, "", client_hash + session_hash)
 
     def guard_key(self, source: str, client_hash: bytes, message_id: str) -> EventKey:
         """
@@ -86,12 +86,29 @@ class Identity:
 
         It holds for one client, whose events are all in one lane: the lane of an id alone is another.
         """
-        return self._digest(_KIND_GUARD, source, client_hash + message_id.encode())
+        return self.guard_keys(source, client_hash)(message_id.encode())
+
+    def guard_keys(self, source: str, client_hash: bytes) -> KeyOf:
+        """Return what makes the keys of `guard_key` for one client's message ids."""
+        return self._keys(_KIND_GUARD, source, client_hash)
 
     def _digest(self, kind: bytes, source: str, rest: bytes) -> bytes:
-        state = self._base(kind, source).copy()
-        state.update(rest)
-        return state.digest()
+        return self._keys(kind, source)(rest)
+
+    def _keys(self, kind: bytes, source: str, begin: bytes = b"") -> KeyOf:
+        """Return what makes the keys of a kind and source of the rest of their input, after its beginning."""
+        state = self._base(kind, source)
+        if begin:
+            state = state.copy()
+            state.update(begin)
+        copy = state.copy
+
+        def key_of(rest: bytes) -> EventKey:
+            state = copy()
+            state.update(rest)
+            return state.digest()
+
+        return key_of
 
     def _hash_of(self, kind: bytes, source: str = "") -> "hashlib.blake2b":
         """Return the hash state after the length-prefixed kind and source; the rest ends the input."""

@@ -22,8 +22,9 @@ import orjson
 from app.http import RequestTooLargeError
 from app.ingest.deep_json import dumps_any, is_deeper, may_be_deeper
 from app.ingest.large_json import Oversize
-from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id, session_event_id
+from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
+from app.ingest.session_events import SessionEvents
 from app.ingest.session_fields import SEQUENCE, ClientSession
 from dedupe.document import is_event_type
 from dedupe.identity import (
@@ -37,7 +38,7 @@ from dedupe.identity import (
 from dedupe.quarantine import KEPT_BYTES_MAX, Quarantine
 from dedupe.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.routing import partition_of
-from dedupe.types import Event, Fingerprint, Order, Session
+from dedupe.types import Event, Fingerprint, Session
 
 NOT_AN_OBJECT = "not_an_object"
 EVENT_TOO_LARGE = "event_too_large"
@@ -230,6 +231,14 @@ class _Request:
         """Of the items so far, as the limits count them: what was sent, and not what is added here."""
         self._shared_bytes = len(orjson.dumps(self._merged)) if self._merged else 0
         self._has_valid_type = is_event_type(arrival.default_type)
+        self._sessions = SessionEvents(
+            identifier.identity,
+            identifier.partitions,
+            arrival.source,
+            session=arrival.session,
+            stored=arrival.stored_sessions,
+            is_strict=arrival.is_strict,
+        )
         self._has_sessions = arrival.session is not None or bool(arrival.stored_sessions)
         self._ip_field = b'"ip":%b' % orjson.dumps(arrival.client_ip) if arrival.client_ip else b""
         self._sets_ip = bool(arrival.client_ip) and "context" not in self._merged
@@ -288,42 +297,17 @@ class _Request:
             partition = partition_of(key, identifier.partitions)
             event = Event(key, partition, fingerprint, self._arrival.source, message_id, value, flags)
         else:
-            event = self._session_event(session, fingerprint, message_id, value, flags)
+            event = self._sessions.event(session, fingerprint, message_id, value, flags)
         if is_plain or known or identifier.changed_fields.isdisjoint(item):
             return event
         return event._replace(earlier_fingerprints=self._earlier_fingerprints(item, ignored))
 
     def _session_of(self, index: int, item: dict[str, Any], value: bytes) -> Session | None:
         """Return an item's place in its client session, None if it has none. Raises _RefusedError."""
-        arrival = self._arrival
-        if arrival.stored_sessions:
-            return arrival.stored_sessions[index]
-        session = arrival.session and arrival.session.at(index, item)
-        if session is None:
+        session = self._sessions.at(index, item)
+        if session is None and not self._arrival.stored_sessions:
             raise _RefusedError(SEQUENCE_INVALID, value)
         return session
-
-    def _session_event(
-        self, session: Session, fingerprint: Fingerprint, message_id: str, value: bytes, flags: int
-    ) -> Event:
-        """Return an event whose place in its client session identifies it."""
-        arrival, identity = self._arrival, self._identifier.identity
-        client_hash, session_hash, sequence, *_ = session
-        order = Order.STRICT if arrival.is_strict else Order.ANY
-        if arrival.stored_sessions:
-            order = Order.REPLAYED
-        return Event(
-            identity.sequence_key(client_hash, session_hash, sequence),
-            partition_of(client_hash, self._identifier.partitions),
-            fingerprint,
-            arrival.source,
-            message_id,
-            value,
-            flags,
-            session,
-            guard=None if flags else identity.guard_key(arrival.source, client_hash, message_id),
-            order=order,
-        )
 
     def refused(self, index: int, item: object, refusal: _RefusedError) -> tuple[Rejection, Event]:
         """Return what the client is told of a refused item, and the quarantine event that keeps it."""
@@ -332,7 +316,7 @@ class _Request:
             message_id = item.message_id
         elif isinstance(item, dict):
             message_id = item.get("messageId")
-            assigned = self._session_id(index, item) or ""
+            assigned = self._sessions.id_at(index, item) or ""
             ignored = self._ignored_of(message_id)
             if refusal.code == SEQUENCE_INVALID:  # all that tells it from others like it
                 ignored -= {SEQUENCE}
@@ -419,20 +403,12 @@ class _Request:
     def _assigned_id(self, index: int, item: dict[str, Any]) -> tuple[str, int]:
         """Return an id for an event that has none, and the flags that say so."""
         arrival = self._arrival
-        if (derived := self._session_id(index, item)) is not None:
+        if (derived := self._sessions.id_at(index, item)) is not None:
             return derived, FLAG_ID_ASSIGNED
         if arrival.idempotency_key is None:
             payload = self._identifier.random_bytes(PAYLOAD_BYTES)
             return fresh_id(arrival.received_ms, payload), FLAG_ID_ASSIGNED | FLAG_NOT_IDEMPOTENT
         return derived_id(arrival.source, arrival.idempotency_key, index), FLAG_ID_ASSIGNED
-
-    def _session_id(self, index: int, item: dict[str, Any]) -> str | None:
-        """Return the id that follows from an item's place in its client session, if it has one."""
-        session = self._arrival.session
-        sequence = session and session.sequence_of(index, item)
-        if not session or not sequence:
-            return None
-        return session_event_id(self._arrival.source, session.client, session.session, sequence)
 
 
 def _retry_bytes(item: dict[str, Any], ignored: frozenset[str]) -> int:

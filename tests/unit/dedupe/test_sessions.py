@@ -25,7 +25,7 @@ from dedupe.sessions import (
     with_record,
 )
 from dedupe.sim.memory_index import MemoryIndex, MemoryStore
-from dedupe.types import Event, Session
+from dedupe.types import Event, Progress, Session
 
 T = TypeVar("T")
 
@@ -300,6 +300,31 @@ def test_sessions_do_not_depend_on_how_records_are_grouped(sent, sessions_max, r
 
     assert rows_of(replayed) == rows_of(live)
     assert replayed.session_counts == live.session_counts
+
+
+@pytest.mark.parametrize(
+    ("epochs", "times_ms"),
+    [
+        ((7, 7, 7), (0, 0, 0)),
+        ((0, 7, 0), (0, 0, 0)),
+        ((7, 0, 0), (0, POLICY.remembered_ms, POLICY.remembered_ms + 1)),
+    ],
+    ids=["alike", "an epoch, then none", "the last one alone would find the session forgotten"],
+)
+def test_records_taken_at_once_change_what_they_change_one_by_one(
+    epochs: Sequence[int], times_ms: Sequence[int]
+) -> None:
+    records = [
+        SessionRecord(n, time_ms, session_of(n + 1, epoch=epoch)._replace(before=Progress(n, 0)))
+        for n, (epoch, time_ms) in enumerate(zip(epochs, times_ms, strict=True))
+    ]
+    one_by_one, at_once = opened(), opened()
+    for record in records:
+        follow(one_by_one, [record])
+    follow(at_once, records[:1])
+    follow(at_once, records[1:])
+
+    assert rows_of(at_once) == rows_of(one_by_one)
 
 
 @given(SENT, st.integers(0, 39), st.randoms(use_true_random=False))

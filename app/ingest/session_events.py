@@ -1,0 +1,74 @@
+"""
+The events of one request that belong to client sessions: what identifies them, prepared once a session.
+
+It judges nothing; app.ingest.identify refuses what has no valid sequence.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from app.ingest.message_ids import session_event_ids
+from app.ingest.session_fields import ClientSession
+from dedupe.identity import Identity, KeyOf
+from dedupe.routing import partition_of
+from dedupe.types import Event, Fingerprint, Order, Session
+
+
+class SessionEvents:
+    """Builds the session events of one request."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        partitions: int,
+        source: str,
+        *,
+        session: ClientSession | None,
+        stored: Sequence[Session | None],
+        is_strict: bool,
+    ) -> None:
+        """Take the request's session, or those of stored records that are sent again; see Arrival."""
+        self._source = source
+        self._session = session
+        self._stored = stored
+        self._order = Order.REPLAYED if stored else Order.STRICT if is_strict else Order.ANY
+        self._id_of = session and session_event_ids(source, session.client, session.session)
+
+        @cache  # of one session, but for records sent again
+        def prepared(client_hash: bytes, session_hash: bytes) -> tuple[KeyOf, KeyOf, int]:
+            keys = identity.sequence_keys(client_hash, session_hash)
+            return keys, identity.guard_keys(source, client_hash), partition_of(client_hash, partitions)
+
+        self._prepared = prepared
+
+    def at(self, index: int, item: Mapping[str, Any]) -> Session | None:
+        """Return an item's place in its client session; None if it has none, or none that is valid."""
+        if self._stored:
+            return self._stored[index]
+        return self._session and self._session.at(index, item)
+
+    def id_at(self, index: int, item: Mapping[str, Any]) -> str | None:
+        """Return the id that follows from an item's place in its client session, if it has one."""
+        sequence = self._session and self._session.sequence_of(index, item)
+        return self._id_of(sequence) if self._id_of and sequence else None
+
+    def event(
+        self, session: Session, fingerprint: Fingerprint, message_id: str, value: bytes, flags: int
+    ) -> Event:
+        """Return an event whose place in its client session identifies it."""
+        key_of, guard_of, partition = self._prepared(session.client_hash, session.session_hash)
+        return Event(
+            key_of(session.sequence.to_bytes(8, "big")),
+            partition,
+            fingerprint,
+            self._source,
+            message_id,
+            value,
+            flags,
+            session,
+            None,
+            (),
+            None if flags else guard_of(message_id.encode()),
+            self._order,
+        )
