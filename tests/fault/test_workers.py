@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.fault.conftest import LogUnderTest, kafka_log
 from tests.support.gateway import Gateway
@@ -30,6 +31,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 LOAD_S = 1.5  # the load, not a wait for a condition
 TAKEOVER_S = 15.0
 CUT_S = 4.0  # long enough for both sides to find each other dead
+PRE_STOP_S = 1.0  # the chart's preStop, shorter
+ENDPOINTS_S = 0.5  # for load balancers to notice that a pod goes
+CHART = yaml.safe_load((Path(__file__).parents[2] / "helm" / "gateway" / "values.yaml").read_text())
+GRACE_S = float(CHART["terminationGracePeriodSeconds"] - CHART["preStopSeconds"])
 CLAIM = re.compile(r"a partition is claimed.* partition=(\d+) topic=(\S+)")
 
 
@@ -209,3 +214,32 @@ async def test_older_of_two_workers_with_one_name_does_no_harm(
             await asyncio.to_thread(older.stop)
     assert not load.refusals(alone_at)
     await judge(workers, log)
+
+
+async def test_rolling_update_of_a_stateful_set_is_answered_with_200_throughout(
+    workers: Workers, log: LogUnderTest
+) -> None:
+    async with workers.load() as load:
+        await asyncio.sleep(LOAD_S)
+        for pod in reversed(workers.all):  # the highest ordinal first, the next one once it is ready
+            await replace(pod, drain_before=pod is workers.all[1])
+        await asyncio.sleep(LOAD_S)
+    assert not load.refusals()
+    await workers.settle()
+    await judge(workers, log)
+
+
+async def replace(pod: Worker, *, drain_before: bool) -> None:
+    """Do what the kubelet does with a pod: preStop, SIGTERM, grace, start, wait for readiness."""
+    if drain_before:  # an operator did, by hand
+        done = await asyncio.to_thread(cli, pod, "drain", "--url", pod.admin_url)
+        assert done.returncode == 0, done.stderr
+        assert "active" not in pod.states()
+    await asyncio.sleep(ENDPOINTS_S)
+    pod.is_in_use = False
+    await asyncio.sleep(PRE_STOP_S - ENDPOINTS_S)
+    pod.process.terminate()
+    assert await asyncio.to_thread(pod.wait, GRACE_S) == 0, pod.log_tail()
+    pod.start(wait=False)
+    await asyncio.to_thread(pod.wait_until_ready)
+    pod.is_in_use = True
