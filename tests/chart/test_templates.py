@@ -8,16 +8,19 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from app.config.log_settings import variable_of
 from app.config.settings import Settings
 from tests.chart.helm import CHART, PROFILES, HelmError, environment, helm, only, render, values
+from tests.support.documents import blocks_of
 
 VERSIONS = ("1.30", "1.37")
 CUSTOM = {"ServiceMonitor", "PrometheusRule", "HTTPRoute"}
 """Of operators: their schemas are not Kubernetes' own."""
 
 GROUP = {"GATEWAY_WORKER_ID", "GATEWAY_PEER_HOST", "GATEWAY_PEER_PORT", "GATEWAY_ZONE"}
+PEER_FILES = {f"GATEWAY_PEER_TLS_{name}_FILE": name for name in ("CERT", "KEY", "CA")}
 KAFKA = {"log": "kafka", "mode": "development", "kafka__bootstrapServers": "kafka:9092"}
 
 MATRIX: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
@@ -26,6 +29,7 @@ MATRIX: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "strimzi": (("production", "strimzi"), {}),
     "managed": (("production", "managed-kafka"), {}),
     "group": (("production",), {"replicaCount": 3}),
+    "group with tls": (("production",), {"replicaCount": 3, "peers__tls__existingSecret": "events-peers"}),
     "autoscaled": (("production",), {"autoscaling__enabled": True}),
     "ingress": (
         ("production",),
@@ -171,6 +175,32 @@ def test_worker_is_its_pod() -> None:
     assert told["GATEWAY_PEER_PORT"] == "7070"
 
 
+def test_peers_speak_tls_by_the_names_of_the_documented_certificate() -> None:
+    found = render("production", replicaCount=3, peers__tls__existingSecret="events-peers")
+    told = environment(found)
+    (certificate,) = (
+        document
+        for block in blocks_of(CHART.parents[1] / "docs" / "kubernetes.md", "yaml")
+        if (document := yaml.safe_load(block))["kind"] == "Certificate"
+    )
+    (name,) = certificate["spec"]["dnsNames"]
+    assert told["GATEWAY_PEER_ADDRESS"] == f"$(GATEWAY_WORKER_ID){name.removeprefix('*')}:7070"
+    assert name.split(".")[1] == only(found, "StatefulSet")["spec"]["serviceName"]
+    spec = only(found, "StatefulSet")["spec"]["template"]["spec"]
+    names = [variable["name"] for variable in spec["containers"][0]["env"]]
+    assert names.index("GATEWAY_WORKER_ID") < names.index("GATEWAY_PEER_ADDRESS"), "it is not known yet"
+    (volume,) = (volume for volume in spec["volumes"] if volume["name"] == "peers")
+    (mount,) = (mount for mount in spec["containers"][0]["volumeMounts"] if mount["name"] == "peers")
+    assert volume["secret"]["secretName"] == certificate["spec"]["secretName"]
+    files = {f"{mount['mountPath']}/{item['path']}" for item in volume["secret"]["items"]}
+    assert {told[name] for name in PEER_FILES} == files
+    assert {item["key"] for item in volume["secret"]["items"]} == {"tls.crt", "tls.key", "ca.crt"}
+
+
+def test_peers_speak_no_tls_unless_told_to() -> None:
+    assert not PEER_FILES.keys() & environment(render("production", replicaCount=3)).keys()
+
+
 def test_admin_port_is_reached_by_monitoring_and_by_no_ingress() -> None:
     found = render("production", ingress__enabled=True, replicaCount=3)
     policy = only(found, "NetworkPolicy")["spec"]
@@ -223,7 +253,12 @@ CONTRADICTIONS = [
     (
         ("production",),
         {"terminationGracePeriodSeconds": 25},
-        "must exceed preStopSeconds (10) by more",
+        "must exceed preStopSeconds (10) by more than 15",
+    ),
+    (
+        ("production",),
+        {"replicaCount": 3, "terminationGracePeriodSeconds": 45},
+        "must exceed preStopSeconds (10) by more than 35",
     ),
     (
         ("production",),

@@ -42,6 +42,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if or (gt (int .Values.replicaCount) 1) .Values.autoscaling.enabled }}true{{ end }}
 {{- end }}
 
+{{- /* A pod's name at which its peers find it; certificates are for all such names of a release. */ -}}
+{{- define "gateway.peerDomain" -}}
+{{- printf "%s-peers.%s.svc" (include "gateway.fullname" .) .Release.Namespace }}
+{{- end }}
+
 {{- /* A quantity of memory in MiB; empty if it is none that the chart understands. */ -}}
 {{- define "gateway.mebibytes" -}}
 {{- $text := toString . }}
@@ -87,6 +92,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- if include "gateway.isGroup" . }}
 {{- $_ := set $settings "GATEWAY_PEER_PORT" (toString .Values.peers.port) }}
+{{- if .Values.peers.tls.existingSecret }}
+{{- range $name, $file := dict "CERT" "tls.crt" "KEY" "tls.key" "CA" "ca.crt" }}
+{{- $_ := set $settings (printf "GATEWAY_PEER_TLS_%s_FILE" $name) (printf "/etc/gateway/peers/%s" $file) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- with include "gateway.mebibytes" ((.Values.resources.limits).memory | default "") }}
 {{- $_ := set $settings "GATEWAY_INDEX_MEMORY" (printf "%dMiB" (div (int .) 4)) }}
@@ -131,13 +141,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) }}
 {{- fail "httpRoute.enabled needs httpRoute.parentRefs, the Gateway to attach to" }}
 {{- end }}
-{{- if le (int .Values.terminationGracePeriodSeconds) (add (int .Values.preStopSeconds) 15) }}
-{{- fail (printf "terminationGracePeriodSeconds (%d) must exceed preStopSeconds (%d) by more than 15: open commits may take 10 s to finish" (int .Values.terminationGracePeriodSeconds) (int .Values.preStopSeconds)) }}
+{{- $stop := ternary 35 15 (eq (include "gateway.isGroup" .) "true") }}
+{{- if le (int .Values.terminationGracePeriodSeconds) (add (int .Values.preStopSeconds) $stop) }}
+{{- fail (printf "terminationGracePeriodSeconds (%d) must exceed preStopSeconds (%d) by more than %d: open commits may take 10 s to finish, and partitions 20 s to be served by another gateway, if there is one" (int .Values.terminationGracePeriodSeconds) (int .Values.preStopSeconds) $stop) }}
 {{- end }}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
 {{- fail "autoscaling.minReplicas must not exceed autoscaling.maxReplicas" }}
 {{- end }}
-{{- $own := list "GATEWAY_MODE" "GATEWAY_LOG" "GATEWAY_HOST" "GATEWAY_PORT" "GATEWAY_ADMIN_HOST" "GATEWAY_ADMIN_PORT" "GATEWAY_DATA_DIR" "GATEWAY_KAFKA_BOOTSTRAP_SERVERS" "GATEWAY_KAFKA_SECURITY_PROTOCOL" "GATEWAY_KAFKA_SASL_MECHANISM" "GATEWAY_KAFKA_SASL_USERNAME" "GATEWAY_KAFKA_SASL_PASSWORD" "GATEWAY_KAFKA_SSL_CA_FILE" "GATEWAY_KAFKA_SSL_CERT_FILE" "GATEWAY_KAFKA_SSL_KEY_FILE" "GATEWAY_WRITE_KEYS_FILE" "GATEWAY_IDENTITY_SECRET" "GATEWAY_ADMIN_TOKEN" "GATEWAY_WORKER_ID" "GATEWAY_PEER_HOST" "GATEWAY_PEER_PORT" "GATEWAY_ZONE" }}
+{{- $own := list "GATEWAY_MODE" "GATEWAY_LOG" "GATEWAY_HOST" "GATEWAY_PORT" "GATEWAY_ADMIN_HOST" "GATEWAY_ADMIN_PORT" "GATEWAY_DATA_DIR" "GATEWAY_KAFKA_BOOTSTRAP_SERVERS" "GATEWAY_KAFKA_SECURITY_PROTOCOL" "GATEWAY_KAFKA_SASL_MECHANISM" "GATEWAY_KAFKA_SASL_USERNAME" "GATEWAY_KAFKA_SASL_PASSWORD" "GATEWAY_KAFKA_SSL_CA_FILE" "GATEWAY_KAFKA_SSL_CERT_FILE" "GATEWAY_KAFKA_SSL_KEY_FILE" "GATEWAY_WRITE_KEYS_FILE" "GATEWAY_IDENTITY_SECRET" "GATEWAY_ADMIN_TOKEN" "GATEWAY_WORKER_ID" "GATEWAY_PEER_HOST" "GATEWAY_PEER_PORT" "GATEWAY_PEER_ADDRESS" "GATEWAY_PEER_TLS_CERT_FILE" "GATEWAY_PEER_TLS_KEY_FILE" "GATEWAY_PEER_TLS_CA_FILE" "GATEWAY_ZONE" }}
 {{- range $name, $_ := .Values.config }}
 {{- if has $name $own }}
 {{- fail (printf "config.%s is set by the chart: change the value that it is made of" $name) }}
