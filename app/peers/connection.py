@@ -68,8 +68,7 @@ class Connection(asyncio.Protocol):
         self.is_proved = False
         self.end_reason: str | None = None
         self.loop = asyncio.get_running_loop()
-        self.heard_at = self.loop.time()
-        self._made_at = self._sent_at = self.heard_at
+        self._made_at = self._sent_at = self.loop.time()
         self._handlers: dict[int, Handler] = {PING: self._on_ping}
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
@@ -95,7 +94,6 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         self._silent_ticks = 0
-        self.heard_at = self.loop.time()
         self._guard(self._read, data)
 
     def eof_received(self) -> bool:
@@ -120,7 +118,7 @@ class Connection(asyncio.Protocol):
     def begin(self, transport: Any) -> None:
         """Count a connection, and the time it has to prove itself; all it needs yet is to `abort`."""
         self._transport = transport
-        self._made_at = self._sent_at = self.heard_at = self.loop.time()
+        self._made_at = self._sent_at = self.loop.time()
         self._look_again()
         self._guard(self.on_begin)
 

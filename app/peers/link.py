@@ -12,10 +12,9 @@ from app.peers.host import Host
 from app.peers.network import Network
 from dedupe.clock import Deadline
 from dedupe.errors import LaneNotActiveError
+from dedupe.group import STATUS
 from dedupe.lane import Outcomes
 from dedupe.types import Event
-
-STATUS_KIND = "status"
 
 log = structlog.get_logger(__name__)
 
@@ -37,19 +36,12 @@ class PeerLink:
         self._shared, self._host, self._network = shared, host, network
         self._dialler: Dialler | None = None
         self._changed = asyncio.Event()
-        self._heard_at = asyncio.get_running_loop().time()
         self._why = ""
 
     @property
     def can_send(self) -> bool:
         """Whether it is up, and no connection is being mended."""
         return self.is_up and self._dialler is not None and self._dialler.is_open
-
-    @property
-    def silence_s(self) -> float:
-        """How long ago the other worker was heard last, in seconds; if never, since when it is a member."""
-        heard_at = self._heard_at if self._dialler is None else self._dialler.heard_at
-        return asyncio.get_running_loop().time() - heard_at
 
     def check_room(self, events: int, size_bytes: int) -> None:
         """Raise LaneNotActiveError if it cannot be reached, LaneSaturatedError if too much is under way."""
@@ -145,7 +137,6 @@ class PeerLink:
         finally:
             dialler.end("given up")
             if self._dialler is dialler:
-                self._heard_at = dialler.heard_at
                 self._dialler = None
 
     async def _connect(self, dialler: Dialler) -> None:
@@ -183,7 +174,7 @@ class PeerLink:
 
     def _tell_host(self, status: Any) -> None:
         try:
-            self._host.take(self.worker, STATUS_KIND, status)
+            self._host.take(self.worker, STATUS, status)
         except Exception:
             log.exception("a worker's status was not taken", worker=self.worker)
 

@@ -7,6 +7,9 @@ from dedupe.lane import Committed, LastRecord
 from dedupe.sessions import SessionKey, SessionState
 from dedupe.types import Entry, Progress, Session
 
+STATUS = "status"
+"""Kind of a message: what a worker tells of itself, see Status; None when it is down."""
+
 COMMITTED = "committed"
 """Kind of a message: what a commit has added to a lane, for its follower."""
 

@@ -14,6 +14,7 @@ from dedupe.group.codec import (
     FIND,
     SESSION,
     SESSIONS,
+    STATUS,
     heard_committed,
     told_entry,
     told_rows,
@@ -22,8 +23,6 @@ from dedupe.group.codec import (
 from dedupe.group.keeper import Keeper, Role
 from dedupe.lane import Outcomes
 from dedupe.types import Event
-
-STATUS = "status"
 
 log = structlog.get_logger(__name__)
 

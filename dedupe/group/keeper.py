@@ -38,7 +38,7 @@ class Role(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupTimes:
+class KeeperTimes:
     """Every wait of a keeper, in seconds."""
 
     release_s: float = 10.0  # for the earlier owner to give a lane up, while it is there
@@ -61,7 +61,7 @@ class Keeper:
         membership: Membership,
         clock: Clock,
         *,
-        times: GroupTimes | None = None,
+        times: KeeperTimes | None = None,
     ) -> None:
         """Take what the worker is called and where it is reached, and all lanes, quarantine's last."""
         self.generation = -1
@@ -74,7 +74,7 @@ class Keeper:
         self._member = member
         self._membership = membership
         self._clock = clock
-        self._times = times or GroupTimes()
+        self._times = times or KeeperTimes()
         self.neighbours = Neighbours(
             len(lanes), clock, connect_s=self._times.connect_s, steady_s=self._times.steady_s
         )

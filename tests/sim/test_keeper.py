@@ -11,8 +11,7 @@ import pytest
 from dedupe.clock import Deadline
 from dedupe.errors import LogCorruptError, RetriableError
 from dedupe.group import NOBODY, Assignment, Describe, GroupHost, Keeper, Link, Member, Take
-from dedupe.group.codec import COMMITTED, told_committed
-from dedupe.group.host import STATUS
+from dedupe.group.codec import COMMITTED, STATUS, told_committed
 from dedupe.group.links import Status
 from dedupe.lane import Committed, Lane, LaneState, LastRecord, Outcomes
 from dedupe.lane.restorer import Restorer

@@ -126,10 +126,8 @@ async def test_frozen_worker_is_down_within_two_seconds_of_its_last_byte() -> No
         group.net.freeze("b")
         link = group.link("a", "b")
         asked = asyncio.ensure_future(link.ask("where", None, 30.0))
-        await until(lambda: not link.is_up)
-        assert 2.0 <= link.silence_s <= 2.2
+        assert 1.3 <= await until(lambda: not link.is_up) <= 2.2  # its last byte may be a ping ago
         assert group.link("a", "c").is_up
-        assert group.link("a", "c").silence_s < 0.7
         assert await error_of(asked) is OutcomeUnknownError
         group.net.thaw("b")
         await until(lambda: all(group.link(*pair).is_up for pair in pairs(group)), 5)
