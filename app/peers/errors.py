@@ -3,22 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from dedupe.errors import (
-    ConfigurationError,
-    DeadlineExceededError,
-    DiskFullError,
-    FencedError,
-    GatewayError,
-    IdentityMismatchError,
-    IndexCorruptError,
-    IndexUnavailableError,
-    LaneNotActiveError,
-    LaneSaturatedError,
-    LogCorruptError,
-    NotAppendedError,
-    OutcomeUnknownError,
-    RetriableError,
-)
+from dedupe import errors
+from dedupe.errors import GatewayError
 
 TEXT_CHARS_MAX = 500
 
@@ -40,24 +26,10 @@ class UnknownKindError(GatewayError):
 
 CODES: dict[str, type[GatewayError]] = {
     kind.code: kind
-    for kind in (
-        ConfigurationError,
-        DeadlineExceededError,
-        DiskFullError,
-        FencedError,
-        GatewayError,
-        IdentityMismatchError,
-        IndexCorruptError,
-        IndexUnavailableError,
-        LaneNotActiveError,
-        LaneSaturatedError,
-        LogCorruptError,
-        NotAppendedError,
-        OutcomeUnknownError,
-        RetriableError,
-        UnknownKindError,
-    )
+    for kind in (*vars(errors).values(), UnknownKindError)
+    if isinstance(kind, type) and issubclass(kind, GatewayError)
 }
+"""Every error of the core, and the one of ours, by what it is called on its way."""
 
 
 def error_fields(err: BaseException) -> tuple[str, str, str]:
