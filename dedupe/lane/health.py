@@ -45,12 +45,14 @@ class LaneHealth:
         self.cause = "it is starting"  # of the last failure, for clients
         self.last_error: str | None = None  # for operators; None while the lane serves
         self.failing_since_ms: int | None = None  # log time of the first failure since it served
+        self.is_fenced = False  # the last failure was that another gateway took the partition
         self.is_lost = False  # another gateway owns the partition
 
     def note_active(self) -> None:
         """The lane serves again."""
         self._active_at = self._clock.monotonic()
         self.last_error = self.failing_since_ms = None
+        self.is_fenced = False
 
     def note_assigned(self) -> None:
         """The group has said that this process owns the partition: whoever took it before, does no more."""
@@ -64,6 +66,7 @@ class LaneHealth:
     def note_failure(self, err: BaseException) -> None:
         """The lane has stopped serving, or did not get to it."""
         self.last_error = f"{type(err).__name__}: {err}"
+        self.is_fenced = isinstance(err, FencedError)
         self.cause = _CAUSES.get(type(err), "it is recovering from an error")
         if self.failing_since_ms is None:
             self.failing_since_ms = self._clock.now_ms()

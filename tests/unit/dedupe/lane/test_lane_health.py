@@ -45,6 +45,17 @@ def test_two_fencings_with_a_moment_between_them_lose_the_lane() -> None:
     assert served.health.is_lost
 
 
+def test_lane_knows_whether_a_fencing_was_what_it_failed_of() -> None:
+    served = Served()
+    served.fail(FencedError(), after_s=1000)
+    assert served.health.is_fenced
+    served.fail(RetriableError(), after_s=0)
+    assert not served.health.is_fenced
+    served.fail(FencedError(), after_s=0)
+    served.health.note_active()
+    assert not served.health.is_fenced
+
+
 def test_long_service_forgives_a_fencing_however_it_ended() -> None:
     served = Served()
     served.fail(FencedError(), after_s=1000)
