@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from dedupe.clock import Clock, Deadline
-from dedupe.errors import FencedError, GatewayError, IdentityMismatchError, RetriableError
+from dedupe.errors import GatewayError, IdentityMismatchError, RetriableError
 from dedupe.group.assignment import NOBODY, Assignment, Member, WorkerId
 from dedupe.group.codec import COMMITTED, told_committed
 from dedupe.group.links import Link, Links, Status
@@ -123,6 +123,9 @@ class Keeper:
             if owner != before:
                 self._owner_since[number] = generation
         self.generation, self.assignment = generation, assignment
+        for number, (lane, follower) in enumerate(zip(self.lanes, assignment.followers, strict=True)):
+            is_followed = follower not in {NOBODY, self.worker}
+            lane.ship = partial(self._ship, number) if is_followed else None
         self._claimed.clear()
         is_member = self.worker in assignment.addresses
         if not is_member:  # both would end each other's connections, whose other sides know them by name
@@ -263,7 +266,6 @@ class Keeper:
         self._running.add(number)
         self.moves += 1
         lane.assign()
-        lane.ship = partial(self._ship, number)
         running = asyncio.ensure_future(keep_running(lane))
         self.neighbours.tell_change()
         try:
@@ -371,8 +373,7 @@ class Keeper:
     def _is_failing(self, number: int) -> bool:
         """Whether a lane of this worker waits for its log or its index, and nobody else would do better."""
         health = self.lanes[number].health
-        is_fenced = health.last_error is not None and health.last_error.startswith(FencedError.__name__)
-        return health.failing_since_ms is not None and not health.is_lost and not is_fenced
+        return health.failing_since_ms is not None and not health.is_lost and not health.is_fenced
 
     def _turn_all(self) -> None:
         for turned in self._turned:

@@ -65,7 +65,7 @@ class Lane:
         self.health = LaneHealth(context.clock, context.times, context.dice)
         self.follower = Follower(partition_log, context, self.restorer, number=number)
         self.ship: Callable[[Committed], None] | None = None
-        """Tells another worker, which follows this lane, what was committed. Must not raise."""
+        """Tells the worker that follows this lane what was committed; None if none does. Must not raise."""
         self._log = partition_log
         self._context = context
         self._number = number

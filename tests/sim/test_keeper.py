@@ -386,6 +386,18 @@ async def test_older_of_two_workers_with_one_name_keeps_away_from_the_others() -
         assert not site.keeper.status().owned
 
 
+async def test_only_lanes_that_another_worker_follows_ship_their_commits() -> None:
+    async with running(Site(await pinned())) as site:
+        site.assign(SELF, OTHER)
+        assert all(lane.ship is not None for lane in site.lanes)
+        site.hear(OTHER, owned=False)
+        await site.until(LaneState.ACTIVE)
+        site.assign(SELF, NOBODY, OTHER)
+        assert all(lane.ship is None for lane in site.lanes)
+        site.assign(OTHER, SELF)
+        assert all(lane.ship is None for lane in site.lanes), "claimed, it has no follower but itself"
+
+
 async def test_shipment_that_fails_does_not_stop_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_link: SimLink, kind: str, body: Any) -> bool:
         raise ValueError("committed has more bytes than a message may")
