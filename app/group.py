@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from app.config import Settings
 from app.peers import Peers, SocketNetwork
@@ -24,8 +24,9 @@ class GroupLanes:
         membership: Membership,
         listener: socket.socket,
         clock: Clock,
+        has_disk_room: Callable[[], bool],
     ) -> None:
-        """Take all lanes, quarantine's last, none of them running, and where other workers connect."""
+        """Take all lanes, quarantine's last, none running, where others connect, and the disk's guard."""
         port = listener.getsockname()[1]
         member = Member(
             settings.worker_id,
@@ -35,7 +36,7 @@ class GroupLanes:
             started_ms=clock.now_ms(),
         )
         self.keeper = Keeper(member, lanes, membership, clock)
-        self.host = GroupHost(self.keeper, clock)
+        self.host = GroupHost(self.keeper, clock, has_disk_room)
         self.peers = Peers(
             settings.worker_id,
             self.host,

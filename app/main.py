@@ -141,7 +141,8 @@ def _group_of(
     listener = stack.enter_context(
         bind(settings.peer_host, settings.peer_port, send_timeout_s=settings.send_timeout)
     )
-    group = GroupLanes(settings, router.all_lanes, membership_of(opened, settings, clock), listener, clock)
+    membership = membership_of(opened, settings, clock)
+    group = GroupLanes(settings, router.all_lanes, membership, listener, clock, lambda: router.has_disk_room)
     router.reach_by(group.routes)
     return group
 

@@ -35,5 +35,5 @@ class Host(Protocol):
             A future of their outcomes, same order, or of a GatewayError; nobody cancels it.
 
         Raises:
-            LaneNotActiveError, LaneSaturatedError: nothing was taken.
+            LaneNotActiveError, LaneSaturatedError, DiskFullError: nothing was taken.
         """

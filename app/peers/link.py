@@ -55,9 +55,9 @@ class PeerLink:
 
         Returns:
             A future of their outcomes, same order, or of the error that their owner raised: nothing was
-            taken if it is a LaneNotActiveError or a LaneSaturatedError. When the connection breaks, it is
-            LaneNotActiveError if nothing was sent and OutcomeUnknownError otherwise. No deadline ends it;
-            cancelling it cancels nothing.
+            taken if it is a LaneNotActiveError, LaneSaturatedError or DiskFullError. When the connection
+            breaks, it is LaneNotActiveError if nothing was sent and OutcomeUnknownError otherwise. No
+            deadline ends it; cancelling it cancels nothing.
 
         Raises:
             LaneNotActiveError, LaneSaturatedError: as check_room; nothing was sent.

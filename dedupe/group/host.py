@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 from dedupe.clock import Clock, Deadline
-from dedupe.errors import LaneNotActiveError, RetriableError
+from dedupe.errors import DiskFullError, LaneNotActiveError, RetriableError
 from dedupe.group.assignment import WorkerId
 from dedupe.group.codec import (
     COMMITTED,
@@ -30,8 +30,8 @@ log = structlog.get_logger(__name__)
 class GroupHost:
     """One worker as the others use it; see Host of app.peers."""
 
-    def __init__(self, keeper: Keeper, clock: Clock) -> None:
-        """Take who keeps its lanes."""
+    def __init__(self, keeper: Keeper, clock: Clock, has_disk_room: Callable[[], bool]) -> None:
+        """Take who keeps its lanes, and what says whether this worker's disk takes more."""
         self.answers: dict[str, Callable[[Any], Any]] = {
             SESSION: self._session,
             SESSIONS: self._sessions,
@@ -41,6 +41,7 @@ class GroupHost:
         self._keeper = keeper
         self._lanes = keeper.lanes
         self._clock = clock
+        self._has_disk_room = has_disk_room
 
     def status(self) -> list[Any]:
         """Return what the others shall know."""
@@ -67,12 +68,14 @@ class GroupHost:
     def submit(
         self, lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
     ) -> "asyncio.Future[Outcomes]":
-        """Decide events for another worker. Raises LaneNotActiveError, LaneSaturatedError."""
+        """Decide events for another worker. Raises LaneNotActiveError, LaneSaturatedError, DiskFullError."""
         if not 0 <= lane < len(self._lanes):
             raise LaneNotActiveError(f"there is no lane {lane}")
         own = self._lanes[lane]
         if any(event.partition != own.partition for event in events):
             raise LaneNotActiveError("these events are of another partition")
+        if not self._has_disk_room():
+            raise DiskFullError("free disk space of the partition's owner is below GATEWAY_DISK_FREE_MIN")
         own.check_room(len(events), size_bytes, events[0].source)
         received_ms = min(received_ms, self._clock.now_ms())  # no clock but this one moves the lane's window
         return own.submit(events, size_bytes=size_bytes, received_ms=received_ms, deadline=deadline)

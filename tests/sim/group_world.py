@@ -97,7 +97,7 @@ class Worker:
         self.membership = SimMembership(group.coordinator, self.name, f"{host}-{self._starts}", started_ms)
         member = Member(self.name, self.address, started_ms=started_ms, **self.told)
         self.keeper = Keeper(member, lanes, self.membership, clock)
-        self.host = GroupHost(self.keeper, clock)
+        self.host = GroupHost(self.keeper, clock, lambda: router.has_disk_room)
         self.peers = Peers(
             self.name,
             self.host,

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from dedupe.admission import Admission
 from dedupe.clock import Deadline
-from dedupe.errors import LogCorruptError, RetriableError
+from dedupe.errors import DiskFullError, LogCorruptError, RetriableError
 from dedupe.group import NOBODY, Assignment, Describe, GroupHost, Keeper, Link, Member, Take
 from dedupe.group.codec import COMMITTED, STATUS, told_committed
 from dedupe.group.links import Status
@@ -83,7 +84,7 @@ class Site:
         self.router: Router = world.build()
         self.membership, self.links = SimMembership(), SimLinks()
         self.keeper = Keeper(Member(SELF, "self:1"), self.lanes, self.membership, world.clock)
-        self.host = GroupHost(self.keeper, world.clock)
+        self.host = GroupHost(self.keeper, world.clock, lambda: self.router.has_disk_room)
         self.generation = 0
 
     @property
@@ -462,6 +463,26 @@ async def test_worker_that_is_cancelled_at_any_moment_leaves_nothing_running(see
     assert not any(lane.is_running for lane in site.lanes)
     assert not {lane.state for lane in site.lanes} & {LaneState.ACTIVE, LaneState.DRAINING}
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_owner_whose_disk_is_full_takes_no_events_of_other_workers() -> None:
+    world = await pinned()
+    async with running(Site(world)) as site:
+        site.assign(SELF)
+        await site.until(LaneState.ACTIVE)
+        site.router.has_disk_room = False
+        event = world.event("for a full disk")
+
+        def submit() -> "asyncio.Future[Outcomes]":
+            deadline, now_ms = Deadline(world.clock, 5.0), world.clock.now_ms()
+            return site.host.submit(
+                event.partition, [event], size_bytes=100, received_ms=now_ms, deadline=deadline
+            )
+
+        with pytest.raises(DiskFullError):
+            submit()
+        site.router.has_disk_room = True
+        assert (await submit()).admissions == [Admission.NEW], "the refused one has left no trace"
 
 
 async def test_clock_of_another_worker_does_not_move_a_lanes_window() -> None:
