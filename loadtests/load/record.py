@@ -1,18 +1,25 @@
 """
-Runs each profile against a gateway of its own on the embedded log, and writes what came of it.
+Runs each profile against a gateway of its own on the embedded log, and writes what came of it; or, with
+--workers, against so many workers of one machine on Kafka, of which one is killed in the middle.
 
-    .venv/bin/python -m loadtests.load.record [--seconds 60] [--events-per-s 1000] [--out build/load]
+    .venv/bin/python -m loadtests.load.record [--seconds 60] [--events-per-s 1000]
+        [--workers 3] [--out build/load]
 """
 
 import argparse
+import asyncio
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +27,9 @@ from typing import Any
 from loadtests.bench.usage import cpu_seconds, rss_mib
 from loadtests.load.profiles import PROFILES
 from tests.support.gateway import Gateway
+from tests.support.kafka import KafkaBroker
+from tests.support.processes import children_of
+from tests.support.verdict import read_kafka
 
 ROOT = Path(__file__).resolve().parents[2]
 COST = (
@@ -51,22 +61,63 @@ COLUMNS: Sequence[tuple[str, str]] = (
 )
 
 
-def measure(profile: str, seconds: float, events_per_s: float, folder: Path) -> dict[str, Any]:
+PARTITIONS = 8
+CUT_OFF_MAX = 0.02
+"""Share of answers that may be missing where a worker is killed: clients of its connections come again."""
+
+
+class Group:
+    """Workers of one machine on Kafka, for one profile."""
+
+    def __init__(self, bootstrap_servers: str, workers: int) -> None:
+        self.workers = workers
+        self.topic = f"events-{uuid.uuid4().hex[:12]}"
+        self.settings = {
+            "GATEWAY_LOG": "kafka",
+            "GATEWAY_KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers,
+            "GATEWAY_TOPIC": self.topic,
+            "GATEWAY_PARTITIONS": str(PARTITIONS),
+            "GATEWAY_PEER_PORT": "0",
+        }
+        self._bootstrap_servers = bootstrap_servers
+
+    def stored(self) -> int:
+        """Return how many events the log has."""
+        return len(asyncio.run(read_kafka(self._bootstrap_servers, self.topic, PARTITIONS)))
+
+
+def kill_one(parent: int) -> None:
+    """Kill the first worker."""
+    os.kill(children_of(parent)[0], signal.SIGKILL)
+
+
+def measure(
+    profile: str, seconds: float, events_per_s: float, folder: Path, group: Group | None
+) -> dict[str, Any]:
     """Run one profile; return its summary, and what the gateway took."""
     keys = folder / "keys.yaml"
     keys.write_text(KEYS)
     settings = {"GATEWAY_LOGGING_LEVEL": "warning", "GATEWAY_WRITE_KEYS_FILE": str(keys)}
-    with Gateway(folder / profile, settings) as gateway:
+    options = ["--workers", str(group.workers)] if group is not None else []
+    settings |= group.settings if group is not None else {}
+    with Gateway(folder / profile, settings, options=options) as gateway:
         cpu_before, began = cpu_seconds(gateway.process.pid), time.monotonic()
         summary = folder / f"{profile}.json"
-        options = ["--load-profile", profile, "--seconds", str(seconds), "--events-per-s", str(events_per_s)]
-        command = [sys.executable, "-m", "loadtests.load", "--host", gateway.url, *options]
+        command = [sys.executable, "-m", "loadtests.load", "--host", gateway.url, "--load-profile", profile]
+        command += ["--seconds", str(seconds), "--events-per-s", str(events_per_s)]
         command += ["--summary", str(summary), "--html", str(folder / f"{profile}.html")]
-        environment = os.environ | {"GATEWAY_DATA_DIR": str(gateway.data)}
+        if group is not None:
+            command += ["--failures-max", str(CUT_OFF_MAX)]
+            middle = threading.Timer(seconds / 2, kill_one, [gateway.process.pid])
+            middle.start()
+        environment = os.environ | settings | {"GATEWAY_DATA_DIR": str(gateway.data)}
         subprocess.run(command, cwd=ROOT, env=environment, check=False)
         found: dict[str, Any] = json.loads(summary.read_text())
         cpu_s = cpu_seconds(gateway.process.pid) - cpu_before
-        totals = gateway.stats()["totals"]
+        if group is None:
+            totals = gateway.stats()["totals"]
+        else:  # what the killed worker counted is gone
+            totals = {"received": found["events_acknowledged"], "accepted": group.stored()}
         return found | {
             "all_requests": found["requests"] + found["hostile"],
             "received": totals["received"],
@@ -98,20 +149,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--events-per-s", type=float, default=1000)
+    parser.add_argument("--workers", type=int, default=0, help="so many on Kafka; one of them is killed")
+    parser.add_argument(
+        "--only", action="append", choices=list(PROFILES), help="this profile; may be given often"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "load")
     args = parser.parse_args()
     load_before = os.getloadavg()[0]
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    with tempfile.TemporaryDirectory(prefix="gateway-load-") as folder:
-        found = [measure(name, args.seconds, args.events_per_s, Path(folder)) for name in PROFILES]
+    found, gateways, servers = [], "embedded log, one process", ""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-load-")))
+        if args.workers:
+            servers = stack.enter_context(KafkaBroker(folder / "kafka")).bootstrap_servers
+            gateways = f"{args.workers} workers on one Kafka broker, one killed by kill -9 in the middle"
+        for name in args.only or PROFILES:
+            group = Group(servers, args.workers) if args.workers else None
+            found.append(measure(name, args.seconds, args.events_per_s, folder, group))
     head = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": described.stdout.strip(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}",
         "python": platform.python_version(),
-        "one gateway": "embedded log, one process, a quota for the hostile key; locust on the same cores",
+        "gateway": f"{gateways}, a quota for the hostile key; locust on the same cores",
         "load": f"{args.events_per_s:,.0f} events/s as basic pace, batches of 20, {args.seconds:g} s each",
         "load of the machine before and after": f"{load_before:.1f} and {os.getloadavg()[0]:.1f}",
     }
