@@ -37,6 +37,8 @@ RUN apt-get update \
     && mkdir -p /usr/share/man/man1 \
     && apt-get install --yes --no-install-recommends default-jdk-headless maven \
     && rm -rf /var/lib/apt/lists/*
+# For proxies, and for certificates of one's own: --build-arg MAVEN_OPTS=-Djavax.net.ssl.trustStore=...
+ARG MAVEN_OPTS=
 RUN /pip/bin/pip --python /venv/bin/python install --quiet \
        --constraint constraints.txt --build-constraint constraints.txt \
        --find-links /wheels "idempotent-ingestion-gateway[pipeline]"
@@ -53,6 +55,9 @@ RUN apt-get update \
     && mkdir -p /usr/share/man/man1 \
     && apt-get install --yes --no-install-recommends default-jre-headless procps tini \
     && rm -rf /var/lib/apt/lists/* \
+    # Java wants its user to have a name and a home.
+    && groupadd --gid 10001 gateway \
+    && useradd --uid 10001 --gid 10001 --home-dir /tmp --no-create-home gateway \
     && mkdir /data && chown 10001:10001 /data
 COPY --from=build-pipeline /venv /venv
 COPY --from=build-pipeline /opt/gateway /opt/gateway

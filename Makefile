@@ -14,7 +14,7 @@ REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
 CHART_NEEDS := $(VENV)/.stamp-dev build/go/helm build/.stamp-promtool
 CONTROL_PLANE := build/go/kube-apiserver build/go/kube-controller-manager build/go/kube-scheduler
 CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/.stamp-etcd
-IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp
+IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp build/kafka/.stamp-libs
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
 TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars build/spark/classes.jsa \
@@ -70,7 +70,7 @@ bench: $(VENV)/.stamp-run build/kafka/.stamp-libs $(REDIS) ## compare with a pla
 load: $(VENV)/.stamp-dev ## send traffic to a running gateway by locust; ARGS="--load-profile spike --seconds 120", --web for its page
 	@exec $(BIN)/python -m loadtests.load $(ARGS)
 
-image-test: build/image/base.tar $(IMAGE_NEEDS) ## build the image for real without a container engine, start it, send it events; Debian, as root
+image-test: build/image/base.tar $(IMAGE_NEEDS) ## build both images without a container engine, send events, run jobs; Debian, as root
 	@exec $(BIN)/pytest tests/image -s $(ARGS)
 
 chart-test: $(CHART_NEEDS) ## render and check the charts, their alerts and their board; the first time it builds helm, for minutes

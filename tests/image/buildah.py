@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "image"
 BASE = "docker.io/library/python:3.11-slim"
 TRUSTED = Path("/etc/ssl/certs/ca-certificates.crt")
+JAVA_TRUSTED = Path("/etc/ssl/certs/java/cacerts")
+JAVA_TRUSTED_INSIDE = "/run/trusted-by-java"  # the image's own Java writes where the host has it
+MAY_CHANGE = ("proc", "sys", "dev", "data", "tmp", "run", "etc/hosts", "etc/resolv.conf", "etc/hostname")
 TIMEOUT_S = 1500
 
 
@@ -53,7 +56,11 @@ def make_base() -> None:
 def build(target: str, name: str) -> None:
     """Build a stage of the Dockerfile. The host's certificates are used, as it may have some of its own."""
     arguments = ["--isolation", "chroot", "--pull-never", "--target", target, "--tag", name]
-    buildah("bud", *arguments, "--volume", f"{TRUSTED}:{TRUSTED}:ro", ROOT)
+    trusted = ["--volume", f"{TRUSTED}:{TRUSTED}:ro"]
+    if JAVA_TRUSTED.exists():
+        trusted += ["--volume", f"{JAVA_TRUSTED}:{JAVA_TRUSTED_INSIDE}:ro"]
+        trusted += ["--build-arg", f"MAVEN_OPTS=-Djavax.net.ssl.trustStore={JAVA_TRUSTED_INSIDE}"]
+    buildah("bud", *arguments, *trusted, ROOT)
 
 
 def config(name: str) -> dict[str, Any]:
@@ -82,6 +89,16 @@ def size_of(folder: Path) -> int:
             seen.add((found.st_dev, found.st_ino))
             total += found.st_size
     return total
+
+
+def files_of(root: Path) -> dict[str, float]:
+    """Return the files of a container that it must not change, and when each was written."""
+    found = {}
+    for path in root.rglob("*"):
+        name = str(path.relative_to(root))
+        if not name.startswith(MAY_CHANGE) and not path.is_dir():
+            found[name] = path.lstat().st_mtime
+    return found
 
 
 def start(made: str, command: Sequence[str], *, env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
