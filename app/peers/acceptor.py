@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from app.peers.codec import Submitted, outcomes_body, submission_of
+from app.peers.codec import Submission, outcomes_body, submissions_of
 from app.peers.connection import Connection, Shared
 from app.peers.errors import error_fields, refuse
 from app.peers.frames import (
@@ -71,6 +71,7 @@ class Acceptor(Connection):
         self._hello: Hello | None = None
         self._challenge: Challenge | None = None
         self._events = self._bytes = 0  # taken and not answered
+        self._decided: list[tuple[int, Outcomes]] = []  # and not sent: that waits for the turn to end
         self._questions: set[asyncio.Task[None]] = set()
         self.handle({HELLO: self._on_hello, PROOF: self._on_proof})
 
@@ -80,9 +81,16 @@ class Acceptor(Connection):
 
     def on_end(self) -> None:
         """See Connection."""
+        self._decided.clear()
         for question in self._questions:
             question.cancel()
         self._on_gone(self)
+
+    def on_flush(self) -> None:
+        """See Connection."""
+        if self._decided:
+            decided, self._decided = self._decided, []
+            self._send_outcomes(decided)
 
     def on_paused(self, is_paused: bool) -> None:
         """Take no more work from whoever does not read the answers."""
@@ -116,9 +124,12 @@ class Acceptor(Connection):
         shared.metrics.accepted += 1
         self._on_worker(self)
 
-    def _on_submit(self, number: int, body: memoryview) -> None:
-        limits = self.shared.limits
-        submitted = submission_of(body, events_max=limits.events_max)
+    def _on_submit(self, _number: int, body: memoryview) -> None:
+        for submitted in submissions_of(body, events_max=self.shared.limits.events_max):
+            self._take(submitted)
+
+    def _take(self, submitted: Submission) -> None:
+        limits, number = self.shared.limits, submitted.number
         count, size_bytes = len(submitted.events), submitted.size_bytes
         if self._events + count > limits.events_max or self._bytes + size_bytes > limits.bytes_max:
             return self._fail(number, LaneSaturatedError("too much of this worker is under way"))
@@ -132,7 +143,7 @@ class Acceptor(Connection):
         answer.add_done_callback(partial(self._answer, number, count, size_bytes))
         return None
 
-    def _submit(self, submitted: Submitted) -> "asyncio.Future[Outcomes]":
+    def _submit(self, submitted: Submission) -> "asyncio.Future[Outcomes]":
         return self._host.submit(
             submitted.lane,
             submitted.events,
@@ -148,14 +159,23 @@ class Acceptor(Connection):
             self._fail(number, OutcomeUnknownError("the submission was given up"))
         elif (err := answer.exception()) is not None:
             self._fail(number, err)
+        elif self.end_reason is None:
+            self._decided.append((number, answer.result()))
+            self.flush_soon()
+
+    def _send_outcomes(self, decided: Sequence[tuple[int, Outcomes]]) -> None:
+        """Send them in one frame; those that cannot be told are unknown, and no others with them."""
+        try:
+            body = outcomes_body(decided)
+        except Exception as unsayable:
+            if len(decided) > 1:
+                for one in decided:
+                    self._send_outcomes([one])
+                return
+            log.exception("outcomes cannot be told", worker=self.worker)
+            self._fail(decided[0][0], OutcomeUnknownError(f"its outcomes cannot be told: {unsayable!r}"))
         else:
-            try:
-                body = outcomes_body(answer.result())
-            except Exception as unsayable:
-                log.exception("outcomes cannot be told", worker=self.worker)
-                self._fail(number, OutcomeUnknownError(f"its outcomes cannot be told: {unsayable!r}"))
-            else:
-                self.send(OUTCOMES, number, body)
+            self.send(OUTCOMES, 0, body)
 
     def _on_ask(self, number: int, body: memoryview) -> None:
         kind, asked = _kind_and_body(body)

@@ -2,7 +2,9 @@
 Events and outcomes as they travel: by columns, one msgpack array for each field of all events, keys and
 fingerprints as one string of bytes.
 
-So a field that no event of a submission uses takes a byte, and the types of a column are checked in one go.
+All submissions of a turn of the event loop to one worker are one frame, and so are its answers: a frame costs
+more than an event. A field that no event of them uses takes a byte, and the types of a column are checked in
+one go.
 """
 
 import struct
@@ -40,25 +42,30 @@ _LANE_MAX = 2**31 - 1
 _HASH_BYTES, _KEY_BYTES, _FINGERPRINT_BYTES = 16, 16, 8
 _ABOVE_BYTES = 64
 _FLAGS_MAX = 255
-_FIELDS = 15
+_FIELDS = 12
+_HEAD_FIELDS = 6
 _NAME = struct.Struct(f"{_KEY_BYTES}s{_FINGERPRINT_BYTES}s")
 _NOTHING_EARLIER: tuple[bytes, ...] = ()
 
 
-class Submitted(NamedTuple):
-    """A submission as its owner gets it."""
+class Submission(NamedTuple):
+    """Events of one request for one lane, as they travel."""
 
+    number: int  # ties the answer to it
     lane: int
     received_ms: int
-    remaining_ms: int
+    remaining_ms: int  # of its deadline
     size_bytes: int
-    events: list[Event]
+    events: Sequence[Event]
 
 
-def submission_body(
-    lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, remaining_ms: int
-) -> bytes:
-    """Return the body of a submission of n >= 1 events; `remaining_ms` of its deadline are left."""
+def submissions_body(submissions: Sequence[Submission]) -> bytes:
+    """Return the body of n >= 1 submissions of n >= 1 events each."""
+    heads: list[int] = []
+    events: list[Event] = []
+    for number, lane, received_ms, remaining_ms, size_bytes, own in submissions:
+        heads += (number, lane, received_ms, remaining_ms, size_bytes, len(own))
+        events += own
     keys, partitions, prints, sources, ids, values, flags, sessions, reasons, earlier, guards, orders = zip(
         *events, strict=True
     )
@@ -67,10 +74,7 @@ def submission_body(
     assert len(names) == count * _NAME.size
     return packed(
         (
-            lane,
-            received_ms,
-            remaining_ms,
-            size_bytes,
+            heads,
             names,
             partitions[0] if partitions.count(partitions[0]) == count else partitions,
             sources[0] if sources.count(sources[0]) == count else sources,
@@ -86,21 +90,17 @@ def submission_body(
     )
 
 
-def submission_of(body: memoryview, *, events_max: int) -> Submitted:
-    """Return what `submission_body` was given. Raises FrameRefusedError."""
+def submissions_of(body: memoryview, *, events_max: int) -> list[Submission]:
+    """Return what `submissions_body` was given, of so many events in all. Raises FrameRefusedError."""
     fields = unpacked(body)
     if type(fields) is not list or len(fields) < _FIELDS:
         refuse("malformed")
-    lane, received_ms, remaining_ms, size_bytes, names = fields[:5]
-    partitions, sources, ids, values, flags, sessions, reasons, earlier, guards, orders = fields[5:_FIELDS]
-    _check_range((lane,), _LANE_MAX)
-    _check_range((received_ms, remaining_ms, size_bytes), _U64_MAX)
-    if type(names) is not bytes or type(values) is not list:
+    heads, names, partitions, sources, ids, values, flags, *rare = fields[:_FIELDS]
+    sessions, reasons, earlier, guards, orders = rare
+    if type(names) is not bytes or type(values) is not list or not values:
         refuse("malformed")
     count = len(values)
-    if not 1 <= count <= events_max or len(names) != count * _NAME.size:
-        refuse("malformed")
-    if set(map(type, values)) != {bytes} or sum(map(len, values)) > size_bytes:
+    if count > events_max or len(names) != count * _NAME.size or set(map(type, values)) != {bytes}:
         refuse("malformed")
     keys, prints = zip(*_NAME.iter_unpack(names), strict=True)
     columns = (
@@ -117,31 +117,68 @@ def submission_of(body: memoryview, *, events_max: int) -> Submitted:
         _each(guards, None, _key_or_none, count),
         _each(orders, Order.ANY, _order_of, count),
     )
-    events = list(map(Event._make, zip(*columns, strict=True)))
-    return Submitted(lane, received_ms, remaining_ms, size_bytes, events)
+    return _parted(heads, list(map(Event._make, zip(*columns, strict=True))))
 
 
-def outcomes_body(outcomes: Outcomes) -> bytes:
-    """Return the body of an answer to a submission: a byte for each admission, and the offsets."""
+def _parted(heads: Any, events: Sequence[Event]) -> list[Submission]:
+    """Give each submission its events."""
+    if type(heads) is not list or not heads or len(heads) % _HEAD_FIELDS:
+        refuse("malformed")
+    _check_range(heads, _U64_MAX)
+    if max(heads[1::_HEAD_FIELDS]) > _LANE_MAX or sum(heads[5::_HEAD_FIELDS]) != len(events):
+        refuse("malformed")
+    submissions, end = [], 0
+    for place in range(0, len(heads), _HEAD_FIELDS):
+        number, lane, received_ms, remaining_ms, size_bytes, count = heads[place : place + _HEAD_FIELDS]
+        own = events[end : end + count]
+        end += count
+        if not own or sum([len(event.value) for event in own]) > size_bytes:
+            refuse("malformed")
+        submissions.append(Submission(number, lane, received_ms, remaining_ms, size_bytes, own))
+    return submissions
+
+
+def outcomes_body(decided: Sequence[tuple[int, Outcomes]]) -> bytes:
+    """Return the body of answers to n >= 1 submissions, by number: a byte an admission, and the offsets."""
     numbers = _ADMISSION_NUMBERS
     return packed(
-        (bytes([numbers[admission._value_] for admission in outcomes.admissions]), outcomes.offsets)
+        (
+            [number for number, _ in decided],
+            bytes([numbers[admission._value_] for _, own in decided for admission in own.admissions]),
+            [offset for _, own in decided for offset in own.offsets],
+        )
     )
 
 
-def outcomes_of(body: memoryview, count: int) -> Outcomes:
-    """Return the outcomes of `count` events. Raises FrameRefusedError."""
+def outcomes_of(body: memoryview, count_of: Callable[[int], int]) -> list[tuple[int, Outcomes]]:
+    """
+    Return what `outcomes_body` was given.
+
+    Args:
+        body: what has come.
+        count_of: returns how many events the submission of a number has; may refuse it.
+
+    Raises:
+        FrameRefusedError: no answers, or not to these.
+    """
     fields = unpacked(body)
-    if type(fields) is not list or len(fields) < 2:
+    if type(fields) is not list or len(fields) < 3:
         refuse("malformed")
-    admissions, offsets = fields[:2]
-    if type(admissions) is not bytes or type(offsets) is not list:
+    numbers, admissions, offsets = fields[:3]
+    if type(numbers) is not list or type(admissions) is not bytes or type(offsets) is not list:
         refuse("malformed")
-    if not len(admissions) == len(offsets) == count or max(admissions) >= len(ADMISSIONS):
+    if set(map(type, numbers)) != {int} or len(set(numbers)) != len(numbers):
+        refuse("malformed")
+    counts = list(map(count_of, numbers))
+    if not len(admissions) == len(offsets) == sum(counts) or max(admissions) >= len(ADMISSIONS):
         refuse("malformed")
     if set(map(type, offsets)) != {int}:
         refuse("malformed")
-    return Outcomes(list(map(ADMISSIONS.__getitem__, admissions)), offsets)
+    kinds, decided, end = list(map(ADMISSIONS.__getitem__, admissions)), [], 0
+    for number, count in zip(numbers, counts, strict=True):
+        begin, end = end, end + count
+        decided.append((number, Outcomes(kinds[begin:end], offsets[begin:end])))
+    return decided
 
 
 def _numbers(column: Any, largest: int, count: int) -> Iterable[int]:

@@ -141,6 +141,10 @@ class Connection(asyncio.Protocol):
         frame = frame_of(self.version, kind, number, body)
         self._unsent.append(frame)
         self._unsent_bytes += len(frame)
+        self.flush_soon()
+
+    def flush_soon(self) -> None:
+        """Have `on_flush` called, and everything written, once in this turn of the loop."""
         if not self._is_flush_due and not self._is_paused:
             self._is_flush_due = True
             self.loop.call_soon(self._flush)
@@ -191,7 +195,7 @@ class Connection(asyncio.Protocol):
         """Tell whoever still waits; must not raise."""
 
     def on_flush(self) -> None:
-        """Note that all that was sent so far is with the transport; must not raise."""
+        """Send what waits for the end of the turn; the transport gets it all then. Must not raise."""
 
     def on_paused(self, is_paused: bool) -> None:
         """Note that the other side does not read, or does again."""
@@ -229,11 +233,15 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         self._is_flush_due = False
         transport = self._transport
-        if self._is_paused or not self._unsent or transport is None or transport.is_closing():
+        if self._is_paused or transport is None or transport.is_closing():
+            return
+        self._is_flush_due = True  # what `on_flush` sends is written below
+        self.on_flush()
+        self._is_flush_due = False
+        if not self._unsent:
             return
         frames, self._unsent, self._unsent_bytes = self._unsent, [], 0
         self._sent_at = self.loop.time()
-        self.on_flush()
         transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def _look_again(self) -> None:

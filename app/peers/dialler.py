@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from app.peers.codec import outcomes_of, submission_body
+from app.peers.codec import Submission, outcomes_of, submissions_body
 from app.peers.connection import Connection, Shared
 from app.peers.errors import error_of, refuse
 from app.peers.frames import (
@@ -43,6 +43,9 @@ from dedupe.errors import (
 from dedupe.lane import Outcomes
 from dedupe.types import Event
 
+TOGETHER_BYTES_MAX = 1024 * 1024
+"""Of the events of several submissions in one frame; a larger one has a frame of its own."""
+
 
 class Dialler(Connection):
     """Asks one worker that was called."""
@@ -67,6 +70,7 @@ class Dialler(Connection):
         self._agreed = 0
         self._number = self._number_sent = 0
         self._submitted: dict[int, tuple[asyncio.Future[Outcomes], int, int]] = {}
+        self._waiting: list[tuple[int, int, Sequence[Event], int, int, Deadline]] = []  # for the turn to end
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self.events = self.bytes = 0  # submitted and not answered
         self.statuses = 0  # heard
@@ -80,10 +84,39 @@ class Dialler(Connection):
 
     def on_flush(self) -> None:
         """See Connection."""
+        waiting, self._waiting = self._waiting, []
         self._number_sent = self._number
+        together: list[Submission] = []
+        size_bytes = 0
+        for number, lane, events, size, received_ms, deadline in waiting:
+            remaining_ms = int(deadline.remaining_s * 1000)
+            if together and size_bytes + size > TOGETHER_BYTES_MAX:
+                self._send_submissions(together)
+                together, size_bytes = [], 0
+            together.append(Submission(number, lane, received_ms, remaining_ms, size, events))
+            size_bytes += size
+        if together:
+            self._send_submissions(together)
+
+    def _send_submissions(self, submissions: Sequence[Submission]) -> None:
+        """Send them in one frame; those that cannot be told have failed, untaken, and no others with them."""
+        try:
+            body = submissions_body(submissions)
+            if len(body) + HEAD.size > self.shared.limits.frame_bytes_max:
+                raise LaneSaturatedError(f"{len(body)} bytes are more than a frame takes")
+        except Exception as err:
+            if len(submissions) > 1:
+                for submission in submissions:
+                    self._send_submissions([submission])
+            elif (answer := self._answered(submissions[0].number)) is not None and not answer.done():
+                answer.set_exception(err)
+        else:
+            self.shared.metrics.events_forwarded += sum(len(one.events) for one in submissions)
+            self.send(SUBMIT, 0, body)
 
     def on_end(self) -> None:
         """See Connection."""
+        self._waiting.clear()
         submitted, self._submitted = self._submitted, {}
         asked, self._asked = self._asked, {}
         self.events = self.bytes = 0
@@ -107,22 +140,13 @@ class Dialler(Connection):
         """Send events, n >= 1, to a lane there; see PeerLink.submit. Raises LaneSaturatedError."""
         count = len(events)
         self.check_room(count, size_bytes)
-        body = submission_body(
-            lane,
-            events,
-            size_bytes=size_bytes,
-            received_ms=received_ms,
-            remaining_ms=int(deadline.remaining_s * 1000),
-        )
-        if len(body) + HEAD.size > self.shared.limits.frame_bytes_max:
-            raise LaneSaturatedError(f"{len(body)} bytes are more than a frame takes")
         answer: asyncio.Future[Outcomes] = self.loop.create_future()
         self._number += 1
         self._submitted[self._number] = answer, count, size_bytes
         self.events += count
         self.bytes += size_bytes
-        self.shared.metrics.events_forwarded += count
-        self.send(SUBMIT, self._number, body)
+        self._waiting.append((self._number, lane, events, size_bytes, received_ms, deadline))
+        self.flush_soon()
         return answer
 
     async def ask(self, kind: str, body: Any, timeout_s: float) -> Any:
@@ -191,14 +215,18 @@ class Dialler(Connection):
         self.statuses += 1
         self._on_status_told(unpacked(body))
 
-    def _on_outcomes(self, number: int, body: memoryview) -> None:
+    def _on_outcomes(self, _number: int, body: memoryview) -> None:
+        for number, outcomes in outcomes_of(body, self._count_of):
+            answer = self._answered(number)
+            if answer is not None and not answer.done():
+                answer.set_result(outcomes)
+
+    def _count_of(self, number: int) -> int:
+        """Return how many events a submission has that is under way. Raises FrameRefusedError."""
         submitted = self._submitted.get(number)
         if submitted is None:
             refuse("not_asked")
-        outcomes = outcomes_of(body, submitted[1])
-        answer = self._answered(number)
-        if answer is not None and not answer.done():
-            answer.set_result(outcomes)
+        return submitted[1]
 
     def _on_failed(self, number: int, body: memoryview) -> None:
         err = error_of(unpacked(body))

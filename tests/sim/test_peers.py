@@ -7,15 +7,18 @@ from typing import Any
 import pytest
 
 from app.peers import Peers, UnknownKindError, Versions
-from app.peers.frames import ASK
+from app.peers.connection import Connection
+from app.peers.frames import ASK, OUTCOMES, SUBMIT
+from dedupe.admission import Admission
 from dedupe.errors import (
     DeadlineExceededError,
     LaneNotActiveError,
     LaneSaturatedError,
     OutcomeUnknownError,
 )
+from dedupe.lane import Outcomes
 from tests.support.peer_group import LIMITS, Group, error_of, pairs, running, until
-from tests.support.peers import SECRET, LoopClock, RecordingHost
+from tests.support.peers import SECRET, LoopClock, RecordingHost, deadline_of, events_of
 from tests.support.sim_net import address_of
 
 
@@ -154,6 +157,47 @@ async def test_answers_come_out_of_order() -> None:
         assert not first.done()
         group.hosts["b"].submissions[0].accept()
         assert (await first).offsets == [0]
+
+
+async def test_submissions_of_one_turn_travel_in_one_frame_and_so_do_their_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[int] = []
+    send = Connection.send
+
+    def noting(connection: Connection, kind: int, number: int = 0, body: bytes = b"") -> None:
+        sent.append(kind)
+        send(connection, kind, number, body)
+
+    async with running(Group("a", "b")) as group:
+        monkeypatch.setattr(Connection, "send", noting)
+        answers = [group.submit("a", "b", count, start=10 * count) for count in (1, 3, 2)]
+        assert [(await answer).offsets for answer in answers] == [[10], [30, 31, 32], [20, 21]]
+        assert (sent.count(SUBMIT), sent.count(OUTCOMES)) == (1, 1)
+        large = [group.submit("a", "b", 1, value=bytes(700_000)) for _ in range(2)]
+        await asyncio.gather(*large)
+        assert sent.count(SUBMIT) == 3, "a frame has about a MiB of events"
+
+
+async def test_submission_or_answer_that_cannot_be_told_fails_alone() -> None:
+    async with running(Group("a", "b")) as group:
+        host, unsayable = group.hosts["b"], [events_of(1)[0]._replace(message_id="\ud800")]
+        good = group.submit("a", "b")
+        bad = group.link("a", "b").submit(
+            0, unsayable, size_bytes=100, received_ms=0, deadline=deadline_of(4.5)
+        )
+        assert (await good).offsets == [0]
+        with pytest.raises(UnicodeEncodeError):
+            await bad
+        assert len(host.submissions) == 1
+        host.holds = True
+        answers = [group.submit("a", "b") for _ in range(2)]
+        await until(lambda: len(host.submissions) == 3)
+        host.submissions[1].answer.set_result(Outcomes([Admission.NEW], [2**64]))
+        host.submissions[2].accept()
+        assert await error_of(answers[0]) is OutcomeUnknownError
+        assert (await answers[1]).offsets == [0]
+        group.link("a", "b").check_room(LIMITS.events_max, 1)
 
 
 async def test_deadline_is_passed_on_less_the_way() -> None:

@@ -325,7 +325,7 @@ async def test_status_that_cannot_be_told_is_none() -> None:
 async def test_answers_that_nobody_asked_for_end_the_connection_alone() -> None:
     async with running(Group("a", "b")) as group:
         caller = group.peers["b"]._callers["a"]
-        caller.send(8, 12345, packed((b"\0", [1])))
+        caller.send(8, 0, packed(([12345], b"\0", [1])))
         await asyncio.sleep(0.1)
         assert group.peers["a"].metrics.frames_refused == {"not_asked": 1}
         await asyncio.sleep(2)

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.peers.codec import ADMISSIONS, ORDERS, outcomes_body, outcomes_of, submission_body, submission_of
+from app.peers.codec import (
+    ADMISSIONS,
+    ORDERS,
+    Submission,
+    outcomes_body,
+    outcomes_of,
+    submissions_body,
+    submissions_of,
+)
 from app.peers.errors import CODES, FrameRefusedError, error_fields, error_of
 from app.peers.frames import packed, unpacked
 from dedupe import errors
@@ -44,27 +52,53 @@ EVENTS = st.builds(
 EVENT = Event(bytes(16), 1, bytes(8), "source", "id", b"{}")
 
 
-def body_of(events: list[Event], **more: Any) -> bytes:
-    fields: dict[str, int] = {"size_bytes": 2**40, "received_ms": 5, "remaining_ms": 4_500} | more
-    return submission_body(7, events, **fields)
+SUBMISSIONS = st.builds(
+    Submission,
+    number=U64,
+    lane=st.integers(0, 2**31 - 1),
+    received_ms=U64,
+    remaining_ms=U64,
+    size_bytes=st.just(2**40),
+    events=st.lists(EVENTS, min_size=1, max_size=4),
+)
 
 
-@given(st.lists(EVENTS, min_size=1, max_size=6), U64, U64)
-def test_events_arrive_as_they_were_sent(events: list[Event], received_ms: int, remaining_ms: int) -> None:
-    body = body_of(events, received_ms=received_ms, remaining_ms=remaining_ms)
-    submitted = submission_of(memoryview(body), events_max=6)
-    assert submitted == (7, received_ms, remaining_ms, 2**40, events)
-    assert [list(map(type, event)) for event in submitted.events] == [list(map(type, e)) for e in events]
+def body_of(events: list[Event], size_bytes: int = 2**40) -> bytes:
+    return submissions_body(
+        [Submission(1, 7, received_ms=5, remaining_ms=4_500, size_bytes=size_bytes, events=events)]
+    )
+
+
+@given(st.lists(SUBMISSIONS, min_size=1, max_size=4))
+def test_submissions_arrive_as_they_were_sent(submissions: list[Submission]) -> None:
+    told = submissions_of(memoryview(submissions_body(submissions)), events_max=16)
+    assert told == submissions
+    for own, sent in zip(told, submissions, strict=True):
+        assert [list(map(type, event)) for event in own.events] == [list(map(type, e)) for e in sent.events]
 
 
 @given(st.data())
 def test_outcomes_arrive_as_they_were_sent(data: st.DataObject) -> None:
-    admissions = data.draw(st.lists(st.sampled_from(Admission), min_size=1, max_size=9))
-    offsets = data.draw(st.lists(st.integers(-1, 2**63), min_size=len(admissions), max_size=len(admissions)))
-    body = memoryview(outcomes_body(Outcomes(admissions, offsets)))
-    assert outcomes_of(body, len(admissions)) == Outcomes(admissions, offsets)
+    numbers = data.draw(st.lists(U64, min_size=1, max_size=5, unique=True))
+    counts = {number: data.draw(st.integers(1, 5)) for number in numbers}
+
+    def some(values: st.SearchStrategy[Any], count: int) -> list[Any]:
+        return data.draw(st.lists(values, min_size=count, max_size=count))
+
+    decided = [
+        (number, Outcomes(some(st.sampled_from(Admission), count), some(st.integers(-1, 2**63), count)))
+        for number, count in counts.items()
+    ]
+    body = memoryview(outcomes_body(decided))
+    assert outcomes_of(body, counts.__getitem__) == decided
     with pytest.raises(FrameRefusedError):
-        outcomes_of(body, len(admissions) + 1)
+        outcomes_of(body, lambda number: counts[number] + 1)
+
+
+def test_answer_to_one_submission_twice_is_refused() -> None:
+    own = Outcomes([Admission.NEW], [1])
+    with pytest.raises(FrameRefusedError):
+        outcomes_of(memoryview(outcomes_body([(1, own), (1, own)])), lambda _number: 1)
 
 
 def test_tables_have_every_member_and_are_never_changed() -> None:
@@ -100,9 +134,11 @@ def test_error_of_a_later_version_or_of_ours_is_one_of_the_gateway() -> None:
 
 def test_fields_of_a_later_version_are_passed_over() -> None:
     fields = unpacked(memoryview(body_of([EVENT])))
-    assert submission_of(memoryview(packed([*fields, "new"])), events_max=1).events == [EVENT]
-    outcomes = unpacked(memoryview(outcomes_body(Outcomes([Admission.NEW], [3]))))
-    assert outcomes_of(memoryview(packed([*outcomes, "new"])), 1) == Outcomes([Admission.NEW], [3])
+    (submitted,) = submissions_of(memoryview(packed([*fields, "new"])), events_max=1)
+    assert submitted.events == [EVENT]
+    decided = [(1, Outcomes([Admission.NEW], [3]))]
+    outcomes = unpacked(memoryview(outcomes_body(decided)))
+    assert outcomes_of(memoryview(packed([*outcomes, "new"])), lambda _number: 1) == decided
 
 
 WRONG: tuple[Any, ...] = (
@@ -126,13 +162,13 @@ WRONG: tuple[Any, ...] = (
 )
 
 
-@pytest.mark.parametrize("place", range(15))
+@pytest.mark.parametrize("place", range(12))
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 def test_wrong_field_is_refused_or_harmless(place: int, wrong: Any) -> None:
     fields = unpacked(memoryview(body_of([EVENT, EVENT._replace(source="other", flags=1, partition=2)])))
     fields[place] = wrong
     try:
-        submitted = submission_of(memoryview(packed(fields)), events_max=10)
+        (submitted,) = submissions_of(memoryview(packed(fields)), events_max=10)
     except FrameRefusedError:
         return
     assert len(submitted.events) == 2
@@ -144,6 +180,27 @@ def test_wrong_field_is_refused_or_harmless(place: int, wrong: Any) -> None:
         assert type(event.reason) in (str, type(None))
         assert type(event.guard) in (bytes, type(None))
         assert type(event.order) is Order
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [
+        [],
+        [1, 7, 5, 5, 99],
+        [1, 7, 5, 5, 99, 1],
+        [1, 7, 5, 5, 99, 3],
+        [1, 7, 5, 5, 99, 2, 2, 7, 5, 5, 99, 0],
+        [1, 7, 5, 5, 99, 3, 2, 7, 5, 5, 99, -1],
+        [1, 2**31, 5, 5, 99, 2],
+        [1, 7, 5, 5, 99, 1, 2, 7, 5, 5, 1, 1],
+        [1, 7, 5, None, 99, 2],
+        [-1, 7, 5, 5, 99, 2],
+    ],
+)
+def test_heads_that_do_not_fit_the_events_are_refused(heads: list[Any]) -> None:
+    fields = unpacked(memoryview(body_of([EVENT, EVENT])))
+    with pytest.raises(FrameRefusedError):
+        submissions_of(memoryview(packed([heads, *fields[1:]])), events_max=10)
 
 
 @pytest.mark.parametrize(
@@ -161,13 +218,13 @@ def test_wrong_field_is_refused_or_harmless(place: int, wrong: Any) -> None:
 )
 def test_value_out_of_bounds_is_refused(event: Event) -> None:
     with pytest.raises(FrameRefusedError):
-        submission_of(memoryview(body_of([EVENT, event], size_bytes=2**12)), events_max=10)
+        submissions_of(memoryview(body_of([EVENT, event], size_bytes=2**12)), events_max=10)
 
 
 def test_more_or_fewer_events_than_allowed_are_refused() -> None:
     with pytest.raises(FrameRefusedError):
-        submission_of(memoryview(body_of([EVENT] * 3)), events_max=2)
+        submissions_of(memoryview(body_of([EVENT] * 3)), events_max=2)
     fields = unpacked(memoryview(body_of([EVENT])))
-    fields[4], fields[8] = b"", []
+    fields[1], fields[5] = b"", []
     with pytest.raises(FrameRefusedError):
-        submission_of(memoryview(packed(fields)), events_max=2)
+        submissions_of(memoryview(packed(fields)), events_max=2)
