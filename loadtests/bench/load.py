@@ -80,9 +80,9 @@ def _content_length(head: bytes) -> int:
     return int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
 
 
-def send_all(port: int, requests: Sequence[bytes], connections: int) -> Answered:
+def send_all(port: int | Sequence[int], requests: Sequence[bytes], connections: int) -> Answered:
     """
-    Send every request once and wait for its answer.
+    Send every request once and wait for its answer; connections take turns with several ports.
 
     Raises:
         LoadError: an answer was not 200, or none came.
@@ -90,17 +90,18 @@ def send_all(port: int, requests: Sequence[bytes], connections: int) -> Answered
     gc.collect()
     gc.disable()
     try:
-        return uvloop.run(_send_all(port, requests, connections))
+        return uvloop.run(_send_all([port] if isinstance(port, int) else port, requests, connections))
     finally:
         gc.enable()
 
 
-async def _send_all(port: int, requests: Sequence[bytes], connections: int) -> Answered:
+async def _send_all(ports: Sequence[int], requests: Sequence[bytes], connections: int) -> Answered:
     waiting, latencies_s = iter(requests), list[float]()
     loop = asyncio.get_running_loop()
     senders: list[_Sender] = []
     try:
-        for _ in range(min(connections, len(requests))):
+        for number in range(min(connections, len(requests))):
+            port = ports[number % len(ports)]
             _, sender = await loop.create_connection(lambda: _Sender(waiting, latencies_s), HOST, port)
             senders.append(sender)
         began, cpu_began = time.perf_counter(), time.process_time()
