@@ -10,21 +10,7 @@ import structlog
 from app.peers.codec import Submission, outcomes_body, submissions_of
 from app.peers.connection import Connection, Shared
 from app.peers.errors import error_fields, refuse
-from app.peers.frames import (
-    ANSWER,
-    ASK,
-    CHALLENGE,
-    FAILED,
-    HELLO,
-    OUTCOMES,
-    PROOF,
-    STATUS,
-    SUBMIT,
-    TELL,
-    WELCOME,
-    packed,
-    unpacked,
-)
+from app.peers.frames import Kind, packed, unpacked
 from app.peers.handshake import (
     ACCEPTS,
     DIALS,
@@ -73,7 +59,7 @@ class Acceptor(Connection):
         self._events = self._bytes = 0  # taken and not answered
         self._decided: list[tuple[int, Outcomes]] = []  # and not sent: that waits for the turn to end
         self._questions: set[asyncio.Task[None]] = set()
-        self.handle({HELLO: self._on_hello, PROOF: self._on_proof})
+        self.handle({Kind.HELLO: self._on_hello, Kind.PROOF: self._on_proof})
 
     def on_begin(self) -> None:
         """See Connection."""
@@ -99,7 +85,7 @@ class Acceptor(Connection):
     def tell_status(self, status: bytes) -> None:
         """Send this worker's status."""
         if self.is_proved:
-            self.send(STATUS, 0, status)
+            self.send(Kind.STATUS, 0, status)
 
     def _on_hello(self, _number: int, body: memoryview) -> None:
         if self._hello is not None:
@@ -110,7 +96,7 @@ class Acceptor(Connection):
             refuse("wrong_worker")
         shared.versions.agreed(Versions(hello.newest, hello.oldest))
         self._challenge = Challenge(*shared.versions, shared.worker, shared.nonce())
-        self.send(CHALLENGE, 0, packed(self._challenge))
+        self.send(Kind.CHALLENGE, 0, packed(self._challenge))
 
     def _on_proof(self, _number: int, body: memoryview) -> None:
         hello, challenge, shared = self._hello, self._challenge, self.shared
@@ -119,8 +105,8 @@ class Acceptor(Connection):
         check_proof(body, proof_of(shared.key, DIALS, hello, challenge))
         self.prove(shared.versions.agreed(Versions(hello.newest, hello.oldest)))
         self.worker = hello.worker
-        self.handle({SUBMIT: self._on_submit, ASK: self._on_ask, TELL: self._on_tell})
-        self.send(WELCOME, 0, packed((proof_of(shared.key, ACCEPTS, hello, challenge),)))
+        self.handle({Kind.SUBMIT: self._on_submit, Kind.ASK: self._on_ask, Kind.TELL: self._on_tell})
+        self.send(Kind.WELCOME, 0, packed((proof_of(shared.key, ACCEPTS, hello, challenge),)))
         shared.metrics.accepted += 1
         self._on_worker(self)
 
@@ -175,7 +161,7 @@ class Acceptor(Connection):
             log.exception("outcomes cannot be told", worker=self.worker)
             self._fail(decided[0][0], OutcomeUnknownError(f"its outcomes cannot be told: {unsayable!r}"))
         else:
-            self.send(OUTCOMES, 0, body)
+            self.send(Kind.OUTCOMES, 0, body)
 
     def _on_ask(self, number: int, body: memoryview) -> None:
         kind, asked = _kind_and_body(body)
@@ -194,7 +180,7 @@ class Acceptor(Connection):
         except Exception as err:
             self._fail(number, err)
         else:
-            self.send(ANSWER, number, answer)
+            self.send(Kind.ANSWER, number, answer)
 
     def _on_tell(self, _number: int, body: memoryview) -> None:
         self._host.take(self.worker, *_kind_and_body(body))
@@ -203,7 +189,7 @@ class Acceptor(Connection):
         fields = error_fields(err)
         if fields[0] == "internal":
             log.error("a worker's request failed", worker=self.worker, error=fields[2])
-        self.send(FAILED, number, packed(fields))
+        self.send(Kind.FAILED, number, packed(fields))
 
 
 def _kind_and_body(body: memoryview) -> Sequence[Any]:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 import structlog
 
 from app.peers.errors import FrameRefusedError, refuse
-from app.peers.frames import FAILED, NEWEST_KIND, PING, FrameReader, frame_of, packed
+from app.peers.frames import FrameReader, Kind, frame_of, packed
 from app.peers.handshake import NONCE_BYTES
 from app.peers.limits import PeerLimits, PeerMetrics, PeerTimes, Versions
 from dedupe.clock import Clock
@@ -69,7 +69,7 @@ class Connection(asyncio.Protocol):
         self.end_reason: str | None = None
         self.loop = asyncio.get_running_loop()
         self._made_at = self._sent_at = self.loop.time()
-        self._handlers: dict[int, Handler] = {PING: self._on_ping}
+        self._handlers: dict[int, Handler] = {Kind.PING: self._on_ping}
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
             handler = self._handlers.get(kind)
             if handler is not None:
                 handler(number, body)
-            elif not self.is_proved or kind <= NEWEST_KIND:
+            elif not self.is_proved or kind <= Kind.NEWEST:
                 refuse("wrong_state")
             else:
                 self._pass_over(number)
@@ -228,7 +228,7 @@ class Connection(asyncio.Protocol):
         """Say that a later version's kind of frame is unknown here, where an answer is waited for."""
         self.shared.metrics.frames_refused["unknown_kind"] += 1
         if number:
-            self.send(FAILED, number, UNKNOWN_KIND)
+            self.send(Kind.FAILED, number, UNKNOWN_KIND)
 
     def _flush(self) -> None:
         self._is_flush_due = False
@@ -256,7 +256,7 @@ class Connection(asyncio.Protocol):
         if not self.is_proved and now - self._made_at >= times.handshake_s:
             return self.refuse("late_handshake")
         if self.is_proved and now - self._sent_at >= times.ping_s and not self._is_paused:
-            self.send(PING)
+            self.send(Kind.PING)
         return self._look_again()
 
     def _on_ping(self, _number: int, _body: memoryview) -> None:

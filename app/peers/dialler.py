@@ -7,22 +7,7 @@ from typing import Any
 from app.peers.codec import Submission, outcomes_of, submissions_body
 from app.peers.connection import Connection, Shared
 from app.peers.errors import error_of, refuse
-from app.peers.frames import (
-    ANSWER,
-    ASK,
-    CHALLENGE,
-    FAILED,
-    HEAD,
-    HELLO,
-    OUTCOMES,
-    PROOF,
-    STATUS,
-    SUBMIT,
-    TELL,
-    WELCOME,
-    packed,
-    unpacked,
-)
+from app.peers.frames import HEAD, Kind, packed, unpacked
 from app.peers.handshake import (
     ACCEPTS,
     DIALS,
@@ -74,13 +59,13 @@ class Dialler(Connection):
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self.events = self.bytes = 0  # submitted and not answered
         self.statuses = 0  # heard
-        self.handle({CHALLENGE: self._on_challenge, WELCOME: self._on_welcome})
+        self.handle({Kind.CHALLENGE: self._on_challenge, Kind.WELCOME: self._on_welcome})
 
     def on_made(self) -> None:
         """See Connection."""
         shared = self.shared
         self._hello = Hello(MAGIC, *shared.versions, shared.worker, self.to, shared.nonce())
-        self.send(HELLO, 0, packed(self._hello))
+        self.send(Kind.HELLO, 0, packed(self._hello))
 
     def on_flush(self) -> None:
         """See Connection."""
@@ -112,7 +97,7 @@ class Dialler(Connection):
                 answer.set_exception(err)
         else:
             self.shared.metrics.events_forwarded += sum(len(one.events) for one in submissions)
-            self.send(SUBMIT, 0, body)
+            self.send(Kind.SUBMIT, 0, body)
 
     def on_end(self) -> None:
         """See Connection."""
@@ -158,7 +143,7 @@ class Dialler(Connection):
         answer: asyncio.Future[Any] = self.loop.create_future()
         self._number = number = self._number + 1
         self._asked[number] = answer
-        self.send(ASK, number, question)
+        self.send(Kind.ASK, number, question)
         try:
             async with asyncio.timeout(timeout_s):
                 return await answer
@@ -172,7 +157,7 @@ class Dialler(Connection):
         message = self._message(kind, body)
         if self.unsent_bytes + len(message) > self.shared.limits.message_bytes_max:
             return False
-        self.send(TELL, 0, message)
+        self.send(Kind.TELL, 0, message)
         return True
 
     def _message(self, kind: str, body: Any) -> bytes:
@@ -195,7 +180,7 @@ class Dialler(Connection):
             refuse("wrong_worker")
         self._agreed = shared.versions.agreed(Versions(challenge.newest, challenge.oldest))
         self._expected = proof_of(shared.key, ACCEPTS, hello, challenge)
-        self.send(PROOF, 0, packed((proof_of(shared.key, DIALS, hello, challenge),)))
+        self.send(Kind.PROOF, 0, packed((proof_of(shared.key, DIALS, hello, challenge),)))
 
     def _on_welcome(self, _number: int, body: memoryview) -> None:
         if self._expected is None or self.is_proved:
@@ -204,10 +189,10 @@ class Dialler(Connection):
         self.prove(self._agreed)
         self.handle(
             {
-                STATUS: self._on_status,
-                OUTCOMES: self._on_outcomes,
-                FAILED: self._on_failed,
-                ANSWER: self._on_answer,
+                Kind.STATUS: self._on_status,
+                Kind.OUTCOMES: self._on_outcomes,
+                Kind.FAILED: self._on_failed,
+                Kind.ANSWER: self._on_answer,
             }
         )
 

@@ -18,10 +18,14 @@ LENGTH_BYTES = 4
 BEFORE_PROOF_BYTES_MAX = 1024
 BUFFER_BYTES = 1024 * 1024
 
-HELLO, CHALLENGE, PROOF, WELCOME = 1, 2, 3, 4
-STATUS, PING, SUBMIT, OUTCOMES, FAILED, ASK, ANSWER, TELL = 5, 6, 7, 8, 9, 10, 11, 12
-NEWEST_KIND = TELL
-"""A later version's kinds are passed over; a known one at the wrong time ends the connection."""
+
+class Kind:
+    """What frames are for. A later version's are passed over; a known one out of turn ends the connection."""
+
+    HELLO, CHALLENGE, PROOF, WELCOME = 1, 2, 3, 4
+    STATUS, PING, SUBMIT, OUTCOMES, FAILED, ASK, ANSWER, TELL = 5, 6, 7, 8, 9, 10, 11, 12
+    NEWEST = TELL
+
 
 Frame: TypeAlias = tuple[int, int, int, memoryview]
 """Version, kind, number and body."""
@@ -88,7 +92,7 @@ class FrameReader:
             after = place + LENGTH_BYTES + length
             if length < HEAD.size - LENGTH_BYTES:
                 refuse("malformed")
-            if length > (self.submission_bytes_max if kind == SUBMIT else self.message_bytes_max):
+            if length > (self.submission_bytes_max if kind == Kind.SUBMIT else self.message_bytes_max):
                 refuse("too_large")
             if after > end:
                 self._needed = after - place

@@ -8,7 +8,7 @@ import pytest
 
 from app.peers import Peers, UnknownKindError, Versions
 from app.peers.connection import Connection
-from app.peers.frames import ASK, OUTCOMES, SUBMIT
+from app.peers.frames import Kind
 from dedupe.admission import Admission
 from dedupe.errors import (
     DeadlineExceededError,
@@ -173,10 +173,10 @@ async def test_submissions_of_one_turn_travel_in_one_frame_and_so_do_their_answe
         monkeypatch.setattr(Connection, "send", noting)
         answers = [group.submit("a", "b", count, start=10 * count) for count in (1, 3, 2)]
         assert [(await answer).offsets for answer in answers] == [[10], [30, 31, 32], [20, 21]]
-        assert (sent.count(SUBMIT), sent.count(OUTCOMES)) == (1, 1)
+        assert (sent.count(Kind.SUBMIT), sent.count(Kind.OUTCOMES)) == (1, 1)
         large = [group.submit("a", "b", 1, value=bytes(700_000)) for _ in range(2)]
         await asyncio.gather(*large)
-        assert sent.count(SUBMIT) == 3, "a frame has about a MiB of events"
+        assert sent.count(Kind.SUBMIT) == 3, "a frame has about a MiB of events"
 
 
 async def test_submission_or_answer_that_cannot_be_told_fails_alone() -> None:
@@ -396,7 +396,7 @@ async def test_kind_of_frame_that_is_unknown_is_answered_and_the_connection_live
         send = dialler.send
 
         def send_newer(kind: int, number: int = 0, body: bytes = b"") -> None:
-            send(200 if kind == ASK else kind, number, body)
+            send(200 if kind == Kind.ASK else kind, number, body)
 
         monkeypatch.setattr(dialler, "send", send_newer)
         with pytest.raises(UnknownKindError):

@@ -9,20 +9,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from app.peers.frames import (
-    ASK,
-    BEFORE_PROOF_BYTES_MAX,
-    CHALLENGE,
-    HEAD,
-    HELLO,
-    PROOF,
-    SUBMIT,
-    TELL,
-    WELCOME,
-    FrameReader,
-    frame_of,
-    packed,
-)
+from app.peers.frames import BEFORE_PROOF_BYTES_MAX, HEAD, FrameReader, Kind, frame_of, packed
 from app.peers.handshake import (
     DIALS,
     MAGIC,
@@ -36,6 +23,9 @@ from app.peers.handshake import (
 from tests.sim.seeds import each_seed
 from tests.support.peer_group import Group, pairs, running
 from tests.support.peers import SECRET
+
+CHALLENGE, HELLO, PROOF, WELCOME = Kind.CHALLENGE, Kind.HELLO, Kind.PROOF, Kind.WELCOME
+ASK, SUBMIT, TELL = Kind.ASK, Kind.SUBMIT, Kind.TELL
 
 
 class Raw(asyncio.Protocol):
