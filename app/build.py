@@ -2,10 +2,11 @@
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from app.access import Guards, KeyFile, OpenKeys, Quota, QuotaPolicy
+from app.admin import ADMIN_PROBLEMS, problem_document
 from app.config import KIB, Settings, format_size
 from app.http import (
     BodyLimits,
@@ -182,20 +183,22 @@ def build_problems(settings: Settings) -> Problems:
         "head_too_large": f"at most {format_size(settings.head_bytes_max)}",
         "body_too_large": f"at most {body}, and {compressed} if compressed",
     }
-    return _problems(settings, figures)
-
-
-def build_admin_problems(settings: Settings) -> Problems:
-    """Return the same for the admin port."""
-    return _problems(settings, {"head_too_large": f"at most {format_size(ADMIN_HEAD_BYTES_MAX)}"})
-
-
-def _problems(settings: Settings, figures: Mapping[str, str]) -> Problems:
     return Problems(
         retry_after_max=settings.retry_after_max,
         dice=random.Random(),
         figures=figures,
         refusals=RefusalLog(PATH_WORDS),
+    )
+
+
+def build_admin_problems(settings: Settings) -> Problems:
+    """Return the same for the admin port."""
+    return Problems(
+        retry_after_max=settings.retry_after_max,
+        dice=random.Random(),
+        figures={"head_too_large": f"at most {format_size(ADMIN_HEAD_BYTES_MAX)}"},
+        table=ADMIN_PROBLEMS,
+        form=problem_document,
     )
 
 

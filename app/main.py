@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from socket import socket
@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from app.access import Guards, KeyFile
-from app.admin import EdgeCollector, IngestLoop, Watched, create_admin
+from app.admin import EdgeCollector, IngestLoop, Watched, create_admin, create_probes
 from app.build import (
     build_admin_port,
     build_admin_problems,
@@ -26,7 +26,7 @@ from app.build import (
 )
 from app.config import Settings, locked
 from app.group import GroupLanes
-from app.http import EdgeProtocol, Leased, Port, RequestMetrics
+from app.http import EdgeProtocol, Leased, Port, Problems, RequestMetrics
 from app.ingest import create_edge
 from app.process import (
     Lanes,
@@ -94,10 +94,7 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
             stack.enter_context(
                 bind(host, port, send_timeout_s=settings.send_timeout, is_shared=settings.share_ports)
             )
-            for host, port in (
-                (settings.host, settings.port),
-                (settings.admin_host, settings.admin_port),
-            )
+            for host, port in _addresses(settings)
         ]
         opened = await open_log(settings, crashpoint, stop, clock)
         if opened is None:
@@ -132,6 +129,14 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         log.info("stopped")
 
 
+def _addresses(settings: Settings) -> Iterator[tuple[str, int]]:
+    """Yield where the servers listen, in their order."""
+    yield settings.host, settings.port
+    yield settings.admin_host, settings.admin_port
+    if settings.probe_port is not None:
+        yield settings.probe_host, settings.probe_port
+
+
 def _group_of(
     settings: Settings, opened: OpenLog, router: Router, clock: Clock, stack: AsyncExitStack
 ) -> GroupLanes | None:
@@ -157,8 +162,8 @@ def _build_servers(
     guards: Guards,
     clock: Clock,
     ingest_loop: IngestLoop,
-) -> tuple[Server, Server]:
-    """Return the servers of the ingest port and of the admin port."""
+) -> Iterator[Server]:
+    """Yield the servers of the ingest port, of the admin port, and of the probes if they have one."""
     metrics, registry = RequestMetrics(), CollectorRegistry()
     registry.register(metrics)
     problems = build_problems(settings)
@@ -177,9 +182,12 @@ def _build_servers(
         quota_penalty_s=settings.quota_penalty,
         public_host=settings.public_host,
     )
+    yield _server(Server, edge, build_port(settings, guards, problems=problems, metrics=metrics), settings)
+    watched = Watched(router, EdgeCollector(guards), group)
+    watched.register(registry)
     admin_problems = build_admin_problems(settings)
     admin = create_admin(
-        Watched(router, EdgeCollector(guards), group),
+        watched,
         settings=settings,
         identity=identity,
         store=opened.store,
@@ -188,11 +196,17 @@ def _build_servers(
         registry=registry,
         ingest_loop=ingest_loop,
     )
-    admin_port = build_admin_port(settings, problems=admin_problems)
-    return (
-        _server(Server, edge, build_port(settings, guards, problems=problems, metrics=metrics), settings),
-        _server(ThreadServer, Leased(admin, admin_port.memory), admin_port, settings),
-    )
+    yield _admin_server(admin, settings, admin_problems)
+    if settings.probe_port is not None:
+        probes = create_probes(
+            router, settings=settings, problems=admin_problems, registry=registry, ingest_loop=ingest_loop
+        )
+        yield _admin_server(probes, settings, admin_problems)
+
+
+def _admin_server(app: ASGIApp, settings: Settings, problems: Problems) -> Server:
+    port = build_admin_port(settings, problems=problems)
+    return _server(ThreadServer, Leased(app, port.memory), port, settings)
 
 
 def _server(kind: type[Server], app: ASGIApp, port: Port, settings: Settings) -> Server:
@@ -246,7 +260,7 @@ def _chores(
     clock: Clock,
     listeners: Sequence[socket],
 ) -> list[Chore]:
-    url, admin_url = map(url_of, listeners)
+    url, admin_url = map(url_of, listeners[:2])
     running: list[Chore] = [
         announce(router, settings, url=url, admin_url=admin_url),
         tell_outages(router),

@@ -3,34 +3,33 @@ The admin port: health, metrics and statistics for operators. Never public.
 
 It runs in a thread with an event loop of its own (ADR 0010), so that liveness is answered whatever
 the ingest's does. Everything that belongs to the ingest is read there, in one short turn; documents
-are rendered here. Liveness must not depend on the log, or an outage of Kafka would restart every
-gateway in the middle of it.
+are rendered here.
 """
 
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from fastapi import FastAPI, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
+from app.admin.answers import TokenInvalidError, json_answer
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.group import GroupCollector, add_group, group_of, places_of
 from app.admin.guard import AdminGuard
-from app.admin.ingest_loop import ALIVE_S, IngestLoop
+from app.admin.ingest_loop import IngestLoop
 from app.admin.lane_metrics import LaneCollector
 from app.admin.lookup import Lookup, add_lookup
+from app.admin.openapi import add_openapi
+from app.admin.probes import add_probes
+from app.admin.scopes import READ, Tokens, check_scopes, use_tokens
 from app.admin.sessions import add_sessions
-from app.admin.stats import partition_of, progress_of, totals_of
+from app.admin.stats import partition_of, totals_of
 from app.config import VERSION, Settings
 from app.group import GroupLanes
-from app.http import Problems, add_error_handlers
-from app.process import readiness_of
+from app.http import Problems, RequestError, add_error_handlers
 from dedupe.clock import Clock
 from dedupe.identity import Identity
 from dedupe.log import LogStore
@@ -61,6 +60,13 @@ class Watched:
             "quarantine": documents[len(router.lanes) :],
         }
 
+    def register(self, registry: CollectorRegistry) -> None:
+        """Give a registry the collectors that belong to the ingest."""
+        registry.register(LaneCollector(self.router))
+        if self.group is not None:
+            registry.register(GroupCollector(self.group))
+        registry.register(self.edge)
+
 
 def create_admin(
     watched: Watched,
@@ -73,57 +79,64 @@ def create_admin(
     registry: CollectorRegistry,
     ingest_loop: IngestLoop,
 ) -> ASGIApp:
-    """Return the admin application; the registry gets the collectors that belong to the ingest."""
-    router, group = watched.router, watched.group
-    registry.register(LaneCollector(router))
-    if group is not None:
-        registry.register(GroupCollector(group))
-    registry.register(watched.edge)
+    """Return the admin application; `registry` is what /metrics reads."""
+    app = _new(problems)
+    use_tokens(app, tokens_of(settings))
+    add_probes(app, watched.router, registry, ingest_loop)
+    _add_stats(app, watched, settings, store.log_id, ingest_loop)
+    add_group(app, watched.group, watched.stats, ingest_loop)
+    add_sessions(app, watched.router, identity, ingest_loop)
+    add_lookup(app, Lookup(watched.router, store, identity, settings.topic, clock), ingest_loop)
+    add_openapi(app)
+    check_scopes(app)
+    return _guarded(app, settings, problems)
+
+
+def create_probes(
+    router: Router,
+    *,
+    settings: Settings,
+    problems: Problems,
+    registry: CollectorRegistry,
+    ingest_loop: IngestLoop,
+) -> ASGIApp:
+    """Return the application of a port that has what needs no token, and nothing else."""
+    app = _new(problems)
+    add_probes(app, router, registry, ingest_loop)
+    check_scopes(app)
+    return _guarded(app, settings, problems)
+
+
+def tokens_of(settings: Settings) -> Tokens:
+    """Return the tokens that the settings name."""
+    told = (settings.admin_token, settings.admin_read_token)
+    write, read = (None if token is None else token.get_secret_value() for token in told)
+    return Tokens(write=write, read=read)
+
+
+def _new(problems: Problems) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     add_error_handlers(app, problems)
-    _add_probes(app, router, ingest_loop)
-    _add_metrics(app, registry, ingest_loop)
-    _add_stats(app, watched, settings, store.log_id, ingest_loop)
-    add_group(app, group, watched.stats, ingest_loop)
-    add_sessions(app, router, identity, ingest_loop)
-    add_lookup(app, Lookup(router, store, identity, settings.topic, clock), ingest_loop)
-    token = settings.admin_token
+
+    @app.exception_handler(TokenInvalidError)
+    async def answer_who_are_you(request: Request, err: TokenInvalidError) -> Response:
+        answer = problems.answer(err, request.scope)
+        answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
+
+    @app.exception_handler(RequestValidationError)
+    async def answer_wrong_parameter(request: Request, err: RequestValidationError) -> Response:
+        first = err.errors()[0]
+        told = f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}"
+        return problems.answer(RequestError(told=told), request.scope)
+
+    return app
+
+
+def _guarded(app: FastAPI, settings: Settings, problems: Problems) -> ASGIApp:
     return AdminGuard(
-        app,
-        hosts=[settings.admin_host, *settings.admin_hosts],
-        token=None if token is None else token.get_secret_value(),
+        app, hosts=[settings.admin_host, settings.probe_host, *settings.admin_hosts], problems=problems
     )
-
-
-def _add_probes(app: FastAPI, router: Router, ingest_loop: IngestLoop) -> None:
-    @app.get("/livez")
-    async def get_livez() -> Response:
-        silence_s = ingest_loop.silence_s
-        is_alive = silence_s < ALIVE_S
-        return _json(
-            {"alive": is_alive, "silence_seconds": round(silence_s, 3)}, status=200 if is_alive else 503
-        )
-
-    @app.get("/readyz")
-    async def get_readyz(request: Request) -> Response:
-        def read() -> dict[str, Any]:
-            ready = readiness_of(router)
-            if "verbose" in request.query_params:
-                ready["progress"] = [progress_of(lane) for lane in router.all_lanes]
-            return ready
-
-        ready = await ingest_loop.read(read)
-        return _json(ready, status=200 if ready["ready"] else 503)
-
-
-def _add_metrics(app: FastAPI, registry: CollectorRegistry, ingest_loop: IngestLoop) -> None:
-    process = ProcessCollector(registry=None)
-
-    @app.get("/metrics")
-    async def get_metrics() -> Response:
-        families = await ingest_loop.read(lambda: list(registry.collect()))
-        text = generate_latest(_Collected([*families, *process.collect()]))
-        return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _add_stats(
@@ -131,9 +144,10 @@ def _add_stats(
 ) -> None:
     began = time.monotonic()
 
-    @app.get("/admin/v1/stats")
+    @app.get("/admin/v1/stats", dependencies=[READ])
     async def get_stats() -> Response:
-        return _json(
+        """Return what this worker has done, and how its partitions are."""
+        return json_answer(
             {
                 "version": VERSION,
                 "uptime_seconds": round(time.monotonic() - began, 3),
@@ -147,17 +161,3 @@ def _add_stats(
                 **await ingest_loop.read(watched.stats),
             }
         )
-
-
-class _Collected(Collector):
-    """Families that were collected before, for the renderer."""
-
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._families
-
-
-def _json(document: dict[str, Any], *, status: int = 200) -> Response:
-    return Response(orjson.dumps(document), status, media_type="application/json")

@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-import orjson
 from fastapi import FastAPI, Response
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.admin.answers import AloneError, json_answer
 from app.admin.ingest_loop import IngestLoop
+from app.admin.scopes import READ, WRITE
 from app.group import GroupLanes
-from dedupe.errors import ConfigurationError, RetriableError
+from dedupe.errors import RetriableError
 
 STATS = "stats"
 """Kind of a question: a worker's own part of the statistics."""
@@ -27,31 +28,31 @@ def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: I
     if group is not None:
         group.host.answers[STATS] = lambda _body: read()
 
-    @app.get("/admin/v1/group")
+    @app.get("/admin/v1/group", dependencies=[READ])
     async def get_group() -> Response:
         """Ask all workers; those that do not answer are named."""
         if group is None:
-            raise ConfigurationError("this gateway is alone: GATEWAY_PEER_PORT makes it one of a group")
+            raise AloneError
         document = await ingest_loop.run(lambda: _ask_all(group, read))
-        return _json(document)
+        return json_answer(document)
 
-    @app.post("/admin/v1/drain")
+    @app.post("/admin/v1/drain", dependencies=[WRITE])
     async def post_drain() -> Response:
         """Have other workers serve what this one serves; its clients are answered all the while."""
         if group is None:
-            raise ConfigurationError("this gateway is alone: nobody else could serve its partitions")
+            raise AloneError(told="nobody else could serve its partitions")
         is_done = await ingest_loop.run(group.hand_over)
         if not is_done:
             raise RetriableError(told="the other workers do not serve everything yet")
-        return _json({"drained": True})
+        return json_answer({"drained": True})
 
-    @app.post("/admin/v1/undrain")
+    @app.post("/admin/v1/undrain", dependencies=[WRITE])
     async def post_undrain() -> Response:
         """Have this worker own partitions again."""
         if group is None:
-            raise ConfigurationError("this gateway is alone")
+            raise AloneError
         await ingest_loop.read(group.keeper.stay)
-        return _json({"drained": False})
+        return json_answer({"drained": False})
 
 
 def group_of(group: GroupLanes | None) -> dict[str, Any] | None:
@@ -167,7 +168,3 @@ class GroupCollector(Collector):
 
 def _finite(seconds: float) -> float | None:
     return round(seconds, 3) if seconds < 1e9 else None
-
-
-def _json(document: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(document), media_type="application/json")

@@ -1,12 +1,13 @@
 """What becomes of an id that is asked for: whether its event is stored, where, when, and what it says."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Query, Response
 
+from app.admin.answers import json_answer
 from app.admin.ingest_loop import IngestLoop
-from app.http import RequestError
+from app.admin.scopes import READ
 from dedupe.clock import Clock
 from dedupe.errors import LogCorruptError
 from dedupe.identity import Identity
@@ -103,33 +104,28 @@ class Lookup:
 def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
     """Add the paths."""
 
-    @app.get("/admin/v1/lookup/{source}/{message_id:path}")
-    async def get_message(request: Request, source: str, message_id: str) -> Response:
-        query = request.query_params
+    @app.get("/admin/v1/lookup/{source}/{message_id:path}", dependencies=[READ])
+    async def get_message(
+        source: str, message_id: str, client: str | None = None, value: str | None = None
+    ) -> Response:
+        """Tell whether the event with a message id is stored, where and when; `?value` shows all of it."""
         found = await ingest_loop.run(
-            lambda: lookup.message(source, message_id, query.get("client"), is_shown=_is_shown(request)),
+            lambda: lookup.message(source, message_id, client, is_shown=value is not None), limit_s=LIMIT_S
+        )
+        return json_answer({"source": source, "message_id": message_id} | found)
+
+    @app.get("/admin/v1/lookup/{source}", dependencies=[READ])
+    async def get_sequence(
+        source: str,
+        client: str,
+        session: str,
+        sequence: Annotated[int, Query(ge=0)],
+        value: str | None = None,
+    ) -> Response:
+        """Tell the same of an event of a client session, by its place in that."""
+        found = await ingest_loop.run(
+            lambda: lookup.sequence(source, client, session, sequence, is_shown=value is not None),
             limit_s=LIMIT_S,
         )
-        return _json({"source": source, "message_id": message_id} | found)
-
-    @app.get("/admin/v1/lookup/{source}")
-    async def get_sequence(request: Request, source: str) -> Response:
-        query = request.query_params
-        client, session, sequence = (query.get(name) for name in ("client", "session", "sequence"))
-        if not client or not session or not sequence or not sequence.isdigit():
-            raise RequestError(told="client, session and sequence must be given, or a message id")
-        found = await ingest_loop.run(
-            lambda: lookup.sequence(source, client, session, int(sequence), is_shown=_is_shown(request)),
-            limit_s=LIMIT_S,
-        )
-        asked = {"source": source, "client": client, "session": session, "sequence": int(sequence)}
-        return _json(asked | found)
-
-
-def _is_shown(request: Request) -> bool:
-    """Whether all of the event is asked for."""
-    return "value" in request.query_params
-
-
-def _json(document: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(document), media_type="application/json")
+        asked = {"source": source, "client": client, "session": session, "sequence": sequence}
+        return json_answer(asked | found)

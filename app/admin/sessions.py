@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 
+from app.admin.answers import json_answer
 from app.admin.ingest_loop import IngestLoop
-from app.http import RequestError
+from app.admin.scopes import READ
 from dedupe.identity import Identity
 from dedupe.router import Router
 from dedupe.routing import partition_of
@@ -22,11 +22,9 @@ LIMIT_S = 5.0
 def add_sessions(app: FastAPI, router: Router, identity: Identity, ingest_loop: IngestLoop) -> None:
     """Add the path."""
 
-    @app.get("/admin/v1/sessions")
-    async def get_sessions(request: Request) -> Response:
-        source, client = (request.query_params.get(name) for name in ("source", "client"))
-        if not source or not client:
-            raise RequestError(told="source and client must be given")
+    @app.get("/admin/v1/sessions", dependencies=[READ])
+    async def get_sessions(source: str, client: str) -> Response:
+        """Tell what is known of a client's sessions, at most 200 of them."""
         client_hash = identity.client_hash(source, client)
         partition = partition_of(client_hash, len(router.routes))
         rows = await ingest_loop.run(
@@ -40,7 +38,7 @@ def add_sessions(app: FastAPI, router: Router, identity: Identity, ingest_loop: 
             "newest_epoch": max([state.epoch for key, state in rows if _is_client(key)], default=None),
             "more": len(rows) > ROWS_MAX,
         }
-        return Response(orjson.dumps(document), media_type="application/json")
+        return json_answer(document)
 
 
 def _is_client(key: SessionKey) -> bool:

@@ -23,6 +23,8 @@ def contradictions(settings: "Settings") -> Iterator[str]:
     yield from _time_rules(settings)
     yield from _size_rules(settings)
     yield from _group_rules(settings)
+    if settings.admin_token is not None and settings.admin_token == settings.admin_read_token:
+        yield "GATEWAY_ADMIN_READ_TOKEN must differ from GATEWAY_ADMIN_TOKEN: it may change nothing"
 
 
 def _production_rules(settings: "Settings") -> Iterator[str]:
@@ -41,7 +43,7 @@ def _production_rules(settings: "Settings") -> Iterator[str]:
             f"{SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} random bytes of text, kept for as long as the log "
             "(or set GATEWAY_MODE=development to try the gateway out)"
         )
-    if settings.admin_token is None and not is_loopback(settings.admin_host):
+    if not settings.has_admin_token and not is_loopback(settings.admin_host):
         yield (
             f"GATEWAY_ADMIN_TOKEN must be set in production with GATEWAY_ADMIN_HOST={settings.admin_host}: "
             "whoever reaches the admin port could ask it anything"

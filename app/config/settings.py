@@ -1,7 +1,7 @@
 """
 Settings: every GATEWAY_* variable and what it means. Those of the log alone are in
-app.config.log_settings, those of a group in app.config.group_settings; which values exclude each other
-says app.config.contradictions.
+app.config.log_settings, those of a group in app.config.group_settings, those of the admin port in
+app.config.admin_settings; which values exclude each other says app.config.contradictions.
 
 Read once, at start, and passed on explicitly; no other module looks at the environment. Durations
 are seconds and sizes are bytes once parsed. The descriptions here are the only source of README's
@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
+from app.config.admin_settings import AdminSettings
 from app.config.contradictions import contradictions
-from app.config.group_settings import GroupSettings
 from app.config.networks import Network, is_loopback, parse_networks
 from app.config.units import (
     DAY,
@@ -58,7 +58,7 @@ def _in_production(default: float, description: str) -> Any:
     )
 
 
-class Settings(GroupSettings):
+class Settings(AdminSettings):
     """Everything `gateway serve` can be told."""
 
     mode: Literal["development", "production"] = Field(
@@ -68,19 +68,6 @@ class Settings(GroupSettings):
     )
     host: str = Field("127.0.0.1", description="address the ingest port listens on")
     port: int = Field(8080, ge=0, le=65_535, description="ingest port; 0 takes a free one")
-    admin_host: str = Field("127.0.0.1", description="address the admin port listens on; never a public one")
-    admin_port: int = Field(9090, ge=0, le=65_535, description="admin port; 0 takes a free one")
-    admin_token: SecretStr | None = Field(
-        None,
-        min_length=16,
-        description="what `Authorization: Bearer` must have on the admin port, but for `/livez`, `/readyz` "
-        "and `/metrics`; at least 16 characters, and required in production unless it listens on loopback",
-    )
-    admin_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
-        (),
-        description="names, separated by commas, under which the admin port is asked, besides addresses, "
-        "loopback names and `GATEWAY_ADMIN_HOST`; any other `Host` is refused",
-    )
     public_host: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?$",
@@ -381,5 +368,5 @@ class Settings(GroupSettings):
             yield "GATEWAY_IDENTITY_SECRET is not set: using the public development secret"
         if self.is_development and self.write_keys_file is None:
             yield "GATEWAY_WRITE_KEYS_FILE is not set: every write key is accepted and is its own source"
-        if self.is_development and self.admin_token is None and not is_loopback(self.admin_host):
+        if self.is_development and not self.has_admin_token and not is_loopback(self.admin_host):
             yield "GATEWAY_ADMIN_TOKEN is not set: whoever reaches the admin port may ask it anything"

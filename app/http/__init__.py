@@ -28,7 +28,7 @@ from app.http.errors import (
 )
 from app.http.in_flight import InFlight
 from app.http.port import ConnectionLimits, Port
-from app.http.problems import PROBLEMS, Problems
+from app.http.problems import PROBLEMS, Problem, Problems
 from app.http.protocol import EdgeProtocol
 from app.http.refusal_log import RefusalLog
 from app.http.request_hook import RequestHook
@@ -56,6 +56,7 @@ __all__ = [
     "Lease",
     "Leased",
     "Port",
+    "Problem",
     "Problems",
     "QuotaExceededError",
     "RefusalLog",

@@ -8,9 +8,9 @@ up. The texts are constant: nothing of a request, a topic or an exception gets i
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import orjson
 import structlog
@@ -99,7 +99,15 @@ _CODES_BY_STATUS = {
     HTTPStatus.METHOD_NOT_ALLOWED.value: "method_not_allowed",
 }
 
+Form: TypeAlias = Callable[[str, int, str], tuple[bytes, str]]
+"""Makes the body of an error from code, status and message, and says its media type."""
+
 log = structlog.get_logger(__name__)
+
+
+def plain_form(code: str, _status: int, message: str) -> tuple[bytes, str]:
+    """Return what SDKs understand."""
+    return orjson.dumps({"code": code, "message": message}), "application/json"
 
 
 class Problems:
@@ -112,6 +120,8 @@ class Problems:
         dice: random.Random,
         figures: Mapping[str, str] | None = None,
         refusals: RefusalLog | None = None,
+        table: Mapping[str, Problem] = PROBLEMS,
+        form: Form = plain_form,
     ) -> None:
         """
         Take how answers are made.
@@ -121,15 +131,19 @@ class Problems:
             dice: what jitters it.
             figures: by code, the limit that a client ran into, where the error does not say.
             refusals: where they are logged.
+            table: how codes are answered.
+            form: how a body is made.
         """
         self._retry_after_max = retry_after_max
         self._dice = dice
         self._figures = figures or {}
         self._refusals = refusals or RefusalLog()
+        self._table = table
+        self._form = form
 
     def answer(self, err: GatewayError, scope: Scope | None = None) -> Response:
         """Answer an error that was raised on purpose; `scope` is that of its request."""
-        if err.code not in PROBLEMS:
+        if err.code not in self._table:
             return self.unforeseen(err, (scope or {}).get("gateway.request_id"))
         headers = {}
         if isinstance(err, BodyTimeoutError | TooManyConnectionsError):
@@ -141,13 +155,13 @@ class Problems:
 
     def note(self, err: GatewayError, scope: Scope | None) -> None:
         """Log an error that was raised on purpose, now and then; `scope` is that of its request."""
-        status = PROBLEMS[err.code].status if err.code in PROBLEMS else UNAVAILABLE
+        status = self._table[err.code].status if err.code in self._table else UNAVAILABLE
         self._refusals.note(err.code, status, told=self._told(err), scope=scope)
 
     def http(self, err: HTTPException, scope: Scope | None = None) -> Response:
         """Answer what the framework refuses by itself, such as an unknown path."""
         code = _CODES_BY_STATUS.get(err.status_code, "bad_request")
-        self._refusals.note(code, PROBLEMS[code].status, told="", scope=scope)
+        self._refusals.note(code, self._table[code].status, told="", scope=scope)
         return self._response(code, err.headers or {})
 
     def unforeseen(self, err: BaseException, request_id: str | None) -> Response:
@@ -164,14 +178,10 @@ class Problems:
         return seconds + self._dice.randint(0, max(1, seconds // 4))
 
     def _response(self, code: str, headers: Mapping[str, str], told: str = "") -> Response:
-        problem = PROBLEMS[code]
+        problem = self._table[code]
         message = f"{problem.message} ({told})" if told else problem.message
-        response = Response(
-            orjson.dumps({"code": code, "message": message}),
-            problem.status,
-            headers,
-            media_type="application/json",
-        )
+        body, media_type = self._form(code, problem.status, message)
+        response = Response(body, problem.status, headers, media_type=media_type)
         if problem.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
             response.headers.setdefault("Retry-After", str(self._dice.randint(1, self._retry_after_max)))
         return response

@@ -133,7 +133,7 @@ def test_settings_contradict_nothing(
 ) -> None:
     for name, value in environment(manifests).items():
         if name.startswith("GATEWAY_") and name not in GROUP:
-            monkeypatch.setenv(name, value if isinstance(value, str) else "a secret of some length")
+            monkeypatch.setenv(name, value if isinstance(value, str) else f"the secret of {name}")
     settings = Settings()
     assert (settings.host, settings.port, settings.admin_host) == ("0.0.0.0", 8080, "0.0.0.0")
 

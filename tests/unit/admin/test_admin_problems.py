@@ -14,4 +14,4 @@ def test_head_too_large_names_the_limit_of_its_port() -> None:
     of_admin = build_admin_problems(settings).answer(HeadTooLargeError())
 
     assert format_size(settings.head_bytes_max) in orjson.loads(of_ingest.body)["message"]
-    assert format_size(ADMIN_HEAD_BYTES_MAX) in orjson.loads(of_admin.body)["message"]
+    assert format_size(ADMIN_HEAD_BYTES_MAX) in orjson.loads(of_admin.body)["detail"]

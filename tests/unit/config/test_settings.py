@@ -184,6 +184,11 @@ def test_admin_port_that_others_reach_needs_a_token(monkeypatch: pytest.MonkeyPa
     assert "short" not in str(caught.value).replace("too_short", "")
     monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", "0123456789abcdef")
     assert "0123456789abcdef" not in repr(load(Settings))
+    monkeypatch.setenv("GATEWAY_ADMIN_READ_TOKEN", "0123456789abcdef")
+    with pytest.raises(ConfigurationError, match="GATEWAY_ADMIN_READ_TOKEN must differ"):
+        load(Settings)
+    monkeypatch.delenv("GATEWAY_ADMIN_TOKEN")
+    assert load(Settings).has_admin_token
 
 
 def test_development_warns_of_everything_it_lets_pass(monkeypatch: pytest.MonkeyPatch) -> None:
