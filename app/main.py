@@ -183,7 +183,7 @@ def _build_servers(
         public_host=settings.public_host,
     )
     yield _server(Server, edge, build_port(settings, guards, problems=problems, metrics=metrics), settings)
-    watched = Watched(router, EdgeCollector(guards), group)
+    watched = Watched(router, EdgeCollector(guards), group, settings.worker_id)
     watched.register(registry)
     admin_problems = build_admin_problems(settings)
     admin = create_admin(

@@ -75,6 +75,10 @@ class DedupeIndex(SessionRows, Protocol):
     def size_bytes(self) -> int:
         """What the entries take on disk. Cheap."""
 
+    @property
+    def files(self) -> int:
+        """In how many files they are: what looking up an unknown key costs grows with it. Cheap."""
+
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         """
         Return each key's entry or None; same order and length as `keys`.

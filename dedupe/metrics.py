@@ -7,10 +7,15 @@ counts what it decided, whichever worker asked: if recovery finds an event of un
 after all, it moves to `accepted` there, so accepted since `since_offset` always equals committed since then.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dedupe.admission import NEW, NOT_TAKEN, REJECTED, Admission
+from dedupe.types import Event
+
+SOURCES_MAX = 1_000
+"""Sources that are counted apart; what later ones send counts as that of nobody in particular."""
 
 
 @dataclass(slots=True)
@@ -47,6 +52,74 @@ class Tally:
         return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
+class SourceTallies:
+    """What each source was answered, of as many sources as are counted; together always the totals."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Tally] = {}
+        self._others = Tally()
+
+    def of(self, source: str) -> Tally:
+        """Return the tally to add a source's events to."""
+        tally = self._known.get(source)
+        if tally is None:
+            if len(self._known) >= SOURCES_MAX:
+                return self._others
+            tally = self._known[source] = Tally()
+        return tally
+
+    def top(self, count: int) -> tuple[list[tuple[str, Tally]], Tally]:
+        """Return the sources that sent most, most first, and the sum of all others."""
+        ranked = sorted(self._known.items(), key=lambda known: known[1].received, reverse=True)
+        return ranked[:count], sum((tally for _, tally in ranked[count:]), self._others)
+
+
+class AnswerCounts:
+    """What clients were answered, once for each event: in all, by source, and why not."""
+
+    def __init__(self) -> None:
+        self.totals = Tally()
+        self.sources = SourceTallies()
+        self.reasons: Counter[str] = Counter()
+        """Why events were rejected, by the reason that their quarantine record has."""
+        self.refused: Counter[str] = Counter()
+        self.unknown: Counter[str] = Counter()
+        """Events of requests that failed, by error code."""
+
+    def note(
+        self, events: Sequence[Event], rejected: Sequence[Event], admissions: Sequence[Admission]
+    ) -> None:
+        """Count a request whose events all have their verdict, 0 <= n; all are of one source."""
+        if not events and not rejected:
+            return
+        own = self.sources.of((events or rejected)[0].source)
+        new = admissions.count(NEW)
+        if new == len(admissions) and not rejected:
+            self.totals.accepted += new
+            own.accepted += new
+            return
+        for tally in (self.totals, own):
+            tally.note(admissions)
+            tally.rejected += len(rejected)
+        for event in rejected:
+            self.reasons[event.reason or ""] += 1
+        for kind in REJECTED:
+            if kind in admissions:
+                self.reasons[f"session_{kind.value}"] += admissions.count(kind)
+
+    def note_failure(self, events: Sequence[Event], code: str, *, is_untaken: bool) -> None:
+        """Count a request that failed: its events are unknown, or were refused before any effect."""
+        if not events:
+            return
+        own = self.sources.of(events[0].source)
+        for tally in (self.totals, own):
+            if is_untaken:
+                tally.refused += len(events)
+            else:
+                tally.unknown += len(events)
+        (self.refused if is_untaken else self.unknown)[code] += len(events)
+
+
 @dataclass(slots=True)
 class LaneMetrics:
     """What one lane counts besides verdicts."""
@@ -55,6 +128,7 @@ class LaneMetrics:
     earlier: Tally = field(default_factory=Tally)  # before it
     commits: int = 0
     commit_seconds: float = 0.0
+    last_commit_ms: int | None = None  # log time of the newest commit of this process
     failures: int = 0
     restarts: int = 0  # of a lane that ended by itself, which is a bug
     fenced: int = 0

@@ -17,13 +17,14 @@ from dedupe.clock import Deadline
 from dedupe.errors import (
     DeadlineExceededError,
     DiskFullError,
+    GatewayError,
     LaneNotActiveError,
     LaneSaturatedError,
     OutcomeUnknownError,
     RetriableError,
 )
 from dedupe.lane import Lane, Outcomes
-from dedupe.metrics import Tally
+from dedupe.metrics import AnswerCounts, Tally
 from dedupe.quarantine import Quarantine
 from dedupe.route import LocalRoute, Route
 from dedupe.routing import partition_of
@@ -48,6 +49,10 @@ AGAIN_S = 0.02
 
 UNTAKEN = (LaneNotActiveError, LaneSaturatedError, DiskFullError)
 """What `submit` raises when a request has left no trace."""
+
+
+CUT_OFF = "cut_off"
+"""Counted as the code of a request whose client left, or that nobody foresaw."""
 
 
 @dataclass(slots=True)
@@ -93,12 +98,17 @@ class Router:
         self.quarantine = quarantine
         self.routes: Sequence[Route] = [LocalRoute(lane) for lane in lanes]
         self.quarantine_routes: Sequence[Route] = [LocalRoute(lane) for lane in quarantine_lanes]
-        self.totals = Tally()
+        self.answers = AnswerCounts()
         """What clients were answered: all events of a request that failed are unknown, or refused untaken."""
         self.in_flight = 0
         self.is_draining = False
         self.is_leaving = False  # nobody new should come, but whoever does is answered
         self.has_disk_room = True
+
+    @property
+    def totals(self) -> Tally:
+        """What clients were answered in all."""
+        return self.answers.totals
 
     def reach_by(self, routes: Sequence[Route]) -> None:
         """Reach the lanes by these from now on, one for each of `all_lanes`."""
@@ -157,15 +167,12 @@ class Router:
             outcomes = await _decide(shares, len(events), received_ms, deadline)
             await self._put_in_quarantine(quarantine_shares, events, outcomes, received_ms, deadline)
         except BaseException as err:
-            if isinstance(err, UNTAKEN):
-                self.totals.refused += total
-            else:
-                self.totals.unknown += total
+            code = err.code if isinstance(err, GatewayError) else CUT_OFF
+            self.answers.note_failure([*events, *rejected], code, is_untaken=isinstance(err, UNTAKEN))
             raise
         finally:
             self.in_flight -= total
-        self.totals.note(outcomes.admissions)
-        self.totals.rejected += len(rejected)
+        self.answers.note(events, rejected, outcomes.admissions)
         return outcomes
 
     async def session(self, client_hash: bytes, session_hash: bytes) -> SessionState | None:

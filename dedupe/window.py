@@ -95,6 +95,13 @@ class Window:
             return 0
         return self._newest.lane_seq - self._steps[self._first].lane_seq + 1
 
+    def oldest_ms(self, *, log_start: Offset) -> int | None:
+        """Return when the oldest id that is remembered arrived, to a step's width; None without any."""
+        if self._newest is None or not self._steps:
+            return None
+        place = bisect_left(self._steps, max(self.start, log_start), key=attrgetter("offset"))
+        return (self._steps[place] if place < len(self._steps) else self._newest).timestamp_ms
+
     @property
     def is_whole(self) -> bool:
         """Whether the table reaches back to where the window starts, and so knows where that is."""

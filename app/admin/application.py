@@ -8,6 +8,7 @@ are rendered here.
 
 import time
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -26,7 +27,7 @@ from app.admin.openapi import add_openapi
 from app.admin.probes import add_probes
 from app.admin.scopes import READ, Tokens, check_scopes, use_tokens
 from app.admin.sessions import add_sessions
-from app.admin.stats import partition_of, totals_of
+from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of
 from app.config import VERSION, Settings
 from app.group import GroupLanes
 from app.http import Problems, RequestError, add_error_handlers
@@ -43,15 +44,18 @@ class Watched:
     router: Router
     edge: EdgeCollector
     group: GroupLanes | None = None
+    worker: str = "worker"
 
     def stats(self) -> dict[str, Any]:
         """Return what this worker knows of itself."""
         router, group = self.router, self.group
         documents = [
-            partition_of(lane) | places_of(group, number) for number, lane in enumerate(router.all_lanes)
+            partition_of(lane) | places_of(group, number, self.worker)
+            for number, lane in enumerate(router.all_lanes)
         ]
         return {
-            "totals": totals_of(router.totals),
+            "worker": self.worker,
+            **answers_of(router.answers),
             "in_flight": router.in_flight,
             "outage": router.outage,
             "group": group_of(group),
@@ -144,11 +148,19 @@ def _add_stats(
 ) -> None:
     began = time.monotonic()
 
+    schema = files("app.admin").joinpath("stats.schema.json").read_bytes()
+
+    @app.get("/admin/v1/stats.schema.json", dependencies=[READ])
+    async def get_stats_schema() -> Response:
+        """Return the JSON Schema of the statistics: their contract."""
+        return Response(schema, media_type="application/schema+json")
+
     @app.get("/admin/v1/stats", dependencies=[READ])
     async def get_stats() -> Response:
         """Return what this worker has done, and how its partitions are."""
         return json_answer(
             {
+                "schema_version": SCHEMA_VERSION,
                 "version": VERSION,
                 "uptime_seconds": round(time.monotonic() - began, 3),
                 "mode": settings.mode,

@@ -79,10 +79,10 @@ def group_of(group: GroupLanes | None) -> dict[str, Any] | None:
     }
 
 
-def places_of(group: GroupLanes | None, number: int) -> dict[str, Any]:
+def places_of(group: GroupLanes | None, number: int, worker: str) -> dict[str, Any]:
     """Return who owns and who follows one lane, as this worker was told last."""
     if group is None:
-        return {}
+        return {"owner": worker, "standby": None, "caught_up": False}
     keeper = group.keeper
     return {
         "owner": keeper.assignment.owners[number] or None,

@@ -1,4 +1,9 @@
-"""What the operator sees of lanes, as plain data. Reads only; nothing here waits or writes."""
+"""
+What the operator sees of lanes and answers, as plain data. Reads only; nothing here waits or writes.
+
+stats.schema.json beside this file is the contract: a field that is added there may come at any time, one
+that goes or means something else makes SCHEMA_VERSION one more.
+"""
 
 from dataclasses import asdict
 from typing import Any
@@ -6,7 +11,12 @@ from typing import Any
 from dedupe.errors import GatewayError
 from dedupe.index import DedupeIndex
 from dedupe.lane import Lane, LaneState
-from dedupe.metrics import Tally
+from dedupe.metrics import AnswerCounts, Tally
+
+SCHEMA_VERSION = 1
+
+SOURCES_TOLD = 50
+"""Those that sent most; what all others sent is told in one sum."""
 
 
 def totals_of(tally: Tally) -> dict[str, int]:
@@ -14,21 +24,48 @@ def totals_of(tally: Tally) -> dict[str, int]:
     return {"received": tally.received, **asdict(tally)}
 
 
+def answers_of(counts: AnswerCounts) -> dict[str, Any]:
+    """Return what clients were answered: in all, by source, and why not."""
+    top, others = counts.sources.top(SOURCES_TOLD)
+    return {
+        "totals": totals_of(counts.totals),
+        "sources": [{"source": source, **totals_of(tally)} for source, tally in top],
+        "other_sources": totals_of(others),
+        "rejected_reasons": dict(counts.reasons),
+        "refused_codes": dict(counts.refused),
+        "unknown_codes": dict(counts.unknown),
+    }
+
+
 def progress_of(lane: Lane) -> dict[str, Any]:
     """Return how far a lane is on its way to serving."""
-    index = lane.open_index
-    applied_offset = index.state.applied_offset if index else None
-    end = lane.restore_end_offset
-    restored = 1.0 if lane.state is LaneState.ACTIVE or end == 0 else min(1.0, (applied_offset or 0) / end)
+    index, restore = lane.open_index, restore_of(lane)
     return {
         "topic": lane.topic,
         "partition": lane.partition,
         "state": lane.state.value,
-        "applied_offset": applied_offset,
-        "restore_end_offset": end,
-        "progress": round(restored, 4) if index else 0.0,
+        "applied_offset": index.state.applied_offset if index else None,
+        "restore_end_offset": lane.restore_end_offset,
+        "progress": restore["progress"] if restore else float(lane.state is LaneState.ACTIVE),
+        "remaining_seconds": restore and restore["remaining_seconds"],
         "last_error": lane.health.last_error,
         "failing_since_ms": lane.health.failing_since_ms,
+    }
+
+
+def restore_of(lane: Lane) -> dict[str, Any] | None:
+    """Return how far the replay of a lane is, and how long it will take; None while there is none."""
+    restoring = lane.restorer.restoring
+    if restoring is None:
+        return None
+    remaining_s = restoring.remaining_s
+    return {
+        "start_offset": restoring.start,
+        "end_offset": restoring.end,
+        "applied_offset": restoring.applied,
+        "progress": round(restoring.ratio, 4),
+        "seconds": round(restoring.seconds, 3),
+        "remaining_seconds": None if remaining_s is None else round(remaining_s, 1),
     }
 
 
@@ -45,14 +82,18 @@ def partition_of(lane: Lane) -> dict[str, Any]:
         "conflicts": tally.conflicts,
         "unknown": tally.unknown,
         "refused": tally.refused,
+        "in_doubt": lane.counts.in_doubt,
         **_index_fields(lane),
         **_session_fields(lane),
+        "restore": restore_of(lane),
         "restore_end_offset": lane.restore_end_offset,
         "restore_lag": metrics.restore_lag,
         "restored_records": metrics.restored_records,
         "queue_events": lane.queue.events,
+        "queue_bytes": lane.queue.size_bytes,
         "commits": metrics.commits,
         "commit_seconds": round(metrics.commit_seconds, 6),
+        "last_commit_ms": metrics.last_commit_ms,
         "failures": metrics.failures,
         "restarts": metrics.restarts,
         "fenced": metrics.fenced,
@@ -62,6 +103,14 @@ def partition_of(lane: Lane) -> dict[str, Any]:
         "last_error": lane.health.last_error,
         "failing_since_ms": lane.health.failing_since_ms,
     }
+
+
+def files_of(index: DedupeIndex) -> int | None:
+    """Return in how many files an index is, if it can tell now."""
+    try:
+        return index.files
+    except GatewayError:
+        return None
 
 
 def bytes_of(index: DedupeIndex) -> int | None:
@@ -95,16 +144,30 @@ def _session_fields(lane: Lane) -> dict[str, Any]:
 
 
 def _index_fields(lane: Lane) -> dict[str, Any]:
-    index = lane.open_index
+    index, restorer = lane.open_index, lane.restorer
     if index is None:
-        names = ("applied_offset", "next_lane_seq", "window_seconds", "window_start_offset", "keys", "bytes")
-        return dict.fromkeys(names)
-    state, window = index.state, lane.restorer.window
-    return {
-        "applied_offset": state.applied_offset,
-        "next_lane_seq": state.next_lane_seq,
-        "window_seconds": round(lane.restorer.window_seconds, 3),
-        "window_start_offset": lane.restorer.known_from,
-        "keys": window.keys,
-        "bytes": bytes_of(index),
-    }
+        return dict.fromkeys(_INDEX_FIELDS)
+    state = index.state
+    values = (
+        state.applied_offset,
+        state.next_lane_seq,
+        round(restorer.window_seconds, 3),
+        restorer.known_from,
+        restorer.window.oldest_ms(log_start=restorer.log_start),
+        restorer.window.keys,
+        bytes_of(index),
+        files_of(index),
+    )
+    return dict(zip(_INDEX_FIELDS, values, strict=True))
+
+
+_INDEX_FIELDS = (
+    "applied_offset",
+    "next_lane_seq",
+    "window_seconds",
+    "window_start_offset",
+    "oldest_ms",
+    "keys",
+    "bytes",
+    "files",
+)

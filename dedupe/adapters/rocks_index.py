@@ -200,6 +200,11 @@ class RocksIndex:
         return self._figure("rocksdb.live-sst-files-size")
 
     @property
+    def files(self) -> int:
+        """See DedupeIndex. FIFO has no other level."""
+        return self._figure("rocksdb.num-files-at-level0")
+
+    @property
     def session_counts(self) -> SessionCounts:
         """See SessionRows."""
         return self._sessions.counts

@@ -23,6 +23,11 @@ class LaneCounts:
         self._in_doubt_from: Offset = 0
         self._next_lane_seq = 0
 
+    @property
+    def in_doubt(self) -> int:
+        """How many events may be committed or not; none once the lane has read its log again."""
+        return len(self._in_doubt)
+
     def begin(self, end: Offset, next_lane_seq: int) -> None:
         """Forget what is in doubt, and begin anew where others have written meanwhile."""
         self._in_doubt.clear()
@@ -32,10 +37,11 @@ class LaneCounts:
             self._metrics.tally = Tally()
         self._next_lane_seq = next_lane_seq
 
-    def note_commit(self, next_lane_seq: int) -> None:
+    def note_commit(self, next_lane_seq: int, timestamp_ms: int) -> None:
         """New events are committed, and in the index; their verdicts follow at once."""
         self._next_lane_seq = next_lane_seq
         self._metrics.commits += 1
+        self._metrics.last_commit_ms = timestamp_ms
 
     def note_verdicts(self, batch: Batch, admissions: Sequence[Admission]) -> None:
         """Count what is answered."""

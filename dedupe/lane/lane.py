@@ -305,7 +305,7 @@ class Lane:
             self.counts.note_doubt((event.key for event in new), state.applied_offset)
             raise
         self._context.crashpoint("apply")
-        self.counts.note_commit(first_seq + len(new))
+        self.counts.note_commit(first_seq + len(new), timestamp_ms)
         self.health.note_commit()
         self.metrics.commit_seconds += self._context.clock.monotonic() - self._append_began
         return base

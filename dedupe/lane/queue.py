@@ -108,6 +108,11 @@ class LaneQueue:
         self._bytes = 0
         self.events = 0
 
+    @property
+    def size_bytes(self) -> int:
+        """What waits, in bytes."""
+        return self._bytes
+
     def check_room(self, events: int, size_bytes: int, source: str) -> None:
         """
         Raise LaneSaturatedError (retriable, nothing was taken) if this would not fit.

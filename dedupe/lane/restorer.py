@@ -7,6 +7,7 @@ It drives; every decision is in dedupe.recovery. It never fences and never serve
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from typing import NamedTuple
 
 import structlog
 
@@ -31,6 +32,26 @@ CLOCK_JUMP_MS = 3_600_000
 """A log whose newest record is this far in the future was written by a wrong clock, or ours is."""
 
 
+class Restoring(NamedTuple):
+    """How far a replay is."""
+
+    start: Offset
+    end: Offset
+    applied: Offset
+    seconds: float  # since it began
+
+    @property
+    def ratio(self) -> float:
+        """Of its offsets, 0 to 1."""
+        return (self.applied - self.start) / max(1, self.end - self.start)
+
+    @property
+    def remaining_s(self) -> float | None:
+        """How long it will take at the pace it had so far; None before it has any."""
+        done = self.applied - self.start
+        return (self.end - self.applied) * self.seconds / done if done > 0 else None
+
+
 class Restorer:
     """The index of one lane and how it gets to the end of the log."""
 
@@ -53,6 +74,7 @@ class Restorer:
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
         self._reported_start: Offset = 0
         self._lost_ms = 0  # timestamp of the newest record that the index knew and the log has lost
+        self._replaying: tuple[Offset, Offset, float] | None = None  # start, end, and when it began
         self.window = Window(context.policy)
         self.log_start: Offset = 0
 
@@ -71,6 +93,15 @@ class Restorer:
     def known_from(self) -> Offset:
         """Ids of events before it are new ones, even if they are still in the index."""
         return max(self.window.start, self.log_start)
+
+    @property
+    def restoring(self) -> Restoring | None:
+        """How far a replay is; None while there is none."""
+        if self._replaying is None or self._index is None:
+            return None
+        start, end, began = self._replaying
+        seconds = self._context.clock.monotonic() - began
+        return Restoring(start, end, self._index.state.applied_offset, seconds)
 
     @property
     def window_seconds(self) -> float:
@@ -119,17 +150,23 @@ class Restorer:
         replay = Replay(index, self.window, self._context.sessions)
         start = index.state.applied_offset
         said_at = self._context.clock.monotonic()
-        async with aclosing(self._reader.read(start, end)) as batches:
-            async for records in batches:
-                on_entries(replay.apply(records))
-                self._metrics.restored_records += len(records)
-                self._metrics.restore_lag = end - index.state.applied_offset
-                if (now := self._context.clock.monotonic()) - said_at >= PROGRESS_S:
-                    said_at = now
-                    self._report.info(
-                        "lane is restoring", records=replay.records, offsets_to_go=self._metrics.restore_lag
-                    )
-                await asyncio.sleep(0)
+        self._replaying = start, end, said_at
+        try:
+            async with aclosing(self._reader.read(start, end)) as batches:
+                async for records in batches:
+                    on_entries(replay.apply(records))
+                    self._metrics.restored_records += len(records)
+                    self._metrics.restore_lag = end - index.state.applied_offset
+                    if (now := self._context.clock.monotonic()) - said_at >= PROGRESS_S:
+                        said_at = now
+                        self._report.info(
+                            "lane is restoring",
+                            records=replay.records,
+                            offsets_to_go=self._metrics.restore_lag,
+                        )
+                    await asyncio.sleep(0)
+        finally:
+            self._replaying = None
         replay.finish(end, log_start=self.log_start)
         self._metrics.restore_lag = 0
         self._finish_report(replay)

@@ -213,6 +213,11 @@ class MemoryIndex:
         """See DedupeIndex."""
         return ENTRY_BYTES * len(self._disk.entries)
 
+    @property
+    def files(self) -> int:
+        """See DedupeIndex."""
+        return 0
+
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         """See DedupeIndex."""
         entries = self._readable().entries

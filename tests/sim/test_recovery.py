@@ -8,8 +8,10 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
+from app.admin.stats import progress_of
 from dedupe.errors import IdentityMismatchError, IndexCorruptError
 from dedupe.identity import Identity
+from dedupe.lane import LaneState
 from dedupe.router import Router
 from dedupe.sim.faults import SimFaults
 from dedupe.sim.memory_index import MemoryIndex
@@ -291,6 +293,34 @@ async def test_long_replay_says_how_far_it_is() -> None:
     markers = 300 // 7  # of the commits of seven before the first line
     end = world.log.partition("events", 0).end
     assert [line["offsets_to_go"] for line in progress] == [end - 300 - markers, 1]
+
+
+async def test_replay_tells_how_long_it_will_take() -> None:
+    world = World()
+    world.boot()
+    await world.wait_until_active()
+    events = [world.event(str(number)) for number in range(1_200)]
+    await world.deliver([event for event in events if event.partition == 0][:550])
+    await world.crash()
+    world.disk.discard(world.index_identity(0))
+    world.clock = TickingClock()
+    told = []
+
+    router = world.boot()
+    lane = router.lanes[0]
+    while lane.state is not LaneState.ACTIVE:
+        if (restoring := lane.restorer.restoring) is not None:
+            told.append(restoring)
+        await asyncio.sleep(0)
+
+    assert lane.restorer.restoring is None
+    halfway = next(restoring for restoring in told if restoring.applied > restoring.start)
+    assert 0 < halfway.ratio < 1
+    assert halfway.remaining_s is not None
+    pace = (halfway.applied - halfway.start) / halfway.seconds
+    assert halfway.remaining_s == pytest.approx((halfway.end - halfway.applied) / pace)
+    assert halfway.seconds < 3600  # since it began
+    assert progress_of(lane)["progress"] == 1.0
 
 
 async def test_full_disk_costs_no_rebuild() -> None:

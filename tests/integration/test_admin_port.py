@@ -1,0 +1,74 @@
+"""Claim: a real gateway's admin port keeps its contracts: statistics, tokens, ports, the log of changes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+
+from tests.support.gateway import Gateway
+from tests.support.http import new_event, post
+from tests.support.processes import HOST, free_port
+
+WRITE, READ = "a token that may write", "a token that may read"
+PROBE_PORT = free_port()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway with tokens and a port for probes."""
+    settings = {
+        "GATEWAY_PARTITIONS": "2",
+        "GATEWAY_ADMIN_TOKEN": WRITE,
+        "GATEWAY_ADMIN_READ_TOKEN": READ,
+        "GATEWAY_PROBE_PORT": str(PROBE_PORT),
+        "GATEWAY_DRAIN_LINGER": "0",
+    }
+    with Gateway(tmp_path_factory.mktemp("guarded"), settings) as running:
+        yield running
+
+
+def ask(gateway: Gateway, path: str, *, method: str = "GET", token: str | None = READ) -> httpx.Response:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return httpx.request(method, f"{gateway.admin_url}{path}", headers=headers)
+
+
+def test_statistics_of_real_traffic_are_what_the_schema_says(client: httpx.Client, gateway: Gateway) -> None:
+    event = new_event()
+    post(client, "/v1/batch", {"batch": [event, event, event | {"event": "x"}, 5, new_event()]})
+    schema = httpx.get(f"{gateway.admin_url}/admin/v1/stats.schema.json").json()
+    stats: dict[str, Any] = gateway.stats()
+    jsonschema.validate(stats, schema)
+    listed = [*stats["sources"], stats["other_sources"]]
+    for part, count in stats["totals"].items():
+        assert sum(source[part] for source in listed) == count
+    assert stats["rejected_reasons"]["not_an_object"] == stats["totals"]["rejected"]
+    touched = [partition for partition in stats["partitions"] if partition["accepted"]]
+    assert touched
+    for partition in touched:
+        assert partition["last_commit_ms"] >= partition["oldest_ms"] > 0
+        assert (partition["owner"], partition["standby"], partition["in_doubt"]) == ("worker", None, 0)
+        assert partition["files"] >= 0
+
+
+def test_tokens_open_what_their_scope_says(guarded: Gateway) -> None:
+    assert ask(guarded, "/admin/v1/stats").status_code == 200
+    assert ask(guarded, "/admin/v1/stats", token=None).status_code == 401
+    refused = ask(guarded, "/admin/v1/drain", method="POST")
+    assert (refused.status_code, refused.json()["code"]) == (403, "admin_scope_missing")
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    assert ask(guarded, "/admin/v1/drain", method="POST", token=WRITE).json()["code"] == "alone"
+    (line,) = [line for line in guarded.log_path.read_text().splitlines() if "through the admin port" in line]
+    assert "POST /admin/v1/drain" in line
+    assert "outcome=alone" in line
+    assert WRITE not in guarded.log_path.read_text()
+
+
+def test_probes_have_a_port_of_their_own(guarded: Gateway) -> None:
+    probes = f"http://{HOST}:{PROBE_PORT}"
+    for path in ("/livez", "/readyz", "/metrics"):
+        assert httpx.get(f"{probes}{path}").status_code == 200
+        assert ask(guarded, path, token=None).status_code == 200
+    closed = httpx.get(f"{probes}/admin/v1/stats", headers={"Authorization": f"Bearer {WRITE}"})
+    assert (closed.status_code, closed.json()["code"]) == (404, "not_found")

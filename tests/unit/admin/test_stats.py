@@ -1,0 +1,89 @@
+"""Claim: the statistics are what their schema says, and every event is in exactly one of their counters."""
+
+from typing import Any
+
+import jsonschema
+import pytest
+
+from app.admin.stats import SOURCES_TOLD, answers_of
+from dedupe.admission import Admission
+from dedupe.errors import DeadlineExceededError, LaneSaturatedError, OutcomeUnknownError
+from dedupe.metrics import SOURCES_MAX, AnswerCounts
+from dedupe.types import Event
+from tests.unit.admin.admin_port import admin_of, client_of
+
+PARTS = ("accepted", "duplicates", "conflicts", "rejected", "unknown", "refused")
+
+
+def events_of(source: str, count: int, reason: str | None = None) -> list[Event]:
+    return [
+        Event(bytes(16), 0, bytes(8), source, f"{source}-{i}", b"{}", reason=reason) for i in range(count)
+    ]
+
+
+async def stats_and_schema() -> tuple[dict[str, Any], dict[str, Any]]:
+    async with client_of(admin_of()) as client:
+        stats = (await client.get("/admin/v1/stats")).json()
+        answer = await client.get("/admin/v1/stats.schema.json")
+        assert answer.headers["Content-Type"] == "application/schema+json"
+        return stats, answer.json()
+
+
+async def test_statistics_are_what_the_schema_says() -> None:
+    stats, schema = await stats_and_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(stats, schema)
+    assert {partition["state"] for partition in stats["partitions"]} == {"unassigned"}
+
+
+async def test_schema_admits_no_field_that_it_does_not_describe() -> None:
+    stats, schema = await stats_and_schema()
+    for place in (stats, stats["totals"], stats["partitions"][0], stats["disk"]):
+        place["surprise"] = 1
+        with pytest.raises(jsonschema.ValidationError, match="surprise"):
+            jsonschema.validate(stats, schema)
+        del place["surprise"]
+    del stats["partitions"][0]["in_doubt"]
+    with pytest.raises(jsonschema.ValidationError, match="in_doubt"):
+        jsonschema.validate(stats, schema)
+
+
+def test_each_event_is_in_one_counter_of_its_source_and_of_the_totals() -> None:
+    counts = AnswerCounts()
+    counts.note(events_of("web", 2), [], [Admission.NEW, Admission.NEW])
+    admissions = [Admission.NEW, Admission.DUPLICATE, Admission.CONFLICT, Admission.FENCED, Admission.GAP]
+    counts.note(events_of("app", 5), events_of("app", 1, "type_invalid"), admissions)
+    counts.note([], [], [])
+    counts.note_failure(events_of("web", 3), LaneSaturatedError.code, is_untaken=True)
+    counts.note_failure(events_of("app", 4), OutcomeUnknownError.code, is_untaken=False)
+    counts.note_failure(events_of("app", 1), DeadlineExceededError.code, is_untaken=False)
+    told = answers_of(counts)
+    assert told["totals"] == {
+        "received": 16,
+        "accepted": 3,
+        "duplicates": 1,
+        "conflicts": 1,
+        "rejected": 2,
+        "unknown": 5,
+        "refused": 4,
+    }
+    assert [(source["source"], source["received"]) for source in told["sources"]] == [("app", 11), ("web", 5)]
+    assert told["rejected_reasons"] == {"type_invalid": 1, "session_fenced": 1}
+    assert (told["refused_codes"], told["unknown_codes"]) == (
+        {"overloaded": 3},
+        {"outcome_unknown": 4, "deadline_exceeded": 1},
+    )
+
+
+def test_sources_are_bounded_and_add_up_to_the_totals() -> None:
+    counts = AnswerCounts()
+    for number in range(SOURCES_MAX + 100):
+        counts.note(events_of(f"source-{number}", 1), [], [Admission.NEW])
+    counts.note(events_of("source-7", 2), [], [Admission.DUPLICATE, Admission.NEW])
+    told = answers_of(counts)
+    assert len(told["sources"]) == SOURCES_TOLD
+    assert told["sources"][0]["source"] == "source-7"
+    for part in ("received", *PARTS):
+        listed = sum(source[part] for source in told["sources"])
+        assert listed + told["other_sources"][part] == told["totals"][part]
+    assert told["totals"]["received"] == SOURCES_MAX + 102
