@@ -42,6 +42,18 @@ class AloneError(GatewayError):
     code = "alone"
 
 
+class NotFoundError(GatewayError):
+    """There is none of what was asked for."""
+
+    code = "not_found"
+
+
+class BusyError(GatewayError):
+    """There is one of what was asked for already, and more at once would cost too much."""
+
+    code = "busy"
+
+
 _UNAVAILABLE = HTTPStatus.SERVICE_UNAVAILABLE.value
 
 ADMIN_PROBLEMS: dict[str, Problem] = {
@@ -62,6 +74,7 @@ ADMIN_PROBLEMS: dict[str, Problem] = {
     "alone": Problem(
         HTTPStatus.CONFLICT, "this gateway is alone: GATEWAY_PEER_PORT makes it one of a group of workers"
     ),
+    "busy": Problem(HTTPStatus.CONFLICT, "one at a time: wait for the other one to end"),
     "unavailable": Problem(_UNAVAILABLE, "it cannot be said or done now; try again"),
     "lane_not_active": Problem(_UNAVAILABLE, "the partition does not serve now; try again"),
     "index_unavailable": Problem(_UNAVAILABLE, "the dedupe index cannot be used now; try again"),

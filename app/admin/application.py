@@ -28,6 +28,7 @@ from app.admin.probes import add_probes
 from app.admin.scopes import READ, Tokens, check_scopes, use_tokens
 from app.admin.sessions import add_sessions
 from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of
+from app.admin.verify import add_verify
 from app.config import VERSION, Settings
 from app.group import GroupLanes
 from app.http import Problems, RequestError, add_error_handlers
@@ -91,6 +92,7 @@ def create_admin(
     add_group(app, watched.group, watched.stats, ingest_loop)
     add_sessions(app, watched.router, identity, ingest_loop)
     add_lookup(app, Lookup(watched.router, store, identity, settings.topic, clock), ingest_loop)
+    add_verify(app, watched.router, store, clock, ingest_loop)
     add_openapi(app)
     check_scopes(app)
     return _guarded(app, settings, problems)

@@ -40,6 +40,10 @@ class IngestLoop:
             self._beaten_at = time.monotonic()
             await asyncio.sleep(BEAT_S)
 
+    def call(self, function: Callable[[], object]) -> None:
+        """Have a short function run in that loop, and wait for nothing: callable while being cancelled."""
+        self._loop.call_soon_threadsafe(function)
+
     async def read(self, function: Callable[[], T]) -> T:
         """
         Return what a short function returns that runs between two turns of the loop.

@@ -7,9 +7,11 @@ from dedupe.lane.lane import Lane
 from dedupe.lane.queue import Outcomes, QueueLimits
 from dedupe.lane.state import LaneState
 from dedupe.lane.supervisor import LocalLanes, keep_running
+from dedupe.lane.verifier import Difference, Verifier
 
 __all__ = [
     "Committed",
+    "Difference",
     "IdentityGate",
     "Lane",
     "LaneContext",
@@ -19,6 +21,7 @@ __all__ = [
     "LocalLanes",
     "Outcomes",
     "QueueLimits",
+    "Verifier",
     "is_own_cancellation",
     "keep_running",
 ]

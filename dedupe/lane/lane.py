@@ -34,6 +34,7 @@ from dedupe.lane.housekeeping import Housekeeping
 from dedupe.lane.queue import Batch, LaneQueue, Outcomes, Submission
 from dedupe.lane.restorer import Restorer
 from dedupe.lane.state import TRANSITIONS, WITH_INDEX, LaneState
+from dedupe.lane.verifier import Verifier
 from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics
 from dedupe.record import build_record
@@ -183,6 +184,12 @@ class Lane:
             return read(self.restorer.index)
         except IndexCorruptError as err:
             raise IndexUnavailableError(f"{err}") from err
+
+    def verifier(self, partition_log: PartitionLog) -> Verifier:
+        """Return what compares the open index with a log that is read. Raises LaneNotActiveError."""
+        if self.open_index is None:
+            raise self._not_active()
+        return Verifier(self.partition, partition_log, self._context, self.restorer)
 
     @property
     def open_index(self) -> DedupeIndex | None:

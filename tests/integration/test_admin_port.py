@@ -1,14 +1,16 @@
 """Claim: a real gateway's admin port keeps its contracts: statistics, tokens, ports, the log of changes."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import jsonschema
+import orjson
 import pytest
 
 from tests.support.gateway import Gateway
-from tests.support.http import new_event, post
+from tests.support.http import AUTH, new_event, post
 from tests.support.processes import HOST, free_port
 
 WRITE, READ = "a token that may write", "a token that may read"
@@ -72,3 +74,28 @@ def test_probes_have_a_port_of_their_own(guarded: Gateway) -> None:
         assert ask(guarded, path, token=None).status_code == 200
     closed = httpx.get(f"{probes}/admin/v1/stats", headers={"Authorization": f"Bearer {WRITE}"})
     assert (closed.status_code, closed.json()["code"]) == (404, "not_found")
+
+
+def test_real_index_says_what_its_log_says(guarded: Gateway) -> None:
+    with httpx.Client(base_url=guarded.url, auth=AUTH) as client:
+        for _ in range(2):
+            post(client, "/v1/batch", {"batch": [new_event() for _ in range(600)]})
+    accepted = [partition["accepted"] for partition in ask(guarded, "/admin/v1/stats").json()["partitions"]]
+    for partition, count in enumerate(accepted):
+        answer = ask(guarded, f"/admin/v1/verify/{partition}?rate=200000")
+        lines = [orjson.loads(line) for line in answer.content.splitlines()]
+        assert [line["type"] for line in lines] == ["begin", "end"]
+        assert (lines[-1]["verified"], lines[-1]["records"]) == (True, count)
+
+
+def test_verification_ends_when_its_reader_leaves(guarded: Gateway) -> None:
+    url = f"{guarded.admin_url}/admin/v1/verify/0?rate=100"
+    headers = {"Authorization": f"Bearer {READ}"}
+    with httpx.stream("GET", url, headers=headers) as answer:
+        assert orjson.loads(next(answer.iter_lines()))["type"] == "begin"
+        assert ask(guarded, "/admin/v1/verify/0?rate=200000").json()["code"] == "busy"
+    deadline = time.monotonic() + 4  # at its pace it would take longer
+    while (answer := ask(guarded, "/admin/v1/verify/0?rate=200000")).status_code == 409:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert orjson.loads(answer.content.splitlines()[-1])["verified"] is True

@@ -15,6 +15,7 @@ from app.build import build_admin_problems, build_guards
 from app.config.settings import Settings
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
+from dedupe.log import LogStore
 from dedupe.router import Router
 from dedupe.sim.sim_log import SimStore
 from tests.sim.world import World
@@ -22,7 +23,9 @@ from tests.sim.world import World
 READ_TOKEN, WRITE_TOKEN = "a token that may read", "a token that may write"
 
 
-def admin_of(router: Router | None = None, *, probes: bool = False, **settings: Any) -> ASGIApp:
+def admin_of(
+    router: Router | None = None, store: LogStore | None = None, *, probes: bool = False, **settings: Any
+) -> ASGIApp:
     """Return an admin application, or the one of the probes' own port; needs the running loop."""
     told = Settings(mode="development", log="sqlite", **settings)
     problems, registry, ingest_loop = build_admin_problems(told), CollectorRegistry(), IngestLoop()
@@ -38,7 +41,7 @@ def admin_of(router: Router | None = None, *, probes: bool = False, **settings: 
         watched,
         settings=told,
         identity=Identity(told.identity_key),
-        store=SimStore(log_id="log"),
+        store=store or SimStore(log_id="log"),
         clock=SystemClock(),
         problems=problems,
         registry=registry,

@@ -1,0 +1,177 @@
+"""
+Whether the index of a partition says what its log says, told while it is looked at.
+
+`GET /admin/v1/verify/{partition}?rate=10000`, with `&quarantine=true` of the quarantine topic, answers with
+lines of JSON (`application/x-ndjson`), each an object with a `type`:
+
+    begin       topic, partition, start_offset, end_offset (exclusive), rate
+    difference  kind, offset, key, source, message_id, index_offset; the first 100 of them are told
+    progress    offset, records, differences, ratio, seconds, remaining_seconds; one a second
+    end         verified (true: no difference), records, differences, seconds
+    error       instead of `end`: code and detail of a problem document, and detail may say more
+
+Kinds of differences: `missing`, `elsewhere`, `content`, `gap` (see dedupe.lane.verifier). It reads only. At
+`rate` records a second it takes about a fifth of a processor per 10,000; one runs at a time (409 `busy`),
+and it ends when its reader leaves.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Annotated, Any
+
+import orjson
+from fastapi import FastAPI, Path, Query, Response
+from fastapi.responses import StreamingResponse
+
+from app.admin.answers import ADMIN_PROBLEMS, BusyError, NotFoundError
+from app.admin.ingest_loop import IngestLoop
+from app.admin.scopes import READ
+from dedupe.clock import Clock
+from dedupe.errors import GatewayError
+from dedupe.lane import Difference, Lane, Verifier
+from dedupe.log import LogStore
+from dedupe.router import Router
+
+RATE_MIN, RATE_DEFAULT, RATE_MAX = 100, 10_000, 200_000
+
+DIFFERENCES_TOLD = 100
+"""The rest is counted: whoever has so many rebuilds the index, whatever the others are."""
+
+LINES_MAX = 256
+"""That wait for a reader who takes his time; the verification waits, too, then."""
+
+PROGRESS_S = 1.0
+LEFT_S = 30.0
+"""A reader who takes no line for so long has left: not every connection that is gone says so."""
+
+
+class Verification:
+    """One that runs in the ingest's loop, and the lines it has told so far."""
+
+    def __init__(self, lane: Lane, store: LogStore, clock: Clock, rate: int) -> None:
+        """Begin. Raises LaneNotActiveError."""
+        self._log = store.partition_log(lane.topic, lane.partition)
+        self._verifier: Verifier = lane.verifier(self._log)
+        self._clock = clock
+        self._rate = rate
+        self._began = clock.monotonic()
+        self._told = 0
+        self._lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(LINES_MAX)
+        verified = self._verifier.verified
+        self._lines.put_nowait(
+            {
+                "type": "begin",
+                "topic": lane.topic,
+                "partition": lane.partition,
+                "start_offset": verified.start,
+                "end_offset": verified.end,
+                "rate": rate,
+            }
+        )
+        self._task = asyncio.create_task(self._run())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether another one may begin."""
+        return self._task.done()
+
+    def cancel(self) -> None:
+        """End: nobody reads any more."""
+        self._task.cancel()
+
+    async def next_lines(self) -> bytes:
+        """Return at least one line; nothing after the last one."""
+        lines = [await self._lines.get()]
+        while not self._lines.empty():
+            lines.append(self._lines.get_nowait())
+        told = [orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines if line is not None]
+        if told and lines[-1] is None:
+            self._lines.put_nowait(None)  # for the next time
+        return b"".join(told)
+
+    async def _run(self) -> None:
+        try:
+            await self._tell(await self._compare())
+            await self._tell(None)
+        except TimeoutError:
+            return  # nobody reads
+        finally:
+            await self._log.close()
+
+    async def _compare(self) -> dict[str, Any]:
+        """Return the last line."""
+        verified = self._verifier.verified
+        said_at = self._began
+        try:
+            async with aclosing(self._verifier.run(records_per_s=self._rate)) as steps:
+                async for differences in steps:
+                    for difference in differences[: DIFFERENCES_TOLD - self._told]:
+                        self._told += 1
+                        await self._tell(_line_of(difference))
+                    if (now := self._clock.monotonic()) - said_at >= PROGRESS_S:
+                        said_at = now
+                        await self._tell(self._progress(now - self._began))
+        except GatewayError as err:
+            problem = ADMIN_PROBLEMS.get(err.code, ADMIN_PROBLEMS["internal"])
+            return {"type": "error", "code": err.code, "detail": f"{problem.message} ({err})"}
+        return {
+            "type": "end",
+            "verified": verified.differences == 0,
+            "records": verified.records,
+            "differences": verified.differences,
+            "seconds": round(self._clock.monotonic() - self._began, 3),
+        }
+
+    async def _tell(self, line: dict[str, Any] | None) -> None:
+        async with asyncio.timeout(LEFT_S):
+            await self._lines.put(line)
+
+    def _progress(self, seconds: float) -> dict[str, Any]:
+        verified = self._verifier.verified
+        ratio = verified.ratio
+        return {
+            "type": "progress",
+            "offset": verified.offset,
+            "records": verified.records,
+            "differences": verified.differences,
+            "ratio": round(ratio, 4),
+            "seconds": round(seconds, 3),
+            "remaining_seconds": round(seconds * (1 - ratio) / ratio, 1) if ratio > 0 else None,
+        }
+
+
+def add_verify(app: FastAPI, router: Router, store: LogStore, clock: Clock, ingest_loop: IngestLoop) -> None:
+    """Add the path."""
+    running: list[Verification] = []
+
+    def begin(partition: int, rate: int, *, is_quarantine: bool) -> Verification:
+        lanes = router.quarantine_lanes if is_quarantine else router.lanes
+        if partition >= len(lanes):
+            raise NotFoundError(told=f"there are {len(lanes)} partitions")
+        if running and not running[0].is_over:
+            raise BusyError
+        running[:] = [Verification(lanes[partition], store, clock, rate)]
+        return running[0]
+
+    @app.get("/admin/v1/verify/{partition}", dependencies=[READ])
+    async def get_verify(
+        partition: Annotated[int, Path(ge=0)],
+        rate: Annotated[int, Query(ge=RATE_MIN, le=RATE_MAX)] = RATE_DEFAULT,
+        quarantine: bool = False,
+    ) -> Response:
+        """Compare the index of a partition with its log, and tell differences and progress line by line."""
+        verification = await ingest_loop.read(lambda: begin(partition, rate, is_quarantine=quarantine))
+
+        async def lines() -> AsyncIterator[bytes]:
+            try:
+                while told := await ingest_loop.run(verification.next_lines):
+                    yield told
+            finally:
+                ingest_loop.call(verification.cancel)
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+
+def _line_of(difference: Difference) -> dict[str, Any]:
+    return {"type": "difference", **difference._asdict(), "key": difference.key.hex()}

@@ -1,0 +1,162 @@
+"""
+Verifier: compares the index of one lane with the log that it should follow, and changes neither.
+
+Every record of the window is read back from the log, and looked up as a copy of its event would be. It goes
+on beside a lane that serves, at a pace of so many records a second. What cannot be seen like this are ids
+that the index alone has; since they would have to be of records that the log has lost, the sequence of
+what is left tells of them.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dedupe.errors import IndexCorruptError, IndexUnavailableError
+from dedupe.index import DedupeIndex
+from dedupe.lane.context import LaneContext
+from dedupe.lane.record_reader import RecordReader
+from dedupe.lane.restorer import Restorer
+from dedupe.log import PartitionLog
+from dedupe.metrics import LaneMetrics
+from dedupe.recovery import CheckedRecord
+from dedupe.types import Entry, EventKey, Offset
+
+LOOKED_UP_MAX = 250
+"""Records of one look-up, which holds the event loop: 2 ms if all of them are on disk."""
+
+MISSING = "missing"
+"""The log has the record, the index does not know it: a copy of it would be let in."""
+
+ELSEWHERE = "elsewhere"
+"""The index says another place: a retry would be told what is not so."""
+
+CONTENT = "content"
+"""The index knows other content: a retry would be taken for a conflict."""
+
+GAP = "gap"
+"""The sequence of the log's records does not go on by one: some are lost, or somebody else writes to it."""
+
+
+class Difference(NamedTuple):
+    """Where index and log say different things."""
+
+    kind: str
+    offset: Offset  # of the record, or of the first one after a gap
+    key: EventKey  # empty for a gap
+    source: str
+    message_id: str
+    index_offset: Offset | None  # what the index says
+
+
+@dataclass(slots=True)
+class Verified:
+    """How far it is."""
+
+    start: Offset
+    end: Offset  # exclusive
+    offset: Offset  # all records below it are looked at
+    records: int = 0
+    differences: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Of the offsets, 0 to 1."""
+        return (self.offset - self.start) / (self.end - self.start) if self.end > self.start else 1.0
+
+
+class Verifier:
+    """One comparison; used in the lane's event loop."""
+
+    def __init__(
+        self, partition: int, partition_log: PartitionLog, context: LaneContext, restorer: Restorer
+    ) -> None:
+        """Take a log of its own to read from, and whose index it is, which must be open."""
+        self._reader = RecordReader(partition, partition_log, context, LaneMetrics())
+        self._clock = context.clock
+        self._restorer = restorer
+        self._index = restorer.index
+        self._next_seq: int | None = None
+        self._last_seq = self._index.state.next_lane_seq - 1
+        end = self._index.state.applied_offset
+        start = min(restorer.known_from, end)
+        self.verified = Verified(start, end, start)
+
+    async def run(self, *, records_per_s: float) -> AsyncGenerator[list[Difference], None]:
+        """
+        Compare, and yield the differences of some records, n >= 0, after each look-up.
+
+        Args:
+            records_per_s: how fast at most.
+
+        Raises:
+            RetriableError: the log cannot be read, or the lane has closed this index meanwhile.
+            LogCorruptError, IdentityMismatchError: the log has a record that is not ours.
+        """
+        verified = self.verified
+        async with aclosing(self._reader.read(verified.start, verified.end)) as batches:
+            async for batch in batches:
+                for first in range(0, len(batch), LOOKED_UP_MAX):
+                    records = batch[first : first + LOOKED_UP_MAX]
+                    began = self._clock.monotonic()
+                    yield self._note(self._compare(records), records)
+                    took_s = self._clock.monotonic() - began
+                    await asyncio.sleep(max(0.0, len(records) / records_per_s - took_s))
+        verified.offset = verified.end
+        if self._next_seq is not None and self._next_seq <= self._last_seq:
+            verified.differences += 1
+            yield [Difference(GAP, verified.end, b"", "", "", None)]
+
+    def _note(self, found: list[Difference], records: Sequence[CheckedRecord]) -> list[Difference]:
+        verified = self.verified
+        verified.records += len(records)
+        verified.offset = records[-1].offset + 1
+        verified.differences += len(found)
+        return found
+
+    def _compare(self, records: Sequence[CheckedRecord]) -> list[Difference]:
+        """Look records up under all their keys; what the window has left by now may be gone."""
+        keys = [(record, record.identity.key) for record in records]
+        keys += [(record, record.guard) for record in records if record.guard is not None]
+        entries = self._looked_up([key for _, key in keys])
+        known_from = self._restorer.known_from
+        found = self._gaps(records)
+        for (record, key), entry in zip(keys, entries, strict=True):
+            if record.offset >= known_from and (kind := _kind_of(record, entry)) is not None:
+                identity = record.identity
+                index_offset = None if entry is None else entry.offset
+                found.append(
+                    Difference(kind, record.offset, key, identity.source, identity.message_id, index_offset)
+                )
+        return found
+
+    def _looked_up(self, keys: Sequence[EventKey]) -> list[Entry | None]:
+        """Damage that shows here is told, and is for the lane to find and to mend."""
+        if not self._is_same():
+            raise IndexUnavailableError("the lane has closed this index meanwhile", told="begin again")
+        try:
+            return self._index.lookup(keys)
+        except IndexCorruptError as err:
+            raise IndexUnavailableError(f"the index cannot be read: {err}", told=f"{err}") from err
+
+    def _is_same(self) -> bool:
+        index: DedupeIndex | None = self._restorer.index if self._restorer.is_open else None
+        return index is self._index
+
+    def _gaps(self, records: Sequence[CheckedRecord]) -> list[Difference]:
+        found = []
+        for record in records:
+            identity, expected = record.identity, self._next_seq
+            if expected is not None and identity.lane_seq != expected:
+                found.append(Difference(GAP, record.offset, b"", identity.source, identity.message_id, None))
+            self._next_seq = identity.lane_seq + 1
+        return found
+
+
+def _kind_of(record: CheckedRecord, entry: Entry | None) -> str | None:
+    if entry is None:
+        return MISSING
+    if entry.offset != record.offset:
+        return ELSEWHERE
+    return None if entry.fingerprint == record.identity.fingerprint else CONTENT
