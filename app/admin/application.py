@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
+from app.admin.about import add_about
 from app.admin.answers import TokenInvalidError, json_answer
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.group import GroupCollector, add_group, group_of, places_of
@@ -24,6 +25,7 @@ from app.admin.ingest_loop import IngestLoop
 from app.admin.lane_metrics import LaneCollector
 from app.admin.lookup import Lookup, add_lookup
 from app.admin.openapi import add_openapi
+from app.admin.pre_restart import add_pre_restart
 from app.admin.probes import add_probes
 from app.admin.scopes import READ, Tokens, check_scopes, use_tokens
 from app.admin.sessions import add_sessions
@@ -93,6 +95,8 @@ def create_admin(
     add_sessions(app, watched.router, identity, ingest_loop)
     add_lookup(app, Lookup(watched.router, store, identity, settings.topic, clock), ingest_loop)
     add_verify(app, watched.router, store, clock, ingest_loop)
+    add_pre_restart(app, watched.group, watched.stats, ingest_loop)
+    add_about(app, settings)
     add_openapi(app)
     check_scopes(app)
     return _guarded(app, settings, problems)

@@ -91,7 +91,8 @@ def places_of(group: GroupLanes | None, number: int, worker: str) -> dict[str, A
     }
 
 
-async def _ask_all(group: GroupLanes, read: Read) -> dict[str, Any]:
+async def ask_others(group: GroupLanes) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the statistics of each other worker that answers, and why the rest does not."""
     keeper = group.keeper
     questions: dict[str, Awaitable[Any]] = {
         name: keeper.neighbours.ask(name, STATS, None, ANSWER_S)
@@ -99,13 +100,19 @@ async def _ask_all(group: GroupLanes, read: Read) -> dict[str, Any]:
         if name != keeper.worker
     }
     answers = await asyncio.gather(*questions.values(), return_exceptions=True)
-    told = {keeper.worker: read()}
-    silent = {}
+    told, silent = {}, {}
     for name, answer in zip(questions, answers, strict=True):
         if isinstance(answer, BaseException):
             silent[name] = str(answer)
         else:
             told[name] = answer
+    return told, silent
+
+
+async def _ask_all(group: GroupLanes, read: Read) -> dict[str, Any]:
+    keeper = group.keeper
+    others, silent = await ask_others(group)
+    told = {keeper.worker: read(), **others}
     totals: dict[str, int] = {}
     for stats in told.values():
         for name, count in stats["totals"].items():

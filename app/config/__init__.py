@@ -1,6 +1,7 @@
 """What the gateway is told: settings, what contradicts what, units, the data folder."""
 
 from app.config.data_dir import check_format, index_path, locked, refuse_lost_log, sqlite_path
+from app.config.effective import effective
 from app.config.environment import refuse_unknown_variables
 from app.config.log_settings import LogSettings, load, variable_of
 from app.config.networks import Network, is_address, is_loopback_name
@@ -18,6 +19,7 @@ __all__ = [
     "Seconds",
     "Settings",
     "check_format",
+    "effective",
     "format_duration",
     "format_size",
     "index_path",

@@ -1,0 +1,52 @@
+"""What this worker is and how it is set: versions and settings."""
+
+import platform
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI, Response
+
+from app.admin.answers import json_answer
+from app.admin.scopes import READ
+from app.admin.stats import SCHEMA_VERSION
+from app.config import VERSION, Settings, effective
+from dedupe.index import IndexIdentity
+from dedupe.record import VERSION as RECORD_VERSION
+
+LIBRARIES = ("aiokafka", "fastapi", "orjson", "rocksdict", "uvicorn", "uvloop")
+"""What a report of a fault is asked for first."""
+
+
+def add_about(app: FastAPI, settings: Settings) -> None:
+    """Add the paths; neither changes while the process lives."""
+    versions, configured = version_document(), config_document(settings)
+
+    @app.get("/admin/v1/version", dependencies=[READ])
+    async def get_version() -> Response:
+        """Return the versions of the gateway, of its formats, and of what it stands on."""
+        return json_answer(versions)
+
+    @app.get("/admin/v1/config", dependencies=[READ])
+    async def get_config() -> Response:
+        """Return every setting in force with its origin; of secrets only that they are set."""
+        return json_answer(configured)
+
+
+def version_document() -> dict[str, Any]:
+    """Return what runs here."""
+    return {
+        "version": VERSION,
+        "record_version": RECORD_VERSION,
+        "index_format": IndexIdentity._field_defaults["format_version"],
+        "stats_schema_version": SCHEMA_VERSION,
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in LIBRARIES},
+    }
+
+
+def config_document(settings: Settings) -> dict[str, Any]:
+    """Return the settings in the order of README's table, as `gateway config` prints those of its own."""
+    return {
+        "settings": [each._asdict() | {"origin": each.origin.value} for each in effective(settings)],
+        "warnings": list(settings.warnings()),
+    }
