@@ -93,7 +93,7 @@ def create_admin(
     _add_stats(app, watched, settings, store.log_id, ingest_loop)
     add_group(app, watched.group, watched.stats, ingest_loop)
     add_sessions(app, watched.router, identity, ingest_loop)
-    add_lookup(app, Lookup(watched.router, store, identity, settings.topic, clock), ingest_loop)
+    add_lookup(app, Lookup(watched.router, store, identity, settings.streams, clock), ingest_loop)
     add_verify(app, watched.router, store, clock, ingest_loop)
     add_pre_restart(app, watched.group, watched.stats, ingest_loop)
     add_about(app, settings)

@@ -7,6 +7,7 @@ from fastapi import FastAPI, Query, Response
 
 from app.admin.answers import json_answer
 from app.admin.ingest_loop import IngestLoop
+from app.admin.kept_apart import KeptApart
 from app.admin.scopes import READ
 from dedupe.clock import Clock
 from dedupe.errors import LogCorruptError
@@ -15,7 +16,7 @@ from dedupe.log import LogStore
 from dedupe.record import parse_identity
 from dedupe.router import Router
 from dedupe.routing import partition_of
-from dedupe.types import EventKey, LogRecord, Offset
+from dedupe.types import EventKey, LogRecord, Offset, Stream
 
 LIMIT_S = 10.0
 SHOWN = ("messageId", "type", "event", "timestamp", "sentAt", "receivedAt")
@@ -25,13 +26,21 @@ SHOWN = ("messageId", "type", "event", "timestamp", "sentAt", "receivedAt")
 class Lookup:
     """Looks ids up; used in the ingest's loop."""
 
-    def __init__(self, router: Router, store: LogStore, identity: Identity, topic: str, clock: Clock) -> None:
-        """Take where ids are known, and where their events are."""
+    def __init__(
+        self,
+        router: Router,
+        store: LogStore,
+        identity: Identity,
+        streams: tuple[Stream, Stream],
+        clock: Clock,
+    ) -> None:
+        """Take where ids are known, and where their events are: clean, and kept apart."""
         self._router = router
         self._store = store
         self._identity = identity
-        self._topic = topic
+        self._topic = streams[0].topic
         self._clock = clock
+        self._kept_apart = KeptApart(store, streams[1], clock)
 
     async def message(
         self, source: str, message_id: str, client: str | None, *, is_shown: bool
@@ -47,6 +56,10 @@ class Lookup:
         client_hash = self._identity.client_hash(source, client)
         key = self._identity.guard_key(source, client_hash, message_id)
         return await self._find(key, client_hash, is_shown=is_shown)
+
+    async def kept_apart(self, source: str, message_id: str) -> dict[str, Any]:
+        """Return where events of a message id are in quarantine, as far as was searched; raises likewise."""
+        return (await self._kept_apart.search(source, message_id)).document()
 
     async def sequence(
         self, source: str, client: str, session: str, sequence: int, *, is_shown: bool
@@ -106,12 +119,25 @@ def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
 
     @app.get("/admin/v1/lookup/{source}/{message_id:path}", dependencies=[READ])
     async def get_message(
-        source: str, message_id: str, client: str | None = None, value: str | None = None
+        source: str,
+        message_id: str,
+        client: str | None = None,
+        value: str | None = None,
+        quarantine: bool = True,
     ) -> Response:
-        """Tell whether the event with a message id is stored, where and when; `?value` shows all of it."""
-        found = await ingest_loop.run(
-            lambda: lookup.message(source, message_id, client, is_shown=value is not None), limit_s=LIMIT_S
-        )
+        """
+        Tell whether the event with a message id is stored, where and when; `?value` shows all of it.
+
+        And whether events with it are in quarantine, as far back as the answer says; `?quarantine=false` does
+        not look.
+        """
+
+        async def ask() -> dict[str, Any]:
+            found = await lookup.message(source, message_id, client, is_shown=value is not None)
+            kept = await lookup.kept_apart(source, message_id) if quarantine else None
+            return found | {"quarantine": kept}
+
+        found = await ingest_loop.run(ask, limit_s=LIMIT_S)
         return json_answer({"source": source, "message_id": message_id} | found)
 
     @app.get("/admin/v1/lookup/{source}", dependencies=[READ])
@@ -121,11 +147,17 @@ def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
         session: str,
         sequence: Annotated[int, Query(ge=0)],
         value: str | None = None,
+        quarantine: bool = True,
     ) -> Response:
         """Tell the same of an event of a client session, by its place in that."""
-        found = await ingest_loop.run(
-            lambda: lookup.sequence(source, client, session, sequence, is_shown=value is not None),
-            limit_s=LIMIT_S,
-        )
+
+        async def ask() -> dict[str, Any]:
+            found = await lookup.sequence(source, client, session, sequence, is_shown=value is not None)
+            message_id = found.get("message_id")
+            if not quarantine or message_id is None:
+                return found | {"quarantine": None}
+            return found | {"quarantine": await lookup.kept_apart(source, message_id)}
+
+        found = await ingest_loop.run(ask, limit_s=LIMIT_S)
         asked = {"source": source, "client": client, "session": session, "sequence": sequence}
         return json_answer(asked | found)

@@ -1,8 +1,16 @@
 """Claim: whoever asks whether an event arrived is told where and when, and of it what he asked for."""
 
+import asyncio
+
 import httpx
 import orjson
+import pytest
 
+from app.admin import kept_apart
+from app.admin.kept_apart import KeptApart
+from dedupe.adapters.sqlite_log import SqliteStore
+from dedupe.clock import SystemClock
+from dedupe.types import Stream
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, post
 
@@ -64,3 +72,47 @@ def test_question_without_an_answer_is_refused(gateway: Gateway) -> None:
     answer = httpx.get(f"{gateway.admin_url}/admin/v1/lookup/web", params={"client": "phone"})
     assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
     assert cli(gateway, "lookup", "web").returncode == 2
+
+
+def test_event_that_was_kept_apart_is_found_in_quarantine(gateway: Gateway) -> None:
+    event = new_event(messageId="twice")
+    with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+        post(client, "/v1/events", [event, event | {"event": "other"}, event | {"type": 7}])
+    with httpx.Client(base_url=gateway.url, auth=("another", "")) as client:
+        post(client, "/v1/events", [event, event | {"event": "another"}])
+
+    found = looked_up(gateway, "web", "twice")
+
+    quarantine = found["quarantine"]
+    assert isinstance(quarantine, dict)
+    assert sorted(place["reason"] for place in quarantine["found"]) == ["conflict", "type_invalid"]
+    assert {place["topic"] for place in quarantine["found"]} == {"events.quarantine"}
+    assert quarantine["searched_all"] is True
+    assert quarantine["searched_records"] >= 3
+    (conflict,) = [place for place in quarantine["found"] if place["reason"] == "conflict"]
+    shown = cli(gateway, "quarantine", "show", f"{conflict['partition']}:{conflict['offset']}")
+    assert b'"other"' in shown.stdout
+    answer = httpx.get(f"{gateway.admin_url}/admin/v1/lookup/web/twice?quarantine=false")
+    assert answer.json()["quarantine"] is None
+
+
+def test_search_of_the_quarantine_says_where_it_stopped(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+        for number in range(6):
+            post(client, "/v1/events", [new_event(messageId=f"bad-{number}") | {"type": 7}])
+    monkeypatch.setattr(kept_apart, "CHUNK_OFFSETS", 2)
+    monkeypatch.setattr(kept_apart, "OFFSETS_MAX", 4)
+
+    async def search(message_id: str) -> kept_apart.Found:
+        store = await SqliteStore.open(gateway.data / "log.sqlite", read_only=True)
+        try:
+            clock = SystemClock()
+            return await KeptApart(store, Stream("events.quarantine", 1), clock).search("web", message_id)
+        finally:
+            await store.close()
+
+    newest, oldest = (asyncio.run(search(message_id)) for message_id in ("bad-5", "bad-0"))
+    assert ([place["reason"] for place in newest.places], newest.records) == (["type_invalid"], 4)
+    assert (oldest.places, oldest.is_complete) == ([], False)
