@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from app.access import Guards, KeyFile
-from app.admin import EdgeCollector, IngestLoop, Watched, create_admin, create_probes
+from app.admin import EdgeCollector, IngestLoop, LimitCollector, Watched, create_admin, create_probes
 from app.build import (
     build_admin_port,
     build_admin_problems,
@@ -167,6 +167,8 @@ def _build_servers(
     metrics, registry = RequestMetrics(), CollectorRegistry()
     registry.register(metrics)
     problems = build_problems(settings)
+    metrics.count_refusals(lambda: problems.counts)
+    registry.register(LimitCollector(settings))
     edge = create_edge(
         build_ingest(
             settings,

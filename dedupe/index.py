@@ -73,7 +73,7 @@ class DedupeIndex(SessionRows, Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """What the entries take on disk. Cheap."""
+        """What the entries take on disk, or in memory on their way there. Cheap."""
 
     @property
     def files(self) -> int:

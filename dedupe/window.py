@@ -10,7 +10,7 @@ Steps that the window has left stay in the table for a while: a window that is m
 them there, and they say when the newest forgotten id arrived.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import NamedTuple
@@ -94,6 +94,11 @@ class Window:
         if self._newest is None or not self._steps:
             return 0
         return self._newest.lane_seq - self._steps[self._first].lane_seq + 1
+
+    def time_of(self, offset: Offset) -> int | None:
+        """Return a time that a record is not older than, to a step's width; None before all steps."""
+        place = bisect_right(self._steps, offset, key=attrgetter("offset")) - 1
+        return self._steps[place].timestamp_ms if place >= 0 else None
 
     def oldest_ms(self, *, log_start: Offset) -> int | None:
         """Return when the oldest id that is remembered arrived, to a step's width; None without any."""

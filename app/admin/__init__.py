@@ -4,11 +4,13 @@ from app.admin.answers import ADMIN_PROBLEMS, problem_document
 from app.admin.application import Watched, create_admin, create_probes
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.ingest_loop import IngestLoop
+from app.admin.limit_metrics import LimitCollector
 
 __all__ = [
     "ADMIN_PROBLEMS",
     "EdgeCollector",
     "IngestLoop",
+    "LimitCollector",
     "Watched",
     "create_admin",
     "create_probes",

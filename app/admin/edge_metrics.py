@@ -48,10 +48,16 @@ class EdgeCollector(Collector):
         yield GaugeMetricFamily(
             "gateway_disk_free_bytes", "Free space under the data folder", disk.free_bytes
         )
+        yield GaugeMetricFamily(
+            "gateway_disk_size_bytes", "Of the file system that has the data folder", disk.size_bytes
+        )
         yield GaugeMetricFamily("gateway_body_memory_bytes", "Memory that bodies take now", memory.used)
         yield GaugeMetricFamily("gateway_body_memory_limit_bytes", "What they may take", memory.capacity)
         yield CounterMetricFamily(
             "gateway_body_memory_refused_requests", "Requests for which there was none left", memory.refused
+        )
+        yield GaugeMetricFamily(
+            "gateway_connections_limit", "Connections that may be open", connections.connections_max
         )
         open_now = GaugeMetricFamily("gateway_connections", "Connections open now", labels=["state"])
         open_now.add_metric(["idle"], connections.idle)

@@ -1,14 +1,18 @@
 """Metrics of lanes: rendered from their plain integers when somebody scrapes, and at no other time."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-from app.admin.stats import bytes_of, oldest_use_ms
+from app.admin.stats import SOURCES_TOLD, bytes_of, files_of, oldest_use_ms
 from app.config import VERSION
 from app.process import lines_lost
 from dedupe.lane import Lane, LaneState
+from dedupe.metrics import Histogram, LaneMetrics
 from dedupe.router import Router
 
 LANE_LABELS = ("topic", "partition")
@@ -36,11 +40,14 @@ class LaneCollector(Collector):
         yield from self._events()
         lanes = self._router.all_lanes
         yield from _states(lanes)
+        yield from _progress(lanes)
+        yield from _histograms(lanes)
         yield from _counters(lanes)
         yield from _indexes(lanes)
         yield from _sessions(self._router.lanes)
 
     def _events(self) -> Iterator[Metric]:
+        answers = self._router.answers
         events = CounterMetricFamily(
             "gateway_events",
             "Events by verdict; rejected ones never reached a partition of the clean topic",
@@ -52,28 +59,61 @@ class LaneCollector(Collector):
             events.add_metric([partition, "accepted"], tally.accepted)
             events.add_metric([partition, "duplicate"], tally.duplicates)
             events.add_metric([partition, "conflict"], tally.conflicts)
-        totals = self._router.totals
-        events.add_metric(["", "rejected"], totals.rejected)
+        events.add_metric(["", "rejected"], answers.totals.rejected)
         yield events
-        yield CounterMetricFamily(
-            "gateway_refused_events", "Events of requests that were refused before any effect", totals.refused
+        yield _by(
+            "gateway_rejected_events",
+            "Rejected events, by the reason in their quarantine record",
+            "reason",
+            answers.reasons,
         )
-        yield CounterMetricFamily(
-            "gateway_unknown_events", "Events whose client was told that nobody knows", totals.unknown
+        yield _by(
+            "gateway_refused_events",
+            "Events of requests that were refused before any effect, by error code",
+            "code",
+            answers.refused,
         )
+        yield _by(
+            "gateway_unknown_events",
+            "Events whose client was told that nobody knows, by error code; a retry finds out",
+            "code",
+            answers.unknown,
+        )
+        yield self._sources()
         yield GaugeMetricFamily("gateway_in_flight_events", "Events without verdict", self._router.in_flight)
         yield GaugeMetricFamily("gateway_ready", "Whether /readyz says 200", int(self._router.is_ready))
 
+    def _sources(self) -> Metric:
+        family = CounterMetricFamily(
+            "gateway_source_events",
+            "Events by verdict of the 50 sources that sent most, as their clients were answered",
+            labels=["source", "result"],
+        )
+        top, _ = self._router.answers.sources.top(SOURCES_TOLD)
+        for source, tally in top:
+            for result, count in asdict(tally).items():
+                family.add_metric([source, result], count)
+        return family
+
+
+def _by(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for value, count in counts.items():
+        family.add_metric([value], count)
+    return family
+
 
 def _states(lanes: Sequence[Lane]) -> Iterator[Metric]:
-    states = GaugeMetricFamily("lane_state", "1 for the state a lane is in", labels=[*LANE_LABELS, "state"])
+    states = GaugeMetricFamily(
+        "gateway_lane_state", "1 for the state a lane is in", labels=[*LANE_LABELS, "state"]
+    )
     for lane in lanes:
         for state in LaneState:
             states.add_metric([lane.topic, str(lane.partition), state.value], int(lane.state is state))
     yield states
     yield _gauge(
         lanes,
-        "lane_without_task",
+        "gateway_lane_without_task",
         "1 for a lane that should run and does not: only its supervisor may see that, and not for long",
         lambda lane: int(lane.should_run and not lane.is_running),
     )
@@ -81,37 +121,111 @@ def _states(lanes: Sequence[Lane]) -> Iterator[Metric]:
         lanes, "gateway_queue_events", "Events waiting for their lane", lambda lane: lane.queue.events
     )
     yield _gauge(
+        lanes, "gateway_queue_bytes", "Bytes waiting for their lane", lambda lane: lane.queue.size_bytes
+    )
+    yield _gauge(
         lanes,
-        "dedupe_restore_lag_records",
+        "gateway_in_doubt_events",
+        "Events that may be committed or not; 0 once their lane has read its log again",
+        lambda lane: lane.counts.in_doubt,
+    )
+    yield _gauge(
+        lanes,
+        "gateway_restore_lag_records",
         "Offsets still to replay before the lane serves",
         lambda lane: lane.metrics.restore_lag,
     )
 
 
-def _counters(lanes: Sequence[Lane]) -> Iterator[Metric]:
-    commits = SummaryMetricFamily("gateway_commit_seconds", "Append, commit and apply", labels=LANE_LABELS)
+def _progress(lanes: Sequence[Lane]) -> Iterator[Metric]:
+    """Yield how far lanes are, and when they committed last."""
+    ratio = GaugeMetricFamily(
+        "gateway_restore_progress_ratio",
+        "Part of a replay that is done, 1 while a lane serves",
+        labels=LANE_LABELS,
+    )
+    remaining = GaugeMetricFamily(
+        "gateway_restore_remaining_seconds",
+        "How long a replay will take at its pace so far",
+        labels=LANE_LABELS,
+    )
+    last = GaugeMetricFamily(
+        "gateway_last_commit_timestamp_seconds", "Log time of a lane's newest commit", labels=LANE_LABELS
+    )
     for lane in lanes:
-        commits.add_metric(_labels(lane), lane.metrics.commits, lane.metrics.commit_seconds)
-    yield commits
+        restoring = lane.restorer.restoring
+        ratio.add_metric(
+            _labels(lane), restoring.ratio if restoring else float(lane.state is LaneState.ACTIVE)
+        )
+        if restoring is not None and restoring.remaining_s is not None:
+            remaining.add_metric(_labels(lane), restoring.remaining_s)
+        if lane.metrics.last_commit_ms is not None:
+            last.add_metric(_labels(lane), lane.metrics.last_commit_ms / 1000)
+    yield from (ratio, remaining, last)
+
+
+HISTOGRAMS: Sequence[tuple[str, str, Callable[[LaneMetrics], Histogram]]] = (
+    ("gateway_commit_seconds", "Append, commit and apply of one batch", lambda of: of.commit_s),
+    ("gateway_batch_events", "Events that were decided at once", lambda of: of.batch_events),
+    (
+        "gateway_queue_wait_seconds",
+        "How long the oldest events of a batch have waited for their lane",
+        lambda of: of.queue_wait_s,
+    ),
+    (
+        "gateway_duplicate_age_seconds",
+        "How old duplicates are; to an hour if the original is older than that, or than the process",
+        lambda of: of.duplicate_age_s,
+    ),
+)
+"""Of all lanes of a topic together: by partition they would be ten times as many series."""
+
+
+def _histograms(lanes: Sequence[Lane]) -> Iterator[Metric]:
+    for name, text, of in HISTOGRAMS:
+        family = HistogramMetricFamily(name, text, labels=["topic"])
+        for topic in dict.fromkeys(lane.topic for lane in lanes):
+            found = [of(lane.metrics) for lane in lanes if lane.topic == topic]
+            histogram = sum(found[1:], found[0])
+            edges = [*map(floatToGoString, histogram.edges), "+Inf"]
+            buckets = list(zip(edges, map(float, accumulate(histogram.counts)), strict=True))
+            family.add_metric([topic], buckets, histogram.total)
+        yield family
+
+
+def _counters(lanes: Sequence[Lane]) -> Iterator[Metric]:
     counted: list[tuple[str, str, Callable[[Lane], float]]] = [
-        ("lane_failures", "Failures that sent a lane back to its log", lambda lane: lane.metrics.failures),
-        ("lane_restarts", "Lanes that ended by themselves", lambda lane: lane.metrics.restarts),
-        ("lane_fenced", "How often another writer took a lane over", lambda lane: lane.metrics.fenced),
-        ("dedupe_index_rebuilds", "Indexes rebuilt from the log", lambda lane: lane.metrics.rebuilds),
-        ("dedupe_sequence_gaps", "Gaps in lane_seq found", lambda lane: lane.metrics.sequence_gaps),
         (
-            "dedupe_skipped_records",
+            "gateway_lane_failures",
+            "Failures that sent a lane back to its log",
+            lambda lane: lane.metrics.failures,
+        ),
+        ("gateway_lane_restarts", "Lanes that ended by themselves", lambda lane: lane.metrics.restarts),
+        (
+            "gateway_lane_fenced",
+            "How often another writer took a lane over",
+            lambda lane: lane.metrics.fenced,
+        ),
+        ("gateway_index_rebuilds", "Indexes rebuilt from the log", lambda lane: lane.metrics.rebuilds),
+        (
+            "gateway_index_begun_empty",
+            "Indexes that were not there although their log has records: lost, or a new standby's",
+            lambda lane: lane.metrics.begun_empty,
+        ),
+        ("gateway_sequence_gaps", "Gaps in lane_seq found", lambda lane: lane.metrics.sequence_gaps),
+        (
+            "gateway_skipped_records",
             "Records passed over while restoring, as an operator decided",
             lambda lane: lane.metrics.skipped_records,
         ),
-        ("dedupe_restored_records", "Records replayed", lambda lane: lane.metrics.restored_records),
+        ("gateway_restored_records", "Records replayed", lambda lane: lane.metrics.restored_records),
         (
-            "dedupe_session_fenced_events",
+            "gateway_session_fenced_events",
             "Events of client sessions kept apart: their client uses a newer epoch",
             lambda lane: lane.metrics.sessions_fenced,
         ),
         (
-            "dedupe_session_expired_events",
+            "gateway_session_expired_events",
             "Events of client sessions kept apart: nobody can tell whether they are stored",
             lambda lane: lane.metrics.sessions_expired,
         ),
@@ -126,12 +240,22 @@ def _counters(lanes: Sequence[Lane]) -> Iterator[Metric]:
 def _indexes(lanes: Sequence[Lane]) -> Iterator[Metric]:
     """Yield what only open indexes know; a lane without one has no sample."""
     window = GaugeMetricFamily(
-        "dedupe_index_window_seconds", "How long ids are remembered now", labels=LANE_LABELS
+        "gateway_index_window_seconds", "How long ids are remembered now", labels=LANE_LABELS
     )
-    keys = GaugeMetricFamily("dedupe_index_keys", "Ids remembered now", labels=LANE_LABELS)
-    sizes = GaugeMetricFamily("dedupe_index_size_bytes", "Disk that the entries take", labels=LANE_LABELS)
+    keys = GaugeMetricFamily("gateway_index_keys", "Ids remembered now", labels=LANE_LABELS)
+    sizes = GaugeMetricFamily(
+        "gateway_index_size_bytes",
+        "What the entries take, on disk or in memory on their way there",
+        labels=LANE_LABELS,
+    )
+    files = GaugeMetricFamily("gateway_index_files", "Files that the entries are in", labels=LANE_LABELS)
+    oldest = GaugeMetricFamily(
+        "gateway_index_oldest_timestamp_seconds",
+        "When the oldest id that is remembered arrived, to a step of the window",
+        labels=LANE_LABELS,
+    )
     applied = GaugeMetricFamily(
-        "dedupe_applied_offset", "The index follows the log up to here", labels=LANE_LABELS
+        "gateway_applied_offset", "The index follows the log up to here", labels=LANE_LABELS
     )
     for lane in lanes:
         index = lane.open_index
@@ -143,23 +267,28 @@ def _indexes(lanes: Sequence[Lane]) -> Iterator[Metric]:
         keys.add_metric(labels, lane.restorer.window.keys)
         if (size_bytes := bytes_of(index)) is not None:
             sizes.add_metric(labels, size_bytes)
-    yield from (window, keys, sizes, applied)
+        if (count := files_of(index)) is not None:
+            files.add_metric(labels, count)
+        oldest_ms = lane.restorer.window.oldest_ms(log_start=lane.restorer.log_start)
+        if oldest_ms is not None:
+            oldest.add_metric(labels, oldest_ms / 1000)
+    yield from (window, keys, sizes, files, oldest, applied)
 
 
 def _sessions(lanes: Sequence[Lane]) -> Iterator[Metric]:
     """Yield what open indexes know of client sessions."""
     rows = GaugeMetricFamily(
-        "dedupe_sessions",
+        "gateway_sessions",
         "Client sessions remembered now, and one more for each client that uses epochs",
         labels=[*LANE_LABELS, "state"],
     )
     gaps = GaugeMetricFamily(
-        "dedupe_sessions_with_gaps",
+        "gateway_sessions_with_gaps",
         "Live sessions that lack a sequence below their highest",
         labels=LANE_LABELS,
     )
     oldest = GaugeMetricFamily(
-        "dedupe_session_oldest_use_timestamp_seconds",
+        "gateway_session_oldest_use_timestamp_seconds",
         "When the live session used longest ago was used, by log time",
         labels=LANE_LABELS,
     )

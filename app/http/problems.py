@@ -141,6 +141,11 @@ class Problems:
         self._table = table
         self._form = form
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many requests were refused, by code."""
+        return self._refusals.counts
+
     def answer(self, err: GatewayError, scope: Scope | None = None) -> Response:
         """Answer an error that was raised on purpose; `scope` is that of its request."""
         if err.code not in self._table:
@@ -167,6 +172,7 @@ class Problems:
     def unforeseen(self, err: BaseException, request_id: str | None) -> Response:
         """Answer what nobody foresaw, and log it with the request's id."""
         log.error("unforeseen error", request_id=request_id, exc_info=err)
+        self._refusals.counts["internal"] += 1
         return self._response("internal", {})
 
     def _told(self, err: GatewayError) -> str:

@@ -6,6 +6,7 @@ path, the source. Of a path only words that the gateway knows are told: others m
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -36,9 +37,12 @@ class RefusalLog:
         self._path_words = frozenset(path_words) | {""}
         self._clock = clock
         self._codes: dict[str, _Code] = {}
+        self.counts: Counter[str] = Counter()
+        """All of them by code."""
 
     def note(self, code: str, status: int, *, told: str, scope: Scope | None) -> None:
         """Log a refusal, or count it for the code's next line; without a scope it never became a request."""
+        self.counts[code] += 1
         entry = self._codes.setdefault(code, _Code())
         now = self._clock()
         if now < entry.next_at:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -29,6 +29,11 @@ class RequestMetrics(Collector):
         self._requests: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._durations: defaultdict[str, _Durations] = defaultdict(_Durations)
         self._discarded: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self._refused: Callable[[], Mapping[str, int]] = dict
+
+    def count_refusals(self, refused: Callable[[], Mapping[str, int]]) -> None:
+        """Show these, too: how many requests were refused, by error code."""
+        self._refused = refused
 
     def observe(self, route: str, status: int, seconds: float) -> None:
         """Count one request; `route` is a path template, never a path."""
@@ -53,6 +58,14 @@ class RequestMetrics(Collector):
         for (route, status), count in self._requests.items():
             requests.add_metric([route, str(status)], count)
         yield requests
+        refused = CounterMetricFamily(
+            "gateway_http_refused_requests",
+            "Requests of the ingest port, pixels included, whose events were not taken, by error code",
+            labels=["code"],
+        )
+        for code, count in self._refused().items():
+            refused.add_metric([code], count)
+        yield refused
         discarded = CounterMetricFamily(
             "gateway_http_discarded",
             "Pixels whose event was not taken, by error code",

@@ -19,6 +19,7 @@ class Disk:
         self._path = path
         self.free_min_bytes = free_min_bytes
         self.free_bytes = free_min_bytes
+        self.size_bytes = 0
 
     @property
     def has_room(self) -> bool:
@@ -29,7 +30,7 @@ class Disk:
         """See how much is free; what cannot be read counts as full."""
         had_room = self.has_room
         try:
-            self.free_bytes = shutil.disk_usage(self._path).free
+            self.size_bytes, _, self.free_bytes = shutil.disk_usage(self._path)
         except OSError as err:
             log.error("free disk space cannot be read", path=str(self._path), error=str(err))
             self.free_bytes = 0

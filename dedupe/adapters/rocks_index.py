@@ -197,7 +197,7 @@ class RocksIndex:
     @property
     def size_bytes(self) -> int:
         """See DedupeIndex."""
-        return self._figure("rocksdb.live-sst-files-size")
+        return self._figure("rocksdb.live-sst-files-size") + self._figure("rocksdb.cur-size-all-mem-tables")
 
     @property
     def files(self) -> int:

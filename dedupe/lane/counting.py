@@ -37,10 +37,17 @@ class LaneCounts:
             self._metrics.tally = Tally()
         self._next_lane_seq = next_lane_seq
 
-    def note_commit(self, next_lane_seq: int, timestamp_ms: int) -> None:
+    def note_batch(self, batch: Batch, now: float) -> None:
+        """A batch is taken to be decided; `now` by the monotonic clock."""
+        self._metrics.batch_events.observe(len(batch.events))
+        self._metrics.queue_wait_s.observe(now - batch.queued_at)
+
+    def note_commit(self, next_lane_seq: int, timestamp_ms: int, took_s: float) -> None:
         """New events are committed, and in the index; their verdicts follow at once."""
         self._next_lane_seq = next_lane_seq
         self._metrics.commits += 1
+        self._metrics.commit_seconds += took_s
+        self._metrics.commit_s.observe(took_s)
         self._metrics.last_commit_ms = timestamp_ms
 
     def note_verdicts(self, batch: Batch, admissions: Sequence[Admission]) -> None:

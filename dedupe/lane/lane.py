@@ -26,6 +26,7 @@ from dedupe.errors import (
     OutcomeUnknownError,
 )
 from dedupe.index import DedupeIndex, IndexState, IndexUpdate
+from dedupe.lane.ages import Ages
 from dedupe.lane.context import LaneContext
 from dedupe.lane.counting import LaneCounts
 from dedupe.lane.follower import Committed, Follower, LastRecord
@@ -60,6 +61,7 @@ class Lane:
         self.queue = LaneQueue(context.limits)
         self.restorer = Restorer(partition, partition_log, context, self.metrics)
         self.counts = LaneCounts(self.metrics)
+        self.ages = Ages(self.metrics.duplicate_age_s)
         self.restore_end_offset: Offset = 0
         self.has_been_active = False
         self.is_running = False
@@ -98,7 +100,8 @@ class Lane:
             unknown. Cancelling it cancels nothing.
         """
         answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
-        self.queue.put(Submission(events, received_ms, deadline, answer, size_bytes))
+        now = self._context.clock.monotonic()
+        self.queue.put(Submission(events, received_ms, deadline, answer, size_bytes, now))
         self._wake.set()
         return answer
 
@@ -245,6 +248,7 @@ class Lane:
         """Decide one batch: look up, admit, append and commit, apply, answer. True if it appended."""
         crashpoint = self._context.crashpoint
         crashpoint("take")
+        self.counts.note_batch(batch, self._context.clock.monotonic())
         known = self.restorer.index.lookup([event.key for event in batch.events])
         crashpoint("lookup")
         timestamp_ms = max(batch.received_ms, self.restorer.index.state.newest_timestamp_ms)
@@ -312,9 +316,10 @@ class Lane:
             self.counts.note_doubt((event.key for event in new), state.applied_offset)
             raise
         self._context.crashpoint("apply")
-        self.counts.note_commit(first_seq + len(new), timestamp_ms)
+        took_s = self._context.clock.monotonic() - self._append_began
+        self.counts.note_commit(first_seq + len(new), timestamp_ms, took_s)
+        self.ages.note_commit(base, timestamp_ms)
         self.health.note_commit()
-        self.metrics.commit_seconds += self._context.clock.monotonic() - self._append_began
         return base
 
     def _with_sessions(
@@ -338,6 +343,7 @@ class Lane:
         """Hand out the outcomes; submissions whose last event this was are answered."""
         admissions, offsets = verdicts.admissions, verdicts.offsets(base)
         self.counts.note_verdicts(batch, admissions)
+        self.ages.note(admissions, verdicts.originals, self.restorer.window, batch.received_ms)
         start = 0
         for submission, count in batch.shares:
             end = start + count
@@ -385,6 +391,7 @@ class Lane:
         async with self._context.restore_slots:
             await self.restorer.replay(end, self.counts.resolve_doubt)
         self.counts.begin(end, self.restorer.index.state.next_lane_seq)
+        self.ages.forget()
         await self._context.gate.wait(self._context.times.gate_s)
         self.has_been_active = True
         self.health.note_active()

@@ -41,6 +41,7 @@ class Submission:
     deadline: Deadline
     answer: "asyncio.Future[Outcomes]"
     size_bytes: int
+    queued_at: float = 0.0  # by the monotonic clock
     taken: int = 0
     outcomes: Outcomes = field(default_factory=lambda: Outcomes([], []))
 
@@ -75,6 +76,11 @@ class Batch:
     def received_ms(self) -> int:
         """Arrival time of the batch's newest submission."""
         return max(submission.received_ms for submission, _ in self.shares)
+
+    @property
+    def queued_at(self) -> float:
+        """When its oldest submission was queued."""
+        return min([submission.queued_at for submission, _ in self.shares])
 
 
 @dataclass(frozen=True, slots=True)

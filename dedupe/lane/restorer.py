@@ -73,6 +73,7 @@ class Restorer:
         self._index: DedupeIndex | None = None
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
         self._reported_start: Offset = 0
+        self._is_discarded = False  # counted as a rebuild already
         self._lost_ms = 0  # timestamp of the newest record that the index knew and the log has lost
         self._replaying: tuple[Offset, Offset, float] | None = None  # start, end, and when it began
         self.window = Window(context.policy)
@@ -192,6 +193,7 @@ class Restorer:
         """Delete the index; the next `check` begins an empty one. Raises IndexCorruptError."""
         self.close()
         self._metrics.rebuilds += 1
+        self._is_discarded = True
         self._context.store.discard(self._identity)
 
     def close(self) -> None:
@@ -224,6 +226,9 @@ class Restorer:
             self._report.error("index is rebuilt from the log", reason=reason)
             self.discard()  # unlike `reset`, it deletes files beside the loop
             await self._open()
+        elif not self._is_discarded and end > self.log_start:
+            self._metrics.begun_empty += 1
+        self._is_discarded = False
         if end == 0:
             await self._context.session_notes.begin_log(self.partition)
         start, sessions_since_ms = await self._reader.rebuild_start(

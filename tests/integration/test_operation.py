@@ -49,8 +49,8 @@ def test_health_and_metrics_are_served(client: httpx.Client, gateway: Gateway) -
     for line in (
         'gateway_http_requests_total{code="200",route="/v1/batch"}',
         f'gateway_events_total{{partition="0",result="accepted"}} {stats["partitions"][0]["accepted"]}.0',
-        'lane_state{partition="0",state="active",topic="events"} 1.0',
-        'dedupe_index_window_seconds{partition="3",topic="events"} 604800.0',
+        'gateway_lane_state{partition="0",state="active",topic="events"} 1.0',
+        'gateway_index_window_seconds{partition="3",topic="events"} 604800.0',
         'gateway_queue_events{partition="0",topic="events.quarantine"} 0.0',
         "process_resident_memory_bytes",
     ):

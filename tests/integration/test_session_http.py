@@ -471,12 +471,12 @@ def test_sessions_are_counted_for_each_partition(client: httpx.Client, gateway: 
     metrics = httpx.get(f"{gateway.admin_url}/metrics").text
     labels = f'partition="{receipt["partition"]}",topic="events"'
     for line in (
-        f'dedupe_sessions{{partition="{receipt["partition"]}",state="live",topic="events"}} '
+        f'gateway_sessions{{partition="{receipt["partition"]}",state="live",topic="events"}} '
         f"{after['sessions_live']}.0",
-        f"dedupe_sessions_with_gaps{{{labels}}} {after['sessions_with_gaps']}.0",
-        f"dedupe_session_fenced_events_total{{{labels}}} {after['sessions_fenced']}.0",
-        f"dedupe_session_expired_events_total{{{labels}}} {after['sessions_expired']}.0",
-        f"dedupe_session_oldest_use_timestamp_seconds{{{labels}}} ",
+        f"gateway_sessions_with_gaps{{{labels}}} {after['sessions_with_gaps']}.0",
+        f"gateway_session_fenced_events_total{{{labels}}} {after['sessions_fenced']}.0",
+        f"gateway_session_expired_events_total{{{labels}}} {after['sessions_expired']}.0",
+        f"gateway_session_oldest_use_timestamp_seconds{{{labels}}} ",
     ):
         assert line in metrics
 

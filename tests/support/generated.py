@@ -5,10 +5,11 @@ from pathlib import Path
 from app.config.settings_table import settings_table
 from loadtests.capacity import table
 from tests.mutants.catalogue import TABLE, all_mutants, table_of
-from tests.support import chart
+from tests.support import chart, metrics_page
 from tests.support.documents import README, ROOT
 
 CAPACITY = ROOT / "docs" / "capacity.md"
+METRICS = ROOT / "docs" / "metrics.md"
 SETTINGS, SETTINGS_END = "<!-- settings -->\n", "\n<!-- /settings -->"
 
 
@@ -20,6 +21,7 @@ def written_anew() -> dict[Path, str]:
         README: f"{before}{SETTINGS}{settings_table()}{SETTINGS_END}{after}",
         TABLE: table_of(all_mutants()),
         CAPACITY: _between(CAPACITY, "capacity", table()),
+        METRICS: _between(METRICS, "metrics", metrics_page.table()),
         **chart.written_anew(),
     }
 

@@ -1,0 +1,58 @@
+"""The table of docs/metrics.md: every metric, asked of the collectors themselves."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import yaml
+from prometheus_client.core import Metric
+
+from app.admin.edge_metrics import EdgeCollector
+from app.admin.group import GroupCollector
+from app.admin.lane_metrics import LaneCollector
+from app.admin.limit_metrics import LimitCollector
+from app.build import build_guards
+from app.config.settings import Settings
+from app.http.request_metrics import RequestMetrics
+from app.peers.limits import PeerMetrics
+from dedupe.clock import SystemClock
+from tests.sim.world import World
+
+SUFFIXES = {"counter": "_total"}
+
+
+def families() -> Iterator[Metric]:
+    """Yield every metric that a worker of a group with a key file has; what they count is nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder) / "keys.yaml"
+        keys.write_text(yaml.safe_dump([{"key": "k", "source": "s"}]))
+        settings = Settings(mode="development", log="sqlite", write_keys_file=keys)
+        guards = build_guards(settings, SystemClock(), index_files=0)
+        keeper = SimpleNamespace(
+            generation=0, moves=0, claims=0, worker="", assignment=SimpleNamespace(addresses={})
+        )
+        group: Any = SimpleNamespace(
+            keeper=keeper,
+            peers=SimpleNamespace(metrics=PeerMetrics()),
+            membership=SimpleNamespace(silence_s=0.0),
+        )
+        for collector in (
+            RequestMetrics(),
+            LaneCollector(World().build()),
+            EdgeCollector(guards),
+            LimitCollector(settings),
+            GroupCollector(cast("Any", group)),
+        ):
+            yield from collector.collect()
+
+
+def table() -> str:
+    """Return the Markdown table of all metrics, by name."""
+    rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for family in sorted(families(), key=lambda family: family.name):
+        labels = ", ".join(f"`{label}`" for label in getattr(family, "_labelnames", ()))
+        name = family.name + SUFFIXES.get(family.type, "")
+        rows.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
+    return "\n".join(rows)
