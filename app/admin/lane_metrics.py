@@ -10,7 +10,7 @@ from prometheus_client.utils import floatToGoString
 
 from app.admin.stats import SOURCES_TOLD, bytes_of, files_of, oldest_use_ms
 from app.config import VERSION
-from app.process import lines_lost
+from app.process import lines_left_out, lines_lost
 from dedupe.lane import Lane, LaneState
 from dedupe.metrics import Histogram, LaneMetrics
 from dedupe.router import Router
@@ -36,6 +36,11 @@ class LaneCollector(Collector):
         yield build
         yield CounterMetricFamily(
             "gateway_log_lines_lost", "Lines that could not be written to stderr", lines_lost()
+        )
+        yield CounterMetricFamily(
+            "gateway_log_lines_left_out",
+            "Lines that were not logged, since the same had been said too often",
+            lines_left_out(),
         )
         yield from self._events()
         lanes = self._router.all_lanes

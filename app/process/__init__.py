@@ -13,7 +13,7 @@ from app.process.life import (
     supervise,
     url_of,
 )
-from app.process.logging_setup import configure_logging
+from app.process.logging_setup import configure_logging, lines_left_out
 from app.process.readiness import Health, readiness_of
 from app.process.stderr import lines_lost, protect_stderr
 from app.process.workers import run_workers, workers_of
@@ -31,6 +31,7 @@ __all__ = [
     "configure_logging",
     "keep_notes",
     "keep_time",
+    "lines_left_out",
     "lines_lost",
     "protect_stderr",
     "readiness_of",

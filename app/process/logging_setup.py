@@ -12,6 +12,16 @@ from functools import partial
 import structlog
 from structlog.typing import EventDict, Processor
 
+from app.process.line_limit import LineLimit
+
+_LIMIT = LineLimit()
+"""Of the process: everybody logs to the same stderr."""
+
+
+def lines_left_out() -> int:
+    """Return how many lines were not logged since the same had been said too often."""
+    return _LIMIT.left_out
+
 
 def configure_logging(*, level: str, is_json: bool, worker: str | None = None) -> None:
     """Set up structlog, and route what libraries log through the same renderer; lines name the worker."""
@@ -32,11 +42,12 @@ def configure_logging(*, level: str, is_json: bool, worker: str | None = None) -
     )
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
-        processors=[*shared, *render],
+        processors=[_LIMIT, *shared, *render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_LIMIT)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

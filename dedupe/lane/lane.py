@@ -470,7 +470,8 @@ class Lane:
 
     def _transition_to(self, state: LaneState) -> None:
         assert state in TRANSITIONS[self.state], (self.state, state)
-        self._report.debug("lane state", old=self.state.value, new=state.value)
+        report = self._report.debug if state is LaneState.FAILED else self._report.info  # its error is told
+        report("lane state", old=self.state.value, new=state.value)
         self.state = state
 
 
