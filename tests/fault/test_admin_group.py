@@ -1,0 +1,79 @@
+"""
+Claim: the admin port of any worker of a real group tells owner, standby and risk as they are, compares the
+index of an owner and of a standby with the log, and drains without a refusal.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import orjson
+import pytest
+
+from tests.fault.conftest import kafka_log
+from tests.support.http import AUTH, new_event, post
+from tests.support.workers import Worker, Workers, until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+WAIT_S = 60.0
+
+
+def ask(worker: Worker, path: str, method: str = "GET") -> httpx.Response:
+    return httpx.request(method, f"{worker.admin_url}/admin/v1/{path}", timeout=60)
+
+
+def risks_of(worker: Worker) -> dict[str, list[str]]:
+    document = ask(worker, "pre-restart").json()
+    assert document["safe"] is not any(risk["danger"] for risk in document["risks"])
+    return {risk["code"]: risk["partitions"] for risk in document["risks"]}
+
+
+def verified(worker: Worker, partition: int) -> dict[str, Any]:
+    lines = ask(worker, f"verify/{partition}?rate=200000").content.splitlines()
+    last: dict[str, Any] = orjson.loads(lines[-1])
+    return last
+
+
+async def test_admin_port_of_a_group(kafka_bootstrap: str, tmp_path: Path) -> None:
+    workers = Workers(tmp_path, kafka_log(kafka_bootstrap).env, 2)
+    try:
+        await workers.start()
+        await judge(workers)
+    finally:
+        await workers.stop()
+
+
+async def judge(workers: Workers) -> None:
+    one, two = workers.all
+    with httpx.Client(base_url=one.url, auth=AUTH) as client:
+        post(client, "/v1/batch", {"batch": [new_event() for _ in range(200)]})
+    schema = ask(one, "stats.schema.json").json()
+    for worker in workers.all:
+        jsonschema.validate(worker.stats(), schema)
+    for lane in one.lanes():
+        assert {lane["owner"], lane["standby"]} == {one.name, two.name}
+        assert (lane["owner"] == one.name) is (lane["state"] == "active")
+
+    await until(lambda: not risks_of(one) and not risks_of(two), WAIT_S)
+    for worker in workers.all:  # the owner's index, and the standby's
+        for partition in range(workers.partitions):
+            await until(lambda: verified(worker, partition)["records"] > 0, WAIT_S)  # noqa: B023 - at once
+            assert verified(worker, partition)["verified"] is True
+
+    assert ask(one, "drain", "POST").json() == {"drained": True}
+    assert "leaving_worker" in risks_of(two)
+    assert set(risks_of(two)["no_standby"]) == set(ask(two, "pre-restart").json()["serves"])
+    assert ask(one, "undrain", "POST").json() == {"drained": False}
+    said = one.log_path.read_text()
+    assert re.findall(r"action=[\"'](POST /admin/v1/\w+)[\"']", said) == [
+        "POST /admin/v1/drain",
+        "POST /admin/v1/undrain",
+    ]
+
+    await until(lambda: not risks_of(one), WAIT_S)
+    two.kill()
+    risks = risks_of(one)
+    assert "silent_worker" in risks or "no_standby" in risks
