@@ -35,4 +35,5 @@ async def ask(
     if answer.status_code == HTTPStatus.OK:
         return document
     refused = RetriableError if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else ConfigurationError
-    raise refused(f"the gateway at {url} says: {document.get('message')}")
+    said = document.get("detail") or document.get("message") or f"status {answer.status_code}"
+    raise refused(f"the gateway at {url} says: {said}")

@@ -12,7 +12,6 @@ from app.cli.lookup import lookup
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
 from app.cli.sessions import sessions
-from app.config import VERSION
 
 app = typer.Typer(
     name="gateway",
@@ -39,6 +38,8 @@ def main() -> None:
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
+        from app.config import VERSION
+
         print(VERSION)
         raise typer.Exit
 
@@ -75,6 +76,8 @@ def serve(
 
     Exit codes: 0 stopped in order, 1 the log stayed out of reach, 2 refused settings, topics,
     brokers, clock or data folder, 3 the log was written under another identity secret or partition count.
+
+    Example: `gateway serve`, or `gateway serve --workers auto`
     """
 
     def run() -> None:
@@ -118,6 +121,8 @@ def events(
     Each line has messageId, source, partition, offset, timestamp (log time in ms) and value (the
     event). Without options all events up to the end. Needs only the settings of the log, runs
     beside a gateway, and changes nothing. Order holds within a partition.
+
+    Example: `gateway events --from-start --until-end`, or `gateway events --follow`
     """
     if follow and until_end:
         raise typer.BadParameter("--follow and --until-end exclude each other")

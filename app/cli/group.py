@@ -1,36 +1,36 @@
 """`gateway group` and `gateway drain`: what a group of workers says of itself, and one that is to stop."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-from app.cli.console import guarded, run_async, write_lines
+from app.cli.console import guarded, run_async
+from app.cli.options import DEFAULT_URL, Format, Output, Token, Url, default_format, print_rows
 
-DEFAULT_URL = "http://127.0.0.1:9090"
 TIMEOUT_S = 60.0
 """A drain takes as long as its partitions need to be served elsewhere, a second or two each time."""
 
-Url = Annotated[
-    str, typer.Option(envvar="GATEWAY_ADMIN_URL", help="Admin URL of a running worker: of any, or the one.")
-]
-Token = Annotated[
-    str | None, typer.Option(envvar="GATEWAY_ADMIN_TOKEN", help="Token of the admin port, if it has one.")
-]
 
-
-def group(url: Url = DEFAULT_URL, admin_token: Token = None) -> None:
+def group(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = None) -> None:
     """
-    Print one JSON line for each worker of the group, whichever of them is asked.
+    Print one line for each worker of the group, whichever of them is asked.
 
     A line has the worker's name, whether it answers, and of its partitions those it serves and those it
-    follows; the last line has the totals of all that answered. Exit code 1: no worker answers.
+    follows; as JSON and YAML the last one has the totals of all that answered. Exit code 1: no worker
+    answers.
+
+    Example: `gateway group -o json --url http://10.0.0.7:9090`
     """
 
     async def run() -> None:
         from app.cli.admin_client import ask
 
         document = await ask(url, "/admin/v1/group", {}, token=admin_token, timeout_s=TIMEOUT_S)
-        _print(document)
+        chosen, rows = output or default_format(), rows_of(document)
+        if chosen is not Format.TABLE:
+            rows.append({"generation": document["generation"], "totals": document["totals"]})
+        print_rows(rows, chosen)
 
     guarded(lambda: run_async(run()))
 
@@ -44,6 +44,8 @@ def drain(
     Have other workers serve all partitions of one worker, which goes on answering its clients.
 
     Returns once they do. SIGTERM does the same before it ends the worker. Exit code 1: they do not yet.
+
+    Example: `gateway drain --url http://10.0.0.7:9090`, and `gateway drain --undo` to take it back
     """
 
     async def run() -> None:
@@ -55,17 +57,14 @@ def drain(
     guarded(lambda: run_async(run()))
 
 
-def _print(document: dict[str, Any]) -> None:
-    import orjson
-
-    def tell(line: dict[str, Any]) -> None:
-        write_lines(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-
-    for name, why in document["silent"].items():
-        tell({"worker": name, "answers": False, "why": why})
+def rows_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each worker of a group, those that do not answer first."""
+    rows: list[dict[str, Any]] = [
+        {"worker": name, "answers": False, "why": why} for name, why in document["silent"].items()
+    ]
     for name, stats in document["workers"].items():
         clean = stats["partitions"]
-        tell(
+        rows.append(
             {
                 "worker": name,
                 "answers": True,
@@ -75,4 +74,4 @@ def _print(document: dict[str, Any]) -> None:
                 "received": stats["totals"]["received"],
             }
         )
-    tell({"generation": document["generation"], "totals": document["totals"]})
+    return rows

@@ -42,6 +42,8 @@ def new(
     Print a new write key and its entry for the key file.
 
     The entry holds the key's SHA-256 only: the key itself is shown this once.
+
+    Example: `gateway keys new --source ios --name "Our app for iOS"`
     """
     write_key = secrets.token_hex(KEY_BYTES)
     entry: dict[str, object] = {"key_sha256": digest_of(write_key), "source": source}
@@ -58,7 +60,11 @@ def new(
 def hash_key(
     write_key: Annotated[str | None, typer.Argument(help="The key; without it, one line of stdin.")] = None,
 ) -> None:
-    """Print the SHA-256 of a write key, as `key_sha256` in the key file wants it."""
+    """
+    Print the SHA-256 of a write key, as `key_sha256` in the key file wants it.
+
+    Example: `gateway keys hash < key.txt`
+    """
     if write_key is None:
         write_key = sys.stdin.readline().rstrip("\r\n")
     if not write_key:

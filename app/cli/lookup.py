@@ -4,10 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.console import EXIT_ERROR, guarded, run_async, write_lines
-from app.cli.group import DEFAULT_URL, Token, Url
-
-TIMEOUT_S = 15.0
+from app.cli.console import EXIT_ERROR, guarded, run_async
+from app.cli.options import ANSWER_TIMEOUT_S, DEFAULT_URL, Format, Output, Token, Url, print_document
 
 
 def lookup(
@@ -19,13 +17,16 @@ def lookup(
     value: Annotated[bool, typer.Option("--value", help="Print all of the event.")] = False,
     url: Url = DEFAULT_URL,
     admin_token: Token = None,
+    output: Output = None,
 ) -> None:
     """
-    Print where and when an event was stored, as one line of JSON; any worker of a group may be asked.
+    Print where and when an event was stored; any worker of a group may be asked.
 
     Known by its message id, or by client, session and sequence; an event of a session that has a message
     id of its own, by that and its client. Of the event a few fields are printed, all with --value.
     Exit code 1: it is not known: never stored, or longer ago than the window.
+
+    Example: `gateway lookup web order-4711`, or `gateway lookup ios --client C --session S --sequence 17`
     """
     if (message_id is None) == (sequence is None):
         raise typer.BadParameter("give a message id, or --client, --session and --sequence")
@@ -40,14 +41,12 @@ def lookup(
         path = f"/admin/v1/lookup/{quote(source, safe='')}"
         if message_id is not None:
             path += f"/{quote(message_id, safe='')}"
-        _print(await ask(url, path, query, token=admin_token, timeout_s=TIMEOUT_S))
+        _print(await ask(url, path, query, token=admin_token, timeout_s=ANSWER_TIMEOUT_S), output)
 
     guarded(lambda: run_async(run()))
 
 
-def _print(found: dict[str, Any]) -> None:
-    import orjson
-
-    write_lines(orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE))
+def _print(found: dict[str, Any], output: Format | None) -> None:
+    print_document(found, output)
     if not found["seen"]:
         raise typer.Exit(EXIT_ERROR)

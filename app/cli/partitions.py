@@ -31,6 +31,8 @@ def skip(
     the log; running gateways see it within seconds, and name each record that they pass over in
     their log. Needs the settings of the gateway, GATEWAY_IDENTITY_SECRET and GATEWAY_PARTITIONS
     among them.
+
+    Example: `gateway partitions skip 3 4711`, or `gateway partitions skip 3 4711 --through 4799`
     """
     last = offset if through is None else through
     if last < offset:

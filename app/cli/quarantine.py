@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from app.cli.console import EXIT_ERROR, guarded, run_async, write_lines
+from app.cli.options import DEFAULT_INGEST_URL, IngestUrl
 
 if TYPE_CHECKING:
     from app.cli.quarantine_reader import Wanted
     from app.config import LogSettings
     from dedupe.log import LogStore
-
-DEFAULT_URL = "http://127.0.0.1:8080"
 
 Read: TypeAlias = "Callable[[LogStore, LogSettings], Coroutine[Any, Any, Any]]"
 """Does a command's work on the open log."""
@@ -47,6 +46,8 @@ def list_records(reason: Reason = None, source: Source = None, since: Since = No
     A line has partition, offset, timestamp (log time in ms), reason, source, messageId (null without
     a valid one), truncated (only the first 64 KiB were kept) and length (of the event in bytes).
     Needs only the settings of the log, runs beside a gateway, and changes nothing.
+
+    Example: `gateway quarantine list --reason conflict --since 2h`
     """
     from app.cli.quarantine_reader import Wanted
 
@@ -58,7 +59,11 @@ def list_records(reason: Reason = None, source: Source = None, since: Since = No
 def show(
     place: Annotated[str, typer.Argument(help="PARTITION:OFFSET, as `list` names them.")],
 ) -> None:
-    """Print one record with its event as JSON; of a truncated event its head."""
+    """
+    Print one record with its event as JSON; of a truncated event its head.
+
+    Example: `gateway quarantine show 0:17`
+    """
     from app.cli.quarantine_reader import Wanted
 
     wanted = Wanted(places=_places([place]))
@@ -86,9 +91,7 @@ def replay(
         bool, typer.Option("--new-id", help="Give conflicting events and those with a bad id a new one.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; say what would be sent.")] = False,
-    url: Annotated[
-        str, typer.Option(envvar="GATEWAY_URL", help="Ingest URL of the running gateway.")
-    ] = DEFAULT_URL,
+    url: IngestUrl = DEFAULT_INGEST_URL,
     write_key: Annotated[
         str | None, typer.Option(envvar="GATEWAY_WRITE_KEY", help="Write key of the events' source.")
     ] = None,
@@ -106,6 +109,8 @@ def replay(
     that source will do. Events that were refused as too large or too deep are kept as they were
     sent, without the batch-level fields of their batch. The records stay in quarantine until
     retention deletes them. Exit code 1: not every event is stored.
+
+    Example: `gateway quarantine replay --reason event_too_large --source web --dry-run`
     """
     if write_key is None and not dry_run:
         raise typer.BadParameter("--write-key (or GATEWAY_WRITE_KEY) is needed to send; or try --dry-run")

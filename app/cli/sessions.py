@@ -5,10 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.console import EXIT_ERROR, guarded, run_async, write_lines
-
-DEFAULT_URL = "http://127.0.0.1:9090"
-TIMEOUT_S = 10.0
+from app.cli.console import EXIT_ERROR, guarded, run_async
+from app.cli.options import ANSWER_TIMEOUT_S, DEFAULT_URL, Format, Output, Token, Url, print_rows
 
 sessions = typer.Typer(
     name="sessions", help="Look at what is known of a client's sessions.", no_args_is_help=True
@@ -19,20 +17,19 @@ sessions = typer.Typer(
 def show(
     client: Annotated[str, typer.Argument(help="What the client calls itself: `Gateway-Client`.")],
     source: Annotated[str, typer.Option(help="Source that the client sends for.")],
-    url: Annotated[
-        str, typer.Option(envvar="GATEWAY_ADMIN_URL", help="Admin URL of the running gateway.")
-    ] = DEFAULT_URL,
-    admin_token: Annotated[
-        str | None, typer.Option(envvar="GATEWAY_ADMIN_TOKEN", help="Token of the admin port, if it has one.")
-    ] = None,
+    url: Url = DEFAULT_URL,
+    admin_token: Token = None,
+    output: Output = None,
 ) -> None:
     """
-    Print one JSON line for each session of a client.
+    Print one line for each session of a client.
 
     A line has session_hash (of a session only its hash is known), watermark (every sequence up to it is
     stored or acknowledged), acknowledged_through, highest, missing (ranges below it), epoch, last_used_ms
     and last_offset of its newest record, and expired: whether it takes no new sequence any more. At
     most 200 sessions are shown. Exit code 1: none is known.
+
+    Example: `gateway sessions show install-7 --source ios`
     """
 
     async def run() -> None:
@@ -43,18 +40,15 @@ def show(
             "/admin/v1/sessions",
             {"source": source, "client": client},
             token=admin_token,
-            timeout_s=TIMEOUT_S,
+            timeout_s=ANSWER_TIMEOUT_S,
         )
-        _print(document)
+        _print(document, output)
 
     guarded(lambda: run_async(run()))
 
 
-def _print(document: dict[str, Any]) -> None:
-    import orjson
-
-    for session in document["sessions"]:
-        write_lines(orjson.dumps(session, option=orjson.OPT_APPEND_NEWLINE))
+def _print(document: dict[str, Any], output: Format | None) -> None:
+    print_rows(document["sessions"], output)
     if document["more"]:
         print("gateway: there are more sessions than are shown", file=sys.stderr)
     if not document["sessions"]:

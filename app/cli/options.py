@@ -1,0 +1,138 @@
+"""
+What commands have in common: the options that more than one takes, and how their results are printed.
+
+Imports nothing that takes time: `--help` of every command stands on it.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.console import write_lines
+
+DEFAULT_URL = "http://127.0.0.1:9090"
+"""Where `gateway serve` has its admin port unless it is told otherwise."""
+DEFAULT_INGEST_URL = "http://127.0.0.1:8080"
+
+ANSWER_TIMEOUT_S = 15.0
+"""A question that is forwarded to other workers may wait for one of them that is gone."""
+
+Url = Annotated[
+    str, typer.Option(envvar="GATEWAY_ADMIN_URL", help="Admin URL of a running gateway, of any of a group.")
+]
+Token = Annotated[
+    str | None, typer.Option(envvar="GATEWAY_ADMIN_TOKEN", help="Token of the admin port, if it has one.")
+]
+IngestUrl = Annotated[
+    str, typer.Option("--url", envvar="GATEWAY_URL", help="Ingest URL of the running gateway.")
+]
+
+
+class Format(StrEnum):
+    """How a result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+Output = Annotated[
+    Format | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="`table` for people, `json` (one line each) or `yaml` for programs. Without it a table on a "
+        "terminal, and JSON elsewhere.",
+    ),
+]
+
+Row = Mapping[str, Any]
+
+
+def print_rows(rows: Sequence[Row], output: Format | None) -> None:
+    """
+    Print a list: a table with a line each, a JSON line each, or one YAML list.
+
+    A table shows the columns of all rows, in the order in which they first come up; null is empty, and
+    lists are joined by commas.
+    """
+    match output or default_format():
+        case Format.TABLE:
+            write_lines(table_of(rows).encode())
+        case Format.JSON:
+            import orjson
+
+            write_lines(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
+        case Format.YAML:
+            import yaml
+
+            write_lines(yaml.safe_dump(list(rows), sort_keys=False, allow_unicode=True).encode())
+
+
+def print_document(document: Row, output: Format | None) -> None:
+    """Print one document: a table of its fields, those of a part by dotted names, one JSON line, or YAML."""
+    match output or default_format():
+        case Format.TABLE:
+            fields = [{"field": name, "value": value} for name, value in _flat(document)]
+            write_lines(table_of(fields, has_head=False).encode())
+        case Format.JSON:
+            print_rows([document], Format.JSON)
+        case Format.YAML:
+            import yaml
+
+            write_lines(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True).encode())
+
+
+def default_format() -> Format:
+    """Return what fits to where the output goes."""
+    return Format.TABLE if sys.stdout.isatty() else Format.JSON
+
+
+def table_of(rows: Sequence[Row], *, has_head: bool = True) -> str:
+    """Return rows as aligned columns, numbers to the right; each line ends with a line feed."""
+    if not rows:
+        return ""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [[_cell(row.get(name)) for name in names] for row in rows]
+    if has_head:
+        lines.insert(0, [name.upper().replace("_", " ") for name in names])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    is_right = [has_head and any(isinstance(row.get(name), int | float) for row in rows) for name in names]
+    return "".join(
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, is_right, strict=True)
+        ).rstrip()
+        + "\n"
+        for line in lines
+    )
+
+
+def _flat(document: Row, prefix: str = "") -> list[tuple[str, Any]]:
+    fields: list[tuple[str, Any]] = []
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            fields += _flat(value, f"{prefix}{name}.")
+        else:
+            fields.append((prefix + name, value))
+    return fields
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:g}" if abs(value) < 1e6 else f"{value:,.0f}"
+        case Mapping():
+            return ",".join(f"{name}={_cell(each)}" for name, each in value.items())
+        case list() | tuple():
+            return ",".join(map(_cell, value))
+        case _:
+            # A control character from a message id must not get to the terminal.
+            return "".join(char if char.isprintable() else "?" for char in str(value))
