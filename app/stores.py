@@ -23,11 +23,15 @@ from app.config import (
 from app.process import check_clock
 from dedupe.adapters import (
     Demands,
+    Inspection,
     KafkaConfig,
     KafkaStore,
     RocksStore,
     SqliteStore,
     TopicSpec,
+    create_topics,
+    inspect_topics,
+    missing_rights,
     prepare_topics,
 )
 from dedupe.clock import Clock
@@ -173,7 +177,35 @@ async def _open_beside(settings: LogSettings, *, read_only: bool) -> AsyncIterat
         await store.close()
 
 
+async def inspect_kafka(store: LogStore, settings: Settings) -> Inspection:
+    """
+    Look at rights, topics and brokers, and change nothing; the embedded log has none.
+
+    Raises:
+        RetriableError: the cluster does not answer.
+    """
+    if not isinstance(store, KafkaStore):
+        return Inspection([], [])
+    missing = await missing_rights(store, [stream.topic for stream in settings.streams])
+    hidden = tuple(f"topic {stream.topic}: " for stream in settings.streams)
+    if any(sentence.startswith(hidden) for sentence in missing):
+        return Inspection(missing, [])  # what else is wrong with topics does not show
+    wrong, unsafe = await inspect_topics(store, *_needs(settings))
+    return Inspection(missing + wrong, unsafe)
+
+
+async def create_kafka_topics(store: LogStore, settings: Settings, *, replication_factor: int) -> list[str]:
+    """Create the topics that are missing on Kafka and return their names. Raises as create_topics does."""
+    assert isinstance(store, KafkaStore)
+    return await create_topics(store, *_needs(settings), replication_factor=replication_factor)
+
+
 async def _prepare_topics(store: KafkaStore, settings: Settings) -> None:
+    await prepare_topics(store, *_needs(settings), is_development=settings.is_development)
+
+
+def _needs(settings: Settings) -> tuple[list[TopicSpec], Demands]:
+    """Return which topics there have to be, and how."""
     names = ("partitions", "quarantine_partitions")
     specs = [
         TopicSpec(*stream, variable_of(name)) for stream, name in zip(settings.streams, names, strict=True)
@@ -183,7 +215,7 @@ async def _prepare_topics(store: KafkaStore, settings: Settings) -> None:
         batch_bytes_max=settings.batch_bytes_max,
         transaction_timeout_ms=round(settings.kafka_transaction_timeout * 1000),
     )
-    await prepare_topics(store, specs, demands, is_development=settings.is_development)
+    return specs, demands
 
 
 def _writing_config(settings: Settings) -> KafkaConfig:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from app.cli.check import check
+from app.cli.config import config
 from app.cli.console import guarded, run_async, write_lines
 from app.cli.group import drain, group
 from app.cli.keys import keys
@@ -26,6 +28,8 @@ app.add_typer(keys)
 app.add_typer(partitions)
 app.add_typer(quarantine)
 app.add_typer(sessions)
+app.command()(check)
+app.command()(config)
 app.command()(group)
 app.command()(drain)
 app.command()(lookup)

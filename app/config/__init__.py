@@ -1,6 +1,6 @@
 """What the gateway is told: settings, what contradicts what, units, the data folder."""
 
-from app.config.data_dir import check_format, index_path, locked, refuse_lost_log, sqlite_path
+from app.config.data_dir import check_format, holders_of, index_path, locked, refuse_lost_log, sqlite_path
 from app.config.effective import effective
 from app.config.environment import refuse_unknown_variables
 from app.config.log_settings import LogSettings, load, variable_of
@@ -22,6 +22,7 @@ __all__ = [
     "effective",
     "format_duration",
     "format_size",
+    "holders_of",
     "index_path",
     "is_address",
     "is_loopback_name",

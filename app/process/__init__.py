@@ -1,7 +1,7 @@
 """The life of the process: start, signals, chores, readiness, disk, clock, logs."""
 
 from app.process.chores import announce, keep_notes, tell_outages, trim_log
-from app.process.clock_check import check_clock, keep_time
+from app.process.clock_check import check_clock, judge_clock, keep_time
 from app.process.disk import Disk
 from app.process.life import (
     Lanes,
@@ -29,6 +29,7 @@ __all__ = [
     "bind",
     "check_clock",
     "configure_logging",
+    "judge_clock",
     "keep_notes",
     "keep_time",
     "lines_left_out",

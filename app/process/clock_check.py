@@ -40,19 +40,36 @@ async def check_clock(store: LogStore, settings: Settings, clock: Clock, *, newe
         RetriableError: the log cannot be read or written now.
     """
     now_ms = clock.now_ms()
-    is_accepted = _is_accepted(now_ms, settings.clock_accept)
-    if is_accepted:
+    if _is_accepted(now_ms, settings.clock_accept):
         log.warning("the clock is believed because of GATEWAY_CLOCK_ACCEPT", clock=_text(now_ms))
-    if newest_ms is None or is_accepted:
+        newest_ms = None
+    if newest_ms is None:
         await _note(store, settings.topic, now_ms)
         return
-    noted_ms = await _noted_ms(store, settings.topic)
+    noted_ms = await judge_clock(store, settings, now_ms=now_ms, newest_ms=newest_ms)
     known_ms = newest_ms if noted_ms is None else noted_ms
-    if now_ms - known_ms > settings.clock_jump_max * 1000:
-        raise ConfigurationError(_refusal(now_ms, known_ms, settings.clock_jump_max))
     log.info("the log was last in use", at=_text(known_ms))
     if noted_ms is None or now_ms > noted_ms:
         await _note(store, settings.topic, max(now_ms, known_ms))
+
+
+async def judge_clock(store: LogStore, settings: Settings, *, now_ms: int, newest_ms: int) -> int | None:
+    """
+    Refuse a clock that is implausibly far ahead of the log, unless it is vouched for; note nothing.
+
+    Returns:
+        The time that is noted in the log, in ms, if one is.
+
+    Raises:
+        ConfigurationError, RetriableError: see check_clock.
+    """
+    noted_ms = await _noted_ms(store, settings.topic)
+    known_ms = newest_ms if noted_ms is None else noted_ms
+    if _is_accepted(now_ms, settings.clock_accept):
+        return noted_ms
+    if now_ms - known_ms > settings.clock_jump_max * 1000:
+        raise ConfigurationError(_refusal(now_ms, known_ms, settings.clock_jump_max))
+    return noted_ms
 
 
 async def keep_time(store: LogStore, topic: str, clock: Clock, *, renew_s: float = RENEW_S) -> None:

@@ -2,8 +2,28 @@
 
 from dedupe.adapters.kafka_client import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaStore
-from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
+from dedupe.adapters.kafka_rights import missing_rights
+from dedupe.adapters.kafka_topics import (
+    Demands,
+    Inspection,
+    TopicSpec,
+    create_topics,
+    inspect_topics,
+    prepare_topics,
+)
 from dedupe.adapters.rocks_index import RocksStore
 from dedupe.adapters.sqlite_log import SqliteStore
 
-__all__ = ["Demands", "KafkaConfig", "KafkaStore", "RocksStore", "SqliteStore", "TopicSpec", "prepare_topics"]
+__all__ = [
+    "Demands",
+    "Inspection",
+    "KafkaConfig",
+    "KafkaStore",
+    "RocksStore",
+    "SqliteStore",
+    "TopicSpec",
+    "create_topics",
+    "inspect_topics",
+    "missing_rights",
+    "prepare_topics",
+]

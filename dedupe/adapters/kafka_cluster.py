@@ -266,6 +266,11 @@ def group_of(name: str, topic: str) -> str:
     return f"gateway-{topic}-{name}"
 
 
+def transactional_id_of(tp: TopicPartition) -> str:
+    """Return as whom a partition is written to, by whichever gateway: it follows from the partition (R4)."""
+    return f"gateway-{tp.topic}-{tp.partition}"
+
+
 def _judge_note(group: str, code: int) -> None:
     """Raise what an error code of a group means."""
     if code == GROUP_AUTHORIZATION_FAILED:

@@ -19,7 +19,7 @@ from aiokafka.protocol.transaction import InitProducerIdRequest_v0
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dedupe.adapters.kafka_client import KafkaConfig
-from dedupe.adapters.kafka_cluster import Address, KafkaCluster
+from dedupe.adapters.kafka_cluster import Address, KafkaCluster, transactional_id_of
 from dedupe.adapters.kafka_connection import Connection
 from dedupe.adapters.kafka_wire import Producer, Request, TransactionWire, request_of
 from dedupe.errors import FencedError, GatewayError, NotAppendedError, OutcomeUnknownError
@@ -56,7 +56,7 @@ class Transactor:
         self._config = config
         self._cluster = cluster
         self._tp = tp
-        self._transactional_id = f"gateway-{tp.topic}-{tp.partition}"
+        self._transactional_id = transactional_id_of(tp)
         self._crashpoint = crashpoint
         self._connections: dict[Address, Connection] = {}
         self._leader = self._coordinator = Address("", 0)

@@ -117,8 +117,8 @@ class Demands:
             ),
         }
 
-    def configs(self) -> dict[str, str]:
-        """Return the settings of a topic created for development, whatever the broker's defaults are."""
+    def configs(self, replication_factor: int) -> dict[str, str]:
+        """Return the settings that a topic is created with, whatever the broker's defaults are."""
         return {
             "cleanup.policy": "delete",
             "retention.ms": str(self.retention_ms),
@@ -128,8 +128,17 @@ class Demands:
             "message.timestamp.before.max.ms": str(TIMESTAMP_BEFORE_CREATED_MS),
             "max.message.bytes": str(max(self.batch_bytes_max, MESSAGE_BYTES_DEFAULT)),
             "unclean.leader.election.enable": "false",
-            "min.insync.replicas": "1",
+            "min.insync.replicas": str(min(2, replication_factor)),
         }
+
+
+class Inspection(NamedTuple):
+    """What is wrong: a sentence for each."""
+
+    wrong: list[str]
+    """Final in every mode."""
+    unsafe: list[str]
+    """Refused in production, warned of in development."""
 
 
 async def prepare_topics(
@@ -142,20 +151,9 @@ async def prepare_topics(
         ConfigurationError: final; one line for each thing that is wrong.
         RetriableError: the cluster did not answer.
     """
-    wrong: list[str] = []
-    unsafe: list[str] = []
-    for spec in specs:
-        partitions = await store.partitions_of(spec.name)
-        if partitions == 0 and is_development:
-            await _create(store, spec, demands)
-            partitions = await store.partitions_of(spec.name)
-            if partitions == 0:  # another broker was asked, to which the news has not come
-                raise RetriableError(f"topic {spec.name} is not known to every broker yet")
-        if partitions != spec.partitions:
-            wrong.append(_wrong_count(spec, partitions))
-        if partitions:
-            unsafe += await _topic_problems(store, spec, demands)
-    unsafe += await _broker_problems(store, demands)
+    if is_development:
+        await create_topics(store, specs, demands, replication_factor=1)
+    wrong, unsafe = await inspect_topics(store, specs, demands)
     if not is_development:
         wrong, unsafe = wrong + unsafe, []
     if wrong:
@@ -164,11 +162,51 @@ async def prepare_topics(
         log.warning("unsafe for production", problem=problem)
 
 
+async def create_topics(
+    store: KafkaStore, specs: Sequence[TopicSpec], demands: Demands, *, replication_factor: int
+) -> list[str]:
+    """
+    Create the topics that are missing, as safe as so many replicas can be; one that exists stays as it is.
+
+    Returns:
+        Their names.
+
+    Raises:
+        ConfigurationError: the cluster refuses one.
+        RetriableError: it did not answer, or not every broker knows them yet.
+    """
+    created = []
+    for spec in specs:
+        if await store.partitions_of(spec.name):
+            continue
+        await _create(store, spec, demands, replication_factor)
+        created.append(spec.name)
+        if (
+            await store.partitions_of(spec.name) == 0
+        ):  # another broker was asked, to which the news has not come
+            raise RetriableError(f"topic {spec.name} is not known to every broker yet")
+    return created
+
+
+async def inspect_topics(store: KafkaStore, specs: Sequence[TopicSpec], demands: Demands) -> Inspection:
+    """Look at topics and brokers, and change nothing. Raises RetriableError: the cluster did not answer."""
+    wrong: list[str] = []
+    unsafe: list[str] = []
+    for spec in specs:
+        partitions = await store.partitions_of(spec.name)
+        if partitions != spec.partitions:
+            wrong.append(_wrong_count(spec, partitions))
+        if partitions:
+            unsafe += await _topic_problems(store, spec, demands)
+    unsafe += await _broker_problems(store, demands)
+    return Inspection(wrong, unsafe)
+
+
 def _wrong_count(spec: TopicSpec, partitions: int) -> str:
     if partitions == 0:
         return (
             f"topic {spec.name} does not exist: create it with {spec.partitions} partitions "
-            f"and replication factor {REPLICATION_FACTOR_MIN}"
+            f"and replication factor {REPLICATION_FACTOR_MIN}, or with `gateway topics create`"
         )
     return (
         f"topic {spec.name} has {partitions} partitions but {spec.partitions_setting} says "
@@ -177,8 +215,9 @@ def _wrong_count(spec: TopicSpec, partitions: int) -> str:
     )
 
 
-async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands) -> None:
-    new = NewTopic(spec.name, spec.partitions, replication_factor=1, topic_configs=demands.configs())
+async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands, replication_factor: int) -> None:
+    configs = demands.configs(replication_factor)
+    new = NewTopic(spec.name, spec.partitions, replication_factor, topic_configs=configs)
     response: Any = await store.cluster.ask(lambda admin: admin.create_topics([new]))
     for _, code, *message in response.topic_errors:
         if code not in (0, TOPIC_ALREADY_EXISTS):

@@ -1,5 +1,7 @@
 """Claim: commands print the same result as a table, JSON or YAML, and tell a failure in one sentence."""
 
+from pathlib import Path
+
 import httpx
 import orjson
 import yaml
@@ -40,3 +42,29 @@ def test_wrong_usage_is_exit_code_two(gateway: Gateway) -> None:
         ("lookup", "web", "x", "--nothing"),
     ):
         assert cli(gateway, *arguments, "--url", gateway.admin_url).returncode == 2
+
+
+def test_settings_are_shown_with_their_origin_and_without_secrets(tmp_path: Path) -> None:
+    secret = {
+        "GATEWAY_IDENTITY_SECRET": "planted-identity-secret",
+        "GATEWAY_ADMIN_TOKEN": "planted-admin-token",
+    }
+    gateway = Gateway(tmp_path, secret)
+    shown = {name: cli(gateway, "config", "--set", "-o", name).stdout for name in ("json", "yaml", "table")}
+    assert not [text for text in shown.values() if b"planted" in text]
+    rows = [orjson.loads(line) for line in shown["json"].splitlines()]
+    assert rows == yaml.safe_load(shown["yaml"])
+    assert {row["origin"] for row in rows} == {"environment"}
+    assert {row["variable"] for row in rows} == {
+        name for name in gateway.environment if name.startswith("GATEWAY_")
+    }
+    everything = cli(gateway, "config").stdout.splitlines()
+    assert len(everything) > len(rows)
+
+
+def test_settings_that_a_start_refuses_are_not_shown(tmp_path: Path) -> None:
+    done = cli(Gateway(tmp_path, {"GATEWAY_WINDOW": "1h", "GATEWAY_PARTITION": "3"}), "config")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode() == (
+        "gateway: GATEWAY_PARTITION is not a setting of the gateway; did you mean GATEWAY_PARTITIONS?\n"
+    )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from app.config.effective import REDACTED, effective
 from app.config.environment import refuse_unknown_variables
 from app.config.log_settings import LogSettings, load, variable_of
 from app.config.settings import Settings
@@ -310,3 +311,59 @@ def test_table_has_every_setting_once() -> None:
     assert len(rows) == len(Settings.model_fields)
     assert "| `GATEWAY_WINDOW` | `7d` |" in settings_table()
     assert "| `GATEWAY_RETENTION` | window + 1d |" in settings_table()
+
+
+def test_effective_settings_say_where_they_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "mode": "production",
+        "window": "48h",
+        "identity_secret": SECRET,
+        "write_keys_file": "/etc/keys.yaml",
+        "trusted_proxies": "10.0.0.0/8, 192.168.1.7",
+        "clock_accept": "2026-01-31",
+        "quota_requests": "none",
+        "admin_token": "",
+    }.items():
+        monkeypatch.setenv(variable_of(name), value)
+    shown = {each.variable: (each.value, each.origin.value) for each in effective(load(Settings))}
+    assert list(shown) == [variable_of(name) for name in Settings.model_fields]
+    assert SECRET not in str(shown)
+    assert {variable.removeprefix("GATEWAY_").lower(): shown[variable] for variable in SHOWN} == {
+        "window": ("2d", "environment"),
+        "retention": ("3d", "derived"),
+        "identity_secret": (REDACTED, "environment"),
+        "admin_token": (None, "default"),
+        "write_keys_file": ("/etc/keys.yaml", "environment"),
+        "trusted_proxies": ("10.0.0.0/8,192.168.1.7/32", "environment"),
+        "clock_accept": ("2026-01-31", "environment"),
+        "quota_requests": (None, "environment"),
+        "quota_bytes": ("16MiB", "derived"),
+        "quota_events": ("10000", "derived"),
+        "answer_timeout": ("4.5s", "default"),
+        "body_bytes_max": ("8MiB", "default"),
+        "port": (8080, "default"),
+        "standby": (True, "default"),
+        "data_dir": ("data", "default"),
+    }
+
+
+SHOWN = [
+    variable_of(name)
+    for name in (
+        "window",
+        "retention",
+        "identity_secret",
+        "admin_token",
+        "write_keys_file",
+        "trusted_proxies",
+        "clock_accept",
+        "quota_requests",
+        "quota_bytes",
+        "quota_events",
+        "answer_timeout",
+        "body_bytes_max",
+        "port",
+        "standby",
+        "data_dir",
+    )
+]

@@ -1,0 +1,43 @@
+"""`gateway check`: would a gateway start here, and keep its promise? Looks at everything, changes nothing."""
+
+import logging
+
+import typer
+
+from app.cli.console import EXIT_ERROR, EXIT_USAGE, guarded, run_async
+from app.cli.options import Output, print_rows
+
+
+def check(output: Output = None) -> None:
+    """
+    Look at all that a gateway started here would need, and print one line each: what is wrong at once.
+
+    Settings, files, data folder, disk, clock, log, brokers, topics, ACLs as far as Kafka tells them, and the
+    identity secret against the log. A line has result (`ok`, `warning`, `wrong`, `unknown`), about and says:
+    what it is, and what mends it. Runs beside a gateway, and changes nothing.
+
+    Exit codes: 0 nothing is wrong, 1 something could not be looked at, such as brokers that do not answer,
+    2 something is wrong: a gateway would refuse to start, or refuse events.
+
+    Example: `gateway check`, or `gateway check -o json`
+    """
+
+    async def run() -> None:
+        from app.cli.checks import Result, all_checks
+
+        found = [finding async for finding in all_checks()]
+        print_rows([{**finding._asdict(), "result": finding.result.value} for finding in found], output)
+        results = {finding.result for finding in found}
+        if Result.WRONG in results:
+            raise typer.Exit(EXIT_USAGE)
+        if Result.UNKNOWN in results:
+            raise typer.Exit(EXIT_ERROR)
+
+    def configured() -> None:
+        from app.process import configure_logging
+
+        configure_logging(level="error", is_json=False)
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it cannot reach is a finding
+        run_async(run())
+
+    guarded(configured)

@@ -1,0 +1,274 @@
+"""
+The checks of `gateway check`, each of one thing and independent of the others where it can be.
+
+What a start does is only looked at here: nothing is created, locked, noted or fenced.
+"""
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import aclosing
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from app.config import (
+    LogSettings,
+    Settings,
+    check_format,
+    format_size,
+    holders_of,
+    load,
+    refuse_lost_log,
+    refuse_unknown_variables,
+    variable_of,
+)
+from app.process import judge_clock
+from app.stores import inspect_kafka, open_for_reading
+from dedupe.clock import SystemClock
+from dedupe.errors import ConfigurationError, GatewayError, RetriableError
+from dedupe.identity import Identity
+from dedupe.log import LogStore, PartitionLog
+from dedupe.pinning import check_pins
+from dedupe.recovery import RecordCheck
+from dedupe.types import LogRecord
+
+TAIL_OFFSETS = 1_000
+"""Where the newest record of a partition is looked for: what lies behind it are a few markers, or little."""
+CLOCK_BEHIND_S = 300
+"""Clocks of a fleet differ by less. A clock behind harms little: timestamps never run back."""
+
+
+class Result(StrEnum):
+    """What a check found."""
+
+    OK = "ok"
+    WARNING = "warning"
+    WRONG = "wrong"
+    UNKNOWN = "unknown"
+
+
+class Finding(NamedTuple):
+    """One line."""
+
+    result: Result
+    about: str
+    says: str
+
+
+Look: TypeAlias = Callable[[], Coroutine[Any, Any, list[Finding]]]
+
+
+async def all_checks() -> AsyncIterator[Finding]:
+    """Yield what is found, in the order in which a start would meet it."""
+    for finding in _refused("variables", refuse_unknown_variables):
+        yield finding
+    settings: Settings | None = None
+    try:
+        settings = load(Settings)
+    except ConfigurationError as err:
+        for sentence in str(err).splitlines():
+            yield Finding(Result.WRONG, "settings", sentence)
+    if settings is None:
+        async for finding in _check_reach():
+            yield finding
+        return
+    for finding in _check_settings(settings):
+        yield finding
+    async for finding in _check_log(settings):
+        yield finding
+
+
+def _refused(about: str, look: Callable[[], object]) -> Iterator[Finding]:
+    try:
+        look()
+    except GatewayError as err:
+        for sentence in str(err).splitlines():
+            yield Finding(Result.WRONG, about, sentence)
+
+
+def _check_settings(settings: Settings) -> Iterator[Finding]:
+    """Yield what is found on this machine."""
+    yield Finding(Result.OK, "settings", f"they contradict nothing, for {settings.mode}")
+    for warning in settings.warnings():
+        yield Finding(Result.WARNING, "settings", warning)
+    yield from _check_files(settings)
+    yield from _check_folder(settings)
+    yield from _check_disk(settings)
+
+
+def _check_files(settings: Settings) -> Iterator[Finding]:
+    from app.build import build_guards
+
+    for name in type(settings).model_fields:
+        path = getattr(settings, name)
+        if not name.endswith("_file") or path is None:
+            continue
+        if not (path.is_file() and os.access(path, os.R_OK)):
+            says = (
+                f"{variable_of(name)} names {path}, which is no file that can be read here: mount or name it"
+            )
+            yield Finding(Result.WRONG, "files", says)
+        elif name == "write_keys_file":
+            refused = list(
+                _refused("write keys", partial(build_guards, settings, SystemClock(), index_files=0))
+            )
+            yield from refused or [Finding(Result.OK, "write keys", f"{path} can be used")]
+
+
+def _check_folder(settings: Settings) -> Iterator[Finding]:
+    folder = settings.data_dir
+    there = _existing(folder)
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        says = (
+            f"{there} cannot be written to by user {os.geteuid()}: give it to this user, or name another one"
+        )
+        yield Finding(Result.WRONG, "data folder", f"{says} with GATEWAY_DATA_DIR")
+        return
+    refused = list(_refused("data folder", partial(check_format, folder)))
+    if settings.log == "sqlite":
+        refused += _refused("data folder", partial(refuse_lost_log, folder))
+    yield from refused
+    if processes := holders_of(folder):
+        says = f"{folder} is in use by process {processes[0]}: a second gateway needs a folder of its own"
+        yield Finding(Result.WARNING, "data folder", says)
+    elif not refused:
+        yield Finding(
+            Result.OK, "data folder", f"{folder} can be used" + ("" if folder.exists() else ", and made")
+        )
+
+
+def _check_disk(settings: Settings) -> Iterator[Finding]:
+    there = _existing(settings.data_dir)
+    disk = shutil.disk_usage(there)
+    if disk.free < settings.disk_free_min:
+        says = (
+            f"{_gib(disk.free)} are free under {there}, less than GATEWAY_DISK_FREE_MIN "
+            f"({format_size(settings.disk_free_min)}): every request would get 503; make room"
+        )
+        yield Finding(Result.WRONG, "disk", says)
+        return
+    yield Finding(Result.OK, "disk", f"{_gib(disk.free)} of {_gib(disk.total)} are free under {there}")
+
+
+async def _check_reach() -> AsyncIterator[Finding]:
+    """Yield whether the log answers, for which its own settings suffice."""
+    try:
+        settings = load(LogSettings)
+    except ConfigurationError:
+        return  # its sentences are among those of all settings
+    try:
+        async with open_for_reading(settings) as store:
+            if store is not None:
+                yield Finding(Result.OK, "log", f"{settings.log} answers")
+    except GatewayError as err:
+        yield _failure("log", err)
+
+
+async def _check_log(settings: Settings) -> AsyncIterator[Finding]:
+    """Yield what is found at the log; what cannot be looked at keeps nothing else from being so."""
+    try:
+        async with open_for_reading(settings) as store:
+            if store is None:
+                yield Finding(
+                    Result.OK, "log", f"there is none yet in {settings.data_dir}: a start begins one"
+                )
+                return
+            yield Finding(Result.OK, "log", f"{settings.log} answers as {store.log_id}")
+            looks: dict[str, Look] = {
+                "topics": partial(_topics, store, settings),
+                "identity secret": partial(_identity, store, settings),
+                "clock": partial(_clock, store, settings),
+            }
+            for about, look in looks.items():
+                try:
+                    found = await look()
+                except GatewayError as err:
+                    found = [_failure(about, err)]
+                for finding in found:
+                    yield finding
+    except GatewayError as err:
+        yield _failure("log", err)
+
+
+async def _topics(store: LogStore, settings: Settings) -> list[Finding]:
+    if settings.log == "sqlite":
+        return await _embedded_topics(store, settings)
+    wrong, unsafe = await inspect_kafka(store, settings)
+    found = [Finding(Result.WRONG, "topics", sentence) for sentence in wrong]
+    result = Result.WARNING if settings.is_development else Result.WRONG
+    found += [Finding(result, "topics", sentence) for sentence in unsafe]
+    return found or [Finding(Result.OK, "topics", "topics, brokers and rights are as they should be")]
+
+
+async def _embedded_topics(store: LogStore, settings: Settings) -> list[Finding]:
+    found = []
+    for stream, name in zip(settings.streams, ("partitions", "quarantine_partitions"), strict=True):
+        partitions = await store.partitions_of(stream.topic)
+        if partitions not in (0, stream.partitions):
+            says = f"{stream.topic} has {partitions} partitions, which never changes: set {variable_of(name)}"
+            found.append(Finding(Result.WRONG, "topics", f"{says}={partitions}"))
+    return found or [Finding(Result.OK, "topics", "they have the partitions that are set")]
+
+
+async def _identity(store: LogStore, settings: Settings) -> list[Finding]:
+    identity = Identity(settings.identity_key)
+    is_pinned = await check_pins(store, settings.streams, identity)
+    checked = 0
+    for stream in settings.streams:
+        for partition in range(await store.partitions_of(stream.topic)):
+            record = await _newest(store.partition_log(stream.topic, partition))
+            if record is not None:
+                RecordCheck(identity, partition, stream.partitions).checked(record)
+                checked += 1
+                break
+    if checked or is_pinned:
+        return [Finding(Result.OK, "identity secret", "the log was begun with it")]
+    says = "the log is empty: any will do now, and must be kept for as long as the log"
+    return [Finding(Result.OK, "identity secret", says)]
+
+
+async def _clock(store: LogStore, settings: Settings) -> list[Finding]:
+    now_ms = SystemClock().now_ms()
+    newest_ms = 0
+    for partition in range(await store.partitions_of(settings.topic)):
+        record = await _newest(store.partition_log(settings.topic, partition))
+        newest_ms = max(newest_ms, record.timestamp_ms if record else 0)
+    if newest_ms and settings.log == "sqlite":
+        await judge_clock(store, settings, now_ms=now_ms, newest_ms=newest_ms)
+    behind_s = (newest_ms - now_ms) / 1000
+    if behind_s > CLOCK_BEHIND_S:
+        says = f"it is {behind_s:,.0f} s behind the log's newest event: have the machine's clock synchronised"
+        return [Finding(Result.WARNING, "clock", says)]
+    return [
+        Finding(
+            Result.OK, "clock", "it fits to the log" if newest_ms else "the log has no event to compare with"
+        )
+    ]
+
+
+async def _newest(log: PartitionLog) -> LogRecord | None:
+    start, end = await log.bounds()
+    newest: LogRecord | None = None
+    async with aclosing(log.read(max(start, end - TAIL_OFFSETS), end)) as batches:  # type: ignore[type-var]
+        async for records in batches:
+            newest = records[-1]
+    return newest
+
+
+def _failure(about: str, err: GatewayError) -> Finding:
+    result = Result.UNKNOWN if isinstance(err, RetriableError) else Result.WRONG
+    return Finding(result, about, " ".join(str(err).split()))
+
+
+def _existing(path: Path) -> Path:
+    """Return a path, or the innermost folder above it that exists."""
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

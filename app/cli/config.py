@@ -1,0 +1,33 @@
+"""`gateway config`: the settings that a gateway started here would have."""
+
+from typing import Annotated
+
+import typer
+
+from app.cli.console import guarded
+from app.cli.options import Output, print_rows
+
+
+def config(
+    set_only: Annotated[
+        bool, typer.Option("--set", help="Only those that the environment sets, not defaults.")
+    ] = False,
+    output: Output = None,
+) -> None:
+    """
+    Print every setting that a gateway started here would have: its value, and where that comes from.
+
+    The origin is `environment`, `default`, or `derived` from other settings. Of secrets only whether they
+    are set is shown. Asks no gateway, and changes nothing. Exit code 2: a gateway would refuse them.
+
+    Example: `gateway config --set`, or `gateway config -o json`
+    """
+
+    def run() -> None:
+        from app.config import Settings, effective, load, refuse_unknown_variables
+
+        refuse_unknown_variables()
+        found = [each._asdict() | {"origin": each.origin.value} for each in effective(load(Settings))]
+        print_rows([row for row in found if not set_only or row["origin"] == "environment"], output)
+
+    guarded(run)
