@@ -251,7 +251,7 @@ async def _clock(store: LogStore, settings: Settings) -> list[Finding]:
 async def _newest(log: PartitionLog) -> LogRecord | None:
     start, end = await log.bounds()
     newest: LogRecord | None = None
-    async with aclosing(log.read(max(start, end - TAIL_OFFSETS), end)) as batches:  # type: ignore[type-var]
+    async with aclosing(log.read(max(start, end - TAIL_OFFSETS), end)) as batches:
         async for records in batches:
             newest = records[-1]
     return newest

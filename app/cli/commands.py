@@ -14,6 +14,7 @@ from app.cli.lookup import lookup
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
 from app.cli.sessions import sessions
+from app.cli.topics import topics
 
 app = typer.Typer(
     name="gateway",
@@ -28,6 +29,7 @@ app.add_typer(keys)
 app.add_typer(partitions)
 app.add_typer(quarantine)
 app.add_typer(sessions)
+app.add_typer(topics)
 app.command()(check)
 app.command()(config)
 app.command()(group)

@@ -1,0 +1,93 @@
+"""`gateway topics`: the topics that a gateway needs on Kafka."""
+
+import sys
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from app.cli.console import EXIT_USAGE, guarded, run_async
+
+if TYPE_CHECKING:
+    from app.config import Settings
+    from dedupe.log import LogStore
+
+REPLICAS = 3
+"""Of fewer the gateway is warned, or refuses to start in production."""
+
+Work: TypeAlias = "Callable[[LogStore, Settings], Coroutine[Any, Any, None]]"
+
+topics = typer.Typer(
+    name="topics", help="Make the topics that a gateway needs on Kafka, or check them.", no_args_is_help=True
+)
+
+
+@topics.command()
+def create(
+    replicas: Annotated[
+        int, typer.Option(min=1, max=32, help="Copies of each, on as many brokers.")
+    ] = REPLICAS,
+) -> None:
+    """
+    Create the clean topic and the one of quarantine, with the settings that keep the gateway's promise.
+
+    Partitions and retention are those of the settings; what exists already stays as it is. Needs the right to
+    create topics. Then checks both as `gateway topics check` does, with its exit codes.
+
+    Example: `gateway topics create`, or `gateway topics create --replicas 1` on a single broker
+    """
+
+    async def work(store: "LogStore", settings: "Settings") -> None:
+        from app.stores import create_kafka_topics
+
+        created = await create_kafka_topics(store, settings, replication_factor=replicas)
+        for stream in settings.streams:
+            done = "created" if stream.topic in created else "was there"
+            print(f"gateway: topic {stream.topic} {done}, {stream.partitions} partitions", file=sys.stderr)
+        await _check(store, settings)
+
+    _on_kafka(work)
+
+
+@topics.command()
+def check() -> None:
+    """
+    Look at topics, brokers and rights, and print one sentence for each thing that is wrong.
+
+    Changes nothing; part of `gateway check`. Exit codes: 0 all is well, 1 Kafka does not answer, 2 a gateway
+    would refuse to start, or warn in development.
+
+    Example: `gateway topics check`
+    """
+    _on_kafka(_check)
+
+
+async def _check(store: "LogStore", settings: "Settings") -> None:
+    from app.stores import inspect_kafka
+
+    wrong, unsafe = await inspect_kafka(store, settings)
+    for sentence in (*wrong, *unsafe):
+        print(sentence)
+    if wrong or unsafe:
+        raise typer.Exit(EXIT_USAGE)
+
+
+def _on_kafka(work: Work) -> None:
+    async def run() -> None:
+        from app.config import Settings, load
+        from app.stores import open_for_notes
+        from dedupe.errors import ConfigurationError
+
+        settings = load(Settings)
+        if settings.log != "kafka":
+            raise ConfigurationError("the embedded log has no topics to make: set GATEWAY_LOG=kafka")
+        async with open_for_notes(settings) as store:
+            await work(store, settings)
+
+    def configured() -> None:
+        from app.process import configure_logging
+
+        configure_logging(level="error", is_json=False)
+        run_async(run())
+
+    guarded(configured)
