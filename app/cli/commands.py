@@ -14,6 +14,7 @@ from app.cli.lookup import lookup
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
 from app.cli.sessions import sessions
+from app.cli.size import size
 from app.cli.topics import topics
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ app.add_typer(sessions)
 app.add_typer(topics)
 app.command()(check)
 app.command()(config)
+app.command()(size)
 app.command()(group)
 app.command()(drain)
 app.command()(lookup)
