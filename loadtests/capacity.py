@@ -26,7 +26,7 @@ BROKER_GIB, BROKER_HEADROOM = 4, 1.3
 
 
 def measured_us(batch_events: int) -> tuple[float, float]:
-    """Return the CPU of one new event in the gateway and in Kafka: the benchmark's medians, in microseconds."""
+    """Return the CPU of a new event in the gateway and in Kafka: the benchmark's medians, in microseconds."""
     samples = [
         sample["cpu_us"]
         for sample in json.loads(BENCH.read_text())["samples"]

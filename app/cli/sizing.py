@@ -1,5 +1,5 @@
 """
-What so many events a day need: figures that were measured, and a sum. docs/capacity.md says where they are from.
+What so many events a day need: figures that were measured, and a sum. docs/capacity.md says where from.
 
 The only home of these numbers: `gateway size` and the table of docs/capacity.md stand on them, and a test
 compares the measured ones with the results they were read from.
