@@ -13,6 +13,7 @@ from app.cli.keys import keys
 from app.cli.lookup import lookup
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
+from app.cli.send import send
 from app.cli.sessions import sessions
 from app.cli.size import size
 from app.cli.topics import topics
@@ -37,6 +38,7 @@ app.command()(size)
 app.command()(group)
 app.command()(drain)
 app.command()(lookup)
+app.command()(send)
 
 
 def main() -> None:

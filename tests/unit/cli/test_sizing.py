@@ -4,8 +4,7 @@ import math
 
 import orjson
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from app.cli.commands import app
 from app.cli.sizing import BROKER_US, SERVICE_US, Load, cost_us, need_of
