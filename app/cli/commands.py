@@ -16,6 +16,7 @@ from app.cli.quarantine import quarantine
 from app.cli.send import send
 from app.cli.sessions import sessions
 from app.cli.size import size
+from app.cli.stats import list_partitions, stats
 from app.cli.topics import topics
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(keys)
+partitions.command(name="list")(list_partitions)
 app.add_typer(partitions)
 app.add_typer(quarantine)
 app.add_typer(sessions)
@@ -38,6 +40,7 @@ app.command()(size)
 app.command()(group)
 app.command()(drain)
 app.command()(lookup)
+app.command()(stats)
 app.command()(send)
 
 

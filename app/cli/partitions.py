@@ -8,7 +8,9 @@ import typer
 from app.cli.console import guarded, run_async
 
 partitions = typer.Typer(
-    name="partitions", help="Let a partition go on that somebody else wrote to.", no_args_is_help=True
+    name="partitions",
+    help="Look at partitions, or let one go on that somebody else wrote to.",
+    no_args_is_help=True,
 )
 
 

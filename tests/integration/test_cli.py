@@ -1,5 +1,7 @@
 """Claim: commands print the same result as a table, JSON or YAML, and tell a failure in one sentence."""
 
+import signal
+import subprocess
 from pathlib import Path
 
 import httpx
@@ -7,7 +9,7 @@ import orjson
 import yaml
 
 from tests.support.gateway import Gateway
-from tests.support.http import cli, new_event, post
+from tests.support.http import COMMAND, cli, new_event, post
 from tests.support.processes import HOST, free_port
 
 
@@ -68,3 +70,29 @@ def test_settings_that_a_start_refuses_are_not_shown(tmp_path: Path) -> None:
     assert done.stderr.decode() == (
         "gateway: GATEWAY_PARTITION is not a setting of the gateway; did you mean GATEWAY_PARTITIONS?\n"
     )
+
+
+def test_statistics_are_a_screen_or_the_whole_document(client: httpx.Client, gateway: Gateway) -> None:
+    post(client, "/v1/events", new_event())
+    asked = ("--url", gateway.admin_url)
+    assert orjson.loads(cli(gateway, "stats", *asked).stdout).keys() == gateway.stats().keys()
+    screen = cli(gateway, "stats", *asked, "-o", "table").stdout.decode()
+    rows = [orjson.loads(line) for line in cli(gateway, "partitions", "list", *asked).stdout.splitlines()]
+    assert [row["topic"] for row in rows] == ["events"] * 4 + ["events.quarantine"]
+    assert screen.count("active") == len(rows) == 5
+    assert screen.startswith("gateway ")
+
+
+def test_watching_goes_on_while_a_gateway_is_away(own_gateway: Gateway) -> None:
+    command = [COMMAND, "stats", "--watch", "--interval", "0.1", "--url", own_gateway.admin_url]
+    with subprocess.Popen(
+        command, env=own_gateway.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as watching:
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        assert watching.stderr.readline().startswith(b"gateway: no answer of a gateway's admin port")
+        own_gateway.start()
+        assert orjson.loads(watching.stdout.readline())["topic"] == "events"
+        watching.send_signal(signal.SIGINT)
+        watching.communicate(timeout=30)
+    assert watching.returncode == 130

@@ -1,0 +1,150 @@
+"""`gateway stats` and `gateway partitions list`: what a running gateway says of itself, on one screen."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.console import guarded, run_async, write_lines
+from app.cli.options import (
+    ANSWER_TIMEOUT_S,
+    DEFAULT_URL,
+    Format,
+    Output,
+    Token,
+    Url,
+    default_format,
+    print_document,
+    print_rows,
+    table_of,
+)
+
+Document = Mapping[str, Any]
+
+CLEAR = "\x1b[H\x1b[2J"
+COUNTS = ("received", "accepted", "duplicates", "conflicts", "rejected", "unknown", "refused")
+ERROR_CHARS_MAX = 80
+"""Of a partition's last error; all of it is in the JSON."""
+
+
+def stats(
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C, with rates.")
+    ] = False,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks of --watch.")] = 2.0,
+    url: Url = DEFAULT_URL,
+    admin_token: Token = None,
+    output: Output = None,
+) -> None:
+    """
+    Print what a running gateway says of itself: totals, and a line for each partition.
+
+    JSON and YAML have all of /admin/v1/stats, which docs/http-api.md describes. With --watch an answer that
+    does not come is told on stderr, and asked for again.
+
+    Example: `gateway stats --watch`, or `gateway stats -o json --url http://10.0.0.7:9090`
+    """
+    chosen = output or default_format()
+
+    async def run() -> None:
+        from dedupe.errors import RetriableError
+
+        previous: Document | None = None
+        while True:
+            try:
+                document = await _ask(url, admin_token)
+            except RetriableError as err:
+                if not watch:
+                    raise
+                print(f"gateway: {err}", file=sys.stderr)
+            else:
+                _print(document, previous, chosen, clears=watch and sys.stdout.isatty())
+                previous = document
+            if not watch:
+                return
+            await asyncio.sleep(interval)
+
+    guarded(lambda: run_async(run()))
+
+
+def list_partitions(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = None) -> None:
+    """
+    Print a line for each partition of a running gateway: its state, window, keys, queue and last error.
+
+    A worker of a group tells those it serves or follows; `gateway group` says who has which.
+
+    Example: `gateway partitions list`, or `gateway partitions list -o yaml`
+    """
+
+    async def run() -> None:
+        print_rows(partition_rows(await _ask(url, admin_token)), output)
+
+    guarded(lambda: run_async(run()))
+
+
+async def _ask(url: str, token: str | None) -> dict[str, Any]:
+    from app.cli.admin_client import ask
+
+    return await ask(url, "/admin/v1/stats", {}, token=token, timeout_s=ANSWER_TIMEOUT_S)
+
+
+def _print(document: Document, previous: Document | None, output: Format, *, clears: bool) -> None:
+    if output is Format.TABLE:
+        write_lines(((CLEAR if clears else "") + overview(document, previous)).encode())
+    else:
+        print_document(document, output)
+
+
+def overview(document: Document, previous: Document | None = None) -> str:
+    """Return a screenful: the gateway, its totals, and since an earlier look their rates, its partitions."""
+    totals = document["totals"]
+    lines = [
+        f"gateway {document['version']}, up {_span(document['uptime_seconds'])}, {document['mode']}, "
+        f"log {document['log']}, topic {document['topic']}"
+    ]
+    if document["outage"]:
+        lines.append(f"OUTAGE: {document['outage']}")
+    counts = [{"": "events", **{name: f"{totals[name]:,}" for name in COUNTS}}]
+    seconds = document["uptime_seconds"] - (previous["uptime_seconds"] if previous else 0)
+    if previous and seconds > 0:
+        earlier = previous["totals"]
+        counts.append(
+            {"": "per s", **{name: f"{(totals[name] - earlier[name]) / seconds:,.0f}" for name in COUNTS}}
+        )
+    tables = [table_of(counts), table_of(partition_rows(document))]
+    return "\n".join(["\n".join(lines) + "\n", *tables])
+
+
+def partition_rows(document: Document) -> list[dict[str, Any]]:
+    """Return a row for each partition, the quarantine's last."""
+    topics = (("partitions", document["topic"]), ("quarantine", document["quarantine_topic"]))
+    return [
+        {
+            "topic": topic,
+            "partition": part["partition"],
+            "state": part["state"],
+            **({"owner": part["owner"], "standby": part["standby"]} if part.get("owner") else {}),
+            "window": None if part["window_seconds"] is None else _span(part["window_seconds"]),
+            "keys": part["keys"],
+            "offset": part["applied_offset"],
+            "queue": part["queue_events"],
+            "lag": part["restore_lag"],
+            "accepted": part["accepted"],
+            "duplicates": part["duplicates"],
+            "last_error": part["last_error"] and part["last_error"][:ERROR_CHARS_MAX],
+        }
+        for name, topic in topics
+        for part in document[name]
+    ]
+
+
+def _span(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    minutes = int(seconds) // 60
+    if minutes >= 24 * 60:
+        return f"{minutes // (24 * 60)}d{minutes // 60 % 24}h"
+    if minutes >= 60:
+        return f"{minutes // 60}h{minutes % 60}m"
+    return f"{minutes}m{int(seconds) % 60}s" if minutes else f"{seconds:.0f}s"
