@@ -11,6 +11,7 @@ from app.cli.console import guarded, run_async, write_lines
 from app.cli.group import drain, group
 from app.cli.keys import keys
 from app.cli.lookup import lookup
+from app.cli.options import Since, since_ms
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
 from app.cli.send import send
@@ -127,18 +128,24 @@ def events(
         bool,
         typer.Option("--follow", help="Go on with new events; begins at the end without --from-start."),
     ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Print so many and stop.")] = None,
+    source: Annotated[str | None, typer.Option(help="Only events of this source.")] = None,
+    message_id: Annotated[str | None, typer.Option("--id", help="Only those with this messageId.")] = None,
+    since: Since = None,
 ) -> None:
     """
     Print the stored events as JSON lines.
 
     Each line has messageId, source, partition, offset, timestamp (log time in ms) and value (the
     event). Without options all events up to the end. Needs only the settings of the log, runs
-    beside a gateway, and changes nothing. Order holds within a partition.
+    beside a gateway, and changes nothing. Order holds within a partition. Every record is read, of those
+    that arrived --since; `gateway lookup` finds a single event at once, while it is remembered.
 
-    Example: `gateway events --from-start --until-end`, or `gateway events --follow`
+    Example: `gateway events --source web --since 2h --limit 10`, or `gateway events --follow`
     """
     if follow and until_end:
         raise typer.BadParameter("--follow and --until-end exclude each other")
+    begins_ms = since_ms(since)
 
     def run() -> None:
         from app.cli.event_reader import Span, print_events
@@ -146,7 +153,14 @@ def events(
         from app.process import configure_logging
 
         configure_logging(level="warning", is_json=False)
-        span = Span(is_from_start=from_start or not follow, is_followed=follow)
+        span = Span(
+            is_from_start=from_start or not follow or since is not None,
+            is_followed=follow,
+            since_ms=begins_ms,
+            source=source,
+            message_id=message_id,
+            limit=limit,
+        )
         run_async(print_events(load(LogSettings), span, write_lines))
 
     guarded(run)

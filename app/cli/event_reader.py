@@ -16,7 +16,7 @@ from app.config import LogSettings
 from app.stores import open_for_reading
 from dedupe.errors import LogCorruptError, RetriableError
 from dedupe.log import LogStore
-from dedupe.record import parse_identity
+from dedupe.record import RecordIdentity, parse_identity
 from dedupe.types import LogRecord, Offset
 
 FOLLOW_POLL_S = 0.25
@@ -28,10 +28,20 @@ log = structlog.get_logger(__name__)
 
 
 class Span(NamedTuple):
-    """Where to read, and whether to go on."""
+    """Where to read, what of it, and whether to go on."""
 
     is_from_start: bool
     is_followed: bool
+    since_ms: int = 0
+    """Log time before which nothing is read."""
+    source: str | None = None
+    message_id: str | None = None
+    limit: int | None = None
+    """Most events that are written."""
+
+    def includes(self, found: RecordIdentity) -> bool:
+        """Whether an event is among those that are asked for."""
+        return self.source in (None, found.source) and self.message_id in (None, found.message_id)
 
 
 async def print_events(settings: LogSettings, span: Span, write: Write) -> None:
@@ -65,16 +75,21 @@ async def read_events(store: LogStore, topic: str, span: Span, write: Write) -> 
     """
     positions: dict[int, Offset] = {}
     begins_at_end = not span.is_from_start
+    printer = Printer(span, write)
     while True:
         try:
             for partition in range(await store.partitions_of(topic)):
                 partition_log = store.partition_log(topic, partition)
                 start, end = await partition_log.bounds()
-                positions.setdefault(partition, end if begins_at_end else start)
+                if partition not in positions:
+                    since = await partition_log.offset_at(span.since_ms) if span.since_ms else start
+                    positions[partition] = end if begins_at_end else max(start, since)
                 async with aclosing(partition_log.read(positions[partition], end)) as batches:
                     async for records in batches:
-                        write(_lines(records, partition))
+                        printer.take(records, partition)
                         positions[partition] = records[-1].offset + 1
+                        if printer.is_done:
+                            return
             begins_at_end = False  # a partition that appears from now on is new
         except RetriableError:
             if not span.is_followed:
@@ -84,15 +99,35 @@ async def read_events(store: LogStore, topic: str, span: Span, write: Write) -> 
         await asyncio.sleep(FOLLOW_POLL_S)
 
 
-def _lines(records: Sequence[LogRecord], partition: int) -> bytes:
-    return b"".join(_line(record, partition) for record in records)
+class Printer:
+    """Writes what is asked for, until that is enough."""
+
+    def __init__(self, span: Span, write: Write) -> None:
+        self._span, self._write = span, write
+        self._left = span.limit
+
+    @property
+    def is_done(self) -> bool:
+        """Whether as many were written as are wanted."""
+        return self._left == 0
+
+    def take(self, records: Sequence[LogRecord], partition: int) -> None:
+        """Write those of a partition's next records that are asked for."""
+        lines = [line for record in records if (line := _line(record, partition, self._span))]
+        if self._left is not None:
+            lines = lines[: self._left]
+            self._left -= len(lines)
+        self._write(b"".join(lines))
 
 
-def _line(record: LogRecord, partition: int) -> bytes:
+def _line(record: LogRecord, partition: int, span: Span) -> bytes:
+    """Return a record as a line; empty if it is not asked for, or of somebody else."""
     try:
         found = parse_identity(record)
     except LogCorruptError as err:
         log.warning("record left out", partition=partition, reason=str(err))
+        return b""
+    if record.timestamp_ms < span.since_ms or not span.includes(found):
         return b""
     return orjson.dumps(
         {

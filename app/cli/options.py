@@ -5,7 +5,9 @@ Imports nothing that takes time: `--help` of every command stands on it.
 """
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -28,6 +30,13 @@ Token = Annotated[
 ]
 IngestUrl = Annotated[
     str, typer.Option("--url", envvar="GATEWAY_URL", help="Ingest URL of the running gateway.")
+]
+
+Since = Annotated[
+    str | None,
+    typer.Option(
+        help="Only events that arrived since then: `2h`, `7d`, or a time such as 2026-01-31T12:00:00Z."
+    ),
 ]
 
 
@@ -84,6 +93,23 @@ def print_document(document: Row, output: Format | None) -> None:
             import yaml
 
             write_lines(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True).encode())
+
+
+def since_ms(text: str | None) -> int:
+    """Return a point of time in ms: an ISO 8601 one, or a duration before now; 0 for none."""
+    from app.config import parse_duration
+
+    if text is None:
+        return 0
+    try:
+        return round((time.time() - parse_duration(text)) * 1000)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter("--since must be a duration such as 2h or an ISO 8601 time") from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def default_format() -> Format:

@@ -1,16 +1,14 @@
 """`gateway quarantine`: look at the events that were kept apart, and send them again after a fix."""
 
 import sys
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from app.cli.console import EXIT_ERROR, guarded, run_async, write_lines
-from app.cli.options import DEFAULT_INGEST_URL, IngestUrl
+from app.cli.options import DEFAULT_INGEST_URL, IngestUrl, Since, since_ms
 
 if TYPE_CHECKING:
     from app.cli.quarantine_reader import Wanted
@@ -30,12 +28,6 @@ Reason = Annotated[
     str | None, typer.Option(help="Only events kept apart for this reason, such as `conflict`.")
 ]
 Source = Annotated[str | None, typer.Option(help="Only events of this source.")]
-Since = Annotated[
-    str | None,
-    typer.Option(
-        help="Only events that arrived since then: `2h`, `7d`, or a time such as 2026-01-31T12:00:00Z."
-    ),
-]
 
 
 @quarantine.command(name="list")
@@ -51,7 +43,7 @@ def list_records(reason: Reason = None, source: Source = None, since: Since = No
     """
     from app.cli.quarantine_reader import Wanted
 
-    wanted = Wanted(reason=reason, source=source, since_ms=_time_ms(since))
+    wanted = Wanted(reason=reason, source=source, since_ms=since_ms(since))
     _on_log(lambda store, settings: _print(store, settings, wanted, has_content=False))
 
 
@@ -119,7 +111,7 @@ def replay(
     from app.cli.replay import Replayer
     from app.cli.replay import replay as replay_records
 
-    wanted = Wanted(_places(places or []), reason, source, _time_ms(since))
+    wanted = Wanted(_places(places or []), reason, source, since_ms(since))
     results: dict[str, int] = {}
 
     async def run(store: "LogStore", settings: "LogSettings") -> None:
@@ -182,20 +174,3 @@ def _places(texts: list[str]) -> "frozenset[Any]":
         return frozenset(map(Place.parse, texts))
     except ValueError as err:
         raise typer.BadParameter(str(err)) from None
-
-
-def _time_ms(text: str | None) -> int:
-    """Return a point of time in ms: an ISO 8601 one, or a duration before now; 0 for none."""
-    from app.config import parse_duration
-
-    if text is None:
-        return 0
-    try:
-        return round((time.time() - parse_duration(text)) * 1000)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter("--since must be a duration such as 2h or an ISO 8601 time") from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

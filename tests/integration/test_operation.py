@@ -154,3 +154,30 @@ def test_reader_that_stops_early_is_no_error(gateway: Gateway, client: httpx.Cli
 
 def test_contradicting_options_are_refused(gateway: Gateway) -> None:
     assert cli(gateway, "events", "--follow", "--until-end").returncode == 2
+
+
+def test_events_are_chosen_by_source_id_and_time(tmp_path: Path) -> None:
+    with Gateway(tmp_path, {"GATEWAY_PARTITIONS": "2", "GATEWAY_DRAIN_LINGER": "0"}) as gateway:
+        ids: dict[str, list[str]] = {"web": [], "ios": []}
+        with httpx.Client(base_url=gateway.url) as client:
+            for source, sent in ids.items():
+                for _ in range(6):
+                    event = new_event()
+                    sent.append(event["messageId"])
+                    client.post("/v1/events", json=event, auth=(source, "")).raise_for_status()
+        everything = stored(gateway)
+        assert sorted(found["messageId"] for found in stored(gateway, "--source", "ios")) == sorted(
+            ids["ios"]
+        )
+        (found,) = stored(gateway, "--id", ids["web"][3])
+        assert (found["messageId"], found["source"]) == (ids["web"][3], "web")
+        assert stored(gateway, "--id", ids["web"][3], "--source", "ios") == []
+        assert stored(gateway, "--limit", "5") == everything[:5]
+        assert stored(gateway, "--limit", "500", "--since", "1h") == everything
+        times = sorted(event["timestamp"] for event in everything)
+        since = datetime.fromtimestamp(times[6] / 1000, UTC).isoformat()
+        late = [event for event in everything if event["timestamp"] >= times[6]]
+        assert stored(gateway, "--since", since) == late
+        assert stored(gateway, "--since", (datetime.now(UTC) + timedelta(hours=1)).isoformat()) == []
+        assert stored(gateway, "--follow", "--since", "1h", "--limit", "12") == everything
+        assert cli(gateway, "events", "--since", "yesterday").returncode == 2
