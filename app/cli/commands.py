@@ -9,6 +9,7 @@ from app.cli.check import check
 from app.cli.config import config
 from app.cli.console import guarded, run_async, write_lines
 from app.cli.group import drain, group
+from app.cli.index import index
 from app.cli.keys import keys
 from app.cli.lookup import lookup
 from app.cli.options import Since, since_ms
@@ -24,11 +25,11 @@ app = typer.Typer(
     name="gateway",
     help="An HTTP event gateway in front of Kafka: every event is stored once, however often it is sent.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",  # paragraphs are wrapped anew, whatever width they were written in
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(index)
 app.add_typer(keys)
 partitions.command(name="list")(list_partitions)
 app.add_typer(partitions)

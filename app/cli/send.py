@@ -1,14 +1,12 @@
 """`gateway send`: made-up events for a running gateway, to see it work."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from app.cli.console import EXIT_ERROR, guarded, run_async
 from app.cli.options import DEFAULT_INGEST_URL, IngestUrl, Output, print_document
+from app.cli.progress import progress
 
 
 def send(
@@ -60,8 +58,8 @@ def send(
         from app.cli.sender import Plan, Sender
 
         plan = Plan(events, keys, batch, rate, duplicate_ratio, conflicts)
-        with _progress(events) as advance:
-            sender = Sender(url, plan, advance)
+        with progress() as advance:
+            sender = Sender(url, plan, lambda done: advance(done, events))
             try:
                 await sender.run()
             except asyncio.CancelledError:
@@ -75,19 +73,3 @@ def send(
             raise typer.Exit(EXIT_ERROR)
 
     guarded(lambda: run_async(run()))
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar on stderr if that is a terminal; yield what is to be told of each step."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    with Progress(
-        BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
-    ) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda steps: bar.advance(task, steps)

@@ -76,7 +76,7 @@ class Sender:
     """Sends what a plan says, and stops by itself."""
 
     def __init__(self, url: str, plan: Plan, progress: Callable[[int], None]) -> None:
-        """Send nothing yet. `progress` is told how many more events were decided."""
+        """Send nothing yet. `progress` is told how many events are decided."""
         self.outcome = Outcome()
         self._url, self._plan, self._progress = url, plan, progress
         self._run = secrets.token_hex(4)
@@ -112,7 +112,7 @@ class Sender:
             events = [self._next(key) for _ in range(count)]
             answer = await self._answered(http, key, orjson.dumps({"batch": events}))
             self._judge(key, events, answer)
-            self._progress(count)
+            self._progress(self.outcome.verdicts.total())
         finally:
             turns.release()
 

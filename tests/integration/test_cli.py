@@ -1,11 +1,13 @@
 """Claim: commands print the same result as a table, JSON or YAML, and tell a failure in one sentence."""
 
+import os
 import signal
 import subprocess
 from pathlib import Path
 
 import httpx
 import orjson
+import pytest
 import yaml
 
 from tests.support.gateway import Gateway
@@ -96,3 +98,31 @@ def test_watching_goes_on_while_a_gateway_is_away(own_gateway: Gateway) -> None:
         watching.send_signal(signal.SIGINT)
         watching.communicate(timeout=30)
     assert watching.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("gateway st", {"stats"}),
+        ("gateway topics ", {"create", "check"}),
+        ("gateway lookup --out", {"--output"}),
+        ("gateway stats -o ", {"table", "json", "yaml"}),
+    ],
+)
+def test_shell_completes_commands_options_and_values(typed: str, completed: set[str]) -> None:
+    """As the function that `gateway --show-completion bash` prints asks for it."""
+    words = typed.split(" ")
+    asked = {"_GATEWAY_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)}
+    environment = {"PATH": os.environ["PATH"], **asked}
+    done = subprocess.run([COMMAND], env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert set(done.stdout.split()) == completed
+
+
+def test_completion_is_a_script_for_the_shell() -> None:
+    environment = {"PATH": os.environ["PATH"], "_GATEWAY_COMPLETE": "source_bash"}
+    script = subprocess.run(
+        [COMMAND], env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert "complete -o default -F" in script.stdout
+    checked = subprocess.run(["bash", "-n"], input=script.stdout, text=True, timeout=30, check=False)
+    assert checked.returncode == 0

@@ -1,0 +1,95 @@
+"""Builds dedupe indexes anew from the log, without fencing: nobody else may use their folder meanwhile."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from app.build import build_router
+from app.config import Settings, locked
+from app.stores import create_indexes, open_for_notes
+from dedupe.clock import SystemClock
+from dedupe.identity import Identity
+from dedupe.lane import Lane
+from dedupe.log import no_crashpoint
+from dedupe.pinning import check_pins
+from dedupe.types import Offset, Stream
+
+PROGRESS_S = 0.2
+
+Advance = Callable[[int, int], None]
+
+
+class Rebuilt(NamedTuple):
+    """An index that was built."""
+
+    topic: str
+    partition: int
+    records: int
+    keys: int
+    seconds: float
+
+
+async def rebuild_indexes(
+    settings: Settings, stream: Stream, partitions: Sequence[int], advance: Advance
+) -> list[Rebuilt]:
+    """
+    Delete the indexes of some partitions and build them, one after another.
+
+    Args:
+        settings: of the gateway that is stopped.
+        stream: whose partitions.
+        partitions: their numbers.
+        advance: told the records read so far, and the offsets there are to read.
+
+    Raises:
+        ConfigurationError: the data folder is in use, or there is no log. Nothing was deleted.
+        IdentityMismatchError: the log is of another secret or partition count. No index was deleted.
+        RetriableError: the log cannot be read now; what is not built a gateway builds at its start.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(locked(settings.data_dir))
+        identity = Identity(settings.identity_key)
+        indexes = create_indexes(settings)
+        stack.callback(indexes.close)
+        async with open_for_notes(settings) as store:
+            router = build_router(
+                settings,
+                store,
+                indexes,
+                identity=identity,
+                clock=SystemClock(),
+                is_pinned=await check_pins(store, settings.streams, identity),
+                crashpoint=no_crashpoint,
+            )
+            lanes = [lane for lane in router.all_lanes if lane.topic == stream.topic]
+            chosen = [lanes[number] for number in partitions]
+            bounds = [await store.partition_log(lane.topic, lane.partition).bounds() for lane in chosen]
+            watching = asyncio.ensure_future(
+                _watch(chosen, sum(end - start for start, end in bounds), advance)
+            )
+            try:
+                return [await _rebuild(lane, end) for lane, (_, end) in zip(chosen, bounds, strict=True)]
+            finally:
+                watching.cancel()
+
+
+async def _rebuild(lane: Lane, end: Offset) -> Rebuilt:
+    began, restorer = time.monotonic(), lane.restorer
+    try:
+        await restorer.check()  # proves the log, so that a wrong secret deletes nothing
+        restorer.discard()
+        await restorer.check()
+        await restorer.replay(end, lambda _entries: None)
+        keys = restorer.window.keys
+    finally:
+        restorer.close()
+    seconds = round(time.monotonic() - began, 2)
+    return Rebuilt(lane.topic, lane.partition, lane.metrics.restored_records, keys, seconds)
+
+
+async def _watch(lanes: Sequence[Lane], offsets: int, advance: Advance) -> None:
+    while True:
+        advance(sum(lane.metrics.restored_records for lane in lanes), offsets)
+        await asyncio.sleep(PROGRESS_S)
