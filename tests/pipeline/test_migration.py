@@ -1,4 +1,4 @@
-"""Claim: the way of docs/operations.md to another secret or partition count forgets no event of the window."""
+"""Claim: the way of docs/operations.md to another secret or partition count forgets no event of a window."""
 
 import re
 import shlex
