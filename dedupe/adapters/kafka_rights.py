@@ -12,7 +12,7 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError
-from aiokafka.protocol.admin import DescribeGroupsRequest_v3
+from aiokafka.protocol.admin import DescribeGroupsRequest_v3, DescribeGroupsResponse_v3
 from aiokafka.protocol.api import RequestStruct, Response
 from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 
@@ -86,6 +86,15 @@ class MetadataRequest(RequestStruct):
     )
 
 
+class GroupsRequest(RequestStruct):
+    """Version 3; aiokafka's own reads the answer as one of version 2, without the rights."""
+
+    API_KEY = DescribeGroupsRequest_v3.API_KEY
+    API_VERSION = DescribeGroupsRequest_v3.API_VERSION
+    RESPONSE_TYPE = DescribeGroupsResponse_v3
+    SCHEMA = DescribeGroupsRequest_v3.SCHEMA
+
+
 async def missing_rights(store: KafkaStore, topics: Sequence[str]) -> list[str]:
     """
     Return a sentence for each right that is missing; changes nothing.
@@ -133,7 +142,7 @@ async def _missing_of_group(store: KafkaStore, group: str) -> list[str]:
         return [sentence]
     if coordinator is None:
         raise RetriableError(f"group {group} has no coordinator yet")
-    answer = await _asked(store, coordinator.host, coordinator.port, DescribeGroupsRequest_v3([group], True))
+    answer = await _asked(store, coordinator.host, coordinator.port, GroupsRequest([group], True))
     ((code, *_, told),) = answer.groups
     is_missing = code == GROUP_AUTHORIZATION_FAILED or (code == 0 and "Read" not in _operations(told))
     return [sentence] if is_missing else []
