@@ -5,6 +5,7 @@ Brokers say for topics and groups what the asker may do with them. Of a transact
 whether it may be described: whether it may be written to shows when a partition is fenced.
 """
 
+import asyncio
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from aiokafka.protocol.api import RequestStruct, Response
 from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 
 from dedupe.adapters.kafka_client import bounded
-from dedupe.adapters.kafka_cluster import group_of, transactional_id_of
+from dedupe.adapters.kafka_cluster import Address, group_of, transactional_id_of
 from dedupe.adapters.kafka_connection import Connection
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.adapters.kafka_wire import request_of
@@ -26,6 +27,8 @@ from dedupe.notes import PIN
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 """A topic of 1,024 partitions takes 50 KB, and each broker 50 bytes."""
+
+COORDINATOR_TRIES, COORDINATOR_RETRY_S = 40, 0.25
 
 OPERATIONS = {"Read": 3, "Write": 4, "Describe": 8, "DescribeConfigs": 10}
 """Kafka's numbers; in what a broker tells of them, each is a bit."""
@@ -137,15 +140,23 @@ async def _missing_of_topics(store: KafkaStore, topics: Sequence[str]) -> list[s
 async def _missing_of_group(store: KafkaStore, group: str) -> list[str]:
     sentence = f"group {group}: Kafka does not allow Read on it: add the ACL, for all groups gateway-*"
     try:
-        coordinator = await store.cluster.coordinator_of(group, CoordinationType.GROUP)
+        coordinator = await _coordinator(store, group)
     except ConfigurationError:
         return [sentence]
-    if coordinator is None:
-        raise RetriableError(f"group {group} has no coordinator yet")
     answer = await _asked(store, coordinator.host, coordinator.port, GroupsRequest([group], True))
     ((code, *_, told),) = answer.groups
     is_missing = code == GROUP_AUTHORIZATION_FAILED or (code == 0 and "Read" not in _operations(told))
     return [sentence] if is_missing else []
+
+
+async def _coordinator(store: KafkaStore, group: str) -> Address:
+    """A cluster that has never had a group makes the topic of all groups first. Raises RetriableError."""
+    for _ in range(COORDINATOR_TRIES):
+        found = await store.cluster.coordinator_of(group, CoordinationType.GROUP)
+        if found is not None:
+            return found
+        await asyncio.sleep(COORDINATOR_RETRY_S)
+    raise RetriableError(f"group {group} has no coordinator yet")
 
 
 async def _missing_of_transactions(store: KafkaStore, transactional_id: str) -> list[str]:
