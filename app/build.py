@@ -19,7 +19,7 @@ from app.http import (
     RequestMetrics,
     TrustedProxies,
 )
-from app.ingest import PATH_WORDS, EventLimits, Identifier, Ingest, create_refusal
+from app.ingest import PATH_WORDS, EventLimits, Identifier, Ingest, Watcher, create_refusal
 from app.process import Disk, allow_connections
 from dedupe.clock import Clock
 from dedupe.identity import Identity
@@ -104,6 +104,7 @@ def build_ingest(
     guards: Guards,
     clock: Clock,
     earlier_ignore: Sequence[frozenset[str]],
+    watcher: Watcher | None = None,
 ) -> Ingest:
     """Return what the paths of the ingest port need."""
     limits = EventLimits(
@@ -136,6 +137,7 @@ def build_ingest(
         keyless_bytes_max=settings.body_keyless_bytes_max,
         sets_context_ip=settings.context_ip,
         gives_advice=settings.is_development,
+        watcher=watcher,
     )
 
 

@@ -14,7 +14,16 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from app.access import Guards, KeyFile
-from app.admin import EdgeCollector, IngestLoop, LimitCollector, Watched, create_admin, create_probes
+from app.admin import (
+    EdgeCollector,
+    History,
+    IngestLoop,
+    LimitCollector,
+    Tail,
+    Watched,
+    create_admin,
+    create_probes,
+)
 from app.build import (
     build_admin_port,
     build_admin_problems,
@@ -27,7 +36,7 @@ from app.build import (
 from app.config import Settings, locked
 from app.group import GroupLanes
 from app.http import EdgeProtocol, Leased, Port, Problems, RequestMetrics
-from app.ingest import create_edge
+from app.ingest import CODES, REASONS, create_edge
 from app.process import (
     Lanes,
     Server,
@@ -112,17 +121,25 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         )
         group = _group_of(settings, opened, router, clock, stack)
         ingest_loop = IngestLoop()
+        watched = Watched(
+            router,
+            EdgeCollector(guards),
+            group,
+            settings.worker_id,
+            Tail(clock, codes=CODES, reasons=REASONS),
+            History(clock),
+        )
         servers = _build_servers(
             settings,
             opened,
-            router,
-            group,
+            watched,
             identity=identity,
             guards=guards,
             clock=clock,
             ingest_loop=ingest_loop,
         )
-        chores = [ingest_loop.beat(), *_chores(settings, opened, router, guards, clock, listeners)]
+        chores = [ingest_loop.beat(), watched.history.keep(router.totals)]
+        chores += _chores(settings, opened, router, guards, clock, listeners)
         _tune_interpreter()
         lanes = group or LocalLanes(router.all_lanes)
         await _supervise(settings, router, lanes, list(zip(servers, listeners, strict=True)), chores, stop)
@@ -155,8 +172,7 @@ def _group_of(
 def _build_servers(
     settings: Settings,
     opened: OpenLog,
-    router: Router,
-    group: GroupLanes | None,
+    watched: Watched,
     *,
     identity: Identity,
     guards: Guards,
@@ -169,14 +185,16 @@ def _build_servers(
     problems = build_problems(settings)
     metrics.count_refusals(lambda: problems.counts)
     registry.register(LimitCollector(settings))
+    problems.watch(watched.tail.refused)
     edge = create_edge(
         build_ingest(
             settings,
-            router,
+            watched.router,
             identity=identity,
             guards=guards,
             clock=clock,
             earlier_ignore=opened.earlier_ignore,
+            watcher=watched.tail,
         ),
         memory=guards.memory,
         problems=problems,
@@ -185,7 +203,6 @@ def _build_servers(
         public_host=settings.public_host,
     )
     yield _server(Server, edge, build_port(settings, guards, problems=problems, metrics=metrics), settings)
-    watched = Watched(router, EdgeCollector(guards), group, settings.worker_id)
     watched.register(registry)
     admin_problems = build_admin_problems(settings)
     admin = create_admin(
@@ -201,7 +218,11 @@ def _build_servers(
     yield _admin_server(admin, settings, admin_problems)
     if settings.probe_port is not None:
         probes = create_probes(
-            router, settings=settings, problems=admin_problems, registry=registry, ingest_loop=ingest_loop
+            watched.router,
+            settings=settings,
+            problems=admin_problems,
+            registry=registry,
+            ingest_loop=ingest_loop,
         )
         yield _admin_server(probes, settings, admin_problems)
 

@@ -3,14 +3,18 @@
 from app.admin.answers import ADMIN_PROBLEMS, problem_document
 from app.admin.application import Watched, create_admin, create_probes
 from app.admin.edge_metrics import EdgeCollector
+from app.admin.history import History
 from app.admin.ingest_loop import IngestLoop
 from app.admin.limit_metrics import LimitCollector
+from app.admin.tail import Tail
 
 __all__ = [
     "ADMIN_PROBLEMS",
     "EdgeCollector",
+    "History",
     "IngestLoop",
     "LimitCollector",
+    "Tail",
     "Watched",
     "create_admin",
     "create_probes",

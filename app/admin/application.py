@@ -7,7 +7,7 @@ are rendered here.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
@@ -21,6 +21,7 @@ from app.admin.answers import TokenInvalidError, json_answer
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.group import GroupCollector, add_group, group_of, places_of
 from app.admin.guard import AdminGuard
+from app.admin.history import History, add_history
 from app.admin.ingest_loop import IngestLoop
 from app.admin.lane_metrics import LaneCollector
 from app.admin.lookup import Lookup, add_lookup
@@ -30,11 +31,13 @@ from app.admin.probes import add_probes
 from app.admin.scopes import READ, Tokens, check_scopes, use_tokens
 from app.admin.sessions import add_sessions
 from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of
+from app.admin.tail import Tail
+from app.admin.tail_routes import add_tail
 from app.admin.verify import add_verify
 from app.config import VERSION, Settings
 from app.group import GroupLanes
 from app.http import Problems, RequestError, add_error_handlers
-from dedupe.clock import Clock
+from dedupe.clock import Clock, SystemClock
 from dedupe.identity import Identity
 from dedupe.log import LogStore
 from dedupe.router import Router
@@ -48,6 +51,8 @@ class Watched:
     edge: EdgeCollector
     group: GroupLanes | None = None
     worker: str = "worker"
+    tail: Tail = field(default_factory=lambda: Tail(SystemClock()))
+    history: History = field(default_factory=lambda: History(SystemClock()))
 
     def stats(self) -> dict[str, Any]:
         """Return what this worker knows of itself."""
@@ -94,6 +99,8 @@ def create_admin(
     add_group(app, watched.group, watched.stats, ingest_loop)
     add_sessions(app, watched.router, identity, ingest_loop)
     add_lookup(app, Lookup(watched.router, store, identity, settings.streams, clock), ingest_loop)
+    add_history(app, watched.history, watched.group, clock, ingest_loop)
+    add_tail(app, watched.tail, ingest_loop, is_ending=lambda: watched.router.is_draining)
     add_verify(app, watched.router, store, clock, ingest_loop)
     add_pre_restart(app, watched.group, watched.stats, ingest_loop)
     add_about(app, settings)

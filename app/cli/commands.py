@@ -19,6 +19,7 @@ from app.cli.send import send
 from app.cli.sessions import sessions
 from app.cli.size import size
 from app.cli.stats import list_partitions, stats
+from app.cli.tail import tail
 from app.cli.topics import topics
 
 app = typer.Typer(
@@ -44,6 +45,7 @@ app.command()(drain)
 app.command()(lookup)
 app.command()(stats)
 app.command()(send)
+app.command()(tail)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from app.http.errors import BodyTimeoutError, QuotaExceededError, TooManyConnectionsError
-from app.http.refusal_log import RefusalLog
+from app.http.refusal_log import RefusalLog, Watch
 from dedupe.errors import GatewayError, RetriableError
 
 
@@ -145,6 +145,10 @@ class Problems:
     def counts(self) -> Mapping[str, int]:
         """How many requests were refused, by code."""
         return self._refusals.counts
+
+    def watch(self, watch: Watch) -> None:
+        """Have somebody told of each refusal."""
+        self._refusals.watch = watch
 
     def answer(self, err: GatewayError, scope: Scope | None = None) -> Response:
         """Answer an error that was raised on purpose; `scope` is that of its request."""

@@ -9,12 +9,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import structlog
 from starlette.types import Scope
 
 INTERVAL_S = 10.0
 SEGMENTS_MAX = 8
+
+Watch: TypeAlias = Callable[[str, Scope | None], None]
+"""Is told the code and the scope of each refusal. Must not raise."""
 
 log = structlog.get_logger(__name__)
 
@@ -39,10 +43,13 @@ class RefusalLog:
         self._codes: dict[str, _Code] = {}
         self.counts: Counter[str] = Counter()
         """All of them by code."""
+        self.watch: Watch | None = None
 
     def note(self, code: str, status: int, *, told: str, scope: Scope | None) -> None:
         """Log a refusal, or count it for the code's next line; without a scope it never became a request."""
         self.counts[code] += 1
+        if self.watch is not None:
+            self.watch(code, scope)
         entry = self._codes.setdefault(code, _Code())
         now = self._clock()
         if now < entry.next_at:

@@ -2,17 +2,22 @@
 
 from app.ingest.application import create_edge, create_refusal
 from app.ingest.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT, EventLimits, Identifier
+from app.ingest.receipts import CODES, REASONS
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS, PATHS
+from app.ingest.watching import Watcher
 
 __all__ = [
+    "CODES",
     "MESSAGE_ID_INVALID",
     "NOT_AN_OBJECT",
     "PATHS",
     "PATH_WORDS",
+    "REASONS",
     "EventLimits",
     "Identifier",
     "Ingest",
+    "Watcher",
     "create_edge",
     "create_refusal",
 ]

@@ -33,6 +33,7 @@ from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from app.ingest.session_fields import STORED, ClientSession, session_of, stored_sessions
+from app.ingest.watching import Watcher
 from dedupe.admission import Admission
 from dedupe.clock import Clock, Deadline
 from dedupe.document import TYPE_CHARS_MAX
@@ -63,6 +64,7 @@ class Ingest:
     keyless_bytes_max: int = 1024 * 1024
     sets_context_ip: bool = False
     gives_advice: bool = False
+    watcher: Watcher | None = None
     in_flight: InFlight = field(default_factory=lambda: InFlight(Turns()))
 
     def body_limits_for(self, source: Source | None) -> BodyLimits:
@@ -137,6 +139,7 @@ async def post_events(
             source.allowance.take(events=len(payload.items), size_bytes=len(body))
         source.check(REPLAY if FINGERPRINTS in headers or STORED in headers else INGEST)
         session = session_of(headers, payload, ingest.identifier.identity, source.id) if is_native else None
+        request.scope["gateway.client"] = session and session.client
         preferences = _preferences(request, headers, in_session=session is not None)
         arrival = _arrival(ingest, request, headers, source.id, payload)
         arrival = arrival._replace(default_type=event_type, session=session, is_strict=preferences.is_strict)
@@ -151,11 +154,17 @@ async def post_events(
         advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
         del body, payload  # the events are all that is needed of them, and of the memory
         lease.hold(stored_bytes)
+        watcher = ingest.watcher
+        if watcher is not None and watcher.is_on:
+            request.scope["gateway.watched"] = found.events, found.quarantined
         outcomes = await ingest.router.submit(
             found.events, found.quarantined, received_ms=arrival.received_ms, deadline=deadline
         )
+    new = outcomes.admissions.count(Admission.NEW)
     if source.allowance is not None:
-        source.allowance.grow(outcomes.admissions.count(Admission.NEW))
+        source.allowance.grow(new)
+    if watcher is not None and (watcher.is_on or found.quarantined or new < len(outcomes.admissions)):
+        watcher.decided(found.events, outcomes, found.quarantined, request.scope)
     response = answer(found, outcomes, preferences=preferences, wants_receipts=is_native, advice=advice)
     if session is not None:
         response.headers.update(await _session_headers(ingest.router, session))

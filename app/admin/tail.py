@@ -1,0 +1,251 @@
+"""
+The live tail: events as they are decided, for operators who look now, and those kept apart last.
+
+Events are told by the ingest's thread and read by the admin port's. Nothing here waits: a listener that
+does not keep up misses samples, and learns how many. While nobody listens, a request costs a look at
+`is_on`; only what is kept apart is noted always.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import structlog
+from starlette.types import Scope
+
+from app.admin.tail_apart import Apart
+from app.admin.tail_sample import VALUE_BYTES_MAX, Sample
+from dedupe.admission import NEW, Admission
+from dedupe.clock import Clock
+from dedupe.lane import Outcomes
+from dedupe.router import APART
+from dedupe.types import Event
+
+ACCEPTED, DUPLICATE, CONFLICT = "accepted", "duplicate", "conflict"
+REJECTED, REFUSED, UNKNOWN = "rejected", "refused", "unknown"
+VERDICTS = (ACCEPTED, DUPLICATE, CONFLICT, REJECTED, REFUSED, UNKNOWN)
+
+_VERDICT_OF = {
+    Admission.NEW: ACCEPTED,
+    Admission.REPEAT: DUPLICATE,
+    Admission.DUPLICATE: DUPLICATE,
+    Admission.STALE: DUPLICATE,
+    Admission.CONFLICT: CONFLICT,
+    Admission.GAP: REFUSED,
+    Admission.TOO_FAR: REFUSED,
+    Admission.FENCED: REJECTED,
+    Admission.EXPIRED: REJECTED,
+}
+
+_PLACELESS = frozenset({REJECTED, REFUSED, UNKNOWN})
+"""There is no original whose place could be told."""
+
+_UNKNOWN_CODES = frozenset({"outcome_unknown", "deadline_exceeded", "internal"})
+"""Of requests some of whose events may be stored."""
+
+LISTENERS_MAX = 8
+RATE, BURST = 100.0, 200.0
+"""Samples a second and at once of one listener: more than anybody reads, and 1 ms of CPU a second."""
+
+WAITING_MAX, WAITING_BYTES_MAX = 500, 1024 * 1024
+"""Samples of one listener that were not sent yet."""
+
+APART_A_REQUEST_MAX = 20
+"""Of the events of one request that are kept apart, the last ones: more would only push out others'."""
+
+log = structlog.get_logger(__name__)
+
+
+class Wanted(NamedTuple):
+    """What a listener wants to see; None: all."""
+
+    source: str | None = None
+    message_id: str | None = None
+    verdicts: frozenset[str] | None = None
+
+
+class Listener:
+    """What one operator looks at: filled by the ingest's thread, emptied by the admin port's."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        """Take the filter."""
+        self.wanted = wanted
+        self._samples: deque[Sample] = deque()
+        self._allowance = BURST
+        self._allowed_at = 0.0
+        # Each of these is written by one thread alone.
+        self._missed = self._bytes_put = 0
+        self._missed_told = self._bytes_taken = 0
+
+    def refill(self, now_s: float) -> None:
+        """Allow as many samples as the time since the last call is good for."""
+        self._allowance = min(BURST, self._allowance + (now_s - self._allowed_at) * RATE)
+        self._allowed_at = now_s
+
+    def wants(self, source: str | None, message_id: str | None, verdict: str) -> bool:
+        """Whether the filter lets an event pass."""
+        wanted = self.wanted
+        return (
+            (wanted.verdicts is None or verdict in wanted.verdicts)
+            and (wanted.source is None or wanted.source == source)
+            and (wanted.message_id is None or wanted.message_id == message_id)
+        )
+
+    def has_room(self) -> bool:
+        """Whether the next sample is taken; if not, it is missed."""
+        has_room = (
+            self._allowance >= 1
+            and len(self._samples) < WAITING_MAX
+            and self._bytes_put - self._bytes_taken < WAITING_BYTES_MAX
+        )
+        if not has_room:
+            self._missed += 1
+        return has_room
+
+    def put(self, sample: Sample) -> None:
+        """Take a sample; there is room."""
+        self._allowance -= 1
+        self._bytes_put += sample.size_bytes
+        self._samples.append(sample)
+
+    def take(self) -> tuple[list[Sample], int]:
+        """Return what has come since the last call, and how many samples were missed meanwhile."""
+        taken = [self._samples.popleft() for _ in range(len(self._samples))]
+        self._bytes_taken += sum([sample.size_bytes for sample in taken])
+        missed = self._missed
+        new, self._missed_told = missed - self._missed_told, missed
+        return taken, new
+
+
+class Tail:
+    """See the module; a Watcher of app.ingest."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        codes: Mapping[Admission, str] | None = None,
+        reasons: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take the codes of verdicts that have one, and the sentence of each code, as receipts tell them."""
+        self.apart = Apart()
+        self.reasons = reasons or {}
+        self.is_on = False
+        self._clock = clock
+        self._codes = codes or {}
+        self._listeners: tuple[Listener, ...] = ()
+
+    # ---- the admin port's thread
+
+    def listen(self, wanted: Wanted) -> Listener | None:
+        """Return a new listener; None if there are as many as may be."""
+        if len(self._listeners) >= LISTENERS_MAX:
+            return None
+        listener = Listener(wanted)
+        self._listeners = (*self._listeners, listener)
+        self.is_on = True
+        return listener
+
+    def leave(self, listener: Listener) -> None:
+        """Forget a listener."""
+        self._listeners = tuple(other for other in self._listeners if other is not listener)
+        self.is_on = bool(self._listeners)
+
+    # ---- the ingest's thread
+
+    def decided(
+        self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], scope: Scope
+    ) -> None:
+        """See Watcher."""
+        try:
+            self._decided(events, outcomes, rejected, scope)
+        except Exception as err:  # the events are stored: whatever this is, their client gets its answer
+            log.error("the live tail missed a request", exc_info=err)
+
+    def refused(self, code: str, scope: Scope | None) -> None:
+        """Tell of a request that got no verdict; event by event if these were known already."""
+        if not self.is_on or scope is None:
+            return
+        verdict = UNKNOWN if code in _UNKNOWN_CODES else REFUSED
+        events, rejected = scope.get("gateway.watched") or ((), ())
+        if not events and not rejected:
+            self._offer(None, verdict, code, scope, self._ready())
+            return
+        listeners = self._ready()
+        for event in (*events, *rejected):
+            self._offer(event, verdict, code, scope, listeners)
+
+    def _decided(
+        self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], scope: Scope
+    ) -> None:
+        listeners = self._ready()
+        if not listeners and not rejected and not any(kind in outcomes.admissions for kind in APART):
+            return
+        apart: list[Sample] = []
+        for event, admission, offset in zip(events, *outcomes, strict=True):
+            verdict = ACCEPTED if admission is NEW else _VERDICT_OF[admission]
+            code = self._codes.get(admission)
+            if listeners:
+                self._offer(event, verdict, code, scope, listeners, offset)
+            if verdict in (CONFLICT, REJECTED):
+                apart.append(self._sample(event, verdict, code, scope, offset))
+        for event in rejected:
+            if listeners:
+                self._offer(event, REJECTED, event.reason, scope, listeners)
+            apart.append(self._sample(event, REJECTED, event.reason, scope))
+        for sample in apart[-APART_A_REQUEST_MAX:]:
+            self.apart.note(sample)
+
+    def _ready(self) -> tuple[Listener, ...]:
+        listeners = self._listeners
+        if listeners:
+            now_s = self._clock.monotonic()
+            for listener in listeners:
+                listener.refill(now_s)
+        return listeners
+
+    def _offer(
+        self,
+        event: Event | None,
+        verdict: str,
+        code: str | None,
+        scope: Scope,
+        listeners: Sequence[Listener],
+        offset: int | None = None,
+    ) -> None:
+        source, message_id = _named(event, scope)
+        sample: Sample | None = None
+        for listener in listeners:
+            if listener.wants(source, message_id, verdict) and listener.has_room():
+                sample = sample or self._sample(event, verdict, code, scope, offset)
+                listener.put(sample)
+
+    def _sample(
+        self, event: Event | None, verdict: str, code: str | None, scope: Scope, offset: int | None = None
+    ) -> Sample:
+        source, message_id = _named(event, scope)
+        value = event.value if event is not None and len(event.value) <= VALUE_BYTES_MAX else None
+        has_place = event is not None and verdict not in _PLACELESS and offset is not None and offset >= 0
+        client: Any = scope.get("gateway.client")
+        return Sample(
+            self._clock.now_ms(),
+            verdict,
+            code,
+            source,
+            message_id,
+            client,
+            scope.get("gateway.request_id"),
+            partition=event.partition if event is not None and has_place else None,
+            offset=offset if has_place else None,
+            sequence=event.session.sequence if event is not None and event.session else None,
+            value=value,
+            is_wrapped=event is not None and event.reason is not None,
+            key=event.key + event.fingerprint if event is not None else b"",
+        )
+
+
+def _named(event: Event | None, scope: Scope) -> tuple[str | None, str | None]:
+    """Return the source and the message id, as far as they are known."""
+    if event is None:
+        return scope.get("gateway.source"), None
+    return event.source, event.message_id or None

@@ -1,0 +1,105 @@
+"""
+The paths of the live tail: JSON lines for as long as somebody reads, and what was kept apart last.
+
+Not server-sent events, which browsers read with no token. Each line says its kind: `hello` first, `event`,
+`missed` where samples were left out, and `beat` when nothing else was said for a second.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+
+from app.admin.ingest_loop import IngestLoop
+from app.admin.scopes import READ, WRITE
+from app.admin.tail import RATE, VERDICTS, Listener, Tail, Wanted
+from app.admin.tail_sample import told
+from app.http import RequestError, TooManyConnectionsError
+
+LOOK_S = 0.1
+"""Between two looks at a listener: the ingest's thread wakes nobody, which would cost it more."""
+
+BEAT_S = 1.0
+"""How soon a reader that is gone is noticed, and a reader knows that the gateway is."""
+
+FILTER_CHARS_MAX = 1000
+
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""A proxy that gathers an answer before it passes it on would show nothing."""
+
+
+def add_tail(app: FastAPI, tail: Tail, ingest_loop: IngestLoop, *, is_ending: Callable[[], bool]) -> None:
+    """Add the paths; the tail ends when `is_ending` says that the process does."""
+
+    def stream(request: Request, *, is_shown: bool) -> Response:
+        wanted = _wanted(request)
+        listener = tail.listen(wanted)
+        if listener is None:
+            raise TooManyConnectionsError(told="as many look at the live tail as may")
+        lines = _lines(tail, listener, is_ending, is_shown=is_shown)
+        return StreamingResponse(lines, headers=HEADERS, media_type="application/x-ndjson")
+
+    @app.get("/admin/v1/tail", dependencies=[READ])
+    async def get_tail(request: Request) -> Response:
+        """Follow events as they are decided, without their content."""
+        return stream(request, is_shown=False)
+
+    @app.get("/admin/v1/tail/values", dependencies=[WRITE])
+    async def get_tail_values(request: Request) -> Response:
+        """Follow events as they are decided, whole if they are not too long."""
+        return stream(request, is_shown=True)
+
+    @app.get("/admin/v1/tail/apart", dependencies=[READ])
+    async def get_apart() -> Response:
+        """Return the events that were rejected or conflicted last, the newest first."""
+        kept = await ingest_loop.read(tail.apart.newest_first)
+        document = {
+            "events": [
+                told(one.sample)
+                | {
+                    "reason": tail.reasons.get(one.sample.code or ""),
+                    "times": one.times,
+                    "first_ms": one.first_ms,
+                }
+                for one in kept
+            ]
+        }
+        return Response(orjson.dumps(document), media_type="application/json")
+
+
+async def _lines(
+    tail: Tail, listener: Listener, is_ending: Callable[[], bool], *, is_shown: bool
+) -> AsyncIterator[bytes]:
+    try:
+        yield _line({"kind": "hello", "samples_a_second": RATE})
+        silent_s = 0.0
+        while not is_ending():
+            samples, missed = listener.take()
+            lines = [_line({"kind": "event"} | told(sample, is_shown=is_shown)) for sample in samples]
+            if missed:
+                lines.append(_line({"kind": "missed", "events": missed}))
+            silent_s += LOOK_S
+            if lines or silent_s >= BEAT_S:
+                yield b"".join(lines) or _line({"kind": "beat"})
+                silent_s = 0.0
+            await asyncio.sleep(LOOK_S)
+    finally:
+        tail.leave(listener)
+
+
+def _wanted(request: Request) -> Wanted:
+    """Return the filter in a query. Raises RequestError."""
+    query = request.query_params
+    if any(len(value) > FILTER_CHARS_MAX for value in query.values()):
+        raise RequestError(told=f"a filter has at most {FILTER_CHARS_MAX} characters")
+    verdicts = frozenset(name for told in query.getlist("verdict") for name in told.split(",") if name)
+    if not verdicts <= set(VERDICTS):
+        raise RequestError(told=f"verdict must be of {', '.join(VERDICTS)}")
+    return Wanted(query.get("source") or None, query.get("id") or None, verdicts or None)
+
+
+def _line(document: dict[str, Any]) -> bytes:
+    return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)

@@ -1,0 +1,133 @@
+"""`gateway tail`: events as they are decided."""
+
+import sys
+from collections.abc import AsyncIterator
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.console import guarded, run_async, write_lines
+from app.cli.options import DEFAULT_URL, Token, Url
+
+SILENCE_S = 10.0
+"""A gateway says at least every second that it is there."""
+
+COLOURS = {
+    "accepted": "green",
+    "duplicate": "cyan",
+    "conflict": "yellow",
+    "rejected": "red",
+    "refused": "magenta",
+    "unknown": "magenta",
+}
+
+
+class Form(StrEnum):
+    """How lines are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def tail(
+    source: Annotated[str | None, typer.Option(help="Only events of this source.")] = None,
+    id_: Annotated[str | None, typer.Option("--id", help="Only events with this messageId.")] = None,
+    verdict: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only these: accepted, duplicate, conflict, rejected, refused, unknown; by commas or again."
+        ),
+    ] = None,
+    value: Annotated[
+        bool,
+        typer.Option("--value", help="Print all of each event, as JSON; needs the token that may write."),
+    ] = False,
+    output: Annotated[
+        Form | None,
+        typer.Option("--output", "-o", help="Columns, or JSON lines; columns are the default on a terminal."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    admin_token: Token = None,
+) -> None:
+    """
+    Follow the events of one worker's clients as they are decided, until Ctrl-C.
+
+    A sample of at most 100 a second; what is left out is counted on stderr. Of refused requests whose events
+    nobody knows, one line each. Nothing of an event's content is printed without --value.
+
+    Exit code 1: the gateway does not answer or has ended. Examples:
+
+        gateway tail --source web --verdict conflict,rejected
+
+        gateway tail --id 5b1c6a52 -o json
+    """
+    is_json = value or (output or _default_form()) is Form.JSON
+
+    async def run() -> None:
+        import orjson
+
+        told = {"source": source, "id": id_, "verdict": ",".join(verdict or [])}
+        query = {name: said for name, said in told.items() if said}
+        path = "/admin/v1/tail/values" if value else "/admin/v1/tail"
+        async for line in _lines(url.rstrip("/") + path, query, admin_token):
+            match line.pop("kind"):
+                case "hello":
+                    print(f"gateway: following {url}", file=sys.stderr, flush=True)
+                case "missed":
+                    print(f"gateway: {line['events']:,} more were not shown", file=sys.stderr, flush=True)
+                case "event" if is_json:
+                    write_lines(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+                case "event":
+                    write_lines(_column_line(line).encode())
+
+    guarded(lambda: run_async(run()))
+
+
+async def _lines(url: str, query: dict[str, str], token: str | None) -> AsyncIterator[dict[str, Any]]:
+    """Yield what the gateway says. Raises ConfigurationError and RetriableError; never ends by itself."""
+    import httpx
+    import orjson
+
+    from dedupe.errors import ConfigurationError, RetriableError
+
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        async with (
+            httpx.AsyncClient(timeout=SILENCE_S) as http,
+            http.stream("GET", url, params=query, headers=headers) as answer,
+        ):
+            if answer.status_code != httpx.codes.OK:
+                document = orjson.loads(await answer.aread())
+                kind = RetriableError if answer.is_server_error else ConfigurationError
+                said = document.get("detail") or document.get("message")
+                raise kind(f"the gateway at {url} says: {said}")
+            async for line in answer.aiter_lines():
+                yield orjson.loads(line)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
+        raise RetriableError(f"no answer of a gateway's admin port at {url}: {err}") from err
+    raise RetriableError("the gateway has ended the tail: it stops")
+
+
+def _default_form() -> Form:
+    return Form.TABLE if sys.stdout.isatty() else Form.JSON
+
+
+def _column_line(line: dict[str, Any]) -> str:
+    """Return an event as columns: when, what became of it, whose, which, where."""
+    from datetime import UTC, datetime
+
+    time = datetime.fromtimestamp(line["time_ms"] / 1000, UTC)
+    verdict = f"{line['verdict']:9}"
+    if sys.stdout.isatty():
+        verdict = typer.style(verdict, fg=COLOURS.get(line["verdict"]))
+    place = "" if line["offset"] is None else f"{line['partition']}:{line['offset']}"
+    what = " ".join(filter(None, (line["type"], line["event"])))
+    said = [line["source"] or "-", line["message_id"] or "-", what, place, line["code"] or ""]
+    columns = "  ".join(_printable(column) for column in said if column)
+    return f"{time:%H:%M:%S}.{time.microsecond // 1000:03d}  {verdict}  {columns}\n"
+
+
+def _printable(text: str) -> str:
+    """Return a text without what could steer a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text)
