@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from app.admin.about import add_about
 from app.admin.answers import TokenInvalidError, json_answer
+from app.admin.console import add_console
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.group import GroupCollector, add_group, group_of, places_of
 from app.admin.guard import AdminGuard
@@ -101,6 +102,7 @@ def create_admin(
     add_lookup(app, Lookup(watched.router, store, identity, settings.streams, clock), ingest_loop)
     add_history(app, watched.history, watched.group, clock, ingest_loop)
     add_tail(app, watched.tail, ingest_loop, is_ending=lambda: watched.router.is_draining)
+    add_console(app)
     add_verify(app, watched.router, store, clock, ingest_loop)
     add_pre_restart(app, watched.group, watched.stats, ingest_loop)
     add_about(app, settings)

@@ -1,0 +1,66 @@
+"""
+The console: one page for operators, made of static files and what the admin port's other paths answer.
+
+The files hold nobody's secret, so the page loads without a token and asks for one where the others want it.
+It knows its place by relative URLs alone. What it may load and do, its policy says: no inline code, no
+other origin, and no text that becomes markup.
+"""
+
+import hashlib
+from pathlib import Path
+
+from fastapi import FastAPI, Request, Response
+
+from app.admin.scopes import OPEN
+
+FOLDER = Path(__file__).parent / "static"
+PAGE = "index.html"
+
+PATH = "/console"
+
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "Cache-Control": "no-cache",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def add_console(app: FastAPI) -> None:
+    """Add the page and its files, as they are now."""
+    files = {path.name: path.read_bytes() for path in FOLDER.iterdir() if path.suffix in MEDIA_TYPES}
+    tags = {name: f'"{hashlib.sha256(content).hexdigest()[:16]}"' for name, content in files.items()}
+
+    def answer(request: Request, name: str) -> Response:
+        if name not in files:
+            return Response(status_code=404, headers=HEADERS)
+        headers = HEADERS | {"ETag": tags[name]}
+        if request.headers.get("if-none-match") == tags[name]:
+            return Response(status_code=304, headers=headers)
+        return Response(files[name], headers=headers, media_type=MEDIA_TYPES[Path(name).suffix])
+
+    @app.get(PATH, dependencies=[OPEN])
+    async def get_console() -> Response:
+        """Lead to the page: relatively, for a proxy may have cut the path's beginning off."""
+        return Response(status_code=307, headers=HEADERS | {"Location": f"{PATH[1:]}/"})
+
+    @app.get(f"{PATH}/", dependencies=[OPEN])
+    async def get_page(request: Request) -> Response:
+        """Return the page."""
+        return answer(request, PAGE)
+
+    @app.get(f"{PATH}/{{name}}", dependencies=[OPEN])
+    async def get_file(request: Request, name: str) -> Response:
+        """Return one of its files."""
+        return answer(request, name)

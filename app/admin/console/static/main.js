@@ -1,0 +1,230 @@
+// The page: what is wrong in one sentence, the figures of now, and the parts that keep themselves up to date.
+
+import { Apart } from "./apart.js";
+import { ask, Refusal, token } from "./api.js";
+import { Chart, pointsOf, RATIO, ratioOf, SERIES, THROUGHPUT } from "./charts.js";
+import { Lookup } from "./lookup.js";
+import { levelOf, Partitions, partitionsOf, progressOf } from "./partitions.js";
+import { Tail } from "./tail.js";
+import { byId, bytes, count, el, percent, rate, show, span, timeWithSeconds } from "./view.js";
+
+const STATS_MS = 2000;
+const HISTORY_MS = 10_000;
+const APART_MS = 5000;
+const HIDDEN_MS = 30_000;
+const DAY_S = 86_400;
+const RATE_S = 20;
+
+const partitions = new Partitions();
+const throughput = new Chart(byId("throughput"), SERIES, THROUGHPUT);
+const ratio = new Chart(byId("ratio"), [{ name: "duplicates", class: "duplicate", value: ratioOf }], RATIO);
+const lookup = new Lookup();
+const apart = new Apart((source, id) => lookup.show(source, id));
+
+byId("throughput-legend").append(
+  ...SERIES.map((one) => el("li", {}, el("span", { class: `swatch ${one.class}` }), one.name)));
+
+let lost = null;
+const seen = []; // totals of the last seconds, oldest first
+const restoring = { lag: null, at: 0, rate: 0 };
+
+// ---- what is wrong
+
+function problemsOf(stats, group, all) {
+  const found = [];
+  const away = all.filter((partition) => partition.state !== "active");
+  const short = all.filter((partition) => levelOf(partition) === "short");
+  if (stats.outage) found.push(["bad", sentence(stats.outage)]);
+  if (stats.disk?.has_room === false) {
+    found.push(["bad", `Nothing is taken: ${bytes(stats.disk.free_bytes)} of disk are free, and ` +
+      `${bytes(stats.disk.free_min_bytes)} must be.`]);
+  }
+  if (away.length && !stats.outage) found.push(awayOf(away, all));
+  if (short.length) {
+    const least = Math.min(...short.map((partition) => partition.window_seconds));
+    found.push(["bad", `${named(short)} remember${short.length > 1 ? "" : "s"} ids for ${span(least)}: less than a day.`]);
+  }
+  for (const [name, why] of Object.entries(group?.silent ?? {})) {
+    found.push(["warn", `Worker ${name} does not answer: ${why}.`]);
+  }
+  const quarantined = (stats.quarantine ?? []).filter((lane) => lane.last_error && lane.state !== "active");
+  if (quarantined.length) found.push(["warn", "Quarantine does not serve: requests with a bad event wait."]);
+  if (stats.write_keys?.is_stale) found.push(["warn", "The file of write keys cannot be used; the last good keys are."]);
+  return found;
+}
+
+function awayOf(away, all) {
+  const back = away.filter((partition) => ["fencing", "restoring"].includes(partition.state));
+  const failed = away.filter((partition) => partition.state === "failed");
+  const level = failed.length ? "bad" : "warn";
+  const words = [];
+  if (back.length) words.push(`${back.length} of ${all.length} partitions restore${leftOf(back)}`);
+  if (failed.length) words.push(`${named(failed)} failed: ${failed[0].last_error ?? "nobody knows why"}`);
+  const others = away.length - back.length - failed.length;
+  if (others) words.push(`${others} of ${all.length} partitions are served by nobody that answers`);
+  return [level, sentence(words.join("; "))];
+}
+
+/** Return how long the restoring ones will take, by the pace of the last seconds. */
+function leftOf(back) {
+  const lag = back.reduce((sum, partition) => sum + (partition.restore_lag ?? 0), 0);
+  const now = performance.now() / 1000;
+  if (restoring.lag !== null && now > restoring.at && lag < restoring.lag) {
+    const pace = (restoring.lag - lag) / (now - restoring.at);
+    restoring.rate = restoring.rate ? 0.7 * restoring.rate + 0.3 * pace : pace;
+  }
+  Object.assign(restoring, { lag, at: now });
+  const done = back.reduce((sum, partition) => sum + progressOf(partition), 0) / back.length;
+  const left = restoring.rate && lag ? `, about ${span(Math.max(1, lag / restoring.rate))} left` : "";
+  return `: ${Math.floor(done * 100)} % done${left}`;
+}
+
+const named = (some) => some.length > 1 ? `${some.length} partitions` : `Partition ${some[0].partition}`;
+const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+
+function tellState(problems, all) {
+  const level = problems.some(([one]) => one === "bad") ? "bad" : problems.length ? "warn" : "good";
+  byId("status").dataset.level = level;
+  const word = { good: "", warn: "! ", bad: "✕ " }[level];
+  document.title = `${word}Gateway ${byId("topic").textContent}`;
+  const fine = all.length === 1 ? "The partition serves." : `All ${all.length} partitions serve.`;
+  const told = problems.length ? problems.map(([, text]) => text) : [fine];
+  show(byId("sentences"), ...told.map((text) => el("p", {}, text)));
+}
+
+function tellLost(why) {
+  lost ??= Date.now();
+  byId("status").dataset.level = "bad";
+  document.title = "✕ Gateway";
+  document.body.classList.add("lost");
+  show(byId("sentences"), el("p", {}, `No answer since ${timeWithSeconds(lost)}: what stands below is from then.`),
+    el("p", {}, why));
+}
+
+// ---- figures
+
+function figuresOf(stats, totals, all) {
+  const windows = all.map((partition) => partition.window_seconds).filter((window) => window !== null);
+  const least = windows.length ? Math.min(...windows) : null;
+  const keys = all.reduce((sum, partition) => sum + (partition.keys ?? 0), 0);
+  const { perSecond, share } = paceOf(totals);
+  const refused = totals.refused + totals.unknown;
+  return [
+    ["Events a second", perSecond === null ? "–" : rate(perSecond), `${count(totals.received)} since the start`],
+    ["Duplicates", share === null ? "–" : percent(share), `${count(totals.duplicates)} in all`],
+    ["Kept apart", count(totals.conflicts + totals.rejected),
+      `${count(totals.conflicts)} conflicts, ${count(totals.rejected)} rejected`],
+    ["Refused or unknown", count(refused), `${count(stats.in_flight)} in flight`],
+    ["Shortest window", least === null ? "–" : span(least), `of ${span(stats.window_seconds)}`,
+      least !== null && least < DAY_S ? "bad" : ""],
+    ["Ids remembered", count(keys), `of ${count(stats.index_keys_max)}`],
+  ];
+}
+
+/** Return what the last seconds brought, by the totals of then and now; null before there are two. */
+function paceOf(totals) {
+  const now = performance.now() / 1000;
+  if (seen.length && totals.received < seen.at(-1).totals.received) seen.length = 0; // it was started again
+  seen.push({ now, totals });
+  while (seen.length > 2 && now - seen[0].now > RATE_S) seen.shift();
+  const then = seen[0];
+  if (now - then.now < 1) return { perSecond: null, share: null };
+  const accepted = totals.accepted - then.totals.accepted;
+  const duplicates = totals.duplicates - then.totals.duplicates;
+  const perSecond = (totals.received - then.totals.received) / (now - then.now);
+  return { perSecond, share: accepted + duplicates ? duplicates / (accepted + duplicates) : 0 };
+}
+
+function tellFigures(figures) {
+  show(byId("figures"), ...figures.map(([name, value, more, level]) =>
+    el("div", { class: "figure", "data-level": level ?? "" },
+      el("dt", {}, name), el("dd", { class: "value" }, value), el("dd", { class: "more" }, more))));
+}
+
+// ---- rounds
+
+async function lookAtStats() {
+  const stats = await ask("admin/v1/stats");
+  const group = stats.group ? await ask("admin/v1/group").catch(() => null) : null;
+  const all = partitionsOf(stats, group);
+  byId("topic").textContent = stats.topic;
+  const workers = group ? Object.keys(group.workers).length : 0;
+  const facts = [
+    stats.log === "kafka" ? "on Kafka" : "embedded log",
+    stats.mode === "development" ? "development" : null,
+    group ? `${workers} of ${workers + Object.keys(group.silent).length} workers answer` : null,
+    `up ${span(stats.uptime_seconds)}`,
+    `${count(stats.connections.open)} connection${stats.connections.open === 1 ? "" : "s"}`,
+    `${bytes(stats.disk.free_bytes)} disk free`,
+  ];
+  byId("facts").textContent = facts.filter(Boolean).join(" · ");
+  const worker = stats.group?.worker;
+  byId("foot").textContent = [
+    `gateway ${stats.version}`, worker ? `asked: ${worker}; the live tail shows its clients` : null, `log ${stats.log_id}`,
+  ].filter(Boolean).join(" · ");
+  partitions.update(all, stats.window_seconds);
+  tellFigures(figuresOf(stats, group?.totals ?? stats.totals, all));
+  tellState(problemsOf(stats, group, all), all);
+  lost = null;
+  document.body.classList.remove("lost");
+}
+
+async function lookAtHistory() {
+  const history = await ask("admin/v1/history");
+  const points = pointsOf(history);
+  for (const chart of [throughput, ratio]) chart.update(points, history.now_ms, history.step_seconds * 1000);
+}
+
+async function lookAtApart() {
+  apart.update((await ask("admin/v1/tail/apart")).events);
+}
+
+/** Do something again and again; rarely while nobody sees the page, and at once when somebody does. */
+function repeat(look, everyMs, onError) {
+  let timer = null;
+  let isLooking = false;
+  async function round() {
+    clearTimeout(timer);
+    if (isLooking) return;
+    isLooking = true;
+    try {
+      await look();
+    } catch (error) {
+      onError?.(error instanceof Refusal ? error.message : "The gateway cannot be reached.");
+    }
+    isLooking = false;
+    timer = setTimeout(round, document.hidden ? HIDDEN_MS : everyMs);
+  }
+  document.addEventListener("visibilitychange", () => document.hidden || round());
+  round();
+  return round;
+}
+
+repeat(lookAtStats, STATS_MS, tellLost);
+repeat(lookAtHistory, HISTORY_MS);
+const lookAtApartNow = repeat(lookAtApart, APART_MS);
+new Tail((source, id) => lookup.show(source, id), lookAtApartNow);
+
+// ---- colours and token
+
+const THEMES = ["auto", "light", "dark"];
+const THEME = "gateway-theme";
+
+function useTheme(theme) {
+  localStorage.setItem(THEME, theme);
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  const button = byId("theme");
+  button.textContent = theme.charAt(0).toUpperCase() + theme.slice(1);
+  button.setAttribute("aria-label", `Colours: ${theme === "auto" ? "as the system" : theme}`);
+}
+
+useTheme(THEMES.includes(localStorage.getItem(THEME)) ? localStorage.getItem(THEME) : "auto");
+byId("theme").addEventListener("click", () => {
+  useTheme(THEMES[(THEMES.indexOf(localStorage.getItem(THEME)) + 1) % THEMES.length]);
+});
+byId("forget").hidden = !token.get();
+byId("forget").addEventListener("click", () => {
+  token.forget();
+  location.reload();
+});

@@ -1,0 +1,101 @@
+"""
+States of a gateway that take long to get into, as answers of its admin port: made of what a real one answers.
+"""
+
+import math
+import random
+from typing import Any
+
+import orjson
+from playwright.sync_api import Page, Route
+
+Document = dict[str, Any]
+
+HOUR_STEPS, STEP_S = 360, 10
+
+
+def answer(page: Page, path: str, document: Any) -> None:
+    """Have a page be answered so, wherever it asks for the path."""
+
+    def fulfill(route: Route) -> None:
+        route.fulfill(body=orjson.dumps(document), content_type="application/json")
+
+    page.route(f"**/{path}", fulfill)
+
+
+def with_partitions(stats: Document, count: int) -> Document:
+    """Return a stats document of so many partitions, each like the first one."""
+    like = stats["partitions"][0]
+    return stats | {"partitions": [like | {"partition": number} for number in range(count)]}
+
+
+def changed(stats: Document, changes: dict[int, Document]) -> Document:
+    """Return a stats document with other fields in some partitions."""
+    partitions = [part | changes.get(part["partition"], {}) for part in stats["partitions"]]
+    return stats | {"partitions": partitions}
+
+
+def restoring(end: int, lag: int) -> Document:
+    """Return the fields of a partition that is being restored."""
+    return {
+        "state": "restoring",
+        "applied_offset": end - lag,
+        "restore_end_offset": end,
+        "restore_lag": lag,
+        "window_seconds": 500_000.0,
+    }
+
+
+def failed(error: str) -> Document:
+    """Return the fields of a partition that failed."""
+    index = dict.fromkeys(("applied_offset", "next_lane_seq", "window_seconds", "keys", "bytes"))
+    return {"state": "failed", "last_error": error, "failing_since_ms": 1_795_000_000_000, **index}
+
+
+def in_group(stats: Document, workers: list[str], silent: dict[str, str]) -> tuple[Document, Document]:
+    """Return the stats of one of several workers that own the partitions by turns, and the group's."""
+    places = [
+        {
+            "owner": workers[number % len(workers)],
+            "standby": workers[(number + 1) % len(workers)],
+            "caught_up": True,
+        }
+        for number in range(len(stats["partitions"]))
+    ]
+
+    def of(worker: str) -> Document:
+        parts = [
+            part | place | ({} if place["owner"] == worker else {"state": "unassigned", "queue_events": 0})
+            for part, place in zip(stats["partitions"], places, strict=True)
+        ]
+        group = {"worker": worker, "generation": 4, "leaving": False, "workers": {}}
+        return stats | {"partitions": parts, "group": group}
+
+    documents = {worker: of(worker) for worker in workers}
+    totals = {name: count * len(workers) for name, count in stats["totals"].items()}
+    group = {"asked": workers[0], "generation": 4, "silent": silent, "totals": totals, "workers": documents}
+    return documents[workers[0]], group
+
+
+def history(now_ms: int, *, seed: int = 1) -> Document:
+    """Return an hour of a day's traffic: a slow wave, some noise, and a client that retries in a storm."""
+    dice = random.Random(seed)
+    end = now_ms // 10_000 * 10_000
+    columns: dict[str, list[int]] = {
+        name: [] for name in ("accepted", "duplicates", "conflicts", "rejected", "unknown", "refused")
+    }
+    for step in range(HOUR_STEPS):
+        rate = 3400 + 700 * math.sin(step / 70) + 180 * math.sin(step / 9) + dice.gauss(0, 90)
+        storm = 0.16 * math.exp(-(((step - 236) / 16) ** 2))
+        duplicates = rate * (0.006 + storm + 0.0015 * abs(dice.gauss(0, 1)))
+        counts = (rate, duplicates, dice.random() * 0.8, dice.random() * 1.4, 0, 0)
+        for column, count in zip(columns.values(), counts, strict=True):
+            column.append(round(count * STEP_S))
+    return {
+        "now_ms": now_ms,
+        "step_seconds": STEP_S,
+        "steps_max": HOUR_STEPS,
+        "silent": {},
+        "time_ms": [end - (HOUR_STEPS - 1 - step) * STEP_S * 1000 for step in range(HOUR_STEPS)],
+        **columns,
+    }
