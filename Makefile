@@ -23,7 +23,7 @@ TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # apt and pip lock what they write
-.PHONY: help run test unit mutants docs check kafka pipeline demo bench load fault image-test chart-test k8s-test clean
+.PHONY: help run test unit mutants docs check kafka pipeline demo bench load fault screenshots image-test chart-test k8s-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench: $(VENV)/.stamp-run build/kafka/.stamp-libs $(REDIS) ## compare with a pla
 
 load: $(VENV)/.stamp-dev ## send traffic to a running gateway by locust; ARGS="--load-profile spike --seconds 120", --web for its page
 	@exec $(BIN)/python -m loadtests.load $(ARGS)
+
+screenshots: $(VENV)/.stamp-dev build/sdks/.stamp-chromium ## take the console's pictures in docs/images anew, by Chromium; a minute
+	@exec $(BIN)/python -m tests.console.screenshots
 
 image-test: build/image/base.tar $(IMAGE_NEEDS) ## build both images without a container engine, send events, run jobs; Debian, as root
 	@exec $(BIN)/pytest tests/image -s $(ARGS)

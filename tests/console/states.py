@@ -77,8 +77,8 @@ def in_group(stats: Document, workers: list[str], silent: dict[str, str]) -> tup
     return documents[workers[0]], group
 
 
-def history(now_ms: int, *, seed: int = 1) -> Document:
-    """Return an hour of a day's traffic: a slow wave, some noise, and a client that retries in a storm."""
+def history(now_ms: int, *, down_steps: int = 0, seed: int = 1) -> Document:
+    """Return an hour: a slow wave, noise, a client that retries in a storm, and an outage in the end."""
     dice = random.Random(seed)
     end = now_ms // 10_000 * 10_000
     columns: dict[str, list[int]] = {
@@ -89,6 +89,8 @@ def history(now_ms: int, *, seed: int = 1) -> Document:
         storm = 0.16 * math.exp(-(((step - 236) / 16) ** 2))
         duplicates = rate * (0.006 + storm + 0.0015 * abs(dice.gauss(0, 1)))
         counts = (rate, duplicates, dice.random() * 0.8, dice.random() * 1.4, 0, 0)
+        if step >= HOUR_STEPS - down_steps:
+            counts = (0.0, 0.0, 0.0, 0.0, 0, round(0.7 * rate))
         for column, count in zip(columns.values(), counts, strict=True):
             column.append(round(count * STEP_S))
     return {

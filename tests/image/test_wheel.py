@@ -39,11 +39,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_serves(installed: Path, tmp_path: Path) -> None:
     port = free_port()
+    admin_port = free_port(other_than=port)
     settings = {
         "PATH": "/usr/bin:/bin",
         "GATEWAY_MODE": "development",
         "GATEWAY_PORT": str(port),
-        "GATEWAY_ADMIN_PORT": "0",
+        "GATEWAY_ADMIN_PORT": str(admin_port),
     }
     log = tmp_path / "log"
     with log.open("wb") as output:
@@ -54,6 +55,8 @@ def test_wheel_serves(installed: Path, tmp_path: Path) -> None:
         event = {"messageId": "wheel-1", "type": "track", "event": "Installed"}
         answer = httpx.post(f"http://{HOST}:{port}/v1/events", json=[event], auth=("k", ""))
         assert answer.json()["receipts"][0]["messageId"] == "wheel-1"
+        for name in ("", "console.css", "main.js"):
+            httpx.get(f"http://{HOST}:{admin_port}/console/{name}").raise_for_status()
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT_S) == 0
     finally:

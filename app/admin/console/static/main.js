@@ -88,6 +88,7 @@ function tellState(problems, all) {
   const word = { good: "", warn: "! ", bad: "✕ " }[level];
   document.title = `${word}Gateway ${byId("topic").textContent}`;
   const fine = all.length === 1 ? "The partition serves." : `All ${all.length} partitions serve.`;
+  problems.sort(([one], [other]) => (one === other ? 0 : one === "bad" ? -1 : 1));
   const told = problems.length ? problems.map(([, text]) => text) : [fine];
   show(byId("sentences"), ...told.map((text) => el("p", {}, text)));
 }
@@ -106,18 +107,19 @@ function tellLost(why) {
 function figuresOf(stats, totals, all) {
   const windows = all.map((partition) => partition.window_seconds).filter((window) => window !== null);
   const least = windows.length ? Math.min(...windows) : null;
-  const keys = all.reduce((sum, partition) => sum + (partition.keys ?? 0), 0);
+  const known = all.filter((partition) => partition.keys !== null);
+  const keys = known.reduce((sum, partition) => sum + partition.keys, 0);
   const { perSecond, share } = paceOf(totals);
   const refused = totals.refused + totals.unknown;
   return [
     ["Events a second", perSecond === null ? "–" : rate(perSecond), `${count(totals.received)} since the start`],
     ["Duplicates", share === null ? "–" : percent(share), `${count(totals.duplicates)} in all`],
     ["Kept apart", count(totals.conflicts + totals.rejected),
-      `${count(totals.conflicts)} conflicts, ${count(totals.rejected)} rejected`],
+      `${count(totals.conflicts)} of them conflicts`],
     ["Refused or unknown", count(refused), `${count(stats.in_flight)} in flight`],
     ["Shortest window", least === null ? "–" : span(least), `of ${span(stats.window_seconds)}`,
       least !== null && least < DAY_S ? "bad" : ""],
-    ["Ids remembered", count(keys), `of ${count(stats.index_keys_max)}`],
+    ["Ids remembered", known.length ? count(keys) : "–", `of ${count(stats.index_keys_max)}`],
   ];
 }
 

@@ -58,21 +58,23 @@ export class Partitions {
         type: "button", class: "partition", tabindex: number ? -1 : 0, "aria-expanded": "false",
         "aria-controls": "partition", onclick: () => this.select(number),
       },
-      el("span", { class: "number" }), el("span", { class: "window" }), el("span", { class: "who" }),
+      el("span", { class: "number" }), el("span", { class: "window" }),
+      el("span", { class: "who" }), el("span", { class: "who" }),
       el("span", { class: "bar", "aria-hidden": "true" }, el("span", {}))));
     this.node.replaceChildren(...this.buttons);
   }
 
   fill(button, partition) {
     const { state, owner, standby, window_seconds: window } = partition;
-    const [number, words, who, bar] = button.children;
+    const [number, words, who, other, bar] = button.children;
     const progress = progressOf(partition);
     button.dataset.level = levelOf(partition);
     button.dataset.state = state;
     const says = state === "active" ? (window === null ? "" : span(window)) : this.stateOf(partition, progress);
     set(number, `${partition.partition}`);
     set(words, says);
-    set(who, owner ? `${owner}${standby ? ` ← ${standby}` : ""}` : "");
+    set(who, owner ?? "");
+    set(other, owner ? `↳ ${standby ?? "no standby"}` : "");
     const share = state === "active" ? Math.min(1, (window ?? 0) / this.configuredWindow) : progress;
     bar.firstChild.style.width = `${(share * 100).toFixed(1)}%`;
     const label = [`Partition ${partition.partition}`, state === "active" ? `remembers ${says}` : says];

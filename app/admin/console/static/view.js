@@ -62,8 +62,8 @@ const UNITS = [["d", 86_400], ["h", 3600], ["min", 60], ["s", 1]];
 export function span(seconds) {
   const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? UNITS[3];
   const value = seconds / size;
-  const digits = Math.abs(value) < 10 && size > 1 && value % 1 >= 0.05 ? 1 : 0;
-  return `${value.toFixed(digits)} ${unit}`;
+  const digits = Math.abs(value) < 10 && size > 1 ? 1 : 0;
+  return `${Number(value.toFixed(digits))} ${unit}`;
 }
 
 export function bytes(size) {
