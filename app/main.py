@@ -138,7 +138,7 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
             clock=clock,
             ingest_loop=ingest_loop,
         )
-        chores = [ingest_loop.beat(), watched.history.keep(router.totals)]
+        chores = [ingest_loop.beat(), watched.history.keep(lambda: router.totals)]
         chores += _chores(settings, opened, router, guards, clock, listeners)
         _tune_interpreter()
         lanes = group or LocalLanes(router.all_lanes)

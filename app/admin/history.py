@@ -6,7 +6,7 @@ Kept in memory, from the totals that are counted anyway: after a restart it begi
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -47,12 +47,12 @@ class History:
         self._steps: deque[Step] = deque(maxlen=STEPS_MAX)
         self._counted = Tally()
 
-    async def keep(self, totals: Tally) -> None:
+    async def keep(self, totals: Callable[[], Tally]) -> None:
         """Note for ever what the totals have become, at the end of each step."""
         while True:
             now_s = self._clock.now_ms() / 1000
             await asyncio.sleep(STEP_S - now_s % STEP_S + 0.001)
-            self.note(totals)
+            self.note(totals())
 
     def note(self, totals: Tally) -> None:
         """Close a step; after a pause of the process, one step has all that came in it."""

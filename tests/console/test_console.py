@@ -141,6 +141,10 @@ def test_restoring_partitions_show_how_far_they_are(gateway: Gateway, open_page:
     expect(page.locator("#partition")).to_contain_text("250 records")
     states.answer(page, "admin/v1/stats", states.changed(stats, {2: states.restoring(1000, 250)}))
     expect(state_of(page)).to_contain_text("75 % done, about")
+    restore = {"restore": {"progress": 0.4, "remaining_seconds": 95.0}}
+    both = {number: states.restoring(1000, 600) | restore for number in (1, 2)}
+    states.answer(page, "admin/v1/stats", states.changed(stats, both))
+    expect(state_of(page)).to_have_text("2 of 8 partitions restore: 40 % done, about 1.6 min left.")
 
 
 def test_a_log_that_is_down_a_full_disk_and_a_short_window_are_told_first(

@@ -65,7 +65,7 @@ function awayOf(away, all) {
   return [level, sentence(words.join("; "))];
 }
 
-/** Return how long the restoring ones will take, by the pace of the last seconds. */
+/** Return how far the restoring ones are, and how long they will take: as they say, or by their pace so far. */
 function leftOf(back) {
   const lag = back.reduce((sum, partition) => sum + (partition.restore_lag ?? 0), 0);
   const now = performance.now() / 1000;
@@ -75,7 +75,9 @@ function leftOf(back) {
   }
   Object.assign(restoring, { lag, at: now });
   const done = back.reduce((sum, partition) => sum + progressOf(partition), 0) / back.length;
-  const left = restoring.rate && lag ? `, about ${span(Math.max(1, lag / restoring.rate))} left` : "";
+  const told = back.map((partition) => partition.restore?.remaining_seconds).filter(Number.isFinite);
+  const seconds = told.length ? Math.max(...told) : restoring.rate && lag ? lag / restoring.rate : null;
+  const left = seconds === null ? "" : `, about ${span(Math.max(1, seconds))} left`;
   return `: ${Math.floor(done * 100)} % done${left}`;
 }
 

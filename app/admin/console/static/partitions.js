@@ -20,6 +20,7 @@ export function partitionsOf(stats, group) {
 export function progressOf(partition) {
   const { state, restore_end_offset: end, restore_lag: lag } = partition;
   if (state === "active") return 1;
+  if (partition.restore) return partition.restore.progress;
   if (!RESTORING.has(state) || !end) return 0;
   return Math.max(0, Math.min(1, lag ? 1 - lag / end : (partition.applied_offset ?? 0) / end));
 }
