@@ -122,7 +122,7 @@ def _grown(stats: states.Document, partitions: int, seconds: float) -> states.Do
     keys = 490_000_000 // partitions
     changes = {
         number: {
-            "keys": keys + 97_003 * number,
+            "keys": keys + 9_703 * number,
             "bytes": 31 * keys + 3_100_000 * number,
             "accepted": keys + 97_003 * number,
             "duplicates": keys // 150 + 977 * number,

@@ -64,7 +64,13 @@ export class Apart {
 
 /** Return the command that says what would be sent again; the admin port replays nothing itself. */
 export function replayOf(event) {
-  const newId = event.verdict === "conflict" || event.code === "message_id_invalid" ? " --new-id" : "";
   const source = event.source ? ` --source ${quoted(event.source)}` : "";
-  return `gateway quarantine replay --reason ${quoted(event.code)}${source}${newId} --dry-run`;
+  return `gateway quarantine replay --reason ${quoted(event.code)}${source}${newIdFor(event.code)} --dry-run`;
 }
+
+/** Return the same for one event, at a place of the quarantine. */
+export function replayAt(place, code) {
+  return `gateway quarantine replay ${place}${newIdFor(code)} --dry-run`;
+}
+
+const newIdFor = (code) => (["conflict", "message_id_invalid"].includes(code) ? " --new-id" : "");

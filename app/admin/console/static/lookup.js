@@ -1,5 +1,6 @@
 // Did an event arrive? By its message id, or by its place in a client session.
 
+import { replayAt } from "./apart.js";
 import { ask, curl, Refusal } from "./api.js";
 import { byId, bytes, copy, el, exact, moment, span, toast } from "./view.js";
 
@@ -59,7 +60,7 @@ export class Lookup {
   tell(found) {
     if (!found.seen) {
       const why = "Not known: it was never stored, or longer ago than ids are remembered.";
-      this.found.replaceChildren(el("p", { class: "answer", "data-level": "near" }, why));
+      this.found.replaceChildren(el("p", { class: "answer", "data-level": "near" }, why), ...keptApart(found));
       return;
     }
     const age = found.age_seconds === undefined ? "" : `, ${span(found.age_seconds)} ago`;
@@ -76,6 +77,24 @@ export class Lookup {
     const record = found.record
       ? [el("details", {}, el("summary", {}, "What may be shown of it"),
           el("pre", { tabindex: 0 }, JSON.stringify(found.record, null, 2)))] : [];
-    this.found.replaceChildren(el("p", { class: "answer", "data-level": "wide" }, says), list, ...record);
+    this.found.replaceChildren(el("p", { class: "answer", "data-level": "wide" }, says), list, ...record,
+      ...keptApart(found));
   }
+}
+
+/** Return what is said of copies in quarantine, where the gateway has looked for them. */
+function keptApart({ quarantine }) {
+  if (!quarantine) return [];
+  const kept = quarantine.found.map(({ partition, offset, reason, timestamp_ms: ms }) => {
+    const place = `${partition}:${offset}`;
+    return el("li", {},
+      el("span", { class: `verdict ${reason === "conflict" ? "conflict" : "rejected"}` }, reason),
+      ` kept apart at ${place}, ${moment(ms)} `,
+      el("button", { type: "button", class: "quiet", onclick: () => copy(replayAt(place, reason), "Command") },
+        "Copy replay command"));
+  });
+  const since = quarantine.searched_since_ms;
+  const told = quarantine.searched_all || since === null ? null
+    : el("p", { class: "note" }, `Quarantine was searched back to ${moment(since)}.`);
+  return [kept.length ? el("ul", { class: "kept" }, ...kept) : null, told].filter(Boolean);
 }
