@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,14 @@ NAMELESS = """() => [...document.querySelectorAll("button, input, dialog, [role]
 
 
 CUT = "all => all.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway whose admin port has a token."""
+    settings = {"GATEWAY_PARTITIONS": "1", "GATEWAY_ADMIN_TOKEN": TOKEN, "GATEWAY_DRAIN_LINGER": "0"}
+    with Gateway(tmp_path_factory.mktemp("locked"), settings) as running:
+        yield running
 
 
 def state_of(page: Page) -> Any:
@@ -290,26 +299,24 @@ def test_colours_are_the_operators_choice(gateway: Gateway, open_page: Open) -> 
     expect(page.get_by_role("button", name="Colours: dark")).to_be_visible()
 
 
-def test_a_token_is_asked_for_kept_in_the_tab_and_never_copied(folder: Path, open_page: Open) -> None:
-    settings = {"GATEWAY_PARTITIONS": "1", "GATEWAY_ADMIN_TOKEN": TOKEN, "GATEWAY_DRAIN_LINGER": "0"}
-    with Gateway(folder, settings) as own:
-        page = open_page(own.admin_url)
-        field = page.get_by_role("dialog").get_by_label("Token")
-        field.fill("another token, long enough")
-        field.press("Enter")
-        expect(page.get_by_role("dialog")).to_contain_text("not (or no longer) the gateway's")
-        field.fill(TOKEN)
-        field.press("Enter")
-        expect(state_of(page)).to_have_text("The partition serves.")
-        expect(page.locator("#tail-note")).to_contain_text("live")
-        page.reload()
-        expect(state_of(page)).to_have_text("The partition serves.")
-        assert page.evaluate("[localStorage.length, document.cookie]") == [1, ""]
-        command = _copied(page, "#tail-curl")
-        assert TOKEN not in command
-        assert '-H "Authorization: Bearer $GATEWAY_ADMIN_TOKEN"' in command
-        page.get_by_role("button", name="Forget token").click()
-        expect(page.get_by_role("dialog")).to_be_visible()
+def test_a_token_is_asked_for_kept_in_the_tab_and_never_copied(locked: Gateway, open_page: Open) -> None:
+    page = open_page(locked.admin_url)
+    field = page.get_by_role("dialog").get_by_label("Token")
+    field.fill("another token, long enough")
+    field.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("not (or no longer) the gateway's")
+    field.fill(TOKEN)
+    field.press("Enter")
+    expect(state_of(page)).to_have_text("The partition serves.")
+    expect(page.locator("#tail-note")).to_contain_text("live")
+    page.reload()
+    expect(state_of(page)).to_have_text("The partition serves.")
+    assert page.evaluate("[localStorage.length, document.cookie]") == [1, ""]
+    command = _copied(page, "#tail-curl")
+    assert TOKEN not in command
+    assert '-H "Authorization: Bearer $GATEWAY_ADMIN_TOKEN"' in command
+    page.get_by_role("button", name="Forget token").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
 
 
 def test_what_is_copied_is_a_command_that_asks_the_same(
@@ -384,15 +391,14 @@ def test_it_works_below_a_path_of_a_proxy(client: httpx.Client, gateway: Gateway
         page.goto("about:blank")
 
 
-def test_files_are_open_and_nothing_else_is(folder: Path) -> None:
-    with Gateway(folder, {"GATEWAY_PARTITIONS": "1", "GATEWAY_ADMIN_TOKEN": TOKEN}) as own:
-        page = httpx.get(f"{own.admin_url}/console/")
+def test_files_are_open_and_nothing_else_is(locked: Gateway) -> None:
+    with httpx.Client(base_url=locked.admin_url) as admin:
+        page = admin.get("/console/")
         assert "default-src 'none'" in page.headers["Content-Security-Policy"]
         assert "unsafe" not in page.headers["Content-Security-Policy"]
-        assert "://" not in page.text.replace("http://www.w3.org", "")
-        tag = {"If-None-Match": page.headers["ETag"]}
-        assert httpx.get(f"{own.admin_url}/console/", headers=tag).status_code == 304
-        assert httpx.get(f"{own.admin_url}/console/none.js").status_code == 404
-        assert httpx.get(f"{own.admin_url}/console/%2e%2e/__init__.py").status_code in (401, 404)
+        assert "://" not in page.text
+        assert admin.get("/console/", headers={"If-None-Match": page.headers["ETag"]}).status_code == 304
+        assert admin.get("/console/none.js").status_code == 404
+        assert admin.get("/console/%2e%2e/__init__.py").status_code in (401, 404)
         for path in ("stats", "history", "tail", "tail/values", "tail/apart"):
-            assert httpx.get(f"{own.admin_url}/admin/v1/{path}").status_code == 401
+            assert admin.get(f"/admin/v1/{path}").status_code == 401

@@ -4,7 +4,7 @@ import { count, el, percent, rate, svg, time, timeWithSeconds } from "./view.js"
 
 const HOUR_MS = 3_600_000;
 const HEIGHT = 190;
-const ROOM = { left: 46, right: 10, top: 12, bottom: 24 };
+const ROOM = { left: 48, right: 10, top: 12, bottom: 24 };
 const TICKS = 4;
 
 /** Return the least round number that is not below a value. */
@@ -202,7 +202,7 @@ export function ratioOf(point) {
 
 export const RATIO = {
   name: "Share of duplicates",
-  least: 0.01,
+  least: 0.02,
   most: 1,
   tick: (value) => `${Number((value * 100).toPrecision(3))} %`,
   say: percent,

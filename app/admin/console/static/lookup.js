@@ -72,7 +72,8 @@ export class Lookup {
       ["Fields", found.fields?.join(", ")],
     ].filter(([, value]) => value !== null && value !== undefined);
     const list = el("dl", { class: "facts-list" },
-      ...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, `${value}`))));
+      ...facts.map(([name, value]) => el("div", { class: name === "Fields" ? "whole" : null },
+        el("dt", {}, name), el("dd", {}, `${value}`))));
     const says = found.forgotten ? "It arrived; where it is, nobody remembers." : "It arrived.";
     const record = found.record
       ? [el("details", {}, el("summary", {}, "What may be shown of it"),
