@@ -1,6 +1,6 @@
 """Where records are read from, and what is known of the place: topics, the embedded log, lakes."""
 
-from pipeline.sources.embedded_log import GatewayLogSource, read_partitions
+from pipeline.embedded_log import GatewayLogSource, read_partitions
 from pipeline.sources.extent import Ranges, ranges_of, span_of, undecided_below
 from pipeline.sources.kafka import Standing, standings
 from pipeline.sources.origin import Origin, origin_of

@@ -3,9 +3,10 @@
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
+from pipeline import embedded_log
+from pipeline.embedded_log import read_partitions
 from pipeline.errors import UsageError
-from pipeline.sources import embedded_log, kafka
-from pipeline.sources.embedded_log import read_partitions
+from pipeline.sources import kafka
 from pipeline.sources.kafka import standings
 from pipeline.sources.records import KafkaSource, LogSource, Offsets, Source, Span
 

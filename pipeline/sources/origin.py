@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pipeline.sources.embedded_log import read_log_id, read_partitions
+from pipeline.embedded_log import read_log_id, read_partitions
 from pipeline.sources.kafka import identify_topic, standings
 from pipeline.sources.records import KafkaSource, LakeSource, LogSource, Offsets, Source
 

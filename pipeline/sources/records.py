@@ -19,9 +19,9 @@ from urllib.parse import parse_qs
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pipeline import embedded_log
 from pipeline.errors import UsageError
 from pipeline.schema import ARCHIVE, RECORD
-from pipeline.sources import embedded_log
 from pipeline.sources.kafka import KafkaSettings, standings
 
 KAFKA_OPTIONS = {

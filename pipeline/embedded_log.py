@@ -4,7 +4,8 @@ The embedded SQLite log as a Spark source, batch and stream: format `gateway_log
 Reads the file by its published schema (docs/ARCHITECTURE.md), read-only, in transactions of
 milliseconds, beside a running gateway and on its machine. What it sees is committed.
 
-This module runs in Spark's Python workers and imports neither a session nor another job's code.
+This module runs in Spark's Python workers, which import it anew for each query: it stands outside of
+`pipeline.sources`, whose clients of Kafka take five times as long to import as all that it needs.
 """
 
 import json
