@@ -17,8 +17,8 @@ CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/.stamp-etcd
 IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp build/kafka/.stamp-libs
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
-TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars build/spark/classes.jsa \
-  build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(REDIS) $(SDKS)
+TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/spark/.stamp-jars \
+  build/spark/classes.jsa build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(REDIS) $(SDKS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -150,6 +150,11 @@ build/kafka/.stamp-libs: $(KAFKA_POM) | build/.stamp-java
 	@rm -rf $(KAFKA_LIBS)
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $(KAFKA_POM) dependency:copy-dependencies
 	@touch $@
+
+# Without it brokers start slower, and all else is the same.
+build/kafka/classes.jsa: build/kafka/.stamp-libs | $(VENV)/.stamp-dev
+	@echo "Archiving Kafka's classes for a quicker start ..."
+	@$(BIN)/python -m tests.support.kafka_classes || echo "No archive of classes: Kafka will start slower." >&2
 
 build/spark/.stamp-jars: $(SPARK_POM) | build/.stamp-java
 	@echo "Copying Spark's connectors to $(SPARK_JARS) ..."

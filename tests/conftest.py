@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+import httpx
 import pytest
 import uvloop
-from httpx._transports import default as httpx_transports
 from hypothesis import HealthCheck, settings
 
 from tests.support.kafka import KafkaBroker, Properties, create_topic, delete_topics
@@ -56,7 +56,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> BySharedFixt
 def _certificates_are_read_once() -> Iterator[None]:
     """Let all clients of httpx share what each reads otherwise, also to poll: 140 certificates, in 40 ms."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(httpx_transports, "create_ssl_context", cache(httpx_transports.create_ssl_context))
+        patched.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
         yield
 
 
