@@ -1,6 +1,6 @@
-"""Gateways on the embedded log: one that the tests of a file share, and one of a test's own."""
+"""Gateways on the embedded log, a file's and a test's own; a broker behind a proxy, and the proxy."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH
+from tests.support.kafka import KafkaBroker
+from tests.support.kafka_proxy import KafkaProxy, broker_behind_a_proxy
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +42,18 @@ def own_gateway(tmp_path: Path) -> Iterator[Gateway]:
     gateway = Gateway(tmp_path / "gateway", {"GATEWAY_PARTITIONS": "2", "GATEWAY_DRAIN_LINGER": "0"})
     yield gateway
     gateway.stop()
+
+
+@pytest.fixture(scope="module")
+def proxied_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaBroker, int]]:
+    """A broker whose clients come through the proxy, and the proxy's port."""
+    with broker_behind_a_proxy(tmp_path_factory.mktemp("kafka-proxied")) as proxied:
+        yield proxied
+
+
+@pytest.fixture
+async def proxy(proxied_broker: tuple[KafkaBroker, int]) -> AsyncIterator[KafkaProxy]:
+    """The test's own, through which all clients reach the broker."""
+    broker, port = proxied_broker
+    async with KafkaProxy(port, broker.port) as proxy:
+        yield proxy

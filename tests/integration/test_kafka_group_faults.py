@@ -4,7 +4,7 @@ it, and a group that Kafka has forgotten; it says so once, and tells how long it
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.support.group import LANES, Group, Worker, group_at, until
 from tests.support.kafka import KafkaBroker
 from tests.support.kafka_acls import AUTHORIZED, DESCRIBE, READ, allow
 from tests.support.kafka_proxy import Api, Fault, KafkaProxy
-from tests.support.processes import HOST, free_port
+from tests.support.processes import HOST
 
 pytestmark = pytest.mark.kafka
 
@@ -27,22 +27,6 @@ TIMES = GroupTimes()
 async def own_group(private_kafka_broker: KafkaBroker) -> AsyncIterator[Group]:
     async with group_at(private_kafka_broker.bootstrap_servers) as group:
         yield group
-
-
-@pytest.fixture(scope="module")
-def proxied_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaBroker, int]]:
-    """A broker that tells its clients, and itself, to come through the proxy's port."""
-    port = free_port()
-    properties = {"advertised.listeners": f"PLAINTEXT://{HOST}:{port}"}
-    with KafkaBroker(tmp_path_factory.mktemp("kafka-proxied"), properties=properties) as broker:
-        yield broker, port
-
-
-@pytest.fixture
-async def proxy(proxied_broker: tuple[KafkaBroker, int]) -> AsyncIterator[KafkaProxy]:
-    broker, port = proxied_broker
-    async with KafkaProxy(port, broker.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
 from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.types import NewRecord
 from tests.support.kafka import KafkaBroker, create_topic
-from tests.support.kafka_proxy import Api, Fault, KafkaProxy
-from tests.support.processes import HOST, free_port
+from tests.support.kafka_proxy import Api, Fault, KafkaProxy, broker_behind_a_proxy
+from tests.support.processes import HOST
 
 pytestmark = pytest.mark.kafka
 
@@ -33,20 +33,10 @@ def version(request: pytest.FixtureRequest) -> int:
 def proxied_broker(
     tmp_path_factory: pytest.TempPathFactory, version: int
 ) -> Iterator[tuple[KafkaBroker, int]]:
-    """A broker that tells its clients, and itself, to come through the proxy's port."""
-    port = free_port()
-    folder = tmp_path_factory.mktemp("kafka-proxied")
-    properties = {"advertised.listeners": f"PLAINTEXT://{HOST}:{port}"}
     format_options = ["--feature", f"transaction.version={version}"]
-    with KafkaBroker(folder, properties=properties, format_options=format_options) as broker:
-        yield broker, port
-
-
-@pytest.fixture
-async def proxy(proxied_broker: tuple[KafkaBroker, int]) -> AsyncIterator[KafkaProxy]:
-    broker, port = proxied_broker
-    async with KafkaProxy(port, broker.port) as proxy:
-        yield proxy
+    folder = tmp_path_factory.mktemp("kafka-proxied")
+    with broker_behind_a_proxy(folder, format_options=format_options) as proxied:
+        yield proxied
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ What the simulated histories of groups must see: each fault, befalling a worker 
 A cell with a mark is planned: if the histories of the default seeds do not reach it, a test fails.
 """
 
+from tests.sim.plan import unseen
 from tests.sim.world import Seen
 
 PLAN = """
@@ -45,11 +46,4 @@ ANSWERS = ("ok", "LaneNotActiveError", "DeadlineExceededError", "OutcomeUnknownE
 
 def missing_cells(seen: Seen) -> list[str]:
     """Return the planned cells, "fault as role", and answers that were never seen."""
-    header, *rows = (line.split() for line in PLAN.strip().splitlines())
-    cells = [
-        f"{fault} as {role}"
-        for fault, *marks in rows
-        for role, mark in zip(header, marks, strict=True)
-        if mark == "x" and not seen[fault, role]
-    ]
-    return cells + [f"answer {answer}" for answer in ANSWERS if not seen["answers", answer]]
+    return unseen(seen, PLAN, "as", ANSWERS)

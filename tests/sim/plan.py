@@ -4,6 +4,8 @@ What the simulated histories must see: each fault in each state of a lane that i
 A cell with a mark is planned: if the histories of the default seeds do not reach it, a test fails.
 """
 
+from collections.abc import Iterable
+
 from tests.sim.world import Seen
 
 PLAN = """
@@ -49,11 +51,16 @@ ANSWERS = (
 
 def missing_cells(seen: Seen) -> list[str]:
     """Return the planned cells, "fault in state", and answers that were never seen."""
-    header, *rows = (line.split() for line in PLAN.strip().splitlines())
+    return unseen(seen, PLAN, "in", ANSWERS)
+
+
+def unseen(seen: Seen, plan: str, relation: str, answers: Iterable[str]) -> list[str]:
+    """Return what was never seen of a plan's cells, named by row, relation and column, and of answers."""
+    header, *rows = (line.split() for line in plan.strip().splitlines())
     cells = [
-        f"{fault} in {state}"
-        for fault, *marks in rows
-        for state, mark in zip(header, marks, strict=True)
-        if mark == "x" and not seen[fault, state]
+        f"{row} {relation} {column}"
+        for row, *marks in rows
+        for column, mark in zip(header, marks, strict=True)
+        if mark == "x" and not seen[row, column]
     ]
-    return cells + [f"answer {answer}" for answer in ANSWERS if not seen["answers", answer]]
+    return cells + [f"answer {answer}" for answer in answers if not seen["answers", answer]]

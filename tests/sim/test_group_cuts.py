@@ -1,20 +1,29 @@
 """Claim: wherever the network between workers is cut, only those cut off from others lack answers."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-from tests.sim.group_world import GroupWorld
+from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.test_group import NAMES, begin, owner_and_follower
 
 LASTING_S = 30.0
 
 
-async def test_lane_does_not_go_to_and_fro_between_two_workers_that_do_not_reach_each_other() -> None:
+@asynccontextmanager
+async def served_by_a_third() -> AsyncIterator[tuple[GroupWorld, Worker, Worker]]:
+    """Have clients send by the worker that neither owns lane 0 nor follows it; return who does."""
     async with GroupWorld(*NAMES) as group:
         await group.start()
         owner, follower = owner_and_follower(group)
         (third,) = {*group.alive} - {owner, follower}
         group.stream("x", by=[third.name])
         await asyncio.sleep(1)
+        yield group, owner, follower
+
+
+async def test_lane_does_not_go_to_and_fro_between_two_workers_that_do_not_reach_each_other() -> None:
+    async with served_by_a_third() as (group, owner, follower):
         moves = sum(worker.keeper.moves for worker in group.alive)
         group.net.cut(owner.name, follower.name)
         await asyncio.sleep(LASTING_S)
@@ -53,12 +62,7 @@ async def test_client_of_a_worker_that_does_not_reach_an_owner_is_soon_told_to_g
 
 
 async def test_cut_of_one_direction_costs_as_much_as_of_both() -> None:
-    async with GroupWorld(*NAMES) as group:
-        await group.start()
-        owner, follower = owner_and_follower(group)
-        (third,) = {*group.alive} - {owner, follower}
-        group.stream("x", by=[third.name])
-        await asyncio.sleep(1)
+    async with served_by_a_third() as (group, owner, follower):
         group.net.hold(owner.name, follower.name)
         await asyncio.sleep(LASTING_S)
 

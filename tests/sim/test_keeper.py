@@ -318,24 +318,31 @@ async def test_long_replays_of_followers_hold_up_no_lane_that_shall_serve(
                 await asyncio.sleep(0.1)
 
 
-async def test_shipped_commit_that_the_log_does_not_show_yet_costs_no_rebuild() -> None:
-    world = await pinned()
-    site = Site(world)
-    lane = site.lanes[0]
+@asynccontextmanager
+async def following() -> AsyncIterator[Site]:
+    """Follow lane 0 of another worker, and know all that it has told so far."""
+    site = Site(await pinned())
     async with running(site):
         site.assign(OTHER, SELF)
         site.hear(OTHER, owned=True)
         await site.until_caught_up()
-        state = lane.restorer.index.state
+        yield site
+
+
+def next_commit(site: Site, key: bytes, fingerprint: bytes) -> Committed:
+    """Return a commit of one event that follows what the standby of lane 0 knows."""
+    state = site.lanes[0].restorer.index.state
+    last = LastRecord.of(state)
+    return Committed(
+        state.next_lane_seq, state.applied_offset, site.world.clock.ms, last, [key], [fingerprint]
+    )
+
+
+async def test_shipped_commit_that_the_log_does_not_show_yet_costs_no_rebuild() -> None:
+    async with following() as site:
+        lane, world = site.lanes[0], site.world
         event = next(event for event in map(world.event, map(str, range(100, 200))) if event.partition == 0)
-        shipped = Committed(
-            state.next_lane_seq,
-            state.applied_offset,
-            world.clock.ms,
-            LastRecord.of(state),
-            [event.key],
-            [event.fingerprint],
-        )
+        shipped = next_commit(site, event.key, event.fingerprint)
         site.host.take(OTHER, COMMITTED, told_committed(0, shipped))
         site.host.take(OTHER, COMMITTED, told_committed(0, shipped._replace(first_seq=10**6, base=10**6)))
         await asyncio.sleep(10)
@@ -350,22 +357,9 @@ async def test_shipped_commit_that_the_log_does_not_show_yet_costs_no_rebuild() 
 
 
 async def test_shipped_commit_that_a_later_one_contradicts_is_not_kept() -> None:
-    world = await pinned()
-    site = Site(world)
-    lane = site.lanes[0]
-    async with running(site):
-        site.assign(OTHER, SELF)
-        site.hear(OTHER, owned=True)
-        await site.until_caught_up()
-        state = lane.restorer.index.state
-        phantom = Committed(
-            state.next_lane_seq,
-            state.applied_offset,
-            world.clock.ms,
-            LastRecord.of(state),
-            [b"p" * 16],
-            [b"f" * 8],
-        )
+    async with following() as site:
+        lane = site.lanes[0]
+        phantom = next_commit(site, b"p" * 16, b"f" * 8)
         site.host.take(OTHER, COMMITTED, told_committed(0, phantom))
         await asyncio.sleep(1)
         assert lane.follower.is_caught_up

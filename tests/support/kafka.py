@@ -58,8 +58,11 @@ QUICK_START_FLAGS = (
 
 Properties = Mapping[str, str]
 
-_formatted: dict[frozenset[tuple[str, str]], dict[str, bytes]] = {}
-"""The files of a new data folder, by the properties of its broker that are not every broker's."""
+_formatted: dict[tuple[str, ...], dict[str, bytes]] = {}
+"""The files of a new data folder, by what they were made with."""
+
+FORMATTED_BY = ("node.id", "process.roles")
+"""Properties that a new data folder follows from; the others are the broker's at each start."""
 
 
 class KafkaBrokerError(Exception):
@@ -248,7 +251,7 @@ class KafkaBroker:
         data = self.folder / "data"
         if (data / "meta.properties").exists():
             return
-        kind = frozenset(self._properties.items())
+        kind = (*self._format_options, *(self._properties.get(name, "") for name in FORMATTED_BY))
         if kind not in _formatted:
             self._run_format(command)
             _formatted[kind] = {file.name: file.read_bytes() for file in data.iterdir()}

@@ -6,10 +6,25 @@ The broker must advertise the proxy's port, so that clients come back to it.
 
 import asyncio
 import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum, IntEnum
+from pathlib import Path
 
-from tests.support.processes import HOST
+from tests.support.kafka import KafkaBroker
+from tests.support.processes import HOST, free_port
 from tests.support.tcp_server import TCPServer, close
+
+
+@contextmanager
+def broker_behind_a_proxy(
+    folder: Path, *, format_options: Sequence[str] = ()
+) -> Iterator[tuple[KafkaBroker, int]]:
+    """Run a broker that tells its clients, and itself, to come through a proxy; return its port, too."""
+    port = free_port()
+    properties = {"advertised.listeners": f"PLAINTEXT://{HOST}:{port}"}
+    with KafkaBroker(folder, properties=properties, format_options=format_options) as broker:
+        yield broker, port
 
 
 class Api(IntEnum):

@@ -18,6 +18,7 @@ def test_an_event_costs_what_was_recorded() -> None:
     way = next(iter(ways()))
     bound = recorded().get(key_of(way))
     if bound is None:
+        # Another Python runs other instructions: what was counted with one says nothing of the other.
         pytest.skip(f"nothing is recorded for {key_of(way)}: run `python -m loadtests.guard` before a change")
     grown = exceeded(measured(way, bound), bound)
     assert not grown, f"by {way}, {'; '.join(grown)}; if that is meant: .venv/bin/python -m loadtests.guard"
