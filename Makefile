@@ -32,11 +32,11 @@ run: export GATEWAY_MODE ?= development
 run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variables are passed on, WORKERS=2 makes it several
 	@exec $(BIN)/gateway serve $(if $(WORKERS),--workers $(WORKERS))
 
-test: $(TEST_NEEDS) ## run all tests, two at a time; or some, e.g. make test ARGS="tests/unit -x"
-	@[ -n "$(ARGS)" ] || echo "All tests, about half an hour on two cores: Spark in one process, and in another" \
+test: $(TEST_NEEDS) ## run all tests, three at a time; or some, e.g. make test ARGS="tests/unit -x"
+	@[ -n "$(ARGS)" ] || echo "All tests, about half an hour on two cores: Spark in two processes, and in a third" \
 	  "gateways, logs and brokers, faults, SDKs, simulation, contracts and units." \
 	  "Those that need Python alone, in about a minute: make unit"
-	@exec $(BIN)/pytest $(or $(ARGS),-n 2)
+	@exec $(BIN)/pytest $(or $(ARGS),-n 3)
 
 unit: export SIM_HISTORIES ?= 500
 unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, with half of the simulated histories, in about a minute

@@ -14,7 +14,7 @@ import uvloop
 from hypothesis import HealthCheck, settings
 
 from tests.support.kafka import KafkaBroker, Properties, create_topic, delete_topics
-from tests.support.schedule import BySharedFixtures, put_longest_first
+from tests.support.schedule import BySharedFixtures
 from tests.support.virtual_time import VirtualTimeLoop
 
 BROKER_FIXTURES = {"kafka_broker", "kafka_bootstrap", "private_kafka_broker", "topic"}
@@ -40,9 +40,7 @@ class TopicFactory(Protocol):
     ) -> str: ...
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):
-        put_longest_first(items)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if BROKER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("kafka")

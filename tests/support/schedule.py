@@ -1,18 +1,21 @@
-"""Who runs which tests where several processes share a run (`pytest -n 2`)."""
+"""Who runs which tests where several processes share a run (`pytest -n 3`)."""
 
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 SPARK_TESTS = "tests/pipeline/"
+SPARK_PROCESSES = 2
+"""A session costs 30 CPU-seconds until it is warm, and one alone would take longer than all the rest."""
 
 
 class BySharedFixtures(LoadScopeScheduling):
     """
-    Gives one process all Spark tests, and file after file to those that have done with the one before.
+    Gives a file at a time to each process that has done with the one before, Spark's to the same two.
 
-    So the Spark session and what a module shares are made once; each process has a broker of its own.
+    So what a module shares is made once, and a Spark session twice; each process has a broker of its own.
     """
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
@@ -21,9 +24,11 @@ class BySharedFixtures(LoadScopeScheduling):
         super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK_TESTS if nodeid.startswith(SPARK_TESTS) else nodeid.partition("::")[0]
+        return nodeid.partition("::")[0]
 
-
-def put_longest_first(items: list[pytest.Item]) -> None:
-    """Begin with what one process has to do alone, so that none waits for it in the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith(SPARK_TESTS))
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        runs_spark = node in self.nodes[:SPARK_PROCESSES]
+        own = (file for file in self.workqueue if file.startswith(SPARK_TESTS) == runs_spark)
+        if (first := next(own, None)) is not None:
+            self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
