@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _run_jobs(spark: SparkSession, folder: Path) -> None:
-    record = ("events", 0, 0, None, b"id", b'{"messageId":"id"}', "web", b"")
+    record = {"topic": "events", "partition": 0, "offset": 0, "key": b"id", "value": b'{"messageId":"id"}'}
     records = spark.createDataFrame([record], RECORD)
     records.transform(archived).write.partitionBy(*FOLDERS).parquet(f"{folder}/events")
     source = ("--source", f"parquet://{folder}/events")
