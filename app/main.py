@@ -19,6 +19,7 @@ from app.admin import (
     History,
     IngestLoop,
     LimitCollector,
+    LoopCollector,
     Tail,
     Watched,
     create_admin,
@@ -185,6 +186,7 @@ def _build_servers(
     problems = build_problems(settings)
     metrics.count_refusals(lambda: problems.counts)
     registry.register(LimitCollector(settings))
+    registry.register(LoopCollector(ingest_loop))
     problems.watch(watched.tail.refused)
     edge = create_edge(
         build_ingest(

@@ -4,7 +4,7 @@ from app.admin.answers import ADMIN_PROBLEMS, problem_document
 from app.admin.application import Watched, create_admin, create_probes
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.history import History
-from app.admin.ingest_loop import IngestLoop
+from app.admin.ingest_loop import IngestLoop, LoopCollector
 from app.admin.limit_metrics import LimitCollector
 from app.admin.tail import Tail
 
@@ -14,6 +14,7 @@ __all__ = [
     "History",
     "IngestLoop",
     "LimitCollector",
+    "LoopCollector",
     "Tail",
     "Watched",
     "create_admin",

@@ -88,6 +88,11 @@ ADMIN_PROBLEMS: dict[str, Problem] = {
     "body_incomplete": Problem(_UNAVAILABLE, "the body ended early; try again"),
     "memory_full": Problem(_UNAVAILABLE, "too many large requests at once; try again"),
     "too_many_connections": Problem(_UNAVAILABLE, "too many connections; try again"),
+    "index_corrupt": Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the index is damaged"),
+    "log_corrupt": Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the log has a record that no gateway wrote"),
+    "identity_mismatch": Problem(
+        HTTPStatus.INTERNAL_SERVER_ERROR, "the log has a record of another secret or partition count"
+    ),
     "internal": Problem(
         HTTPStatus.INTERNAL_SERVER_ERROR, "something went wrong: the gateway's log says what"
     ),

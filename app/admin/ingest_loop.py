@@ -2,8 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from dedupe.errors import RetriableError
 
@@ -21,6 +24,26 @@ RUN_TIMEOUT_S = 30.0
 T = TypeVar("T")
 
 
+class LoopCollector(Collector):
+    """Shows the heartbeat as a metric."""
+
+    def __init__(self, ingest_loop: "IngestLoop") -> None:
+        """Take whose it is."""
+        self._ingest_loop = ingest_loop
+
+    def describe(self) -> Iterator[Metric]:
+        """Name nothing in advance."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """See Collector."""
+        yield GaugeMetricFamily(
+            "gateway_event_loop_lag_seconds",
+            "How late the ingest's event loop was at its last heartbeat, of four a second",
+            self._ingest_loop.lag_s,
+        )
+
+
 class IngestLoop:
     """Made in the ingest's event loop, and used from another thread."""
 
@@ -28,6 +51,8 @@ class IngestLoop:
         """Take the running loop."""
         self._loop = asyncio.get_running_loop()
         self._beaten_at = time.monotonic()
+        self.lag_s = 0.0
+        """How late the loop's last turn was that came by the clock."""
 
     @property
     def silence_s(self) -> float:
@@ -39,6 +64,7 @@ class IngestLoop:
         while True:
             self._beaten_at = time.monotonic()
             await asyncio.sleep(BEAT_S)
+            self.lag_s = max(0.0, self.silence_s - BEAT_S)
 
     def call(self, function: Callable[[], object]) -> None:
         """Have a short function run in that loop, and wait for nothing: callable while being cancelled."""

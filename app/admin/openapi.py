@@ -52,6 +52,9 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         "description": "Refused",
         "content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
+    if "/admin/v1/stats" in document["paths"]:
+        stats = document["paths"]["/admin/v1/stats"]["get"]["responses"]["200"]
+        stats["content"] = {"application/json": {"schema": {"$ref": "stats.schema.json"}}}
     for operations in document["paths"].values():
         for operation in operations.values():
             operation["responses"].pop(str(HTTPStatus.UNPROCESSABLE_ENTITY.value), None)

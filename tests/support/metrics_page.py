@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.group import GroupCollector
+from app.admin.ingest_loop import LoopCollector
 from app.admin.lane_metrics import LaneCollector
 from app.admin.limit_metrics import LimitCollector
 from app.build import build_guards
@@ -43,6 +44,7 @@ def families() -> Iterator[Metric]:
             LaneCollector(World().build()),
             EdgeCollector(guards),
             LimitCollector(settings),
+            LoopCollector(cast("Any", SimpleNamespace(lag_s=0.0))),
             GroupCollector(cast("Any", group)),
         ):
             yield from collector.collect()

@@ -9,6 +9,7 @@ from pathlib import Path
 import typer.core
 import typer.main
 
+from app.admin.answers import ADMIN_PROBLEMS
 from app.cli.commands import app as command_line
 from app.config.environment import CLIENT_VARIABLES
 from app.config.log_settings import variable_of
@@ -135,6 +136,15 @@ def test_error_codes_and_statuses_are_the_real_ones() -> None:
     assert {code: int(status) for status, code in rows} == {
         code: problem.status for code, problem in PROBLEMS.items()
     }
+
+
+def test_every_refusal_of_the_admin_port_is_documented() -> None:
+    table = HTTP_API.partition("| code | status | when |")[2].partition("\n\n")[0]
+    found: dict[str, int] = {}
+    for codes, statuses in re.findall(r"^\| (`.+?`) \| ([\d, ]+?) \|", table, flags=re.MULTILINE):
+        named, numbers = re.findall(r"`(\w+)`", codes), statuses.split(", ")
+        found |= zip(named, map(int, numbers * len(named)), strict=False)
+    assert found == {code: int(problem.status) for code, problem in ADMIN_PROBLEMS.items()}
 
 
 def test_every_path_is_documented_with_its_users() -> None:
