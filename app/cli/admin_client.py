@@ -1,12 +1,13 @@
 """Asks the admin port of a running gateway."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
 import httpx
 
-from dedupe.errors import ConfigurationError, RetriableError
+from dedupe.errors import ConfigurationError, GatewayError, RetriableError
 
 
 async def ask(
@@ -25,15 +26,57 @@ async def ask(
         ConfigurationError: the gateway refuses the question.
         RetriableError: it does not answer, or cannot now.
     """
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         async with httpx.AsyncClient(timeout=timeout_s) as http:
-            answer = await http.request(method, url.rstrip("/") + path, params=dict(query), headers=headers)
+            answer = await http.request(method, _at(url, path), params=dict(query), headers=_headers(token))
             document: dict[str, Any] = answer.json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
-        raise RetriableError(f"no answer of a gateway's admin port at {url}: {err}") from err
+        raise _no_answer(url, err) from err
     if answer.status_code == HTTPStatus.OK:
         return document
-    refused = RetriableError if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else ConfigurationError
-    said = document.get("detail") or document.get("message") or f"status {answer.status_code}"
-    raise refused(f"the gateway at {url} says: {said}")
+    raise _refusal(url, answer.status_code, document)
+
+
+async def follow(
+    url: str, path: str, query: Mapping[str, str], *, token: str | None, silence_s: float
+) -> AsyncIterator[dict[str, Any]]:
+    """
+    Yield the documents of an answer that is lines of JSON, as they come. Raises as `ask` does.
+
+    Args:
+        url: of the admin port.
+        path: of the resource.
+        query: its parameters.
+        token: of the admin port, if it has one.
+        silence_s: how long no line may come.
+    """
+    try:
+        async with (
+            httpx.AsyncClient(timeout=silence_s) as http,
+            http.stream("GET", _at(url, path), params=dict(query), headers=_headers(token)) as answer,
+        ):
+            if answer.status_code != HTTPStatus.OK:
+                await answer.aread()
+                raise _refusal(url, answer.status_code, answer.json())
+            async for line in answer.aiter_lines():
+                yield json.loads(line)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
+        raise _no_answer(url, err) from err
+
+
+def _at(url: str, path: str) -> str:
+    return url.rstrip("/") + path
+
+
+def _headers(token: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _no_answer(url: str, err: Exception) -> GatewayError:
+    return RetriableError(f"no answer of a gateway's admin port at {url}: {err or type(err).__name__}")
+
+
+def _refusal(url: str, status: int, document: Mapping[str, Any]) -> GatewayError:
+    refused = RetriableError if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ConfigurationError
+    said = document.get("detail") or document.get("message") or f"status {status}"
+    return refused(f"the gateway at {url} says: {said}")

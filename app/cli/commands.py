@@ -21,6 +21,7 @@ from app.cli.size import size
 from app.cli.stats import list_partitions, stats
 from app.cli.tail import tail
 from app.cli.topics import topics
+from app.cli.verify import verify
 
 app = typer.Typer(
     name="gateway",
@@ -44,6 +45,7 @@ app.command()(group)
 app.command()(drain)
 app.command()(lookup)
 app.command()(stats)
+app.command()(verify)
 app.command()(send)
 app.command()(tail)
 
