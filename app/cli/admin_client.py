@@ -73,7 +73,7 @@ def _headers(token: str | None) -> dict[str, str]:
 
 
 def _no_answer(url: str, err: Exception) -> GatewayError:
-    return RetriableError(f"no answer of a gateway's admin port at {url}: {err or type(err).__name__}")
+    return RetriableError(f"no answer of a gateway's admin port at {url}: {str(err) or type(err).__name__}")
 
 
 def _refusal(url: str, status: int, document: Mapping[str, Any]) -> GatewayError:
