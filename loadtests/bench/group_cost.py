@@ -148,7 +148,8 @@ def main() -> None:
         lines = asyncio.run(measure(Path(folder), args.rounds, args.requests, args.batch_events))
     print(
         f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}; load average before and after: {before:.1f} and {os.getloadavg()[0]:.1f}. {args.rounds} rounds of "
+        f"Python {platform.python_version()}; load average before and after: {before:.1f} and "
+        f"{os.getloadavg()[0]:.1f}. {args.rounds} rounds of "
         f"{args.requests * args.batch_events:,} new events in batches of {args.batch_events}, {CONNECTIONS} "
         f"connections, {PARTITIONS} partitions.\n"
     )
