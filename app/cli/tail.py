@@ -2,13 +2,12 @@
 
 import sys
 from collections.abc import AsyncIterator
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from app.cli.console import guarded, run_async, write_lines
-from app.cli.options import DEFAULT_URL, Token, Url
+from app.cli.options import DEFAULT_URL, Format, Output, Token, Url, default_format, print_rows
 
 SILENCE_S = 10.0
 """A gateway says at least every second that it is there."""
@@ -21,13 +20,6 @@ COLOURS = {
     "refused": "magenta",
     "unknown": "magenta",
 }
-
-
-class Form(StrEnum):
-    """How lines are printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 def tail(
@@ -43,10 +35,7 @@ def tail(
         bool,
         typer.Option("--value", help="Print all of each event, as JSON; needs the token that may write."),
     ] = False,
-    output: Annotated[
-        Form | None,
-        typer.Option("--output", "-o", help="Columns, or JSON lines; columns are the default on a terminal."),
-    ] = None,
+    output: Output = None,
     url: Url = DEFAULT_URL,
     admin_token: Token = None,
 ) -> None:
@@ -56,17 +45,15 @@ def tail(
     A sample of at most 100 a second; what is left out is counted on stderr. Of refused requests whose events
     nobody knows, one line each. Nothing of an event's content is printed without --value.
 
-    Exit code 1: the gateway does not answer or has ended. Examples:
+    Exit code 1: the gateway does not answer or has ended.
 
-        gateway tail --source web --verdict conflict,rejected
-
-        gateway tail --id 5b1c6a52 -o json
+    Example: `gateway tail --source web --verdict conflict,rejected`, or `gateway tail --id 5b1c6a52 -o json`
     """
-    is_json = value or (output or _default_form()) is Form.JSON
+    form = output or default_format()
+    if value and form is Format.TABLE:
+        form = Format.JSON
 
     async def run() -> None:
-        import orjson
-
         told = {"source": source, "id": id_, "verdict": ",".join(verdict or [])}
         query = {name: said for name, said in told.items() if said}
         path = "/admin/v1/tail/values" if value else "/admin/v1/tail"
@@ -76,10 +63,10 @@ def tail(
                     print(f"gateway: following {url}", file=sys.stderr, flush=True)
                 case "missed":
                     print(f"gateway: {line['events']:,} more were not shown", file=sys.stderr, flush=True)
-                case "event" if is_json:
-                    write_lines(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-                case "event":
+                case "event" if form is Format.TABLE:
                     write_lines(_column_line(line).encode())
+                case "event":
+                    print_rows([line], form)
 
     guarded(lambda: run_async(run()))
 
@@ -107,10 +94,6 @@ async def _lines(url: str, query: dict[str, str], token: str | None) -> AsyncIte
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
         raise RetriableError(f"no answer of a gateway's admin port at {url}: {err}") from err
     raise RetriableError("the gateway has ended the tail: it stops")
-
-
-def _default_form() -> Form:
-    return Form.TABLE if sys.stdout.isatty() else Form.JSON
 
 
 def _column_line(line: dict[str, Any]) -> str:
