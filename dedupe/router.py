@@ -66,6 +66,10 @@ class Share:
     submissions: int = 0
     is_in_doubt: bool = False  # an earlier submission may have been taken
 
+    def check_room(self) -> None:
+        """Raise LaneNotActiveError, LaneSaturatedError or DiskFullError if it would not be taken now."""
+        self.route.target.check_room(len(self.events), self.size_bytes, self.events[0].source)
+
     def submit(self, received_ms: int, deadline: Deadline) -> "asyncio.Future[Outcomes]":
         """
         Give it to whoever decides it now.
@@ -196,7 +200,7 @@ class Router:
         if not self.has_disk_room:
             raise DiskFullError("free disk space is below GATEWAY_DISK_FREE_MIN")
         for share in shares:
-            share.route.target.check_room(len(share.events), share.size_bytes, share.events[0].source)
+            share.check_room()
 
     async def _find_room(self, shares: Sequence[Share], deadline: Deadline) -> None:
         """Wait while lanes of a request are on their way to another worker; raises as `_check_room` does."""
@@ -293,7 +297,7 @@ async def _may_submit_again(share: Share, err: Exception, deadline: Deadline) ->
     if not await share.route.wait(deadline) or deadline.is_over:
         return False
     try:
-        share.route.target.check_room(len(share.events), share.size_bytes, share.events[0].source)
+        share.check_room()
     except RetriableError:
         return False
     return True
