@@ -27,6 +27,7 @@ from app.admin.ingest_loop import IngestLoop
 from app.admin.lane_metrics import LaneCollector
 from app.admin.lookup import Lookup, add_lookup
 from app.admin.openapi import add_openapi
+from app.admin.partitions import add_partitions
 from app.admin.pre_restart import add_pre_restart
 from app.admin.probes import add_probes
 from app.admin.scopes import READ, Tokens, check_scopes, use_tokens
@@ -104,6 +105,7 @@ def create_admin(
     add_tail(app, watched.tail, ingest_loop, is_ending=lambda: watched.router.is_draining)
     add_console(app)
     add_verify(app, watched.router, store, clock, ingest_loop)
+    add_partitions(app, watched.group, watched.stats, ingest_loop)
     add_pre_restart(app, watched.group, watched.stats, ingest_loop)
     add_about(app, settings)
     add_openapi(app)

@@ -58,6 +58,9 @@ async def judge(workers: Workers) -> None:
         assert (lane["owner"] == one.name) is (lane["state"] == "active")
 
     await until(lambda: not risks_of(one) and not risks_of(two), WAIT_S)
+    for worker in workers.all:
+        for lane in ask(worker, "partitions").json()["partitions"]:
+            assert (lane["worker"], lane["ready"]) == (lane["owner"], [lane["standby"]])
     for worker in workers.all:  # the owner's index, and the standby's
         for partition in range(workers.partitions):
             await until(lambda: verified(worker, partition)["records"] > 0, WAIT_S)  # noqa: B023 - at once
@@ -67,11 +70,9 @@ async def judge(workers: Workers) -> None:
     assert "leaving_worker" in risks_of(two)
     assert set(risks_of(two)["no_standby"]) == set(ask(two, "pre-restart").json()["serves"])
     assert ask(one, "undrain", "POST").json() == {"drained": False}
-    said = one.log_path.read_text()
-    assert re.findall(r"action=[\"'](POST /admin/v1/\w+)[\"']", said) == [
-        "POST /admin/v1/drain",
-        "POST /admin/v1/undrain",
-    ]
+    changes = re.compile(r"action=[\"'](POST /admin/v1/\w+)[\"']")
+    expected = ["POST /admin/v1/drain", "POST /admin/v1/undrain"]
+    await until(lambda: changes.findall(one.log_path.read_text()) == expected, WAIT_S)
 
     await until(lambda: not risks_of(one), WAIT_S)
     two.kill()

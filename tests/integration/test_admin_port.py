@@ -15,6 +15,7 @@ from tests.support.processes import HOST, free_port
 
 WRITE, READ = "a token that may write", "a token that may read"
 PROBE_PORT = free_port()
+CHANGED = "changed through the admin port"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,11 @@ def test_tokens_open_what_their_scope_says(guarded: Gateway) -> None:
     assert (refused.status_code, refused.json()["code"]) == (403, "admin_scope_missing")
     assert refused.headers["Content-Type"] == "application/problem+json"
     assert ask(guarded, "/admin/v1/drain", method="POST", token=WRITE).json()["code"] == "alone"
-    (line,) = [line for line in guarded.log_path.read_text().splitlines() if "through the admin port" in line]
+    deadline = time.monotonic() + 20
+    while not (lines := [line for line in guarded.log_path.read_text().splitlines() if CHANGED in line]):
+        assert time.monotonic() < deadline  # it is written once the answer is sent
+        time.sleep(0.05)
+    (line,) = lines
     assert "POST /admin/v1/drain" in line
     assert "outcome=alone" in line
     assert WRITE not in guarded.log_path.read_text()
