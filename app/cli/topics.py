@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 REPLICAS = 3
 """Of fewer the gateway is warned, or refuses to start in production."""
 
+SETTLE_TRIES, SETTLE_RETRY_S = 20, 0.25
+
 Work: TypeAlias = "Callable[[LogStore, Settings], Coroutine[Any, Any, None]]"
 
 topics = typer.Typer(
@@ -40,11 +42,12 @@ def create(
     async def work(store: "LogStore", settings: "Settings") -> None:
         from app.stores import create_kafka_topics
 
-        created = await create_kafka_topics(store, settings, replication_factor=replicas)
+        were_there = [stream for stream in settings.streams if await store.partitions_of(stream.topic)]
+        await _settled(lambda: create_kafka_topics(store, settings, replication_factor=replicas))
         for stream in settings.streams:
-            done = "created" if stream.topic in created else "was there"
-            print(f"gateway: topic {stream.topic} {done}, {stream.partitions} partitions", file=sys.stderr)
-        await _check(store, settings)
+            done = "was there" if stream in were_there else f"created, {stream.partitions} partitions"
+            print(f"gateway: topic {stream.topic} {done}", file=sys.stderr)
+        await _settled(lambda: _check(store, settings))
 
     _on_kafka(work)
 
@@ -60,6 +63,21 @@ def check() -> None:
     Example: `gateway topics check`
     """
     _on_kafka(_check)
+
+
+async def _settled(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Do what may have to wait until every broker knows a new topic. Raises RetriableError."""
+    import asyncio
+
+    from dedupe.errors import RetriableError
+
+    for _ in range(SETTLE_TRIES):
+        try:
+            await work()
+            return
+        except RetriableError:
+            await asyncio.sleep(SETTLE_RETRY_S)
+    await work()
 
 
 async def _check(store: "LogStore", settings: "Settings") -> None:

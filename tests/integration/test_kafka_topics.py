@@ -23,7 +23,7 @@ from tests.conftest import TopicFactory
 from tests.support.client import Client
 from tests.support.gateway import Gateway
 from tests.support.http import cli
-from tests.support.kafka import KafkaBroker, create_topic
+from tests.support.kafka import KafkaBroker
 from tests.support.verdict import assert_exactly_once, read_kafka
 
 DAY_MS = 86_400_000
@@ -210,11 +210,12 @@ async def test_production_starts_on_three_brokers_and_survives_one(tmp_path: Pat
         broker.joined_by(tmp_path / "2", node_id=2),
         broker.joined_by(tmp_path / "3", node_id=3) as third,
     ):
-        for name, partitions in (("events", 2), ("events.quarantine", 1)):
-            await create_topic(
-                broker.bootstrap_servers, name, partitions=partitions, replication_factor=3, configs=SAFE
-            )
-        with production(tmp_path / "gateway", broker) as gateway:
+        gateway = production(tmp_path / "gateway", broker)
+        created = cli(gateway, "topics", "create")
+        assert (created.returncode, created.stdout) == (0, b""), created.stderr.decode()
+        with gateway:
+            checked = cli(gateway, "check", "-o", "table")
+            assert checked.returncode == 0, checked.stdout.decode()
             third.kill()
             client = Client(gateway.url, seed=1, source="web")
             for _ in range(3):
