@@ -8,9 +8,9 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-import click
 import orjson
 import pytest
 import typer.main
@@ -36,6 +36,7 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]
             yield " ".join((*path, name)), command
 
 
+ROOT_FOLDER = Path(__file__).parents[3]
 ROOT: Any = typer.main.get_command(app)
 COMMANDS = dict(commands(ROOT))
 
@@ -90,22 +91,44 @@ def test_group_has_a_row_for_each_worker() -> None:
     ]
 
 
+def type_in(words: list[str]) -> None:
+    """Parse a command line as the command would, and run nothing. Raises what typer does of wrong ones."""
+    command, arguments = ROOT, words[1:]
+    while hasattr(command, "commands") and arguments:
+        command, arguments = command.commands[arguments[0]], arguments[1:]
+    if "<" in arguments:  # what a shell would open
+        arguments = arguments[: arguments.index("<")]
+    if not hasattr(command, "commands") and "--help" not in arguments:
+        command.make_context(" ".join(words), list(arguments))
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_examples_can_be_typed(name: str) -> None:
     text = COMMANDS[name].help.partition("Example:")[2]
-    examples = [shlex.split(found) for found in re.findall(r"`(gateway .*?)`", text)]
+    examples = re.findall(r"`(gateway .*?)`", text)
     assert examples, f"gateway {name} --help has no example"
     for example in examples:
-        words = [word.partition("<")[0] for word in example if word != "<"]
-        command, arguments = ROOT, words[1:]
-        while hasattr(command, "commands"):
-            command, arguments = command.commands[arguments[0]], arguments[1:]
-        if "<" in example:  # what a shell would open
-            arguments = arguments[:-1]
-        try:
-            command.make_context(name, list(arguments))
-        except click.ClickException as err:
-            pytest.fail(f"{' '.join(example)}: {err.format_message()}")
+        type_in(shlex.split(example))
+
+
+def test_commands_of_the_documents_can_be_typed() -> None:
+    """Those with all their arguments; a name such as `gateway lookup` alone is none."""
+    wrong = []
+    for document in (*ROOT_FOLDER.glob("docs/**/*.md"), ROOT_FOLDER / "README.md"):
+        text = document.read_text(encoding="utf-8")
+        spans = re.findall(r"`(gateway [a-z]+ [^`\n]+)`", text)
+        blocks = "\n".join(re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
+        lines = re.findall(r"^ *(?:\.venv/bin/)?(gateway [a-z]+ .+)$", blocks, flags=re.MULTILINE)
+        for command in (*spans, *lines):
+            words = shlex.split(command, comments=True)
+            if words[1] not in ROOT.commands:
+                continue  # a sentence
+            try:
+                type_in(words)
+            except Exception as err:
+                if not (words[-1].startswith("--") and "requires an argument" in str(err)):  # its name alone
+                    wrong.append((document.name, command, str(err)))
+    assert wrong == []
 
 
 def test_options_of_one_name_are_told_alike() -> None:
