@@ -176,6 +176,15 @@ def test_the_command_prints_what_it_is_asked_for(
     assert (told["verdict"], told["message_id"]) == ("duplicate", event["messageId"])
 
 
+def test_a_listener_does_not_hold_a_stop_up(own_gateway: Gateway) -> None:
+    own_gateway.start()
+    with tailing(own_gateway) as tail:
+        assert own_gateway.stop() == 0
+        with pytest.raises(AssertionError, match="the tail ended"):
+            tail.next()
+    assert "Cancel" not in own_gateway.log_tail()
+
+
 def test_the_command_says_why_it_ends(own_gateway: Gateway) -> None:
     own_gateway.start()
     environment = own_gateway.environment | {"GATEWAY_ADMIN_URL": own_gateway.admin_url}
