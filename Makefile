@@ -17,8 +17,9 @@ CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/.stamp-etcd
 IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp build/kafka/.stamp-libs
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
+STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp
 TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/spark/.stamp-jars \
-  build/spark/classes.jsa build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(REDIS) $(SDKS)
+  build/spark/classes.jsa build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -160,6 +161,18 @@ build/spark/.stamp-jars: $(SPARK_POM) | build/.stamp-java
 	@echo "Copying Spark's connectors to $(SPARK_JARS) ..."
 	@rm -rf $(SPARK_JARS)
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $(SPARK_POM) dependency:copy-dependencies
+	@touch $@
+
+build/spark/.stamp-test-jars: tests/pipeline/pom.xml | build/.stamp-java
+	@echo "Copying what Spark's tests reach stores of tables with ..."
+	@rm -rf build/spark/test-jars
+	@mvn --batch-mode --quiet -Dstyle.color=never --file $< dependency:copy-dependencies
+	@touch $@
+
+build/s3/.stamp: tests/pipeline/s3.txt | $(VENV)/.stamp-pip
+	@echo "Installing a server that speaks S3 for the tests ..."
+	@$(PYTHON) -m venv --clear --without-pip $(@D)
+	@$(PIP) --python $(@D)/bin/python install --quiet --requirement $<
 	@touch $@
 
 # Without it Spark starts slower, and all else is the same.

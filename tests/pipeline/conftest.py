@@ -12,9 +12,12 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from pipeline.cli import main
-from pipeline.runtime.session import LOG_CONFIG, create_session
+from pipeline.runtime.session import LOG_CONFIG, create_session, local_jars
+from tests.support import s3
 
 HERE = Path(__file__).parent
+FORMATS = frozenset({"kafka", "delta", "iceberg"})
+STORE_JARS = Path(__file__).resolve().parents[2] / "build" / "spark" / "test-jars"
 
 # pandas on Spark, which assertDataFrameEqual loads, warns where this is not said before Spark starts.
 os.environ["PYARROW_IGNORE_TIMEZONE"] = "1"
@@ -95,13 +98,19 @@ class JobRunner(Protocol):
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The run's session; it knows every source and format."""
     folder = tmp_path_factory.mktemp("spark")
-    conf = TEST_CONF | {
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": (
-            f"{QUICK_JVM} -Dlog4j2.configurationFile={LOG_CONFIG} -Dderby.system.home={folder}"
-        ),
-    }
-    session = create_session("tests", conf=conf, formats=frozenset({"kafka", "delta", "iceberg"}))
+    jars = [*local_jars(FORMATS), *map(str, sorted(STORE_JARS.glob("*.jar")))]
+    conf = (
+        TEST_CONF
+        | s3.CONF
+        | {
+            "spark.jars": ",".join(jars),
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.driver.extraJavaOptions": (
+                f"{QUICK_JVM} -Dlog4j2.configurationFile={LOG_CONFIG} -Dderby.system.home={folder}"
+            ),
+        }
+    )
+    session = create_session("tests", conf=conf, formats=FORMATS)
     yield session
     session.stop()
 

@@ -1,0 +1,91 @@
+"""Claim: archives lie in stores like S3, and in tables of an SQL catalog, as they lie in folders."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.sources import LakeSource, read_lake
+from tests.pipeline.conftest import Done, JobRunner
+from tests.support.logs import append_to_log
+from tests.support.postgres import USER, Postgres
+from tests.support.processes import HOST
+from tests.support.records import RecordMaker
+from tests.support.s3 import S3
+
+BATCH = 50
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with S3("lake", tmp_path_factory.mktemp("s3") / "server.log") as server:
+        yield server
+
+
+@pytest.fixture
+def archive_more(job: JobRunner, tmp_path: Path) -> Callable[..., Done]:
+    """A function that archives a batch of new events."""
+    maker, made = RecordMaker(2), iter(range(10 * BATCH))
+
+    def run(*told: object) -> Done:
+        events = [maker.event(f"id-{next(made)}") for _ in range(BATCH)]
+        append_to_log(tmp_path / "log", maker.lanes(events))
+        return job("archive", "--source", f"log://{tmp_path}/log", "--once", *told)
+
+    return run
+
+
+@pytest.mark.parametrize("lake_format", ["delta", "iceberg", "parquet"])
+def test_archive_in_s3_is_exact_and_outlives_its_checkpoint(
+    lake_format: str, s3: S3, archive_more: Callable[..., Done], job: JobRunner, spark: SparkSession
+) -> None:
+    """Its checkpoint lies beside it at first, and anywhere else then: a lost one."""
+    archive = LakeSource(lake_format, f"s3a://lake/{lake_format}/events")
+    told = ("--out", archive.path, "--format", lake_format)
+
+    first = archive_more(*told)
+    second = archive_more(*told, "--checkpoint", f"s3a://lake/{lake_format}/other")
+    audited = job("audit", "--source", archive)
+
+    assert [done.exit_code for done in (first, second, audited)] == [0, 0, 0], (first, second, audited)
+    assert held(spark, archive) == Counter(f"id-{n}" for n in range(2 * BATCH))
+    assert f"\n{2 * BATCH} records in 2 partitions" in audited.stdout
+    stored = [key for key in s3.objects() if key.startswith(f"{lake_format}/events/")]
+    assert sum(key.endswith(".parquet") for key in stored) >= 2
+
+
+def test_table_of_an_sql_catalog_is_archived_into_compacted_and_audited(
+    archive_more: Callable[..., Done], job: JobRunner, spark: SparkSession, tmp_path: Path
+) -> None:
+    catalog = "spark.sql.catalog.sql"
+    with Postgres() as postgres:
+        settings = {
+            catalog: "org.apache.iceberg.spark.SparkCatalog",
+            f"{catalog}.type": "jdbc",
+            f"{catalog}.uri": f"jdbc:postgresql://{HOST}:{postgres.port}/postgres",
+            f"{catalog}.jdbc.user": USER,
+            f"{catalog}.jdbc.schema-version": "V1",
+            f"{catalog}.warehouse": str(tmp_path / "warehouse"),
+        }
+        conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+        table = LakeSource("iceberg", "table:sql.web.events")
+        told = ("--out", table.path, "--format", "iceberg", *conf)
+
+        done = [archive_more(*told, "--checkpoint", tmp_path / "first")]
+        done.append(archive_more(*told, "--checkpoint", tmp_path / "second"))
+        done.append(job("compact", "--source", table, *conf))
+        done.append(job("audit", "--source", table, *conf))
+
+        assert [d.exit_code for d in done] == [0] * 4, done
+        assert held(spark, table) == Counter(f"id-{n}" for n in range(2 * BATCH))
+        with psycopg.connect(postgres.url) as connection:
+            tables = connection.execute("SELECT table_namespace, table_name FROM iceberg_tables").fetchall()
+        assert tables == [("web", "events")]
+
+
+def held(spark: SparkSession, archive: LakeSource) -> Counter[str]:
+    """Return the ids in an archive, by how often they are there."""
+    return Counter(row[0] for row in read_lake(spark, archive).select("message_id").collect())
