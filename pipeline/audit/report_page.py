@@ -50,8 +50,7 @@ def page(document: dict[str, Any]) -> str:
         *_findings("Notice", document["notices"]),
         *_client_sessions(document["client_sessions"]),
         _reconciliation(document["reconciliation"]),
-        f"<h2>Records over time, UTC, in steps of {_duration(timeline['step_seconds'])}</h2>",
-        _chart([(step["begins"][:16].replace("T", " "), step["records"]) for step in timeline["steps"]]),
+        *_over_time(timeline["steps"], timeline["step_seconds"]),
         "<h2>Partitions</h2>",
         _chart([(str(p["partition"]), p["records"]) for p in document["partitions"]]),
         _table(document["partitions"]),
@@ -136,11 +135,23 @@ def _reconciliation(found: dict[str, Any]) -> str:
     return f"<h2>Reconciliation: {_text(found['state'])}</h2><ul>{reasons}</ul>{charts}"
 
 
+def _over_time(steps: Sequence[dict[str, Any]], step_seconds: float) -> list[str]:
+    """Return a chart whose heading says how long each of its bars is, folded or not."""
+    bars = [(step["begins"][:16].replace("T", " "), step["records"]) for step in steps]
+    length = _duration(step_seconds * max(1, _folded_by(bars)))
+    return [f"<h2>Records over time, UTC, in steps of {length}</h2>", _chart(bars)]
+
+
+def _folded_by(bars: Sequence[object]) -> int:
+    """Return how many neighbours become one bar."""
+    return -(-len(bars) // BARS_MAX)
+
+
 def _chart(bars: Sequence[tuple[str, int]]) -> str:
     """Return a bar chart; many bars are folded into BARS_MAX, each the sum of its neighbours."""
     if not bars:
         return ""
-    fold = -(-len(bars) // BARS_MAX)
+    fold = _folded_by(bars)
     folded = [(bars[i][0], sum(n for _, n in bars[i : i + fold])) for i in range(0, len(bars), fold)]
     top = max(number for _, number in folded) or 1
     step = min(WIDTH / len(folded), BAR_WIDTH_MAX)
