@@ -52,8 +52,9 @@ def table() -> str:
     """Return the table of docs/capacity.md."""
     lines = [
         "| new events a day | a second, mean and peak | gateways' cores at the peak | gateways "
-        "| their memory, GiB | their disk, GB | partitions | brokers | their disk, GB | dollars a month |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| their memory, GiB | their disk, GB | partitions | brokers | their cores "
+        "| their disk, GB | dollars a month |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for millions in PER_DAY:
         loads = [Load(millions * MILLION, batch_events=batch_events) for batch_events in BATCHES]
@@ -65,7 +66,8 @@ def table() -> str:
             f"| {batched.memory_gib:,.1f} to {single.memory_gib:,.1f} "
             f"| {batched.disk_gb:,.0f} to {single.disk_gb:,.0f} "
             f"| {batched.partitions} to {single.partitions} "
-            f"| {batched.brokers} | {batched.broker_gb:,.0f} | {dollars[0]} to {dollars[1]} |"
+            f"| {batched.brokers} | {batched.broker_cores:.2f} to {single.broker_cores:.1f} "
+            f"| {batched.broker_gb:,.0f} | {dollars[0]} to {dollars[1]} |"
         )
     return "\n".join(lines)
 

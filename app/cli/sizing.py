@@ -16,6 +16,8 @@ SERVICE_US = {100: 26.4, 1: 394.9}
 """CPU of a new event in the gateway, in microseconds, by the events of a request."""
 BROKER_US = {100: 13.3, 1: 427.8}
 """The same in Kafka, of each copy."""
+GROUP_COST = {False: 1.5, True: 1.9}
+"""CPU of an event in a group of several gateways, to that of one alone: without and with standbys."""
 INDEX_BYTES_A_KEY = 38
 FILTER_BYTES_A_KEY = 5
 BASE_MIB = 2 * 256 + 300
@@ -97,6 +99,8 @@ def cost_us(measured: dict[int, float], batch_events: float) -> float:
 def need_of(load: Load) -> Need:
     """Return what so many events need."""
     cores = load.peak_per_s * cost_us(SERVICE_US, load.batch_events) / 1e6
+    if cores > BUSY:  # one is not enough, and those of a group do work for one another
+        cores *= GROUP_COST[load.has_standbys]
     gateways = max(1, math.ceil(cores / BUSY))
     partitions = max(PARTITIONS_MIN, 2 ** math.ceil(math.log2(PARTITIONS_A_GATEWAY * gateways)))
     index_copies = 2 if gateways > 1 and load.has_standbys else 1

@@ -4,8 +4,9 @@ What a group of workers costs against one that is alone: CPU an event, on a real
     .venv/bin/python -m loadtests.bench.group_cost [--rounds 7] [--requests 200] [--batch-events 100]
 
 Groups of one, two and four workers run at the same time, each on a topic of its own, and take turns in an
-order drawn anew each round: as many batches over as many connections, spread over the group's workers. Ratios
-are taken within a round, so that they hold on a machine that others use as well.
+order drawn anew each round. Ratios are taken within a round, so that they hold on a machine that others use
+as well. All get as many batches, once over 16 connections in all, and once over 16 for each worker: with
+fewer clients a worker, fewer events wait for each commit, and a group commits more often.
 
 Whether two workers on two cores do more than one on one is computed: a worker uses one core, so a group's
 limit is that of its busiest worker. The load generator and the broker are left out, for they would have
@@ -34,6 +35,7 @@ from tests.support.workers import Workers
 
 PARTITIONS = 8
 CONNECTIONS = 16
+IDLE_S = 10.0
 ALONE = "one worker, alone"
 
 
@@ -43,6 +45,7 @@ class Spent:
 
     workers: list[float]
     broker: float
+    commit_events: float  # events a commit
 
     @property
     def total(self) -> float:
@@ -52,22 +55,31 @@ class Spent:
 
 @dataclass
 class Contestant:
-    """One group."""
+    """One group, under so much load."""
 
     name: str
     workers: Sequence[Gateway]
+    connections: int
     turns: list[Spent] = field(default_factory=list)
+    idle_ms: float = 0.0  # of CPU a second, all its workers together, while nobody sends
+
+    def cpu_s(self) -> float:
+        """Return the CPU time of all its workers so far."""
+        return sum(cpu_seconds(worker.process.pid) for worker in self.workers)
 
     def take_turn(self, requests: Sequence[bytes], batch_events: int, broker: int) -> None:
         """Send all requests, and note what they cost."""
         pids = [worker.process.pid for worker in self.workers] + [broker]
+        events, commits = len(requests) * batch_events, self._commits()
         before = list(map(cpu_seconds, pids))
-        send_all([worker.port for worker in self.workers], requests, CONNECTIONS)
-        events = len(requests) * batch_events
+        send_all([worker.port for worker in self.workers], requests, self.connections)
         *workers, of_broker = [
             (cpu_seconds(pid) - begun) / events * 1e6 for pid, begun in zip(pids, before, strict=True)
         ]
-        self.turns.append(Spent(workers, of_broker))
+        self.turns.append(Spent(workers, of_broker, events / (self._commits() - commits)))
+
+    def _commits(self) -> int:
+        return sum(lane["commits"] for worker in self.workers for lane in worker.stats()["partitions"])
 
 
 def settings_of(servers: str) -> dict[str, str]:
@@ -86,14 +98,14 @@ async def contestants(stack: AsyncExitStack, folder: Path, servers: str) -> list
     alone = Gateway(folder / "alone", settings_of(servers))
     stack.push_async_callback(asyncio.to_thread, alone.stop)
     await asyncio.to_thread(alone.start)
-    found = [Contestant(ALONE, [alone])]
+    found = [Contestant(ALONE, [alone], CONNECTIONS)]
     for count in (2, 4):
         for standby in ("false", "true"):
             name = f"{count} workers{', standbys' if standby == 'true' else ''}"
             group = Workers(folder / name, settings_of(servers) | {"GATEWAY_STANDBY": standby}, count)
             stack.push_async_callback(group.stop)
             await group.start()
-            found.append(Contestant(name, group.all))
+            found += [Contestant(name, group.all, CONNECTIONS * many) for many in (1, count)]
     return found
 
 
@@ -102,21 +114,20 @@ def line_of(contestant: Contestant, alone: Contestant) -> str:
     pairs = list(zip(contestant.turns, alone.turns, strict=True))
     ratios = sorted(own.total / base.total for own, base in pairs)
     speed = sorted(base.total / max(own.workers) for own, base in pairs)
-    costs = (
-        median(turn.total for turn in contestant.turns),
-        median(turn.broker for turn in contestant.turns),
-    )
+    turns = contestant.turns
     return (
-        f"| {contestant.name} | {costs[0]:.1f} | {costs[1]:.1f} "
+        f"| {contestant.name} | {contestant.connections} | {median(turn.total for turn in turns):.1f} "
+        f"| {median(turn.broker for turn in turns):.1f} | {median(turn.commit_events for turn in turns):.0f} "
         f"| {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) "
-        f"| {median(speed):.2f} ({speed[0]:.2f} to {speed[-1]:.2f}) |"
+        f"| {median(speed):.2f} ({speed[0]:.2f} to {speed[-1]:.2f}) | {contestant.idle_ms:.0f} |"
     )
 
 
 HEAD = (
-    "| what | workers' CPU, us an event | broker's | to one alone (lowest to highest round) "
-    "| events a second to one alone, a core each |",
-    "|---|---|---|---|---|",
+    "| what | connections | workers' CPU, us an event | broker's | events a commit "
+    "| to one alone (lowest to highest round) | events a second to one alone, a core each "
+    "| CPU while idle, ms a second |",
+    "|---|---|---|---|---|---|---|---|",
 )
 
 
@@ -127,12 +138,16 @@ async def measure(folder: Path, rounds: int, count: int, batch_events: int) -> l
         async with AsyncExitStack() as stack:
             found = await contestants(stack, folder, broker.bootstrap_servers)
             for number in range(rounds + 1):
-                requests = list(map(request, make_bodies(count, batch_events)))
                 for contestant in dice.sample(found, len(found)):
+                    requests = list(map(request, make_bodies(count, batch_events)))
                     await asyncio.to_thread(contestant.take_turn, requests, batch_events, broker.pid)
                 if number == 0:  # it has warmed up
                     for contestant in found:
                         contestant.turns.clear()
+            before = [contestant.cpu_s() for contestant in found]
+            await asyncio.sleep(IDLE_S)
+            for contestant, cpu_s in zip(found, before, strict=True):
+                contestant.idle_ms = (contestant.cpu_s() - cpu_s) / IDLE_S * 1e3
             return [line_of(contestant, found[0]) for contestant in found]
 
 
@@ -146,13 +161,13 @@ def main() -> None:
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="group-cost-") as folder:
         lines = asyncio.run(measure(Path(folder), args.rounds, args.requests, args.batch_events))
+    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
     print(
-        f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}; load average before and after: {before:.1f} and "
-        f"{os.getloadavg()[0]:.1f}. {args.rounds} rounds of "
-        f"{args.requests * args.batch_events:,} new events in batches of {args.batch_events}, {CONNECTIONS} "
-        f"connections, {PARTITIONS} partitions.\n"
+        f"{os.cpu_count()} cores, {system}; load average {before:.1f} before, {os.getloadavg()[0]:.1f} after."
     )
+    events = args.requests * args.batch_events
+    print(f"{args.rounds} rounds of {events:,} new events in batches of {args.batch_events} each.")
+    print(f"{PARTITIONS} partitions, one broker.\n")
     print("\n".join([*HEAD, *lines]))
 
 

@@ -31,13 +31,13 @@ def test_cost_of_an_event_falls_with_the_size_of_its_request() -> None:
 
 def test_sum_of_a_hundred_million_events_one_by_one() -> None:
     need = need_of(Load(100e6, batch_events=1))
-    assert need.cores == pytest.approx(100e6 * 1.05 / 86_400 * 4 * 394.9e-6)
-    assert (need.gateways, need.partitions, need.index_copies, need.brokers) == (4, 16, 2, 3)
+    assert need.cores == pytest.approx(100e6 * 1.05 / 86_400 * 4 * 394.9e-6 * 1.9)
+    assert (need.gateways, need.partitions, need.index_copies, need.brokers) == (8, 32, 2, 3)
     keys = 2 * 700e6
-    assert need.memory_gib == pytest.approx(keys * 5 / 2**30 + 4 * (512 + 812) / 1024)
-    assert need.disk_gb == pytest.approx(keys * 38 * 2 / 1e9 + 4 * 2)
+    assert need.memory_gib == pytest.approx(keys * 5 / 2**30 + 8 * (512 + 812) / 1024)
+    assert need.disk_gb == pytest.approx(keys * 38 * 2 / 1e9 + 8 * 2)
     assert need.broker_gb == pytest.approx(100e6 * 1_000 * 3 * 8 / 1e9)
-    assert need.rebuild_s == pytest.approx(700e6 / 40_000 / 4)
+    assert need.rebuild_s == pytest.approx(700e6 / 40_000 / 8)
 
 
 def test_partitions_are_a_power_of_two_within_what_settings_take() -> None:
@@ -58,7 +58,8 @@ def test_command_prints_needs_and_settings() -> None:
     }
     alone = orjson.loads(sized("500M", "--no-standbys").stdout)
     followed = orjson.loads(sized("500M").stdout)
-    assert followed["each_gateway"]["disk_gb"] > 1.9 * (alone["each_gateway"]["disk_gb"] - 2)
+    total_gb = [sum_["gateways"] * (sum_["each_gateway"]["disk_gb"] - 2) for sum_ in (alone, followed)]
+    assert total_gb[1] == pytest.approx(2 * total_gb[0], rel=0.01)
 
 
 @pytest.mark.parametrize(
