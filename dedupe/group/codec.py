@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dedupe.lane import Committed, LastRecord
+from dedupe.committed import Committed, LastRecord
 from dedupe.sessions import SessionKey, SessionState
 from dedupe.types import Entry, Progress, Session
 

@@ -18,13 +18,14 @@ from typing import Any
 import structlog
 
 from dedupe.clock import Clock, Deadline
+from dedupe.committed import Committed
 from dedupe.errors import GatewayError, IdentityMismatchError, RetriableError
 from dedupe.group.assignment import NOBODY, Assignment, Member, WorkerId
 from dedupe.group.codec import COMMITTED, told_committed
 from dedupe.group.links import Link, Links, Status
 from dedupe.group.membership import Membership
 from dedupe.group.neighbours import Neighbours
-from dedupe.lane import Committed, Lane, LaneState, is_own_cancellation, keep_running
+from dedupe.lane import Lane, LaneState, is_own_cancellation, keep_running
 
 log = structlog.get_logger(__name__)
 

@@ -1,7 +1,6 @@
 """One partition's owner: its queue, states and health, how its index is restored, who keeps it running."""
 
 from dedupe.lane.context import IdentityGate, LaneContext, LaneTimes
-from dedupe.lane.follower import Committed, LastRecord
 from dedupe.lane.health import is_own_cancellation
 from dedupe.lane.lane import Lane
 from dedupe.lane.queue import Outcomes, QueueLimits
@@ -10,14 +9,12 @@ from dedupe.lane.supervisor import LocalLanes, keep_running
 from dedupe.lane.verifier import Difference, Verifier
 
 __all__ = [
-    "Committed",
     "Difference",
     "IdentityGate",
     "Lane",
     "LaneContext",
     "LaneState",
     "LaneTimes",
-    "LastRecord",
     "LocalLanes",
     "Outcomes",
     "QueueLimits",

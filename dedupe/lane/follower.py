@@ -8,11 +8,10 @@ function of the log alone, and recovery proves it like any other before it serve
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import structlog
 
+from dedupe.committed import Committed, LastRecord
 from dedupe.errors import (
     GatewayError,
     IdentityMismatchError,
@@ -21,62 +20,13 @@ from dedupe.errors import (
     LogCorruptError,
     RetriableError,
 )
-from dedupe.index import IndexState
 from dedupe.lane.context import LaneContext
 from dedupe.lane.restorer import Restorer
 from dedupe.log import PartitionLog
-from dedupe.record import RecordIdentity
-from dedupe.recovery import CheckedRecord, Replay
-from dedupe.types import EventKey, Fingerprint, Offset, Session
+from dedupe.types import Offset
 
 SHIPPED_EVENTS_MAX = 20_000
 """Shipped events that wait while the log is read: about 2 MiB. Those before them are left to the log."""
-
-
-class LastRecord(NamedTuple):
-    """What tells of which log an index is, and how far: no two records of a lane have all three in common."""
-
-    offset: Offset
-    key: EventKey
-    timestamp_ms: int
-
-    @classmethod
-    def of(cls, state: IndexState) -> "LastRecord":
-        """Return what an index knows last."""
-        return cls(state.last_offset, state.last_key, state.newest_timestamp_ms)
-
-
-class Committed(NamedTuple):
-    """What one commit of a lane has added to its index: n >= 1 records, at consecutive offsets."""
-
-    first_seq: int
-    base: Offset
-    timestamp_ms: int
-    after: LastRecord  # in the index of the owner, before
-    keys: Sequence[EventKey]
-    fingerprints: Sequence[Fingerprint]
-    guards: Sequence[EventKey | None] = ()  # of no event, or of each
-    sessions: Sequence[Session | None] = ()  # the same
-
-    def records(self) -> list[CheckedRecord]:
-        """Return what a replay of the log would have found."""
-        count = len(self.keys)
-        columns = zip(
-            self.keys,
-            self.fingerprints,
-            self.guards or [None] * count,
-            self.sessions or [None] * count,
-            strict=True,
-        )
-        return [
-            CheckedRecord(
-                self.base + i,
-                self.timestamp_ms,
-                RecordIdentity(key, fingerprint, self.first_seq + i, 0, "", "", session),
-                guard,
-            )
-            for i, (key, fingerprint, guard, session) in enumerate(columns)
-        ]
 
 
 class Follower:
@@ -148,12 +98,11 @@ class Follower:
             _, end = await self._log.bounds()
             self._wait_for_markers(end)
             await self._restorer.replay(end, lambda _entries: None)
-        replay = Replay(self._restorer.index, self._restorer.window, self._context.sessions)
         self.is_caught_up = True
         while True:
             self._arrived.clear()
             while self._shipped:
-                if not self._apply(replay, self._next_shipped()):
+                if not self._apply(self._next_shipped()):
                     return
             if not await self._hears():
                 return
@@ -177,7 +126,7 @@ class Follower:
         self._shipped_events -= len(committed.keys)
         return committed
 
-    def _apply(self, replay: Replay, committed: Committed) -> bool:
+    def _apply(self, committed: Committed) -> bool:
         """Apply a shipment unless the index has it; false if something is missing in between."""
         index = self._restorer.index
         state = index.state
@@ -190,7 +139,7 @@ class Follower:
             return False
         if committed.base < state.applied_offset or committed.timestamp_ms < state.newest_timestamp_ms:
             return False
-        replay.apply(committed.records())
+        index.apply(committed.update(self._restorer.window, index, self._context.sessions))
         return True
 
     async def _hears(self) -> bool:

@@ -16,6 +16,7 @@ import structlog
 
 from dedupe.admission import NEW, SessionAdmission, Verdicts, admit
 from dedupe.clock import Deadline
+from dedupe.committed import Committed
 from dedupe.errors import (
     FencedError,
     GatewayError,
@@ -25,11 +26,11 @@ from dedupe.errors import (
     LaneNotActiveError,
     OutcomeUnknownError,
 )
-from dedupe.index import DedupeIndex, IndexState, IndexUpdate
+from dedupe.index import DedupeIndex
 from dedupe.lane.ages import Ages
 from dedupe.lane.context import LaneContext
 from dedupe.lane.counting import LaneCounts
-from dedupe.lane.follower import Committed, Follower, LastRecord
+from dedupe.lane.follower import Follower
 from dedupe.lane.health import LaneHealth, is_own_cancellation
 from dedupe.lane.housekeeping import Housekeeping
 from dedupe.lane.queue import Batch, LaneQueue, Outcomes, Submission
@@ -39,10 +40,8 @@ from dedupe.lane.verifier import Verifier
 from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics
 from dedupe.record import build_record
-from dedupe.recovery import index_update
-from dedupe.sessions import SessionKey, SessionRecord, SessionState, keys_of, session_update
+from dedupe.sessions import SessionKey, SessionState, keys_of
 from dedupe.types import Entry, Event, EventKey, Offset
-from dedupe.window import Step
 
 Found = TypeVar("Found")
 
@@ -263,13 +262,12 @@ class Lane:
         if new and sessions is not None:
             new = sessions.recorded(new)
             await self._begin_sessions()
-        before = self.restorer.index.state
-        base = await self._append(batch, new, timestamp_ms) if new else 0
-        self._answer(batch, verdicts, base)
-        if new and self.ship is not None:
-            self.ship(_committed(new, before, self.restorer.index.state, base))
+        committed = await self._append(batch, new, timestamp_ms) if new else None
+        self._answer(batch, verdicts, 0 if committed is None else committed.base)
+        if committed is not None and self.ship is not None:
+            self.ship(committed)
         crashpoint("answer")
-        return bool(new)
+        return committed is not None
 
     async def _begin_sessions(self) -> None:
         """Note it before the first record of a client session is appended."""
@@ -289,29 +287,21 @@ class Lane:
             now_ms=timestamp_ms,
         )
 
-    async def _append(self, batch: Batch, new: Sequence[Event], timestamp_ms: int) -> Offset:
-        """Append and commit the new events, apply them to the index; return the first one's offset."""
+    async def _append(self, batch: Batch, new: Sequence[Event], timestamp_ms: int) -> Committed:
+        """Append and commit the new events, and apply them to the index."""
         state = self.restorer.index.state
         first_seq = state.next_lane_seq
         records = [
             build_record(event, lane_seq=first_seq + i, timestamp_ms=timestamp_ms)
             for i, event in enumerate(new)
         ]
-        last = len(new) - 1
         self._append_began = self._context.clock.monotonic()
         try:
             base = await self._log.append(records)
             assert base >= state.applied_offset, (base, state)
-            update = index_update(
-                self.restorer.window,
-                [(event.key, Entry(base + i, event.fingerprint)) for i, event in enumerate(new)],
-                Step(timestamp_ms, base + last, first_seq + last),
-                lambda: (Step(timestamp_ms, base + i, first_seq + i) for i in range(len(new))),
-                applied_offset=base + len(new),
-            )
-            if batch.has_sessions:
-                update = self._with_sessions(update, new, base, timestamp_ms)
-            self.restorer.index.apply(update)
+            committed = Committed.of(new, state, base, timestamp_ms, has_sessions=batch.has_sessions)
+            index = self.restorer.index
+            index.apply(committed.update(self.restorer.window, index, self._context.sessions))
         except BaseException:
             self.counts.note_doubt((event.key for event in new), state.applied_offset)
             raise
@@ -320,24 +310,7 @@ class Lane:
         self.counts.note_commit(first_seq + len(new), timestamp_ms, took_s)
         self.ages.note_commit(base, timestamp_ms)
         self.health.note_commit()
-        return base
-
-    def _with_sessions(
-        self, update: IndexUpdate, new: Sequence[Event], base: Offset, timestamp_ms: int
-    ) -> IndexUpdate:
-        """Add what new session events do besides their own keys."""
-        guards = [
-            (event.guard, Entry(base + i, event.fingerprint))
-            for i, event in enumerate(new)
-            if event.guard is not None
-        ]
-        records = [
-            SessionRecord(base + i, timestamp_ms, event.session)
-            for i, event in enumerate(new)
-            if event.session is not None
-        ]
-        sessions = session_update(self.restorer.index, records, self._context.sessions)
-        return update._replace(guards=guards, sessions=sessions)
+        return committed
 
     def _answer(self, batch: Batch, verdicts: Verdicts, base: Offset) -> None:
         """Hand out the outcomes; submissions whose last event this was are answered."""
@@ -473,18 +446,3 @@ class Lane:
         report = self._report.debug if state is LaneState.FAILED else self._report.info  # its error is told
         report("lane state", old=self.state.value, new=state.value)
         self.state = state
-
-
-def _committed(new: Sequence[Event], before: IndexState, state: IndexState, base: Offset) -> Committed:
-    """Return what a follower needs of the newest commit."""
-    has_sessions = any([event.session is not None for event in new])
-    return Committed(
-        state.next_lane_seq - len(new),
-        base,
-        state.newest_timestamp_ms,
-        LastRecord.of(before),
-        [event.key for event in new],
-        [event.fingerprint for event in new],
-        [event.guard for event in new] if has_sessions else (),
-        [event.session for event in new] if has_sessions else (),
-    )

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from dedupe.lane import Committed
+from dedupe.committed import Committed
 from dedupe.sim.faults import NO_FAULTS
 from tests.sim.group_plan import missing_cells
 from tests.sim.group_world import PAUSE_S, GroupWorld, Worker

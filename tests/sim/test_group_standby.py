@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from dedupe.committed import Committed, LastRecord
 from dedupe.errors import IndexCorruptError
 from dedupe.group.codec import COMMITTED, told_committed
 from dedupe.index import IndexIdentity
-from dedupe.lane import Committed, LastRecord
 from dedupe.sim.faults import SimFaults
 from dedupe.types import Event
 from tests.sim.group_world import GroupWorld, Worker

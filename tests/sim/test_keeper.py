@@ -10,11 +10,12 @@ import pytest
 
 from dedupe.admission import Admission
 from dedupe.clock import Deadline
+from dedupe.committed import Committed, LastRecord
 from dedupe.errors import DiskFullError, LogCorruptError, RetriableError
 from dedupe.group import NOBODY, Assignment, Describe, GroupHost, Keeper, Link, Member, Take
 from dedupe.group.codec import COMMITTED, STATUS, told_committed
 from dedupe.group.links import Status
-from dedupe.lane import Committed, Lane, LaneState, LastRecord, Outcomes
+from dedupe.lane import Lane, LaneState, Outcomes
 from dedupe.lane.restorer import Restorer
 from dedupe.router import Router
 from tests.sim.world import World

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dedupe.committed import Committed, LastRecord
 from dedupe.group import codec
 from dedupe.group.links import Status
-from dedupe.lane import Committed, LastRecord
 from dedupe.sessions import SessionState
 from dedupe.types import Entry, Progress, Session
 
