@@ -11,7 +11,7 @@ PYTHON_SDKS := $(patsubst tests/sdks/python/%.txt,build/sdks/python/%/.stamp,$(w
 NODE_SDKS := tests/sdks/node/node_modules/.stamp tests/sdks/browser/node_modules/.stamp
 SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium
 REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
-CHART_NEEDS := $(VENV)/.stamp-dev build/go/helm build/.stamp-promtool
+CHART_NEEDS := $(VENV)/.stamp-dev build/go/helm build/go/kube-score build/.stamp-promtool
 CONTROL_PLANE := build/go/kube-apiserver build/go/kube-controller-manager build/go/kube-scheduler
 CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/.stamp-etcd
 IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp build/kafka/.stamp-libs
@@ -245,6 +245,9 @@ endef
 
 build/go/helm:
 	@$(GO_INSTALL) helm.sh/helm/v4/cmd/helm@v4.3.1
+
+build/go/kube-score:
+	@$(GO_INSTALL) github.com/zegl/kube-score/cmd/kube-score@v1.20.0
 
 # Charts ask for the version, which no module knows by itself.
 KUBERNETES_VERSION = $$(sed -n 's/^require k8s.io\/kubernetes //p' go.mod)
