@@ -43,6 +43,7 @@ class Admission(Enum):
 
 
 NEW, REPEAT, DUPLICATE, STALE = Admission.NEW, Admission.REPEAT, Admission.DUPLICATE, Admission.STALE
+_STRICT, _REPLAYED = Order.STRICT, Order.REPLAYED
 """For what runs for every event: Python 3.11 calls a function to find a member in its class."""
 
 NOT_TAKEN = (Admission.GAP, Admission.TOO_FAR)
@@ -111,15 +112,15 @@ class SessionAdmission:
         key = session_key(session)
         state = self._states[key]
         if state is not None and state.has(session.sequence):
-            return Admission.STALE, NOWHERE
+            return STALE, NOWHERE
         guard = event.guard
         if guard is not None:
             entry = self._guards[guard]
             if entry is not None and entry.offset >= window_start:
-                return _of_copy(event, entry.fingerprint, Admission.DUPLICATE), entry.offset
+                return _of_copy(event, entry.fingerprint, DUPLICATE), entry.offset
             if (first := self._new_guards.get(guard)) is not None:
                 original, fingerprint = first
-                return _of_copy(event, fingerprint, Admission.REPEAT), original
+                return _of_copy(event, fingerprint, REPEAT), original
         refusal = self._refusal(session, state, event.order)
         if refusal is not None:
             return refusal, NOWHERE
@@ -130,7 +131,7 @@ class SessionAdmission:
             self._states[client_key(session)] = with_epoch(self._states[client_key(session)], record)
         if guard is not None:
             self._new_guards[guard] = (place, event.fingerprint)
-        return Admission.NEW, place
+        return NEW, place
 
     def recorded(self, new: Sequence[Event]) -> list[Event]:
         """Return new events as their records say them: with what was stored of their sessions before."""
@@ -147,7 +148,7 @@ class SessionAdmission:
 
     def _refusal(self, session: Session, state: SessionState | None, order: Order) -> Admission | None:
         """Return why a new sequence is not taken, or None."""
-        if order is Order.REPLAYED:
+        if order is _REPLAYED:
             return None
         client = self._states[client_key(session)] if session.epoch else None
         if client is not None and client.epoch > session.epoch:
@@ -159,7 +160,7 @@ class SessionAdmission:
         ahead = session.sequence - state.watermark
         if ahead > SEQUENCES_AHEAD_MAX:
             return Admission.TOO_FAR
-        if order is Order.STRICT and ahead > 1:
+        if order is _STRICT and ahead > 1:
             return Admission.GAP
         return None
 
