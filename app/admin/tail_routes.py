@@ -7,11 +7,13 @@ Not server-sent events, which browsers read with no token. Each line says its ki
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ, WRITE
@@ -39,8 +41,7 @@ def add_tail(app: FastAPI, tail: Tail, ingest_loop: IngestLoop, *, is_ending: Ca
         listener = tail.listen(wanted)
         if listener is None:
             raise TooManyConnectionsError(told="as many look at the live tail as may")
-        lines = _lines(tail, listener, is_ending, is_shown=is_shown)
-        return StreamingResponse(lines, headers=HEADERS, media_type="application/x-ndjson")
+        return _Stream(tail, listener, _lines(listener, is_ending, is_shown=is_shown))
 
     @app.get("/admin/v1/tail", dependencies=[READ])
     async def get_tail(request: Request) -> Response:
@@ -70,24 +71,35 @@ def add_tail(app: FastAPI, tail: Tail, ingest_loop: IngestLoop, *, is_ending: Ca
         return Response(orjson.dumps(document), media_type="application/json")
 
 
+class _Stream(StreamingResponse):
+    """Lines for a listener, which is forgotten however this ends, and be it before the first one."""
+
+    def __init__(self, tail: Tail, listener: Listener, lines: AsyncIterator[bytes]) -> None:
+        super().__init__(lines, headers=HEADERS, media_type="application/x-ndjson")
+        self._leave = partial(tail.leave, listener)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
+
+
 async def _lines(
-    tail: Tail, listener: Listener, is_ending: Callable[[], bool], *, is_shown: bool
+    listener: Listener, is_ending: Callable[[], bool], *, is_shown: bool
 ) -> AsyncIterator[bytes]:
-    try:
-        yield _line({"kind": "hello", "samples_a_second": RATE})
-        silent_s = 0.0
-        while not is_ending():
-            samples, missed = listener.take()
-            lines = [_line({"kind": "event"} | told(sample, is_shown=is_shown)) for sample in samples]
-            if missed:
-                lines.append(_line({"kind": "missed", "events": missed}))
-            silent_s += LOOK_S
-            if lines or silent_s >= BEAT_S:
-                yield b"".join(lines) or _line({"kind": "beat"})
-                silent_s = 0.0
-            await asyncio.sleep(LOOK_S)
-    finally:
-        tail.leave(listener)
+    yield _line({"kind": "hello", "samples_a_second": RATE})
+    silent_s = 0.0
+    while not is_ending():
+        samples, missed = listener.take()
+        lines = [_line({"kind": "event"} | told(sample, is_shown=is_shown)) for sample in samples]
+        if missed:
+            lines.append(_line({"kind": "missed", "events": missed}))
+        silent_s += LOOK_S
+        if lines or silent_s >= BEAT_S:
+            yield b"".join(lines) or _line({"kind": "beat"})
+            silent_s = 0.0
+        await asyncio.sleep(LOOK_S)
 
 
 def _wanted(request: Request) -> Wanted:

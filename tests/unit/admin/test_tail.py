@@ -1,10 +1,12 @@
 """Claim: the live tail shows what was decided, never waits, says what it left out, and forgets by itself."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 import pytest
+from starlette.types import Message
 
 from app.admin.tail import BURST, LISTENERS_MAX, RATE, WAITING_BYTES_MAX, Listener, Tail, Wanted
 from app.admin.tail_apart import BYTES_MAX, EVENTS_MAX, Apart
@@ -15,6 +17,7 @@ from dedupe.identity import Identity
 from dedupe.lane import Outcomes
 from dedupe.quarantine import Quarantine
 from dedupe.types import Event, Session, Stream
+from tests.unit.admin.admin_port import admin_of
 
 NOW_MS = 1_700_000_000_000
 NEW, DUPLICATE, CONFLICT = Admission.NEW, Admission.DUPLICATE, Admission.CONFLICT
@@ -243,3 +246,34 @@ def test_what_is_kept_apart_is_bounded_in_events_and_bytes() -> None:
     kept = apart.newest_first()
     assert 10 < len(kept) < EVENTS_MAX
     assert sum(one.sample.size_bytes for one in kept) <= BYTES_MAX
+
+
+async def test_readers_that_leave_before_the_first_line_take_nobodys_place() -> None:
+    app, sent = admin_of(), list[Message]()
+    path = "/admin/v1/tail"
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+    }
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+        await asyncio.sleep(0)  # as where earlier answers are not read yet
+
+    for _ in range(LISTENERS_MAX + 1):
+        await app(dict(scope), receive, send)
+    statuses = [message["status"] for message in sent if message["type"] == "http.response.start"]
+    assert statuses == [200] * (LISTENERS_MAX + 1)

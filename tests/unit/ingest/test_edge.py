@@ -1,6 +1,7 @@
 """Claim: whatever happens behind a route, the client gets one of the contract's answers, CORS included."""
 
 import asyncio
+import contextlib
 import gzip
 import random
 import time
@@ -28,6 +29,7 @@ from app.ingest.application import create_edge
 from app.ingest.identify import EventLimits, Identifier
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
+from app.ingest.watching import Watcher
 from dedupe.admission import Admission
 from dedupe.clock import Deadline, SystemClock
 from dedupe.errors import (
@@ -90,6 +92,7 @@ def edge_over(
     memory: BodyMemory | None = None,
     penalty_s: float = 0.0,
     body_bytes_max: int = 100_000,
+    watcher: Watcher | None = None,
 ) -> ASGIApp:
     ingest = Ingest(
         router=router,
@@ -101,6 +104,7 @@ def edge_over(
         answer_timeout_s=5,
         keyless_bytes_max=5_000,
         gives_advice=gives_advice,
+        watcher=watcher,
     )
     metrics = RequestMetrics()
     if registry is not None:
@@ -455,3 +459,35 @@ async def test_client_that_leaves_is_counted_and_nothing_is_taken() -> None:
     assert taken == []
     labels = {"route": "/v1/events", "code": "499"}
     assert registry.get_sample_value("gateway_http_requests_total", labels) == 1.0
+
+
+class Watching:
+    """A watcher that is always on."""
+
+    is_on = True
+
+    def decided(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("decide", [accept, failing(OutcomeUnknownError("x")), failing(KeyError("x"))])
+async def test_events_that_were_watched_are_not_held_by_an_idle_connection(decide: Decide) -> None:
+    scope = scope_of("/v1/events")  # uvicorn keeps it until the connection's next request
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return dict(REQUEST)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    app = edge_over(ScriptedRouter(decide), watcher=Watching())
+    with contextlib.suppress(KeyError):
+        await app(scope, receive, send)
+    assert sent[0]["type"] == "http.response.start"
+    held = list(scope.values())
+    while held:
+        value = held.pop()
+        assert not isinstance(value, Event)
+        if isinstance(value, list | tuple):
+            held += value
