@@ -23,6 +23,9 @@ ALL_MAX = 3_000
 KINDS_MAX = 5_000
 """Texts of libraries may be many; what was counted of each is forgotten then."""
 
+TEXT_CHARS_MAX = 500
+"""Of a library's text: what two of them have in common up to there makes them the same."""
+
 _LEFT_OUT = "left_out"
 
 
@@ -60,7 +63,8 @@ class LineLimit:
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Do the same for what libraries log, by its text without its arguments."""
-        return self._count((record.levelno, record.msg)) is not None
+        text = str(record.msg)[:TEXT_CHARS_MAX]  # it may be anything: an exception, a dict
+        return self._count((record.levelno, text)) is not None
 
     def _count(self, kind: object) -> int | None:
         """Return how many were left out since the last line of a kind; None if this one is as well."""

@@ -1,6 +1,8 @@
 """Claim: an error that repeats is logged often enough to be seen, counted beyond, and hides nothing else."""
 
+import gc
 import logging
+import weakref
 from typing import Any
 
 import structlog
@@ -63,3 +65,24 @@ def test_libraries_are_limited_by_their_text_and_memory_is_bounded() -> None:
     for number in range(2 * KINDS_MAX):
         limit.filter(record(f"text {number}"))
     assert len(limit._kinds) <= KINDS_MAX + 1
+
+
+class Frame:
+    """Stands for what an error's traceback holds."""
+
+
+def test_a_library_may_log_whatever_it_likes_and_nothing_of_it_is_kept() -> None:
+    limit = LineLimit(lambda: 0.0)
+
+    def record(said: object) -> logging.LogRecord:
+        return logging.LogRecord("library", logging.ERROR, __file__, 1, said, (), None)
+
+    assert limit.filter(record({"a": [1]}))
+    assert limit.filter(record("x" * 100_000))
+    frame = Frame()
+    is_left = weakref.ref(frame)
+    assert limit.filter(record(OSError("reset", frame)))
+    del frame
+    gc.collect()
+    assert is_left() is None
+    assert sum(len(str(kind)) for kind in limit._kinds) < 2_000
