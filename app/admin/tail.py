@@ -181,20 +181,20 @@ class Tail:
         listeners = self._ready()
         if not listeners and not rejected and not any(kind in outcomes.admissions for kind in APART):
             return
-        apart: list[Sample] = []
+        apart: deque[tuple[Event, str, str | None, int | None]] = deque(maxlen=APART_A_REQUEST_MAX)
         for event, admission, offset in zip(events, *outcomes, strict=True):
             verdict = ACCEPTED if admission is NEW else _VERDICT_OF[admission]
             code = self._codes.get(admission)
             if listeners:
                 self._offer(event, verdict, code, scope, listeners, offset)
             if verdict in (CONFLICT, REJECTED):
-                apart.append(self._sample(event, verdict, code, scope, offset))
+                apart.append((event, verdict, code, offset))
         for event in rejected:
             if listeners:
                 self._offer(event, REJECTED, event.reason, scope, listeners)
-            apart.append(self._sample(event, REJECTED, event.reason, scope))
-        for sample in apart[-APART_A_REQUEST_MAX:]:
-            self.apart.note(sample)
+            apart.append((event, REJECTED, event.reason, None))
+        for event, verdict, code, offset_there in apart:
+            self.apart.note(self._sample(event, verdict, code, scope, offset_there))
 
     def _ready(self) -> tuple[Listener, ...]:
         listeners = self._listeners

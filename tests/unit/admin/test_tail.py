@@ -8,7 +8,16 @@ import orjson
 import pytest
 from starlette.types import Message
 
-from app.admin.tail import BURST, LISTENERS_MAX, RATE, WAITING_BYTES_MAX, Listener, Tail, Wanted
+from app.admin.tail import (
+    APART_A_REQUEST_MAX,
+    BURST,
+    LISTENERS_MAX,
+    RATE,
+    WAITING_BYTES_MAX,
+    Listener,
+    Tail,
+    Wanted,
+)
 from app.admin.tail_apart import BYTES_MAX, EVENTS_MAX, Apart
 from app.admin.tail_sample import VALUE_BYTES_MAX, Sample, told
 from app.ingest import CODES, REASONS
@@ -31,8 +40,10 @@ SCOPE: dict[str, Any] = {
 class StillClock:
     def __init__(self) -> None:
         self.s = 100.0
+        self.samples = 0  # whose time was asked for
 
     def now_ms(self) -> int:
+        self.samples += 1
         return NOW_MS
 
     def monotonic(self) -> float:
@@ -221,6 +232,11 @@ def test_what_is_sent_again_is_counted_and_becomes_the_newest(tail: Tail) -> Non
         ("m-1", 2),
         ("m-2", 1),
     ]
+
+
+def test_a_request_costs_no_more_samples_than_are_kept(tail: Tail, clock: StillClock) -> None:
+    decide(tail, [event(str(number)) for number in range(2_500)], *[CONFLICT] * 2_500)
+    assert clock.samples == APART_A_REQUEST_MAX
 
 
 def test_one_request_does_not_push_out_all_others(tail: Tail) -> None:
