@@ -58,8 +58,11 @@ async def follow(
             if answer.status_code != HTTPStatus.OK:
                 await answer.aread()
                 raise _refusal(url, answer.status_code, answer.json())
-            async for line in answer.aiter_lines():
-                yield json.loads(line)
+            rest = b""
+            async for piece in answer.aiter_bytes():
+                *lines, rest = (rest + piece).split(b"\n")  # texts of events have other ends of lines in them
+                for line in lines:
+                    yield json.loads(line)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
         raise _no_answer(url, err) from err
 

@@ -1,7 +1,6 @@
 """`gateway tail`: events as they are decided."""
 
 import sys
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import typer
@@ -54,10 +53,13 @@ def tail(
         form = Format.JSON
 
     async def run() -> None:
+        from app.cli.admin_client import follow
+        from dedupe.errors import RetriableError
+
         told = {"source": source, "id": id_, "verdict": ",".join(verdict or [])}
         query = {name: said for name, said in told.items() if said}
         path = "/admin/v1/tail/values" if value else "/admin/v1/tail"
-        async for line in _lines(url.rstrip("/") + path, query, admin_token):
+        async for line in follow(url, path, query, token=admin_token, silence_s=SILENCE_S):
             match line.pop("kind"):
                 case "hello":
                     print(f"gateway: following {url}", file=sys.stderr, flush=True)
@@ -67,33 +69,9 @@ def tail(
                     write_lines(_column_line(line).encode())
                 case "event":
                     print_rows([line], form)
+        raise RetriableError("the gateway has ended the tail: it stops")
 
     guarded(lambda: run_async(run()))
-
-
-async def _lines(url: str, query: dict[str, str], token: str | None) -> AsyncIterator[dict[str, Any]]:
-    """Yield what the gateway says. Raises ConfigurationError and RetriableError; never ends by itself."""
-    import httpx
-    import orjson
-
-    from dedupe.errors import ConfigurationError, RetriableError
-
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        async with (
-            httpx.AsyncClient(timeout=SILENCE_S) as http,
-            http.stream("GET", url, params=query, headers=headers) as answer,
-        ):
-            if answer.status_code != httpx.codes.OK:
-                document = orjson.loads(await answer.aread())
-                kind = RetriableError if answer.is_server_error else ConfigurationError
-                said = document.get("detail") or document.get("message")
-                raise kind(f"the gateway at {url} says: {said}")
-            async for line in answer.aiter_lines():
-                yield orjson.loads(line)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
-        raise RetriableError(f"no answer of a gateway's admin port at {url}: {err}") from err
-    raise RetriableError("the gateway has ended the tail: it stops")
 
 
 def _column_line(line: dict[str, Any]) -> str:

@@ -170,13 +170,15 @@ def command(gateway: Gateway) -> Iterator[subprocess.Popen[str]]:
 def test_the_command_prints_what_it_is_asked_for(
     client: httpx.Client, gateway: Gateway, command: subprocess.Popen[str]
 ) -> None:
-    event = new_event()
+    events = [new_event(event="two\u2028lines\x85or three"), new_event()]  # ends of lines, but not of JSON's
     assert command.stderr is not None
     assert "following" in command.stderr.readline()
-    post(client, "/v1/events", [event, event])
+    post(client, "/v1/events", [*events, *events])
     assert command.stdout is not None
-    told = orjson.loads(command.stdout.readline())
-    assert (told["verdict"], told["message_id"]) == ("duplicate", event["messageId"])
+    for event in events:
+        told = orjson.loads(command.stdout.readline())
+        assert (told["verdict"], told["message_id"]) == ("duplicate", event["messageId"])
+        assert told["event"] == event["event"]
 
 
 def test_a_listener_does_not_hold_a_stop_up(own_gateway: Gateway) -> None:
