@@ -125,6 +125,8 @@ class Sender:
                 answer = await http.post(
                     "/v1/events", content=body, auth=(key, ""), headers={"Content-Type": "application/json"}
                 )
+            except (httpx.UnsupportedProtocol, httpx.InvalidURL) as err:
+                raise ConfigurationError(f"{self._url} is no URL of a gateway: {err}") from err
             except httpx.TransportError as err:
                 self.outcome.tries_again[type(err).__name__] += 1
             else:

@@ -34,6 +34,12 @@ def test_each_event_gets_the_verdict_it_was_made_for(gateway: Gateway) -> None:
     assert {line["source"] for line in lines if line["messageId"].startswith("send-")} == {"demo-1", "demo-2"}
 
 
+def test_what_is_no_url_is_refused_at_once(gateway: Gateway) -> None:
+    done = cli(gateway, "send", "1", "--url", "127.0.0.1:8080")
+    assert done.returncode == 2
+    assert b"is no URL of a gateway" in done.stderr
+
+
 def test_rate_is_kept(gateway: Gateway) -> None:
     told = sent_to(gateway, "60", "--rate", "100", "--batch", "10")
     assert told["seconds"] >= 0.5
