@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
 from app.config.group_settings import GroupSettings
@@ -10,22 +10,34 @@ from app.config.group_settings import GroupSettings
 TOKEN_MIN = 16
 
 
+def _in_a_header(token: SecretStr) -> SecretStr:
+    """Refuse a token that no request could show, such as one with the line end of the file that it was in."""
+    text = token.get_secret_value()
+    if not (text.isascii() and text.isprintable() and text == text.strip()):
+        raise ValueError("must be of printable ASCII characters, with no blank or line end around them")
+    return token
+
+
+Token = Annotated[SecretStr, AfterValidator(_in_a_header)]
+
+
 class AdminSettings(GroupSettings):
     """Where operators look, and who may."""
 
     admin_host: str = Field("127.0.0.1", description="address the admin port listens on; never a public one")
     admin_port: int = Field(9090, ge=0, le=65_535, description="admin port; 0 takes a free one")
-    admin_token: SecretStr | None = Field(
+    admin_token: Token | None = Field(
         None,
         min_length=TOKEN_MIN,
         description="what `Authorization: Bearer` must have on the admin port to read and to change, but for "
         f"`/livez`, `/readyz` and `/metrics`; at least {TOKEN_MIN} characters, and required in production "
         "unless it listens on loopback",
     )
-    admin_read_token: SecretStr | None = Field(
+    admin_read_token: Token | None = Field(
         None,
         min_length=TOKEN_MIN,
-        description="another one, that may read and change nothing: for dashboards, audits and support",
+        description="another one, that may read, but for the content of events, and change nothing: for "
+        "dashboards, audits and support",
     )
     admin_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),

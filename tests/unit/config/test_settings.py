@@ -192,6 +192,17 @@ def test_admin_port_that_others_reach_needs_a_token(monkeypatch: pytest.MonkeyPa
     assert load(Settings).has_admin_token
 
 
+@pytest.mark.parametrize("name", ["GATEWAY_ADMIN_TOKEN", "GATEWAY_ADMIN_READ_TOKEN"])
+@pytest.mark.parametrize("token", ["0123456789abcdef\n", " 0123456789abcdef", "0123456789abcd\u00e9f"])
+def test_token_that_no_header_can_have_is_refused_and_not_told(
+    monkeypatch: pytest.MonkeyPatch, name: str, token: str
+) -> None:
+    monkeypatch.setenv(name, token)
+    with pytest.raises(ConfigurationError, match=f"{name}.*printable ASCII") as refused:
+        load(Settings)
+    assert "0123456789" not in str(refused.value)
+
+
 def test_development_warns_of_everything_it_lets_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_MODE", "development")
     settings = load(Settings)
