@@ -63,7 +63,8 @@ ADMIN_PROBLEMS: dict[str, Problem] = {
     "invalid_json": Problem(HTTPStatus.BAD_REQUEST, "the body is not JSON"),
     "admin_token_invalid": Problem(HTTPStatus.UNAUTHORIZED, "Authorization must be Bearer and a token"),
     "admin_scope_missing": Problem(
-        HTTPStatus.FORBIDDEN, "this token may only read: changes need the one of GATEWAY_ADMIN_TOKEN"
+        HTTPStatus.FORBIDDEN,
+        "this token may only look: changes, and all of an event, need the one of GATEWAY_ADMIN_TOKEN",
     ),
     "host_not_allowed": Problem(
         HTTPStatus.FORBIDDEN, "the admin port is not known by this name; GATEWAY_ADMIN_HOSTS sets more"

@@ -8,7 +8,7 @@ from fastapi import FastAPI, Query, Response
 from app.admin.answers import json_answer
 from app.admin.ingest_loop import IngestLoop
 from app.admin.kept_apart import KeptApart
-from app.admin.scopes import READ
+from app.admin.scopes import READ_VALUE
 from dedupe.clock import Clock
 from dedupe.errors import LogCorruptError
 from dedupe.identity import Identity
@@ -16,11 +16,12 @@ from dedupe.log import LogStore
 from dedupe.record import parse_identity
 from dedupe.router import Router
 from dedupe.routing import partition_of
+from dedupe.sessions import U64_MAX
 from dedupe.types import EventKey, LogRecord, Offset, Stream
 
 LIMIT_S = 10.0
 SHOWN = ("messageId", "type", "event", "timestamp", "sentAt", "receivedAt")
-"""Fields whose values are shown unasked: they tell the event, not the person."""
+"""Fields whose values whoever may read is shown: they tell the event, not the person."""
 
 
 class Lookup:
@@ -117,7 +118,7 @@ class Lookup:
 def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
     """Add the paths."""
 
-    @app.get("/admin/v1/lookup/{source}/{message_id:path}", dependencies=[READ])
+    @app.get("/admin/v1/lookup/{source}/{message_id:path}", dependencies=[READ_VALUE])
     async def get_message(
         source: str,
         message_id: str,
@@ -129,7 +130,7 @@ def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
         Tell whether the event with a message id is stored, where and when; `?value` shows all of it.
 
         And whether events with it are in quarantine, as far back as the answer says; `?quarantine=false` does
-        not look.
+        not look. All of the event is for the token that may write.
         """
 
         async def ask() -> dict[str, Any]:
@@ -140,12 +141,12 @@ def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
         found = await ingest_loop.run(ask, limit_s=LIMIT_S)
         return json_answer({"source": source, "message_id": message_id} | found)
 
-    @app.get("/admin/v1/lookup/{source}", dependencies=[READ])
+    @app.get("/admin/v1/lookup/{source}", dependencies=[READ_VALUE])
     async def get_sequence(
         source: str,
         client: str,
         session: str,
-        sequence: Annotated[int, Query(ge=0)],
+        sequence: Annotated[int, Query(ge=0, le=U64_MAX)],
         value: str | None = None,
         quarantine: bool = True,
     ) -> Response:

@@ -2,12 +2,14 @@
 What a request on the admin port may do: by the token it shows.
 
 A route says what it needs: `dependencies=[READ]` or `[WRITE]`, or `[OPEN]` if it tells nobody's secret and
-changes nothing. One that says nothing is not served at all (`check_scopes`). Whoever may write may read.
-Each request of a route that needs WRITE leaves a line in the log, whatever came of it.
+changes nothing. What events say of people needs WRITE as well: `[READ_VALUE]` is for a route that tells it
+only if `value` is in the query. One that says nothing is not served at all (`check_scopes`). Whoever may
+write may read. Each request of a route that needs WRITE leaves a line in the log, whatever came of it.
 """
 
 import hmac
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from enum import Enum
 from typing import Annotated, Any
 
@@ -76,8 +78,18 @@ async def _check_write(request: Request, shown: Shown) -> AsyncIterator[None]:
     _note(request, "done")
 
 
+async def _check_read_value(request: Request, shown: Shown) -> AsyncIterator[None]:
+    if "value" in request.query_params:
+        async with asynccontextmanager(_check_write)(request, shown):
+            yield
+    else:
+        await _check_read(request, shown)
+        yield
+
+
 OPEN, READ, WRITE = Depends(_ask_nothing), Depends(_check_read), Depends(_check_write)
-_MARKS = {_ask_nothing, _check_read, _check_write}
+READ_VALUE = Depends(_check_read_value)
+_MARKS = {_ask_nothing, _check_read, _check_write, _check_read_value}
 
 
 def use_tokens(app: FastAPI, tokens: Tokens) -> None:

@@ -14,7 +14,9 @@ def lookup(
     client: Annotated[str | None, typer.Option(help="`Gateway-Client`, of an event of a session.")] = None,
     session: Annotated[str | None, typer.Option(help="`Gateway-Session` of it.")] = None,
     sequence: Annotated[int | None, typer.Option(help="Its number in the session.")] = None,
-    value: Annotated[bool, typer.Option("--value", help="Print all of the event.")] = False,
+    value: Annotated[
+        bool, typer.Option("--value", help="Print all of the event; needs the token that may write.")
+    ] = False,
     url: Url = DEFAULT_URL,
     admin_token: Token = None,
     output: Output = None,

@@ -72,6 +72,11 @@ def test_question_without_an_answer_is_refused(gateway: Gateway) -> None:
     answer = httpx.get(f"{gateway.admin_url}/admin/v1/lookup/web", params={"client": "phone"})
     assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
     assert cli(gateway, "lookup", "web").returncode == 2
+    place = {"client": "phone", "session": SESSION}
+    for sequence in (-1, 2**64, 10**30):
+        url = f"{gateway.admin_url}/admin/v1/lookup/web"
+        answer = httpx.get(url, params={**place, "sequence": sequence})
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
 
 
 def test_event_that_was_kept_apart_is_found_in_quarantine(gateway: Gateway) -> None:

@@ -47,6 +47,34 @@ async def test_changing_needs_the_token_that_may_write(path: str) -> None:
     assert await ask(app, path, method="POST", headers=bearer(WRITE_TOKEN)) == (409, "alone")
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/admin/v1/lookup/web/m-1?quarantine=false&value",
+        "/admin/v1/lookup/web?client=c&session=s&sequence=1&value=",
+        "/admin/v1/tail/values?verdict=wrong",
+    ],
+)
+async def test_what_events_say_of_people_needs_the_token_that_may_write(path: str) -> None:
+    app = admin_of(**BOTH)
+    assert await ask(app, path) == (401, "admin_token_invalid")
+    assert await ask(app, path, headers=bearer(READ_TOKEN)) == (403, "admin_scope_missing")
+    status, code = await ask(app, path, headers=bearer(WRITE_TOKEN))
+    assert (status, code) != (403, "admin_scope_missing")
+
+
+@pytest.mark.parametrize(
+    "path", ["/admin/v1/lookup/web/m-1", "/admin/v1/lookup/web?client=c&session=s&sequence=1"]
+)
+async def test_whether_an_event_arrived_the_reading_token_may_ask(path: str) -> None:
+    app = admin_of(**BOTH)
+    assert await ask(app, path) == (401, "admin_token_invalid")
+    assert (await ask(app, path, headers=bearer(READ_TOKEN)))[1] not in {
+        "admin_token_invalid",
+        "admin_scope_missing",
+    }
+
+
 async def test_reading_token_alone_leaves_nobody_to_write() -> None:
     app = admin_of(admin_read_token=READ_TOKEN)
     post = {"method": "POST", "headers": bearer(READ_TOKEN)}
