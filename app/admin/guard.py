@@ -4,11 +4,13 @@ Which names the admin port answers under.
 A page in an operator's browser can send requests to any address that its own name resolves to (DNS
 rebinding), so only names that no page can have are answered: addresses, loopback names, and those
 that the operator set. And a page of another origin can have a browser send what changes something,
-without seeing the answer: browsers name the page's origin in it, which must be the port's own.
+without seeing the answer: browsers name the page's origin in it, which must be the port's own. Nor may
+it have a browser ask what costs something, such as a live tail or a verification: of what it asks unseen
+browsers say that it is of another site. A link to the port may be on any page.
 What a request may do besides, app.admin.scopes says.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -37,7 +39,9 @@ class AdminGuard:
             host, origin = (headers.get(name, b"").decode("latin-1").lower() for name in (b"host", b"origin"))
             if not self._is_known(host):
                 answer = self._problems.answer(HostNotAllowedError(), scope)
-            elif scope["method"] not in READING and not self._is_own(origin, host):
+            elif _is_of_another_site(headers) or (
+                scope["method"] not in READING and not self._is_own(origin, host)
+            ):
                 answer = self._problems.answer(OriginNotAllowedError(), scope)
         await answer(scope, receive, send)
 
@@ -59,3 +63,9 @@ class AdminGuard:
             return of_page.netloc == host or of_page.hostname in self._hosts
         except ValueError:
             return False
+
+
+def _is_of_another_site(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a page of another site has its browser ask, and not its operator, by a link."""
+    is_link = headers.get(b"sec-fetch-dest") == b"document"
+    return headers.get(b"sec-fetch-site") == b"cross-site" and not is_link

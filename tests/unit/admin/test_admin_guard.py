@@ -60,6 +60,16 @@ async def test_page_of_another_origin_changes_nothing(origin: str) -> None:
     assert (await ask("localhost:9090", Origin=origin)).status_code == 200
 
 
+async def test_page_of_another_site_asks_nothing_unseen_but_may_link_here() -> None:
+    for sent_for in ("empty", "image", "iframe"):
+        headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": sent_for}
+        answer = await ask("localhost:9090", path="/admin/v1/tail", **headers)
+        assert (answer.status_code, orjson.loads(answer.content)["code"]) == (403, "origin_not_allowed")
+    linked = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}
+    assert (await ask("localhost:9090", path="/console/", **linked)).status_code == 200
+    assert (await ask("localhost:9090", **{"Sec-Fetch-Site": "same-origin"})).status_code == 200
+
+
 @pytest.mark.parametrize("origin", ["http://localhost:9090", "https://gateway.internal", ""])
 async def test_own_page_and_no_page_may_change_something(origin: str) -> None:
     headers = {"Origin": origin} if origin else {}
