@@ -25,9 +25,8 @@ def test_result_is_the_same_in_every_format(client: httpx.Client, gateway: Gatew
     assert {name: as_yaml[name] for name in ("partition", "offset")} == {
         name: receipt[name] for name in ("partition", "offset")
     }
-    table = dict(
-        line.split(maxsplit=1) for line in cli(gateway, *asked, "-o", "table").stdout.decode().splitlines()
-    )
+    lines = cli(gateway, *asked, "-o", "table").stdout.decode().splitlines()
+    table = {name: value.strip() for name, _, value in (line.partition(" ") for line in lines)}
     assert (table["seen"], table["offset"]) == ("yes", str(receipt["offset"]))
 
 
