@@ -1,5 +1,6 @@
 """What becomes of an id that is asked for: whether its event is stored, where, when, and what it says."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import orjson
@@ -9,6 +10,7 @@ from app.admin.answers import json_answer
 from app.admin.ingest_loop import IngestLoop
 from app.admin.kept_apart import KeptApart
 from app.admin.scopes import READ_VALUE
+from app.http import RequestError
 from dedupe.clock import Clock
 from dedupe.errors import LogCorruptError
 from dedupe.identity import Identity
@@ -118,6 +120,49 @@ class Lookup:
 def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
     """Add the paths."""
 
+    async def answer(
+        told: dict[str, Any], find: Callable[[], Awaitable[dict[str, Any]]], *, quarantine: bool
+    ) -> Response:
+        """Answer with what was asked for, what is found, and where copies are kept apart."""
+
+        async def ask() -> dict[str, Any]:
+            found = await find()
+            message_id = told.get("message_id") or found.get("message_id")
+            kept = None
+            if quarantine and message_id is not None:
+                kept = await lookup.kept_apart(told["source"], message_id)
+            return told | found | {"quarantine": kept}
+
+        return json_answer(await ingest_loop.run(ask, limit_s=LIMIT_S))
+
+    @app.get("/admin/v1/lookup", dependencies=[READ_VALUE])
+    async def get_event(
+        source: str,
+        message_id: Annotated[str | None, Query(alias="id")] = None,
+        client: str | None = None,
+        session: str | None = None,
+        sequence: Annotated[int | None, Query(ge=0, le=U64_MAX)] = None,
+        value: str | None = None,
+        quarantine: bool = True,
+    ) -> Response:
+        """
+        Tell whether an event is stored, where and when: by its `id`, or by its place in a client session.
+
+        `?value` shows all of it, to the token that may write; `?quarantine=false` does not look whether
+        events with its id are kept apart, as far back as the answer says.
+        """
+        if message_id is not None:
+            return await get_message(source, message_id, client, value, quarantine)
+        if client is None or session is None or sequence is None:
+            raise RequestError(told="give id, or client, session and sequence")
+        told = {"source": source, "client": client, "session": session, "sequence": sequence}
+        shown = value is not None
+        return await answer(
+            told,
+            lambda: lookup.sequence(source, client, session, sequence, is_shown=shown),
+            quarantine=quarantine,
+        )
+
     @app.get("/admin/v1/lookup/{source}/{message_id:path}", dependencies=[READ_VALUE])
     async def get_message(
         source: str,
@@ -126,39 +171,9 @@ def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
         value: str | None = None,
         quarantine: bool = True,
     ) -> Response:
-        """
-        Tell whether the event with a message id is stored, where and when; `?value` shows all of it.
-
-        And whether events with it are in quarantine, as far back as the answer says; `?quarantine=false` does
-        not look. All of the event is for the token that may write.
-        """
-
-        async def ask() -> dict[str, Any]:
-            found = await lookup.message(source, message_id, client, is_shown=value is not None)
-            kept = await lookup.kept_apart(source, message_id) if quarantine else None
-            return found | {"quarantine": kept}
-
-        found = await ingest_loop.run(ask, limit_s=LIMIT_S)
-        return json_answer({"source": source, "message_id": message_id} | found)
-
-    @app.get("/admin/v1/lookup/{source}", dependencies=[READ_VALUE])
-    async def get_sequence(
-        source: str,
-        client: str,
-        session: str,
-        sequence: Annotated[int, Query(ge=0, le=U64_MAX)],
-        value: str | None = None,
-        quarantine: bool = True,
-    ) -> Response:
-        """Tell the same of an event of a client session, by its place in that."""
-
-        async def ask() -> dict[str, Any]:
-            found = await lookup.sequence(source, client, session, sequence, is_shown=value is not None)
-            message_id = found.get("message_id")
-            if not quarantine or message_id is None:
-                return found | {"quarantine": None}
-            return found | {"quarantine": await lookup.kept_apart(source, message_id)}
-
-        found = await ingest_loop.run(ask, limit_s=LIMIT_S)
-        asked = {"source": source, "client": client, "session": session, "sequence": sequence}
-        return json_answer(asked | found)
+        """Tell the same by a message id that a path can have, which `..` is not."""
+        told = {"source": source, "message_id": message_id}
+        shown = value is not None
+        return await answer(
+            told, lambda: lookup.message(source, message_id, client, is_shown=shown), quarantine=quarantine
+        )

@@ -34,16 +34,20 @@ def lookup(
         raise typer.BadParameter("give a message id, or --client, --session and --sequence")
 
     async def run() -> None:
-        from urllib.parse import quote
-
         from app.cli.admin_client import ask
 
-        told = {"client": client, "session": session, "sequence": sequence, "value": value or None}
+        told = {
+            "source": source,
+            "id": message_id,
+            "client": client,
+            "session": session,
+            "sequence": sequence,
+            "value": value or None,
+        }
         query = {name: str(said) for name, said in told.items() if said is not None}
-        path = f"/admin/v1/lookup/{quote(source, safe='')}"
-        if message_id is not None:
-            path += f"/{quote(message_id, safe='')}"
-        _print(await ask(url, path, query, token=admin_token, timeout_s=ANSWER_TIMEOUT_S), output)
+        _print(
+            await ask(url, "/admin/v1/lookup", query, token=admin_token, timeout_s=ANSWER_TIMEOUT_S), output
+        )
 
     guarded(lambda: run_async(run()))
 

@@ -68,14 +68,22 @@ def test_event_of_a_session_is_found_by_its_place_and_by_its_clients_id(gateway:
     assert looked_up(gateway, "web", *place, "2", code=1)["seen"] is False
 
 
+@pytest.mark.parametrize("message_id", [".", "..", "a/../b", "a?b=c#d", "%2e"])
+def test_message_id_that_no_path_can_have_is_found(gateway: Gateway, message_id: str) -> None:
+    with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+        (receipt,) = post(client, "/v1/events", [new_event(messageId=message_id)]).json()["receipts"]
+    found = looked_up(gateway, "web", message_id)
+    assert (found["message_id"], found["offset"]) == (message_id, receipt["offset"])
+
+
 def test_question_without_an_answer_is_refused(gateway: Gateway) -> None:
-    answer = httpx.get(f"{gateway.admin_url}/admin/v1/lookup/web", params={"client": "phone"})
+    answer = httpx.get(f"{gateway.admin_url}/admin/v1/lookup", params={"source": "web", "session": "s"})
     assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
     assert cli(gateway, "lookup", "web").returncode == 2
     place = {"client": "phone", "session": SESSION}
     for sequence in (-1, 2**64, 10**30):
-        url = f"{gateway.admin_url}/admin/v1/lookup/web"
-        answer = httpx.get(url, params={**place, "sequence": sequence})
+        url = f"{gateway.admin_url}/admin/v1/lookup"
+        answer = httpx.get(url, params={**place, "source": "web", "sequence": sequence})
         assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
 
 

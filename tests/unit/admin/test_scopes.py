@@ -51,7 +51,8 @@ async def test_changing_needs_the_token_that_may_write(path: str) -> None:
     "path",
     [
         "/admin/v1/lookup/web/m-1?quarantine=false&value",
-        "/admin/v1/lookup/web?client=c&session=s&sequence=1&value=",
+        "/admin/v1/lookup?source=web&client=c&session=s&sequence=1&value=",
+        "/admin/v1/lookup?source=web&id=m-1&value",
         "/admin/v1/tail/values?verdict=wrong",
     ],
 )
@@ -64,7 +65,7 @@ async def test_what_events_say_of_people_needs_the_token_that_may_write(path: st
 
 
 @pytest.mark.parametrize(
-    "path", ["/admin/v1/lookup/web/m-1", "/admin/v1/lookup/web?client=c&session=s&sequence=1"]
+    "path", ["/admin/v1/lookup/web/m-1", "/admin/v1/lookup?source=web&client=c&session=s&sequence=1"]
 )
 async def test_whether_an_event_arrived_the_reading_token_may_ask(path: str) -> None:
     app = admin_of(**BOTH)

@@ -31,9 +31,11 @@ export class Lookup {
 
   question() {
     const { by, source, id, client, session, sequence } = this.form.elements;
-    const path = `admin/v1/lookup/${encodeURIComponent(source.value)}`;
-    if (by.value === "message") return [`${path}/${encodeURIComponent(id.value)}`, {}];
-    return [path, { client: client.value, session: session.value, sequence: sequence.value }];
+    const path = "admin/v1/lookup";
+    if (by.value === "message") return [path, { source: source.value, id: id.value }];
+    return [path, {
+      source: source.value, client: client.value, session: session.value, sequence: sequence.value,
+    }];
   }
 
   /** Look a message id up that was clicked elsewhere. */
