@@ -166,6 +166,12 @@ class Tail:
         """Tell of a request that got no verdict; event by event if these were known already."""
         if not self.is_on or scope is None:
             return
+        try:
+            self._refused(code, scope)
+        except Exception as err:  # as above: its client gets its answer
+            log.error("the live tail missed a refusal", exc_info=err)
+
+    def _refused(self, code: str, scope: Scope) -> None:
         verdict = UNKNOWN if code in _UNKNOWN_CODES else REFUSED
         events, rejected = scope.get("gateway.watched") or ((), ())
         if not events and not rejected:

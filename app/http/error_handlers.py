@@ -26,4 +26,4 @@ def add_error_handlers(app: FastAPI, problems: Problems) -> None:
 
     @app.exception_handler(Exception)
     async def answer_unforeseen(request: Request, err: Exception) -> Response:
-        return problems.unforeseen(err, request.scope.get("gateway.request_id"))
+        return problems.unforeseen(err, request.scope)

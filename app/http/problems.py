@@ -153,7 +153,7 @@ class Problems:
     def answer(self, err: GatewayError, scope: Scope | None = None) -> Response:
         """Answer an error that was raised on purpose; `scope` is that of its request."""
         if err.code not in self._table:
-            return self.unforeseen(err, (scope or {}).get("gateway.request_id"))
+            return self.unforeseen(err, scope)
         headers = {}
         if isinstance(err, BodyTimeoutError | TooManyConnectionsError):
             headers["Connection"] = "close"
@@ -173,10 +173,10 @@ class Problems:
         self._refusals.note(code, self._table[code].status, told="", scope=scope)
         return self._response(code, err.headers or {})
 
-    def unforeseen(self, err: BaseException, request_id: str | None) -> Response:
-        """Answer what nobody foresaw, and log it with the request's id."""
-        log.error("unforeseen error", request_id=request_id, exc_info=err)
-        self._refusals.counts["internal"] += 1
+    def unforeseen(self, err: BaseException, scope: Scope | None) -> Response:
+        """Answer what nobody foresaw, and log it with the id of its request, whose scope this is."""
+        log.error("unforeseen error", request_id=(scope or {}).get("gateway.request_id"), exc_info=err)
+        self._refusals.count("internal", scope)
         return self._response("internal", {})
 
     def _told(self, err: GatewayError) -> str:

@@ -47,9 +47,7 @@ class RefusalLog:
 
     def note(self, code: str, status: int, *, told: str, scope: Scope | None) -> None:
         """Log a refusal, or count it for the code's next line; without a scope it never became a request."""
-        self.counts[code] += 1
-        if self.watch is not None:
-            self.watch(code, scope)
+        self.count(code, scope)
         entry = self._codes.setdefault(code, _Code())
         now = self._clock()
         if now < entry.next_at:
@@ -68,6 +66,12 @@ class RefusalLog:
             more_since_last_line=entry.unlogged,
         )
         entry.next_at, entry.unlogged = now + INTERVAL_S, 0
+
+    def count(self, code: str, scope: Scope | None) -> None:
+        """Count a refusal that is logged otherwise."""
+        self.counts[code] += 1
+        if self.watch is not None:
+            self.watch(code, scope)
 
     def _known_words(self, path: str) -> str:
         segments = path.split("/")[: SEGMENTS_MAX + 1]

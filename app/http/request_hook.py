@@ -67,7 +67,7 @@ class RequestHook:
             raise
         except Exception as err:
             if status == CLIENT_LEFT:  # else the framework has answered, and only passes it on
-                await self._problems.unforeseen(err, request_id)(scope, receive, send_with_id)
+                await self._problems.unforeseen(err, scope)(scope, receive, send_with_id)
         finally:
             scope.pop("gateway.watched", None)  # its connection keeps the scope until the next request
             route = scope.get("gateway.route", "unknown")

@@ -214,6 +214,8 @@ def test_an_event_that_the_tail_cannot_read_costs_nobody_an_answer(
     listening(tail)
     decide(tail, [event()], None)  # type: ignore[arg-type]
     assert "the live tail missed a request" in capsys.readouterr().out
+    tail.refused("invalid_json", SCOPE | {"gateway.watched": ([object()], [])})
+    assert "the live tail missed a refusal" in capsys.readouterr().out
 
 
 def test_what_is_kept_apart_is_noted_though_nobody_listens(tail: Tail) -> None:

@@ -161,9 +161,13 @@ def test_error_without_an_answer_of_its_own_is_unforeseen(capsys: pytest.Capture
     assert orjson.loads(bytes(answer.body))["code"] == "internal"
 
 
-def test_unforeseen_error_is_logged_with_the_request_id(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = problems().unforeseen(KeyError("x"), "a-request-id")
+def test_unforeseen_error_is_logged_with_the_request_id_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[str] = []
+    watched = problems()
+    watched.watch(lambda code, scope: told.append(code))
+    answer = watched.unforeseen(KeyError("x"), {"gateway.request_id": "a-request-id"})
     assert answer.status_code == 503
+    assert told == ["internal"]
     assert "Retry-After" in answer.headers
     output = capsys.readouterr()
     assert "a-request-id" in output.out + output.err
