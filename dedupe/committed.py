@@ -5,11 +5,12 @@ Lane.submit -> admit -> PartitionLog.append -> **Committed.update** -> DedupeInd
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from dedupe.index import IndexState, IndexUpdate
 from dedupe.recovery import index_update
-from dedupe.sessions import SessionPolicy, SessionRecord, SessionRows, session_update
+from dedupe.sessions import SessionPolicy, SessionRecord, SessionRows, session_update, tells_all_of
 from dedupe.types import Entry, Event, EventKey, Fingerprint, Offset, Session
 from dedupe.window import Step, Window
 
@@ -46,10 +47,9 @@ class Committed(NamedTuple):
         before: IndexState,
         base: Offset,
         timestamp_ms: int,
-        *,
-        has_sessions: bool,
+        sessions: Sequence[Session | None] = (),
     ) -> "Committed":
-        """Return the commit of new events, as their records say them, to an index that was in this state."""
+        """Return the commit of new events, of sessions as recorded, to an index that was in this state."""
         return cls(
             before.next_lane_seq,
             base,
@@ -57,8 +57,8 @@ class Committed(NamedTuple):
             LastRecord.of(before),
             [event.key for event in events],
             [event.fingerprint for event in events],
-            [event.guard for event in events] if has_sessions else (),
-            [event.session for event in events] if has_sessions else (),
+            [event.guard for event in events] if sessions else (),
+            sessions,
         )
 
     def update(self, window: Window, rows: SessionRows, policy: SessionPolicy) -> IndexUpdate:
@@ -83,8 +83,8 @@ class Committed(NamedTuple):
                 rows,
                 [
                     SessionRecord(base + i, timestamp_ms, session)
-                    for i, session in enumerate(self.sessions)
-                    if session is not None
+                    for i, (session, following) in enumerate(zip_longest(self.sessions, self.sessions[1:]))
+                    if session is not None and not tells_all_of(following, session)
                 ],
                 policy,
             ),

@@ -27,8 +27,8 @@ class PartitionLog(Protocol):
     """
     An append-only, totally ordered partition with exactly one live writer.
 
-    A reader sees committed records only. Offsets grow but may have gaps (Kafka's transaction
-    markers take some), so an end is a position, never a count.
+    A reader sees committed records only. Offsets grow but may have gaps (the markers of Kafka's fences
+    take some), so an end is a position, never a count.
     """
 
     @property
@@ -59,8 +59,8 @@ class PartitionLog(Protocol):
         """
         Return an offset at or below that of the first committed record which is as new as this.
 
-        Every record below it is older; of those from it on, some may be. If no record is as new, no
-        record is at or above it, and it is at most the end of `bounds`. Raises RetriableError.
+        Every record below it is older; of those from it on, some may be. It is at most the end of
+        `bounds`. Raises RetriableError.
         """
 
     def read(
@@ -84,7 +84,7 @@ class PartitionLog(Protocol):
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         """
-        Append all records or none, durably, as one transaction.
+        Append all records or none, durably.
 
         Args:
             records: n >= 1, in order, timestamps not decreasing.

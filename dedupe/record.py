@@ -63,9 +63,11 @@ class RecordIdentity(NamedTuple):
     session: Session | None
 
 
-def build_record(event: Event, *, lane_seq: int, timestamp_ms: int) -> NewRecord:
-    """Return the event as record v1."""
-    session = event.session
+def build_record(
+    event: Event, *, lane_seq: int, timestamp_ms: int, recorded: Session | None = None
+) -> NewRecord:
+    """Return the event as record v1, with what is recorded of its session instead of what it says itself."""
+    session = recorded or event.session
     flags = event.flags if session is None else event.flags | FLAG_SESSION
     gateway = _BASE.pack(VERSION, flags, event.key, event.fingerprint, lane_seq)
     if session is not None:

@@ -68,10 +68,6 @@ class Event(NamedTuple):
         """Upper bound of what the event takes in a record batch and in a lane's queue."""
         return len(self.value) + 4 * len(self.message_id) + len(self.source) + RECORD_OVERHEAD_BYTES
 
-    def with_session(self, session: Session) -> "Event":
-        """Return the event with another session: `_replace` in a third of its time."""
-        return Event(*self[:7], session, *self[8:])
-
 
 # Headers and varints of one record: gw with a session is at most 163 bytes, header names, lengths and
 # offset and timestamp deltas stay under 60, a quarantine reason under 40. An estimate too small

@@ -9,8 +9,9 @@ replicated, deleted with the topic, and forgotten `offsets.retention.minutes` af
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -24,7 +25,10 @@ from aiokafka.errors import (
     for_code,
 )
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
+from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
+from aiokafka.record._protocols import DefaultRecordBatchProtocol
+from aiokafka.record.memory_records import MemoryRecords
 
 from dedupe.adapters.kafka_client import (
     READ_COMMITTED,
@@ -43,6 +47,8 @@ EARLIEST, LATEST = -2, -1  # instead of a timestamp
 NO_OFFSET = -1
 UNKNOWN_TOPIC = 3  # UNKNOWN_TOPIC_OR_PARTITION; any other error says nothing about whether it exists
 GROUP_AUTHORIZATION_FAILED = 30
+FETCH_BYTES = 64 * 1024
+"""Of a look for a marker. The broker answers with one whole batch where that is larger."""
 LEADER_TRIES = 5
 LEADER_RETRY_S = 0.1
 NO_MEMBER = -1  # the generation of a group without members
@@ -135,6 +141,32 @@ class KafkaCluster:
 
         return await self.ask(question)
 
+    async def end_of(self, tp: TopicPartition) -> Offset:
+        """Return the last stable offset. Raises as `offsets` does."""
+        (end,) = await self.offsets(tp, LATEST)
+        return end
+
+    async def is_marked(
+        self, tp: TopicPartition, producer_id: int, epoch: int, *, start: Offset, end: Offset
+    ) -> bool:
+        """
+        Whether the leader shows a producer's marker in [start, end): what it had before lies below it.
+
+        A leader that was deposed and has not noticed shows none. Raises RetriableError.
+        """
+        position = start
+        while position < end:
+            batches = await self.ask(partial(self._fetch, tp, position))
+            if not batches:
+                break
+            owners = [
+                (batch.producer_id, batch.producer_epoch) for batch in batches if batch.is_control_batch
+            ]
+            if (producer_id, epoch) in owners:
+                return True
+            position = batches[-1].next_offset
+        return False
+
     async def leader_of(self, tp: TopicPartition) -> Address:
         """Return where the leader of a partition listens now. Raises RetriableError."""
 
@@ -214,6 +246,18 @@ class KafkaCluster:
             if connection.questions == 0:
                 self._background.run(connection.close())
 
+    async def _fetch(
+        self, tp: TopicPartition, start: Offset, admin: AIOKafkaAdminClient
+    ) -> list[DefaultRecordBatchProtocol]:
+        """Return the record batches from an offset on, without waiting for any."""
+        places = [(tp.topic, [(tp.partition, start, FETCH_BYTES)])]
+        request = FetchRequest(0, 1, FETCH_BYTES, READ_COMMITTED, places)
+        answer = await admin._client.send(self._leaders.get(tp) or await _leader_of(admin, tp), request)
+        ((_, ((_, code, *_, raw),)),) = answer.topics
+        if code != 0:
+            raise for_code(code)()
+        return list(_batches_in(raw))
+
     async def _offset(self, admin: AIOKafkaAdminClient, tp: TopicPartition, timestamp: int) -> Offset:
         """Ask the partition's leader, and again while it is just becoming or ceasing to be it."""
         request = OffsetRequest(-1, READ_COMMITTED, [(tp.topic, [(tp.partition, timestamp)])])
@@ -230,6 +274,14 @@ class KafkaCluster:
             if tries == LEADER_TRIES:
                 raise RetriableError(f"cannot read the offsets of {tp}: {_name(code)}")
             await asyncio.sleep(LEADER_RETRY_S)
+
+
+def _batches_in(raw: bytes) -> Iterator[DefaultRecordBatchProtocol]:
+    records = MemoryRecords(raw)
+    while records.has_next():
+        batch = records.next_batch()
+        if batch is not None:
+            yield cast(DefaultRecordBatchProtocol, batch)
 
 
 async def _leader_of(admin: AIOKafkaAdminClient, tp: TopicPartition) -> int:

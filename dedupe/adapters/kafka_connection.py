@@ -16,11 +16,10 @@ from aiokafka.protocol.admin import SaslAuthenticateRequest_v0, SaslHandShakeReq
 from aiokafka.protocol.api import RequestStruct
 
 from dedupe.adapters.kafka_client import KafkaConfig
-from dedupe.adapters.kafka_wire import CLIENT_ID, ApiVersionsRequest, Request, request_of, transaction_version
+from dedupe.adapters.kafka_wire import Request, request_of
 
 ANSWER_BYTES_MAX = 64 * 1024
-"""Of what transactions need, ApiVersions has the longest answer, about 1 KiB; a challenge of SCRAM or an
-error's text takes less."""
+"""What a producer is answered, a challenge of SCRAM or an error's text takes 1 KiB."""
 
 IDLE_S_MAX = 540.0
 """Brokers close a connection that was idle for 10 minutes (`connections.max.idle.ms`), which may just then
@@ -37,7 +36,6 @@ class Connection(asyncio.Protocol):
     def __init__(self, answer_bytes_max: int = ANSWER_BYTES_MAX) -> None:
         """Wait for asyncio to connect it."""
         self._answer_bytes_max = answer_bytes_max
-        self.transaction_version = 1
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
         self._received = b""
@@ -51,7 +49,7 @@ class Connection(asyncio.Protocol):
         cls, config: KafkaConfig, host: str, port: int, *, answer_bytes_max: int = ANSWER_BYTES_MAX
     ) -> Self:
         """
-        Connect, ask for the cluster's version of transactions, and authenticate; unbounded.
+        Connect and authenticate; unbounded.
 
         An answer longer than `answer_bytes_max` ends the connection.
 
@@ -63,8 +61,6 @@ class Connection(asyncio.Protocol):
             lambda: cls(answer_bytes_max), host, port, ssl=config.ssl_context()
         )
         try:
-            answer = await connection.ask(request_of(ApiVersionsRequest(CLIENT_ID, "1", {})))
-            connection.transaction_version = transaction_version(answer)
             if config.uses_sasl:
                 await connection._authenticate(config)
         except BaseException as err:

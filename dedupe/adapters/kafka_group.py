@@ -143,16 +143,18 @@ class KafkaMembership:
         name, self._name, self._generation = self._name, NO_NAME, NO_GENERATION
         if name == NO_NAME:
             return
+        connection: Connection | None = None  # its own: `run` may not have ended yet
         try:
             async with asyncio.timeout(self._times.answer_s):
-                self._connection = await self._connected()
+                connection = await self._connected()
                 request = LeaveGroupRequest_v1(self._group, name)
-                answer = await self._ask(self._connection, request, self._times.answer_s)
+                answer = await self._ask(connection, request, self._times.answer_s)
             self._judge(answer.error_code)
         except Exception as err:
             log.warning("did not leave the group of workers", group=self._group, problem=repr(err))
         finally:
-            self._disconnect()
+            if connection is not None:
+                connection.close()
 
     async def _connected(self) -> Connection:
         """Return a connection to the group's coordinator."""

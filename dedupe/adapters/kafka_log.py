@@ -1,10 +1,9 @@
 """
-The log on Kafka: a transactional producer per partition, read_committed consumers to read back.
+The log on Kafka: a fenced producer per partition, read_committed consumers to read back.
 
 The transactional.id is a function of topic and partition alone (rule R4), so whoever takes the
-partition over fences whoever had it. `fence` first takes a new producer epoch and only then asks
-for the last stable offset: InitProducerId is not answered before the markers of earlier
-transactions are written, so nothing committed can lie beyond it.
+partition over fences whoever had it. `fence` first has a marker of a new epoch written, and only then asks
+for the end: the leader takes nothing of an older epoch behind the marker, so all of it lies below the end.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -17,16 +16,14 @@ from aiokafka.errors import KafkaError
 from dedupe.adapters.kafka_client import Background, KafkaConfig, bounded, stop_consumer
 from dedupe.adapters.kafka_cluster import EARLIEST, LATEST, NO_OFFSET, KafkaCluster, group_of
 from dedupe.adapters.kafka_group import KafkaMembership
-from dedupe.adapters.kafka_producer import Transactor
+from dedupe.adapters.kafka_producer import FencedProducer
 from dedupe.clock import Clock
 from dedupe.errors import FencedError, NotAppendedError, RetriableError
 from dedupe.log import Crashpoint, no_crashpoint
 from dedupe.types import LogRecord, NewRecord, Offset
 
-PAUSE_AFTER_COMMIT_S = 0.0015
-"""A transaction that begins within about 1 ms of the last one's end meets markers that are not written
-yet: it is refused and asks again after RETRY_S, or with version 2 the broker itself waits, for 20 ms
-(`add.partitions.to.txn.retry.backoff.ms`)."""
+PAUSE_AFTER_APPEND_S = 0.0015
+"""What arrives meanwhile shares the next record batch: fewer and larger ones cost client and broker less."""
 POLL_MS = 50
 """One wait for records. The position may move past markers without any, so it is looked at this often."""
 READ_BATCH_RECORDS_MAX = 2_000
@@ -110,7 +107,7 @@ class KafkaStore:
 class KafkaLog:
     """One partition of a topic; see PartitionLog."""
 
-    pause_after_append_s = PAUSE_AFTER_COMMIT_S
+    pause_after_append_s = PAUSE_AFTER_APPEND_S
 
     def __init__(self, store: KafkaStore, topic: str, partition: int) -> None:
         """
@@ -122,22 +119,24 @@ class KafkaLog:
         self._store = store
         self._config = store.config
         self._tp = TopicPartition(topic, partition)
-        self._transactor: Transactor | None = None
+        self._producer: FencedProducer | None = None
         self._expected: Offset = 0
         self._abandoned_fences = 0
 
     async def fence(self) -> Offset:
         """See PartitionLog."""
         self._discard()
-        transactor = self._transactor = Transactor(
-            self._config, self._tp, self._store.cluster, crashpoint=self._store.crashpoint
-        )
+        cluster, crashpoint = self._store.cluster, self._store.crashpoint
+        producer = self._producer = FencedProducer(self._config, self._tp, cluster, crashpoint=crashpoint)
         try:
-            await bounded(transactor.start(), self._config.request_timeout_s)
+            _, before = await self.bounds()
+            await bounded(producer.start(), self._config.request_timeout_s)
             _, end = await self.bounds()
+            if not await cluster.is_marked(self._tp, *producer.marked[:2], start=before, end=end):
+                raise RetriableError(f"who answers for {self._tp} does not know of its fence")
         except BaseException as err:
             self._discard()
-            self._abandoned_fences += transactor.asks_for_epoch
+            self._abandoned_fences += producer.asks_for_epoch
             if isinstance(err, KafkaError | OSError):
                 raise RetriableError(f"cannot fence {self._tp}: {err!r}") from err
             raise
@@ -192,12 +191,12 @@ class KafkaLog:
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         """See PartitionLog."""
-        transactor = self._transactor
-        if transactor is None:
+        producer = self._producer
+        if producer is None:
             raise NotAppendedError(f"{self._tp} is not fenced")
-        base = self._expected
+        timeout_s = self._config.request_timeout_s
         try:
-            await transactor.commit(records, expected=base, timeout_s=self._config.request_timeout_s)
+            base = await producer.append(records, expected=self._expected, timeout_s=timeout_s)
         except FencedError as err:
             self._discard()
             if self._abandoned_fences:
@@ -207,7 +206,7 @@ class KafkaLog:
         except BaseException:
             self._discard()
             raise
-        self._expected = base + len(records) + 1  # the commit marker takes one offset
+        self._expected = base + len(records)
         return base
 
     async def close(self) -> None:
@@ -233,6 +232,6 @@ class KafkaLog:
         return records, await consumer.position(self._tp)
 
     def _discard(self) -> None:
-        if self._transactor is not None:
-            self._transactor.close()
-            self._transactor = None
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None

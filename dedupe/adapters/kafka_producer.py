@@ -1,11 +1,14 @@
 """
-One transactional producer that is thrown away at the first doubt (rules R1, R2, R3).
+One producer of one partition, fenced by its epoch, that is thrown away at the first doubt (R1, R2, R3).
+
+A commit is one Produce request with one record batch, outside of any transaction: the leader takes a batch
+whole or not at all, waits for all replicas, and refuses whoever has an older epoch of the same producer id.
+An empty transaction, which leaves nothing but its marker in the partition, tells the leader of a new epoch
+before the new owner reads (docs/adr/0018-one-request-a-commit.md).
 
 It speaks the protocol itself and not through aiokafka's producer, which retries inside, for ever and with
-the same epoch: a request that is retried may take effect late, in a later transaction, and turn its commit
-into one of nothing. Here a request is sent again only once it was answered, and only if the answer says that
-it was too early. Whatever is not answered, or answered with another error, ends the producer: nothing it did
-counts as committed, and before its last request was sent nothing ever will be.
+the same epoch. Here a request is sent again only once it was answered, and only if the answer says that it
+was too early. Whatever is not answered, or answered with another error, ends the producer.
 """
 
 import asyncio
@@ -21,8 +24,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from dedupe.adapters.kafka_client import KafkaConfig
 from dedupe.adapters.kafka_cluster import Address, KafkaCluster, transactional_id_of
 from dedupe.adapters.kafka_connection import Connection
-from dedupe.adapters.kafka_wire import Producer, Request, TransactionWire, request_of
-from dedupe.errors import FencedError, GatewayError, NotAppendedError, OutcomeUnknownError
+from dedupe.adapters.kafka_wire import Producer, ProducerWire, Request, request_of
+from dedupe.errors import FencedError, GatewayError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.log import Crashpoint
 from dedupe.types import NewRecord, Offset
 
@@ -36,18 +39,34 @@ NOT_YET_CODES = frozenset({14, 15, 16, CONCURRENT_TRANSACTIONS})
 TAKEOVER_CODES = frozenset({-1, CONCURRENT_TRANSACTIONS})
 """
 What a coordinator answers to EndTxn while it aborts the transaction for a newer producer, -1 being its own
-confusion over that (UNKNOWN_SERVER_ERROR, seen with 4.2). Asked again, it says that the epoch is fenced, and
-whoever commits to a transaction that is ended already, by whichever of the two, changes nothing.
+confusion over that (UNKNOWN_SERVER_ERROR, seen with 4.2). Asked again, it says that the epoch is fenced.
 """
 
+REFUSED_CODES = frozenset({2, 3, 10, 18, 19, 29, 31, INVALID_TIMESTAMP, 44, 45, 87})
+"""
+Of Produce, what a leader finds before it appends: CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION (what it had
+of a deleted topic is gone), MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, NOT_ENOUGH_REPLICAS,
+TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED, INVALID_TIMESTAMP, POLICY_VIOLATION,
+OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_RECORD. Any other error may come after it has: a leader that ceases to
+be one while it waits for replicas says NOT_LEADER_OR_FOLLOWER of a batch that may stay.
+"""
+
+RENEW_S = 3600.0
+"""
+The longest that batches are sent without the coordinator's word that nobody has taken over. It forgets a
+transactional.id that it has not heard of for a week (`transactional.id.expiration.ms`), and a leader a
+producer that has written nothing for a day (`producer.id.expiration.ms`): with it, whom it fenced.
+"""
+
+EPOCH_OF_ROTATION = 32_700
+"""From here on a producer id is given up; the coordinator itself does at 32,767."""
+
 RETRY_S = 0.005
-"""The markers of the transaction before are on their way: written within a few milliseconds."""
-
-FENCE_RETRY_S = 0.02
+FENCE_RETRY_S = 0.01
 
 
-class Transactor:
-    """Commits record batches to one partition, one transaction each, until the first doubt."""
+class FencedProducer:
+    """Appends record batches to one partition, each by one request, until the first doubt."""
 
     def __init__(
         self, config: KafkaConfig, tp: TopicPartition, cluster: KafkaCluster, *, crashpoint: Crashpoint
@@ -60,42 +79,63 @@ class Transactor:
         self._crashpoint = crashpoint
         self._connections: dict[Address, Connection] = {}
         self._leader = self._coordinator = Address("", 0)
-        self._wire = self._wire_of(1)
+        self._wire = ProducerWire(
+            self._transactional_id, tp, timeout_ms=round(config.request_timeout_s * 1000)
+        )
         self._producer = Producer(-1, -1)
-        self._is_committing = False
+        self._renewed_at = 0.0
+        self._is_in_doubt = False
+        self.marked = Producer(-1, -1)
+        """Whose marker tells a leader that it knows of this producer's epoch."""
         self.asks_for_epoch = False
         """Whether a request for an epoch is unanswered: it may arrive late, and fence a successor."""
 
     async def start(self) -> None:
         """
-        Connect and take a new producer epoch, which fences every earlier one.
+        Connect and fence every earlier producer: the leader takes nothing more of theirs.
 
-        Returns when no earlier transaction is undecided and all markers are written. Raises
-        KafkaError, OSError or RetriableError; unbounded, so the caller sets a timeout.
+        A marker has told it of a new epoch when this returns, and is committed: the coordinator gives the
+        next epoch, under which batches are sent, only then. Another epoch than the next one tells of a rival.
+
+        A marker fences epochs of its own producer id alone. So whoever meets one whose epochs come to their
+        end marks it once more, and only then goes on to the next id: nobody ever meets that one unprepared.
+
+        Raises:
+            KafkaError, OSError, RetriableError: call again, later. Unbounded, so the caller sets a timeout.
         """
         self._leader = await self._cluster.leader_of(self._tp)
-        leader = await self._connected(self._leader)
-        while (version := await self._take_epoch()) is None:  # noqa: ASYNC110 - only asking again tells
-            await asyncio.sleep(FENCE_RETRY_S)
-        self._wire = self._wire_of(min(version, leader.transaction_version))
+        await self._connected(self._leader)
+        try:
+            marked = await self._marked_epoch()
+            if marked.epoch > EPOCH_OF_ROTATION:
+                while (await self._take_epoch()).id == marked.id:
+                    pass
+                marked = await self._marked_epoch()
+        except FencedError as err:
+            raise KafkaError(f"somebody else takes the partition over: {err}") from err
+        self.marked, self._producer = marked, await self._take_epoch()
+        if self._producer != marked._replace(epoch=marked.epoch + 1):
+            raise KafkaError("somebody else takes the partition over")
 
-    async def commit(self, records: Sequence[NewRecord], *, expected: Offset, timeout_s: float) -> None:
+    async def append(self, records: Sequence[NewRecord], *, expected: Offset, timeout_s: float) -> Offset:
         """
-        Append the records at exactly `expected`, all or none.
+        Append the records, all or none, and return the offset of the first.
+
+        It is `expected`, where nobody else may have written; or one more, behind a marker of its own.
 
         Raises:
             NotAppendedError, FencedError, OutcomeUnknownError: see PartitionLog.append. The
-            transactor must be discarded then.
+            producer must be discarded then.
         """
-        self._is_committing = False
+        self._is_in_doubt = False
         try:
             async with asyncio.timeout(timeout_s):
-                await self._transact(records, expected)
+                return await self._append(records, expected)
         except FencedError:
             raise
         except TimeoutError as err:
             raise self._translated(TimeoutError(f"no answer within {timeout_s:g} s")) from err
-        except (NotAppendedError, KafkaError, OSError, struct.error) as err:
+        except (RetriableError, KafkaError, OSError, struct.error) as err:
             raise self._translated(err) from err
 
     def close(self) -> None:
@@ -103,8 +143,68 @@ class Transactor:
         for connection in self._connections.values():
             connection.close()
 
-    async def _take_epoch(self) -> int | None:
-        """Ask once for an epoch; return the coordinator's version of transactions, None if too early."""
+    async def _append(self, records: Sequence[NewRecord], expected: Offset) -> Offset:
+        batch = self._batch_of(records)
+        if self._must_renew():
+            expected = await self._renew(expected)
+        leader = await self._connected(self._leader)
+        self._crashpoint("append")
+        answer = leader.ask(self._wire.produce(batch))
+        self._is_in_doubt = True
+        code, offset = self._wire.landed(await answer)
+        self._is_in_doubt = code not in REFUSED_CODES
+        _judge("Produce", code)
+        if offset != expected:
+            raise NotAppendedError(f"the batch landed at offset {offset} instead of {expected}")
+        self._producer = self._producer.after(len(records))
+        self._crashpoint("commit")
+        return offset
+
+    def _must_renew(self) -> bool:
+        """
+        Whether the coordinator must be asked first whether this is still the owner.
+
+        A leader closes a connection that is idle for ten minutes; so whoever was frozen, or cut off, for
+        longer than that finds it closed, and asks, however little the leader remembers by then.
+        """
+        leader = self._connections.get(self._leader)
+        is_old = asyncio.get_running_loop().time() - self._renewed_at > RENEW_S
+        return is_old or leader is None or not leader.is_usable
+
+    async def _renew(self, expected: Offset) -> Offset:
+        """Have the coordinator say that nobody has taken over, and return the offset behind its marker."""
+        self._leader = await self._cluster.leader_of(self._tp)
+        self._coordinator = await self._cluster.coordinator_of(self._transactional_id) or self._coordinator
+        await self._mark(self._producer)
+        while (end := await self._cluster.end_of(self._tp)) == expected:  # noqa: ASYNC110 - only asking tells
+            await asyncio.sleep(RETRY_S)
+        if end != expected + 1:
+            raise NotAppendedError(f"the partition ends at {end} instead of {expected + 1}")
+        return end
+
+    async def _mark(self, producer: Producer) -> None:
+        """Write a marker into the partition, by a transaction of nothing; it is there a moment later."""
+        coordinator = await self._connected(self._coordinator)
+        (code,) = await _ask(coordinator, self._wire.begin(producer), self._wire.begun)
+        _judge("AddPartitionsToTxn", code)
+        (code,) = await _ask(coordinator, self._wire.end(producer), self._wire.ended, again=TAKEOVER_CODES)
+        _judge("EndTxn", code)
+        self._renewed_at = asyncio.get_running_loop().time()
+
+    async def _marked_epoch(self) -> Producer:
+        """Take a new epoch and have a marker of it written."""
+        producer = await self._take_epoch()
+        await self._mark(producer)
+        return producer
+
+    async def _take_epoch(self) -> Producer:
+        """Return a new epoch, once no transaction is undecided and all markers are written."""
+        while (producer := await self._ask_for_epoch()) is None:  # noqa: ASYNC110 - only asking again tells
+            await asyncio.sleep(FENCE_RETRY_S)
+        return producer
+
+    async def _ask_for_epoch(self) -> Producer | None:
+        """Ask once for an epoch; None if it is too early."""
         found = await self._cluster.coordinator_of(self._transactional_id)
         if found is None:
             return None
@@ -119,8 +219,7 @@ class Transactor:
             return None
         if answer.error_code != NONE:
             raise for_code(answer.error_code)()
-        self._producer = Producer(answer.producer_id, answer.producer_epoch)
-        return coordinator.transaction_version
+        return Producer(answer.producer_id, answer.producer_epoch)
 
     async def _connected(self, address: Address) -> Connection:
         """Return a connection that is open, a new one if need be: nothing is under way between two calls."""
@@ -131,37 +230,11 @@ class Transactor:
             connection = self._connections[address] = await Connection.open(self._config, *address)
         return connection
 
-    async def _transact(self, records: Sequence[NewRecord], expected: Offset) -> None:
-        wire, batch = self._wire, self._batch_of(records)
-        leader, coordinator = await self._connected(self._leader), await self._connected(self._coordinator)
-        if not wire.is_implicit:
-            (code,) = await _ask(coordinator, wire.begin(self._producer), wire.begun)
-            _judge("AddPartitionsToTxn", code)
-        code, offset = await _ask(leader, wire.produce(batch), wire.landed)
-        _judge("Produce", code)
-        if offset != expected:
-            raise NotAppendedError(f"the batch landed at offset {offset} instead of {expected}")
-        self._crashpoint("append")
-        self._is_committing = True
-        code, following = await _ask(
-            coordinator,
-            wire.end(self._producer),
-            lambda answer: wire.ended(answer, self._producer, len(records)),
-            again=TAKEOVER_CODES,
-        )
-        _judge("EndTxn", code)
-        self._producer = following
-        self._crashpoint("commit")
-
-    def _wire_of(self, version: int) -> TransactionWire:
-        timeout_ms = round(self._config.request_timeout_s * 1000)
-        return TransactionWire(self._transactional_id, self._tp, timeout_ms=timeout_ms, version=version)
-
     def _batch_of(self, records: Sequence[NewRecord]) -> bytes:
         batch = DefaultRecordBatchBuilder(
             magic=2,
             compression_type=0,
-            is_transactional=1,
+            is_transactional=0,
             producer_id=self._producer.id,
             producer_epoch=self._producer.epoch,
             base_sequence=self._producer.sequence,
@@ -173,9 +246,9 @@ class Transactor:
         return bytes(batch.build())
 
     def _translated(self, err: Exception) -> GatewayError:
-        """Say what an error means: before EndTxn nothing can ever be committed, after it nobody knows."""
-        if self._is_committing:
-            return OutcomeUnknownError(f"commit was not confirmed: {err!r}")
+        """Say what an error means: before Produce nothing can ever be there, after it nobody knows."""
+        if self._is_in_doubt:
+            return OutcomeUnknownError(f"the append was not confirmed: {err!r}")
         return err if isinstance(err, NotAppendedError) else NotAppendedError(repr(err))
 
 

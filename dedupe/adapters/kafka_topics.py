@@ -23,6 +23,8 @@ TIMESTAMP_AFTER_MAX_MS = 3_600_000
 TIMESTAMP_BEFORE_MAX_MS = 86_400_000
 """A record older than this, from a clock behind, could be deleted while it is inside the window:
 retention is the window and a day."""
+PRODUCER_EXPIRATION_MIN_MS = 3_600_000
+"""Above the 10 minutes after which brokers close idle connections: docs/adr/0018-one-request-a-commit.md."""
 TIMESTAMP_BEFORE_CREATED_MS = 3_600_000
 """What a topic is created with; a clock that is an hour wrong is found out before it is a day."""
 MESSAGE_BYTES_DEFAULT = 1024 * 1024
@@ -98,9 +100,10 @@ class Demands:
     def broker_rules(self) -> Rules:
         """Return what every broker must be set to."""
         return {
-            "transaction.partition.verification.enable": (
-                lambda value: value != "false",
-                "must be true: without it a late write can enter a later transaction",
+            "producer.id.expiration.ms": (
+                lambda value: int(value) >= PRODUCER_EXPIRATION_MIN_MS,
+                f"must be at least {PRODUCER_EXPIRATION_MIN_MS}: a leader would forget whom it has fenced "
+                "before that one is cut off, and has to ask",
             ),
             "transaction.max.timeout.ms": (
                 lambda value: int(value) >= self.transaction_timeout_ms,
@@ -108,8 +111,8 @@ class Demands:
             ),
             "transaction.state.log.replication.factor": (
                 lambda value: int(value) >= REPLICATION_FACTOR_MIN,
-                f"must be at least {REPLICATION_FACTOR_MIN}: while the only broker that knows a "
-                "transaction is down, its partition takes no events",
+                f"must be at least {REPLICATION_FACTOR_MIN}: while the only broker that knows who may "
+                "write to a partition is down, nobody can take it over",
             ),
             "transaction.state.log.min.isr": (
                 lambda value: int(value) >= 2,

@@ -111,14 +111,14 @@ class Follower:
         """
         Raise RetriableError while what was shipped may still come to light in the log.
 
-        A transaction's markers are written by the end of its time-out; whatever is not there then was lost.
+        Readers see it once all replicas have it; what is not there after that was lost.
         """
         now = self._context.clock.monotonic()
         if self._restorer.index.state.applied_offset <= end:
             self._ahead_since = None
             return
         self._ahead_since = now if self._ahead_since is None else self._ahead_since
-        if now - self._ahead_since < self._context.times.transaction_timeout_s:
+        if now - self._ahead_since < self._context.times.unseen_s:
             raise RetriableError("the log does not show yet what was shipped")
 
     def _next_shipped(self) -> Committed:

@@ -71,20 +71,14 @@ class LaneHealth:
         if self.failing_since_ms is None:
             self.failing_since_ms = self._clock.now_ms()
 
-    def pause_s(self, err: BaseException, *, append_s: float | None) -> float:
-        """
-        Return how long to wait before the next recovery, and decide whether there should be one.
-
-        Args:
-            err: what the lane failed with.
-            append_s: how long ago the append began that failed; None if none has.
-        """
+    def pause_s(self, err: BaseException) -> float:
+        """Return how long to wait before the next recovery, and decide whether there should be one."""
         active_at, self._active_at = self._active_at, None
         served_s = 0.0 if active_at is None else self._clock.monotonic() - active_at
         if served_s >= self._times.fenced_again_s:
             self._fencings = 0
         if isinstance(err, FencedError):
-            self._note_fencing(append_s)
+            self._note_fencing()
             return self._dice.uniform(*self._times.refence_s)
         if served_s >= self._times.backoff_max_s:
             self._failures = 0
@@ -103,14 +97,12 @@ class LaneHealth:
         since = datetime.fromtimestamp(self.failing_since_ms // 1000, UTC)
         return f"has not been available since {since:%Y-%m-%dT%H:%M:%SZ}: {self.cause}"
 
-    def _note_fencing(self, append_s: float | None) -> None:
+    def _note_fencing(self) -> None:
         """
         Take the lane for another gateway's if it was fenced again and served only a moment in between.
 
         How long the takeover took in between says nothing: it may have to replay the log.
         """
-        if append_s is not None and append_s >= self._times.transaction_timeout_s:
-            return  # the log itself fences a transaction that took too long
         self._fencings += 1
         self.is_lost = self._fencings > self._times.fencings_max
 

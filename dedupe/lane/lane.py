@@ -10,6 +10,7 @@ routes.post_events -> Router.submit -> **Lane.submit** -> admit -> PartitionLog.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import TypeVar
 
 import structlog
@@ -41,7 +42,7 @@ from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics
 from dedupe.record import build_record
 from dedupe.sessions import SessionKey, SessionState, keys_of
-from dedupe.types import Entry, Event, EventKey, Offset
+from dedupe.types import Entry, Event, EventKey, Offset, Session
 
 Found = TypeVar("Found")
 
@@ -74,7 +75,6 @@ class Lane:
         self._wake = asyncio.Event()
         self._is_draining = False
         self._has_begun_sessions = False
-        self._append_began: float | None = None
         self._housekeeping = Housekeeping(
             partition_log, context.clock, interval_s=context.times.housekeeping_s, wake=self._wake.set
         )
@@ -259,10 +259,10 @@ class Lane:
             for event, admission in zip(batch.events, verdicts.admissions, strict=True)
             if admission is NEW
         ]
-        if new and sessions is not None:
-            new = sessions.recorded(new)
+        recorded = () if sessions is None else sessions.recorded
+        if new and recorded:
             await self._begin_sessions()
-        committed = await self._append(batch, new, timestamp_ms) if new else None
+        committed = await self._append(new, recorded, timestamp_ms) if new else None
         self._answer(batch, verdicts, 0 if committed is None else committed.base)
         if committed is not None and self.ship is not None:
             self.ship(committed)
@@ -287,26 +287,28 @@ class Lane:
             now_ms=timestamp_ms,
         )
 
-    async def _append(self, batch: Batch, new: Sequence[Event], timestamp_ms: int) -> Committed:
-        """Append and commit the new events, and apply them to the index."""
+    async def _append(
+        self, new: Sequence[Event], sessions: Sequence[Session | None], timestamp_ms: int
+    ) -> Committed:
+        """Append and commit the new events, and what is recorded of their sessions, and apply them."""
         state = self.restorer.index.state
         first_seq = state.next_lane_seq
         records = [
-            build_record(event, lane_seq=first_seq + i, timestamp_ms=timestamp_ms)
-            for i, event in enumerate(new)
+            build_record(event, lane_seq=first_seq + i, timestamp_ms=timestamp_ms, recorded=recorded)
+            for i, (event, recorded) in enumerate(zip_longest(new, sessions))
         ]
-        self._append_began = self._context.clock.monotonic()
+        began = self._context.clock.monotonic()
         try:
             base = await self._log.append(records)
             assert base >= state.applied_offset, (base, state)
-            committed = Committed.of(new, state, base, timestamp_ms, has_sessions=batch.has_sessions)
+            committed = Committed.of(new, state, base, timestamp_ms, sessions)
             index = self.restorer.index
             index.apply(committed.update(self.restorer.window, index, self._context.sessions))
         except BaseException:
             self.counts.note_doubt((event.key for event in new), state.applied_offset)
             raise
         self._context.crashpoint("apply")
-        took_s = self._context.clock.monotonic() - self._append_began
+        took_s = self._context.clock.monotonic() - began
         self.counts.note_commit(first_seq + len(new), timestamp_ms, took_s)
         self.ages.note_commit(base, timestamp_ms)
         self.health.note_commit()
@@ -354,7 +356,6 @@ class Lane:
 
     async def _recover(self) -> None:
         """Fence, prove or rebuild the index, replay to the end, and only then serve."""
-        self._append_began = None
         self._transition_to(LaneState.FENCING)
         async with self._context.restore_slots:
             proved = await self.restorer.check()
@@ -397,8 +398,7 @@ class Lane:
 
     def _pause_after(self, err: BaseException) -> float:
         """Return how many seconds to wait; another gateway's lane is given up."""
-        now, began = self._context.clock.monotonic(), self._append_began
-        pause_s = self.health.pause_s(err, append_s=None if began is None else now - began)
+        pause_s = self.health.pause_s(err)
         self.metrics.fenced += isinstance(err, FencedError)
         if self.health.is_lost:
             self._report.error("another gateway owns this partition: not serving it until restart")

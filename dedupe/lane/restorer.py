@@ -226,10 +226,11 @@ class Restorer:
             self._report.error("index is rebuilt from the log", reason=reason)
             self.discard()  # unlike `reset`, it deletes files beside the loop
             await self._open()
-        elif not self._is_discarded and end > self.log_start:
+        has_records = await self._reader.first(self.log_start, end) is not None
+        if is_empty and has_records and not self._is_discarded:
             self._metrics.begun_empty += 1
         self._is_discarded = False
-        if end == 0:
+        if self.log_start == 0 and not has_records:  # Kafka's markers take offsets, too
             await self._context.session_notes.begin_log(self.partition)
         start, sessions_since_ms = await self._reader.rebuild_start(
             self._context.policy, self._context.sessions, self.log_start, end

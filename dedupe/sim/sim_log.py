@@ -331,9 +331,12 @@ class SimLog:
 
     def _begin(self, epoch: int, records: Sequence[NewRecord]) -> Offset:
         base = self._partition.begin(epoch, list(records))
-        if base != self._expected:
+        if base < self._expected:  # the leader misses what this writer has sent before
             self._partition.abort(epoch)
             raise NotAppendedError(f"the records landed at offset {base} instead of {self._expected}")
+        if base > self._expected:
+            self._partition.commit(epoch)
+            raise OutcomeUnknownError(f"the records landed at offset {base} instead of {self._expected}")
         return base
 
     def _commit(self, epoch: int) -> None:

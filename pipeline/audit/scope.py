@@ -19,9 +19,6 @@ from pipeline.audit.checks import MISSING, NOT_ARCHIVED
 from pipeline.audit.verdict import Finding, Named, PartitionSummary
 from pipeline.sources import Ranges, Source, Span, read_records, span_of
 
-MARKERS_MAX = 1
-"""Offsets at the end of what was archived of Kafka that surely hold no record: a transaction's marker."""
-
 
 @dataclass(frozen=True)
 class Scope:
@@ -35,6 +32,8 @@ class Scope:
     partitions: int | None = None
     ranges: Ranges = field(default_factory=dict)
     """Of every partition, the offsets [start, end) that are to be there; empty if nobody knows them."""
+    known_ends: frozenset[int] = frozenset()
+    """Partitions whose range ends behind a record, and not behind a marker."""
 
     @property
     def log_id(self) -> str | None:
@@ -43,7 +42,7 @@ class Scope:
 
     @property
     def has_markers(self) -> bool:
-        """Whether some offsets hold no record, as Kafka's transactions leave them."""
+        """Whether some offsets hold no record, as Kafka's markers do."""
         return self.origin is None or not self.origin.startswith("log:")
 
 
@@ -107,8 +106,9 @@ def lacking(
     tails = tails if span.until is None else []
     if not scope.has_markers:
         return _missing([(edge, edge.end - edge.first) for edge in heads + tails]), []
-    open_edges = [edge for edge in heads + tails if edge.end - edge.first > MARKERS_MAX]
-    return {}, [
+    certain = [edge for edge in tails if edge.partition in scope.known_ends]
+    open_edges = [edge for edge in heads + tails if edge not in certain]
+    return _missing([(edge, edge.end - edge.first) for edge in certain]), [
         f"partition {p}: {scope.told_by} lists offsets {first} to {end - 1}, and there is no record of them: "
         "--against the topic tells whether there should be"
         for p, first, end in open_edges

@@ -135,4 +135,6 @@ def _ledger(source: Source, spark: SparkSession) -> Scope | None:
     ledger = stated_ledger(spark, source) if isinstance(source, LakeSource) else None
     if ledger is None or ledger.partitions == 0:  # a copy of an archive, whose ledger lists no offsets
         return None
-    return Scope("its ledger", None, ledger.origin, ledger.partitions, dict(ledger.held))
+    known = ledger.records_end
+    ranges = {p: (first, max(first, known.get(p, end))) for p, (first, end) in ledger.held.items()}
+    return Scope("its ledger", None, ledger.origin, ledger.partitions, ranges, frozenset(known))

@@ -17,7 +17,7 @@ No Spark and no storage here: this module only compares and counts.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -52,6 +52,8 @@ class Ledger:
     added: Ranges  # with this commit
     lost: tuple[tuple[int, int, int], ...] = ()  # partition, first, end: deleted before they were read
     batch: Batch | None = None  # the last one, where offsets do not say all
+    records_end: Offsets = field(default_factory=dict)
+    """By partition, what follows its last record, where anybody has looked: markers alone stand behind."""
 
     @property
     def ends(self) -> Offsets:
@@ -81,6 +83,8 @@ class Ledger:
             document["lost"] = self.lost
         if self.batch is not None:
             document["batch"] = self.batch._asdict()
+        if self.records_end:
+            document["records_end"] = self.records_end
         return json.dumps(document, separators=(",", ":"))
 
     @classmethod
@@ -103,6 +107,7 @@ class Ledger:
             added=_ranges(document["added"]),
             lost=tuple((partition, first, end) for partition, first, end in document.get("lost", ())),
             batch=Batch(**document["batch"]) if "batch" in document else None,
+            records_end={int(p): end for p, end in document.get("records_end", {}).items()},
         )
 
 
@@ -179,6 +184,26 @@ def successor(
         lost=_losses(ledger, origin),
         batch=batch,
     )
+
+
+def with_records_end(ledger: Ledger, before: Ledger | None, found: Offsets) -> Ledger:
+    """
+    Return the ledger with what is known of the ends of its records.
+
+    Args:
+        ledger: of this commit.
+        before: its predecessor.
+        found: of what was added, behind its last record, or its beginning if it has none; nothing of
+            partitions of which nobody knows.
+    """
+    known = {} if before is None else before.records_end
+    ends = {p: end for p, end in known.items() if p not in ledger.added}
+    for partition, (start, _) in ledger.added.items():
+        if (end := found.get(partition, -1)) > start:
+            ends[partition] = end
+        elif end == start and (partition in known or ledger.held[partition][0] == start):
+            ends[partition] = known.get(partition, start)
+    return replace(ledger, records_end=ends)
 
 
 def _other_sink(ledger: Ledger, origin: Origin, job: str) -> Refusal | None:

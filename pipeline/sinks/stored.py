@@ -17,8 +17,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.errors import PipelineError
 from pipeline.runtime import Checkpoint, StreamPlan, run_stream
-from pipeline.sinks.ledger import Batch, Ledger, Refusal, Way, refusal, starting, successor
-from pipeline.sources import Offsets, Origin, Span, origin_of, stream_records, within
+from pipeline.sinks.ledger import (
+    Batch,
+    Ledger,
+    Refusal,
+    Way,
+    refusal,
+    starting,
+    successor,
+    with_records_end,
+)
+from pipeline.sources import Offsets, Origin, Ranges, Span, origin_of, records_ends, stream_records, within
 
 Compute = Callable[[DataFrame], DataFrame]
 
@@ -86,7 +95,15 @@ def run_stored(
         offsets_per_batch=offsets_per_batch,
         starting=starting(ledger, origin) if ledger is not None and origin.has_offsets else None,
     )
-    stored = Stored(plan.job, Checkpoint(plan.checkpoint), origin, storing, by_batch, ledger)
+    stored = Stored(
+        plan.job,
+        Checkpoint(plan.checkpoint),
+        origin,
+        storing,
+        by_batch,
+        ledger,
+        look=partial(records_ends, plan.source),
+    )
     if storing.keeps_state:
         records = storing.compute(records)
     try:
@@ -144,7 +161,10 @@ class Stored:
         storing: Storing,
         by_batch: bool,
         ledger: Ledger | None,
+        *,
+        look: Callable[[Ranges], Offsets],
     ) -> None:
+        self._look = look
         self._job, self._checkpoint, self._origin, self._by_batch = job, checkpoint, origin, by_batch
         self._sink, self._compute, self._keeps_state = storing.sink, storing.compute, storing.keeps_state
         self._ledger = ledger
@@ -163,9 +183,18 @@ class Stored:
         if ledger is not None:
             if not self._by_batch:
                 rows = self._lacking(rows)
+            ledger = with_records_end(ledger, self._ledger, self._records_ends(ledger.added))
             self._sink.store(rows if self._keeps_state else self._compute(rows), ledger)
             self._ledger = ledger
         self._read_to = ends
+
+    def _records_ends(self, added: Ranges) -> Offsets:
+        """Look where the records of a batch end. Who cannot look stores them all the same."""
+        try:
+            return self._look(added) if added else {}
+        except PipelineError as err:
+            print(f"{self._job}: an audit may not know where the records end: {err}", file=sys.stderr)
+            return {}
 
     def _lacking(self, rows: DataFrame) -> DataFrame:
         """Leave out what the sink holds: it may be ahead for some batches, each partition by itself."""

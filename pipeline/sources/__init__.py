@@ -1,7 +1,7 @@
 """Where records are read from, and what is known of the place: topics, the embedded log, lakes."""
 
 from pipeline.embedded_log import GatewayLogSource, read_partitions
-from pipeline.sources.extent import Ranges, ranges_of, span_of, undecided_below
+from pipeline.sources.extent import Ranges, ranges_of, records_ends, span_of, undecided_below
 from pipeline.sources.kafka import Standing, standings
 from pipeline.sources.origin import Origin, origin_of
 from pipeline.sources.records import (
@@ -43,6 +43,7 @@ __all__ = [
     "read_lake",
     "read_partitions",
     "read_records",
+    "records_ends",
     "span_of",
     "standings",
     "stream_records",

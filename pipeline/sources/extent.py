@@ -78,6 +78,17 @@ def ranges_of(source: Source, span: Span) -> Ranges | None:
     return ranges
 
 
+def records_ends(source: Source, ranges: Ranges) -> Offsets:
+    """
+    Return of each range what follows its last record, or its start; nothing where there are no markers.
+
+    Raises PipelineError.
+    """
+    if not isinstance(source, KafkaSource):
+        return {}
+    return kafka.records_ends(source.brokers, source.topic, ranges)
+
+
 def undecided_below(source: Source, span: Span) -> Offsets:
     """Return offsets of partitions from which on an open transaction is no concern of a span."""
     ends = dict(span.to_offsets or {})

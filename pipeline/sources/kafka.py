@@ -8,7 +8,7 @@ topic stand in the job's `--source`.
 import asyncio
 import logging
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +25,9 @@ from pipeline.sources.token import TokenEndpoint
 from pipeline.sources.topic_id import TopicId, describe_topic
 
 METADATA_TIMEOUT_S = 20.0
+POLL_MS = 100
+LOOK_BACK = 100
+"""Offsets: more markers than a partition changes hands between two of its records, but in a bad dream."""
 OAUTH, TOKEN_URL = "OAUTHBEARER", "PIPELINE_KAFKA_OAUTH_TOKEN_URL"
 
 _JAVA_SECURITY = "org.apache.kafka.common.security"
@@ -174,6 +177,20 @@ def offsets_at(brokers: str, topic: str, moment: datetime) -> dict[int, int]:
     return _ask(brokers, topic, _offsets_at(brokers, topic, moment))
 
 
+def records_ends(brokers: str, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """
+    Return of each range, by partition, what follows its last record, or its start if it has none.
+
+    There is nothing of a partition of which that is unknown.
+
+    Of a range only the last LOOK_BACK offsets are looked at, among which markers may stand.
+
+    Raises:
+        PipelineError: Kafka does not answer, or has no such topic.
+    """
+    return _ask(brokers, topic, _records_ends(brokers, topic, ranges))
+
+
 class _Heard(logging.Handler):
     """What aiokafka complains of: it raises that no broker could be reached, and logs why."""
 
@@ -227,6 +244,34 @@ async def _offsets_at(brokers: str, topic: str, moment: datetime) -> dict[int, i
         finally:
             await consumer.stop()
     return {tp.partition: place.offset for tp, place in found.items() if place is not None}
+
+
+async def _records_ends(brokers: str, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    begins = {TopicPartition(topic, p): max(start, end - LOOK_BACK) for p, (start, end) in ranges.items()}
+    stops = {tp: ranges[tp.partition][1] for tp in begins}
+    found = {tp.partition: begin for tp, begin in begins.items() if begin == ranges[tp.partition][0]}
+    async with asyncio.timeout(METADATA_TIMEOUT_S):
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=brokers,
+            isolation_level="read_committed",
+            auto_offset_reset="none",
+            enable_auto_commit=False,
+            **KafkaSettings.read().client_options(),
+        )
+        try:
+            await consumer.start()
+            consumer.assign(list(begins))
+            for tp, begin in begins.items():
+                consumer.seek(tp, begin)
+            left = set(begins)
+            while left:
+                for tp, records in (await consumer.getmany(*left, timeout_ms=POLL_MS)).items():
+                    ends = [record.offset + 1 for record in records if record.offset < stops[tp]]
+                    found |= {tp.partition: ends[-1]} if ends else {}
+                left = {tp for tp in left if await consumer.position(tp) < stops[tp]}
+        finally:
+            await consumer.stop()
+    return found
 
 
 async def _standings(brokers: str, topic: str) -> dict[int, Standing]:

@@ -13,7 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from dedupe.adapters.kafka_client import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
-from dedupe.errors import NotAppendedError, RetriableError
+from dedupe.errors import NotAppendedError, OutcomeUnknownError, RetriableError
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.kafka import KafkaBroker, create_topic, delete_topics
 
@@ -107,15 +107,16 @@ async def test_topic_deleted_during_a_read_does_not_come_back(
 
 
 @pytest.mark.kafka
-async def test_topic_made_again_takes_appends_only_after_a_fence_found_it_empty(
+async def test_topic_made_again_is_noticed_by_the_first_append(
     creating_broker: KafkaBroker, log: KafkaLog
 ) -> None:
     await delete_topics(creating_broker.bootstrap_servers, [TOPIC])
     await create_topic(creating_broker.bootstrap_servers, TOPIC)
 
-    with pytest.raises(NotAppendedError):
+    with pytest.raises(OutcomeUnknownError):
         await log.append(records_of(3, 1))
     end = await log.fence()
-    assert await read_all(log, 0, end) == []
-    base = await log.append(records_of(3, 1))
-    assert await read_all(log, 0, await log.fence()) == at(base, records_of(3, 1))
+    found = await read_all(log, 0, end)
+    assert found == at(0, records_of(3, 1))
+    base = await log.append(records_of(4, 1))
+    assert await read_all(log, 0, await log.fence()) == [*found, *at(base, records_of(4, 1))]

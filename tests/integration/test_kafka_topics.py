@@ -173,15 +173,15 @@ async def test_other_partition_count_is_refused_in_every_mode(
 
 
 @pytest.mark.kafka
-async def test_broker_that_does_not_verify_transactions_is_warned_of_once(tmp_path: Path) -> None:
-    properties = {"transaction.partition.verification.enable": "false"}
+async def test_broker_that_forgets_producers_early_is_warned_of_once(tmp_path: Path) -> None:
+    properties = {"producer.id.expiration.ms": "60000"}
     with KafkaBroker(tmp_path / "kafka", properties=properties) as broker:
         gateway = Gateway(tmp_path / "gateway", kafka_env(broker))
         with gateway:
             warned = [line for line in gateway.log_path.read_text().splitlines() if "unsafe for" in line]
         assert [line.count("replication factor is 1") for line in warned] == [1, 0, 1, 0, 0, 0, 0]
         assert [line.count("min.insync.replicas is 1") for line in warned] == [0, 1, 0, 1, 0, 0, 0]
-        assert "transaction.partition.verification.enable is false, must be true" in warned[4]
+        assert "producer.id.expiration.ms is 60000, must be at least 3600000" in warned[4]
         refused = cli(production(gateway.folder, broker), "serve")
     said = [line for line in refused.stderr.decode().splitlines() if line.startswith("gateway: ")]
     assert (refused.returncode, refused.stdout, len(said)) == (2, b"", 7)

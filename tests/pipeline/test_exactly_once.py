@@ -22,7 +22,7 @@ from pipeline.runtime import Checkpoint
 from pipeline.schema import RECORD, SESSIONS
 from pipeline.sinks import DeltaTable, IcebergLake, Ledger, ParquetFolder, PostgresCounts, Storing
 from pipeline.sinks.stored import Stored
-from pipeline.sources import LakeSource, Origin, read_lake
+from pipeline.sources import LakeSource, Offsets, Origin, Ranges, read_lake
 from pipeline.transforms import archived
 from tests.pipeline.conftest import JobRunner
 from tests.support.logs import append_to_log, trim_log
@@ -316,6 +316,10 @@ def test_sessions_without_the_checkpoint_that_knows_their_state_are_refused(
     assert spark.read.schema(SESSIONS).parquet(str(out)).count() == stored
 
 
+def nobody_looks(_: Ranges) -> Offsets:
+    return {}
+
+
 def test_sink_ahead_by_several_batches_takes_of_each_what_it_lacks(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -329,7 +333,7 @@ def test_sink_ahead_by_several_batches_takes_of_each_what_it_lacks(
     origin = Origin("log:1/events", "events", 2, {0: 0, 1: 0})
     sink = ParquetFolder(str(tmp_path / "out"))
     storing = Storing(sink, archived)
-    stored = Stored("archive", Checkpoint(str(tmp_path)), origin, storing, False, ledger)
+    stored = Stored("archive", Checkpoint(str(tmp_path)), origin, storing, False, ledger, look=nobody_looks)
 
     for number in range(len(plan)):
         places = itertools.product((0, 1), range(10 * number, 10 * number + 10))
@@ -345,7 +349,8 @@ def test_sink_ahead_by_several_batches_takes_of_each_what_it_lacks(
 def test_batch_whose_offsets_are_unknown_is_not_passed_over(spark: SparkSession, tmp_path: Path) -> None:
     origin = Origin("log:1/events", "events", 1, {0: 0})
     storing = Storing(ParquetFolder(str(tmp_path / "out")), archived)
-    stored = Stored("archive", Checkpoint(str(tmp_path / "none")), origin, storing, False, None)
+    checkpoint = Checkpoint(str(tmp_path / "none"))
+    stored = Stored("archive", checkpoint, origin, storing, False, None, look=nobody_looks)
 
     with pytest.raises(PipelineError, match="does not say where batch 7 ends"):
         stored(spark.createDataFrame([], RECORD), 7)

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.errors import PipelineError
 from pipeline.runtime import Reached
-from pipeline.sinks.ledger import Batch, Ledger, Way, refusal, starting, successor
+from pipeline.sinks.ledger import Batch, Ledger, Way, refusal, starting, successor, with_records_end
 from pipeline.sources import Origin
 
 JOB = "archive"
@@ -161,3 +161,33 @@ def test_repeated_batch_of_a_stream_with_state_is_held_already() -> None:
 def test_ledger_of_newer_jobs_is_not_guessed_at() -> None:
     with pytest.raises(PipelineError, match="version 9"):
         Ledger.from_json('{"version":9}')
+
+
+GREW = replace(HELD, commit=4, held={0: (0, 120), 1: (0, 50)}, added={0: (100, 120)})
+
+
+@pytest.mark.parametrize(
+    ("known", "found", "records_end"),
+    [
+        ({0: 100, 1: 49}, {0: 118}, {0: 118, 1: 49}),
+        ({0: 98, 1: 49}, {0: 100}, {0: 98, 1: 49}),
+        ({0: 98, 1: 49}, {}, {1: 49}),
+        ({1: 49}, {0: 100}, {1: 49}),
+        ({1: 49}, {0: 118}, {0: 118, 1: 49}),
+    ],
+    ids=["records", "markers alone", "nobody looked", "markers behind what nobody knew", "known again"],
+)
+def test_ledger_knows_where_records_end_as_far_as_anybody_has_looked(
+    known: dict[int, int], found: dict[int, int], records_end: dict[int, int]
+) -> None:
+    told = with_records_end(GREW, replace(HELD, records_end=known), found)
+
+    assert told.records_end == records_end
+    assert Ledger.from_json(told.to_json()) == told
+
+
+def test_partition_of_markers_alone_has_no_record_that_could_be_missed() -> None:
+    first = successor(None, ORIGIN, {0: 3}, job=JOB, batch=None)
+    assert first is not None
+
+    assert with_records_end(first, None, {0: 0}).records_end == {0: 0}

@@ -13,9 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.types import NewRecord
 from pipeline.sources.records import LogSource, Span, read_records
 from pipeline.transforms.clean_topic import archived
+from tests.conftest import TopicFactory
 from tests.pipeline.conftest import Done, JobRunner
 from tests.support.logs import append_to_log, trim_log
 from tests.support.records import RecordMaker
@@ -291,3 +294,31 @@ def test_times_mean_the_offsets_of_the_first_record_as_new(auditor: Auditor) -> 
     assert [(p["first_offset"], p["last_offset"]) for p in report["partitions"]] == [(12, 16), (11, 15)]
     assert report["span"]["since"] == "2026-01-02T00:00:00Z"
     assert report["scope"].startswith("the asked span of what the topic lists")
+
+
+@pytest.mark.kafka
+async def test_ledger_of_a_topic_tells_markers_from_records_that_are_lost(
+    job: JobRunner, spark: SparkSession, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name, maker = await topic("markers", partitions=PARTITIONS), RecordMaker(PARTITIONS)
+    store = await KafkaStore.open(KafkaConfig(kafka_bootstrap))
+    logs = [store.partition_log(name, partition) for partition in range(PARTITIONS)]
+    for log in logs:
+        await log.fence()
+    for partition in (0, 1):  # partition 2 has markers alone
+        await logs[partition].append([maker.record(maker.event_of(partition)) for _ in range(5)])
+    for log in logs:  # a restart of a gateway that is sent nothing any more
+        await log.fence()
+        await log.fence()
+        await log.close()
+    await store.close()
+    where = tmp_path / "archive"
+    made = job("archive", "--source", f"kafka://{kafka_bootstrap}/{name}", "--out", where, "--once")
+
+    whole = job("audit", "--source", f"delta://{where}")
+    spark.sql(f"DELETE FROM delta.`{where}` WHERE partition = 1 AND offset = 5")
+    short = job("audit", "--source", f"delta://{where}", "--report", tmp_path)
+
+    assert (made.exit_code, whole.exit_code, short.exit_code) == (0, 0, 1), (made, whole, short)
+    missing = json.loads((tmp_path / "audit.json").read_text())["violations"]["missing"]["first"]
+    assert [(named["partition"], named["offset"]) for named in missing] == [(1, 5)]

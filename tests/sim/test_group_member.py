@@ -26,11 +26,10 @@ from dedupe.adapters.kafka_group import (
 )
 from dedupe.errors import RetriableError
 from dedupe.group import Assignment, Member
-from tests.support.sim_kafka_net import SimTransport, encoded
-from tests.support.sim_kafka_wire import STRUCTS, versions_unknown
+from tests.support.sim_kafka_net import STRUCTS, SimTransport, encoded
 from tests.support.virtual_time import VirtualTimeLoop
 
-JOIN, HEARTBEAT, LEAVE, SYNC, API_VERSIONS = 11, 12, 13, 14, 18
+JOIN, HEARTBEAT, LEAVE, SYNC = 11, 12, 13, 14
 EACH = pytest.mark.parametrize("api", [JOIN, SYNC, HEARTBEAT], ids=["join", "sync", "heartbeat"])
 CODES = range(-1, 121)
 UNKNOWN_SERVER_ERROR, COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID = -1, 15, 25
@@ -100,9 +99,7 @@ class Coordinator:
             answer = self.always[api]
         elif self.due.get(api):
             answer = self.due[api].pop(0)
-        if api == API_VERSIONS:
-            answer = versions_unknown()
-        elif isinstance(answer, int):
+        if isinstance(answer, int):
             answer = encoded(self._answer(api, STRUCTS[api, version].decode(buffer), answer))
         if answer is not None:
             transport.reply(struct.pack(">i", correlation_id) + answer)
@@ -123,7 +120,7 @@ class Coordinator:
 class Worker:
     """A member, and what it took."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, *, can_describe: bool = True) -> None:
         self.membership = KafkaMembership(
             KafkaConfig(""),
             cast(KafkaCluster, coordinator),
@@ -133,7 +130,7 @@ class Worker:
             clock=LoopClock(),
         )
         self.taken: list[int] = []
-        self.can_describe = True
+        self.can_describe = can_describe
         self.task = asyncio.ensure_future(self.membership.run(self.describe, self.take))
 
     def describe(self) -> Member:
@@ -171,8 +168,13 @@ async def coordinator() -> AsyncIterator[Coordinator]:
 
 
 @pytest.fixture
-async def worker(coordinator: Coordinator) -> AsyncIterator[Worker]:
-    worker = Worker(coordinator)
+def can_describe() -> bool:
+    return True
+
+
+@pytest.fixture
+async def worker(coordinator: Coordinator, can_describe: bool) -> AsyncIterator[Worker]:
+    worker = Worker(coordinator, can_describe=can_describe)
     yield worker
     worker.task.cancel()
     await asyncio.gather(worker.task, return_exceptions=True)
@@ -251,8 +253,8 @@ async def test_silence_is_counted_from_the_question(coordinator: Coordinator, wo
     assert 10 <= worker.membership.silence_s < 10 + 2 * TIMES.heartbeat_s
 
 
+@pytest.mark.parametrize("can_describe", [False])
 async def test_description_that_fails_is_asked_for_again(coordinator: Coordinator, worker: Worker) -> None:
-    worker.can_describe = False
     await asyncio.sleep(5)
     assert coordinator.seen[JOIN] == 0
     assert worker.membership.silence_s == float("inf")

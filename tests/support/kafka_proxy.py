@@ -68,6 +68,13 @@ class KafkaProxy(TCPServer):
         self._release.set()
         await self._held
 
+    async def cut(self) -> None:
+        """End all connections of now."""
+        connections = [*self._connections]
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream_reader, upstream_writer = await asyncio.open_connection(HOST, self._upstream_port)
         lost: set[int] = set()

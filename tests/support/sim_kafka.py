@@ -1,10 +1,9 @@
 """
-A Kafka cluster in memory: what its brokers know of one topic and its transactions, by their own rules.
+A Kafka cluster in memory: what its brokers know of one topic and its producers, by their own rules.
 
-Two nodes; all partitions are led by the first, transactions are coordinated by either. EndTxn is answered
-before the markers are written, and a repeated EndTxn of a complete transaction succeeds. With version 2
-of transactions Produce adds its partition and EndTxn gives the next epoch, of a new producer id once they
-are used up; the markers bear it already. Times are the event loop's.
+Two nodes; all partitions are led by the first, transactions are coordinated by either. Producers write
+outside of transactions, which serve for their markers alone: EndTxn is answered before these are written, and
+a repeated EndTxn of a complete transaction succeeds. Times are the event loop's.
 """
 
 import struct
@@ -29,8 +28,7 @@ OFFSET_OUT_OF_RANGE = 1
 MARKERS_S = 0.003
 """From EndTxn's answer until the markers are written, as measured on a real broker."""
 CONTROL_BIT = 0x20
-EPOCH_MAX = 20
-"""32,767 in a real cluster."""
+EPOCH_MAX = 32_767
 
 
 class State(Enum):
@@ -59,23 +57,28 @@ class Producer(NamedTuple):
 
 
 class SimPartitionLog:
-    """One partition: batches that readers see, and those of open transactions."""
+    """One partition: its batches and markers, and what is remembered of producers."""
 
     def __init__(self) -> None:
         self.end: Offset = 0
-        self.visible: list[Batch] = []
-        self._undecided: dict[int, list[Batch]] = {}  # by producer id
+        self.batches: list[Batch] = []
+        self.shown_end: Offset | None = None  # a deposed leader's, who has not noticed; None: all is shown
         self._producers: dict[int, Producer] = {}
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Below it everything is decided."""
-        return min((batches[0].base for batches in self._undecided.values()), default=self.end)
+        """Below it everything is shown to readers."""
+        return self.end if self.shown_end is None else self.shown_end
+
+    def forget(self) -> None:
+        """Forget all producers, as a leader does of those that have written nothing for a day."""
+        self._producers.clear()
 
     def append(self, raw: bytes) -> tuple[int, Offset]:
-        """Take a batch of a transaction; return an error code and its offset."""
+        """Take a batch; return an error code and its offset."""
         header = DefaultRecordBatch(raw)
-        producer = self._producers.get(header.producer_id, Producer(header.producer_epoch))
+        unknown = Producer(header.producer_epoch, header.base_sequence)  # any sequence number will do
+        producer = self._producers.get(header.producer_id, unknown)
         if header.producer_epoch < producer.epoch:
             return INVALID_PRODUCER_EPOCH, -1
         if header.producer_epoch > producer.epoch:
@@ -87,26 +90,23 @@ class SimPartitionLog:
             return OUT_OF_ORDER_SEQUENCE, -1
         batch = Batch(self.end, self.end + records - 1, struct.pack(">q", self.end) + raw[8:])
         self.end += records
-        self._undecided.setdefault(header.producer_id, []).append(batch)
+        self.batches.append(batch)
         self._producers[header.producer_id] = Producer(
             producer.epoch, producer.next_sequence + records, batch
         )
         return 0, batch.base
 
-    def end_transaction(self, producer_id: int, epoch: int, *, is_commit: bool) -> None:
-        """Write a marker: what the producer has here becomes visible, or never will."""
-        batches = self._undecided.pop(producer_id, [])
-        if is_commit:
-            self.visible += batches
-        self.visible.append(Batch(self.end, self.end, _marker(self.end, producer_id, epoch, is_commit)))
+    def mark(self, producer_id: int, epoch: int, *, is_commit: bool) -> None:
+        """Write a marker, which tells of its producer's epoch."""
+        self.batches.append(Batch(self.end, self.end, _marker(self.end, producer_id, epoch, is_commit)))
         self.end += 1
         known = self._producers.get(producer_id, Producer(epoch))
         self._producers[producer_id] = known if known.epoch == epoch else Producer(epoch)
 
     def read(self, start: Offset) -> list[bytes]:
-        """Return the visible batches from an offset on, below the last stable offset."""
+        """Return the batches from an offset on, as far as they are shown."""
         end = self.last_stable_offset
-        return [batch.raw for batch in self.visible if start <= batch.last < end]
+        return [batch.raw for batch in self.batches if start <= batch.last < end]
 
 
 def _marker(offset: Offset, producer_id: int, epoch: int, is_commit: bool) -> bytes:
@@ -132,10 +132,10 @@ class Transactions:
     """What the coordinator knows of one transactional id."""
 
     producer_id: int
-    epoch: int = -1
+    epoch: int
     state: State = State.EMPTY
     is_commit: bool = False
-    ended_by: int = -1  # the producer id of the transaction that is or was last decided
+    ended_by: int = -1  # the producer id of the transaction that was last decided
     timeout_s: float = 0.0
     began_s: float = 0.0
     ends_s: float = 0.0  # when its markers are written
@@ -145,15 +145,13 @@ class Transactions:
 class SimKafka:
     """The cluster, with one topic. Every method settles what is due first."""
 
-    def __init__(
-        self, topic: str, partitions: int, now: Callable[[], float], *, transaction_version: int
-    ) -> None:
+    def __init__(self, topic: str, partitions: int, now: Callable[[], float]) -> None:
         self.topic = topic
-        self.transaction_version = transaction_version
         self.partitions = [SimPartitionLog() for _ in range(partitions)]
         self.coordinator = 0
         self.timeouts = 0  # transactions that the coordinator has ended by itself
         self._now = now
+        self.first_epoch = 0
         self._ids: dict[str, Transactions] = {}
         self._producer_ids = count(1000)
 
@@ -170,7 +168,7 @@ class SimKafka:
     def init_producer_id(self, name: str, timeout_ms: int) -> tuple[int, int, int]:
         """Return an error code, producer id and epoch; fences whoever had the transactional id."""
         if name not in self._ids:
-            self._ids[name] = Transactions(next(self._producer_ids))
+            self._ids[name] = Transactions(next(self._producer_ids), self.first_epoch - 1)
         known = self._ids[name]
         if known.state is State.ONGOING:
             self._prepare(known, is_commit=False, bumps_epoch=True)
@@ -193,36 +191,19 @@ class SimKafka:
         known.partitions.update(partitions)
         return 0
 
-    def produce(self, name: str, partition: int, raw: bytes, *, is_implicit: bool) -> tuple[int, Offset]:
-        """Return an error code and the batch's offset; it may begin a transaction."""
-        known, header = self._ids[name], DefaultRecordBatch(raw)
-        if is_implicit:
-            code = self.add_partitions(name, header.producer_id, header.producer_epoch, [partition])
-        else:
-            code = _refusal(known, header.producer_id, header.producer_epoch)
-        if code:
-            return code, -1
-        if known.state is not State.ONGOING or partition not in known.partitions:
-            return INVALID_TXN_STATE, -1
-        return self.partitions[partition].append(raw)
-
-    def end_transaction(
-        self, name: str, producer_id: int, epoch: int, *, is_commit: bool, gives_epoch: bool
-    ) -> tuple[int, int, int]:
-        """Return an error code, and who may go on; the markers follow a moment later."""
+    def end_transaction(self, name: str, producer_id: int, epoch: int, *, is_commit: bool) -> int:
+        """Return an error code; the markers follow a moment later."""
         known = self._ids[name]
-        is_again = gives_epoch and (producer_id, epoch) == (known.ended_by, known.epoch - 1)
-        if not is_again and (code := _refusal(known, producer_id, epoch)):
-            return code, -1, -1
-        if known.state is State.ONGOING and not is_again:
-            self._prepare(known, is_commit=is_commit, bumps_epoch=gives_epoch)
-            return 0, known.producer_id, known.epoch
-        if known.state in (State.EMPTY, State.ONGOING) or known.is_commit != is_commit:
-            return INVALID_TXN_STATE, -1, -1
-        code = CONCURRENT_TRANSACTIONS if known.state is State.PREPARED else 0
-        return code, known.producer_id, known.epoch
+        if code := _refusal(known, producer_id, epoch):
+            return code
+        if known.state is State.ONGOING:
+            self._prepare(known, is_commit=is_commit)
+            return 0
+        if known.state is State.EMPTY or known.is_commit != is_commit:
+            return INVALID_TXN_STATE
+        return CONCURRENT_TRANSACTIONS if known.state is State.PREPARED else 0
 
-    def _prepare(self, known: Transactions, *, is_commit: bool, bumps_epoch: bool) -> None:
+    def _prepare(self, known: Transactions, *, is_commit: bool, bumps_epoch: bool = False) -> None:
         known.ended_by = known.producer_id
         if bumps_epoch:
             self._bump_epoch(known)
@@ -236,7 +217,7 @@ class SimKafka:
     def _write_markers(self, known: Transactions) -> None:
         for partition in sorted(known.partitions):
             epoch = known.epoch if known.producer_id == known.ended_by else EPOCH_MAX
-            self.partitions[partition].end_transaction(known.ended_by, epoch, is_commit=known.is_commit)
+            self.partitions[partition].mark(known.ended_by, epoch, is_commit=known.is_commit)
         known.state = State.COMPLETE
 
 

@@ -13,18 +13,14 @@ from io import BytesIO
 from random import Random
 from typing import Any
 
-from aiokafka.protocol.api import RequestHeader_v1
+from aiokafka.protocol.api import RequestHeader_v1, RequestStruct
 
 from tests.support.sim_kafka import OFFSET_OUT_OF_RANGE, SimKafka
-from tests.support.sim_kafka_wire import (
-    STRUCTS,
-    batch_of,
-    ended,
-    produced,
-    versions_answer,
-    versions_unknown,
-)
 from tests.support.virtual_time import VirtualTimeLoop
+
+STRUCTS: dict[tuple[int, int], Any] = {
+    (kind.API_KEY, kind.API_VERSION): kind for kind in RequestStruct.__subclasses__()
+}
 
 HOST = "simulated"
 PORTS = (9001, 9002)
@@ -139,8 +135,6 @@ class SimKafkaNet:
         header: Any = RequestHeader_v1.SCHEMA.decode(buffer)
         api, version, correlation_id, _ = header
         kind = STRUCTS[api, version]
-        if kind.FLEXIBLE_VERSION:
-            buffer.read(1)  # no tags
         request: Any = kind.decode(buffer)
         self.requests.append(request)
         await asyncio.sleep(0)
@@ -162,8 +156,7 @@ class SimKafkaNet:
             return transport.close()
         if fault == "hold_answer":
             await asyncio.sleep(self._dice.choice(self.holds_s))
-        is_tagged = kind.FLEXIBLE_VERSION and api != API_VERSIONS
-        transport.reply(struct.pack(">i", correlation_id) + is_tagged * b"\0" + answer)
+        transport.reply(struct.pack(">i", correlation_id) + answer)
         return None
 
     def _fault_of(self, api: int) -> str | int | None:
@@ -182,9 +175,9 @@ class SimKafkaNet:
         """Return the answer of an API that says nothing but an error code."""
         if api == PRODUCE:
             # Brokers say -1 here; it is the code that must be believed.
-            return encoded(produced(request, code, self.kafka.partitions[batch_of(request)[1]].end))
+            return encoded(_produced(request, code, self.kafka.partitions[batch_of(request)[1]].end))
         if api == END_TXN:
-            return encoded(ended(request, code))
+            return encoded(request.RESPONSE_TYPE(0, code))
         if api == INIT_PRODUCER_ID:
             return encoded(request.RESPONSE_TYPE(0, code, -1, -1))
         codes = [(topic, [(n, code) for n in partitions]) for topic, partitions in request.topics]
@@ -193,14 +186,13 @@ class SimKafkaNet:
     async def _answer(self, api: int, node: int, request: Any) -> bytes:
         if api in OF_COORDINATOR and node != self.kafka.coordinator:
             return self._coded(api, request, NOT_COORDINATOR)
-        if api == API_VERSIONS:
-            return self._versions(request)
         if api in REFUSALS:
             return self._answer_producer(api, request)
         if api == FETCH:
             fields = await self._fetch(request)
         else:
             fields = {
+                API_VERSIONS: self._versions,
                 METADATA: self._metadata,
                 FIND_COORDINATOR: self._coordinator,
                 LIST_OFFSETS: self._offsets,
@@ -208,29 +200,24 @@ class SimKafkaNet:
         return encoded(request.RESPONSE_TYPE(*fields))
 
     def _answer_producer(self, api: int, request: Any) -> bytes:
-        kafka, name = self.kafka, request.transactional_id
+        kafka = self.kafka
+        if api == PRODUCE:
+            _, partition, raw = batch_of(request)
+            return encoded(_produced(request, *kafka.partitions[partition].append(raw)))
+        name = request.transactional_id
         if api == INIT_PRODUCER_ID:
             fields = kafka.init_producer_id(name, request.transaction_timeout_ms)
             return encoded(request.RESPONSE_TYPE(0, *fields))
-        if api == PRODUCE:
-            _, partition, raw = batch_of(request)
-            is_implicit = request.API_VERSION >= 12
-            return encoded(produced(request, *kafka.produce(name, partition, raw, is_implicit=is_implicit)))
         owner = request.producer_id, request.producer_epoch
         if api == END_TXN:
-            gives_epoch = request.API_VERSION >= 5
-            is_commit = request.transaction_result
-            told = kafka.end_transaction(name, *owner, is_commit=is_commit, gives_epoch=gives_epoch)
-            return encoded(ended(request, *told))
+            code = kafka.end_transaction(name, *owner, is_commit=request.transaction_result)
+            return encoded(request.RESPONSE_TYPE(0, code))
         ((_, partitions),) = request.topics
         return self._coded(api, request, kafka.add_partitions(name, *owner, partitions))
 
-    def _versions(self, request: Any) -> bytes:
-        """Say what aiokafka may send, or what the cluster has agreed on; old brokers do not know that."""
-        if request.API_VERSION == 0:
-            return encoded(request.RESPONSE_TYPE(0, [(key, n, n) for key, n in VERSIONS.items()]))
-        version = self.kafka.transaction_version
-        return versions_unknown() if version == 1 else versions_answer({"transaction.version": version})
+    def _versions(self, request: Any) -> tuple[Any, ...]:
+        """Say what aiokafka may send."""
+        return 0, [(key, n, n) for key, n in VERSIONS.items()]
 
     def _coordinator(self, _request: Any) -> tuple[Any, ...]:
         coordinator = self.kafka.coordinator
@@ -260,3 +247,15 @@ class SimKafkaNet:
 def encoded(answer: Any) -> bytes:
     """Return an answer's bytes."""
     return bytes(answer.encode())
+
+
+def batch_of(request: Any) -> tuple[str, int, bytes]:
+    """Return topic, partition and records of a Produce of one batch."""
+    ((topic, ((partition, raw),)),) = request.topics
+    return topic, partition, raw
+
+
+def _produced(request: Any, code: int, offset: int) -> Any:
+    """Return the answer to a Produce of one batch."""
+    topic, partition, _ = batch_of(request)
+    return request.RESPONSE_TYPE([(topic, [(partition, code, offset, -1)])], 0)

@@ -6,7 +6,7 @@ from dedupe.errors import FencedError, RetriableError
 from dedupe.lane.context import LaneTimes
 from dedupe.lane.health import LaneHealth
 
-TIMES = LaneTimes(fenced_again_s=60.0, transaction_timeout_s=30.0)
+TIMES = LaneTimes(fenced_again_s=60.0)
 
 
 class StandingClock:
@@ -28,12 +28,12 @@ class Served:
         self.clock = StandingClock()
         self.health = LaneHealth(self.clock, TIMES, Random(0))
 
-    def fail(self, err: Exception, *, after_s: float, append_s: float | None = 0.1) -> float:
+    def fail(self, err: Exception, *, after_s: float) -> float:
         """Serve for so long, then fail; return how long the lane waits."""
         self.health.note_active()
         self.clock.ms += round(after_s * 1000)
         self.health.note_failure(err)
-        return self.health.pause_s(err, append_s=append_s)
+        return self.health.pause_s(err)
 
 
 def test_two_fencings_with_a_moment_between_them_lose_the_lane() -> None:
@@ -74,15 +74,6 @@ def test_short_service_that_ended_otherwise_forgives_nothing() -> None:
     served.fail(FencedError(), after_s=5)
 
     assert served.health.is_lost
-
-
-def test_fencing_of_a_transaction_that_took_too_long_is_nobody_elses() -> None:
-    served = Served()
-
-    for _ in range(3):
-        served.fail(FencedError(), after_s=1, append_s=30.0)
-
-    assert not served.health.is_lost
 
 
 def test_pauses_begin_anew_once_the_lane_has_served_for_longer_than_the_longest() -> None:

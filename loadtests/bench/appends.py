@@ -1,7 +1,7 @@
 """
-What a transaction costs, without a gateway around it: appends to lanes' logs, one process, one real broker.
+What an append costs, without a gateway around it: appends to lanes' logs, one process, one real broker.
 
-    .venv/bin/python -m loadtests.bench.transactions [--lanes 8] [--seconds 5] [--rounds 3]
+    .venv/bin/python -m loadtests.bench.appends [--lanes 8] [--seconds 5] [--rounds 3]
 
 Each lane appends, pauses as a gateway's does, and appends again. Lines of one run can be compared, and those
 of two versions that took turns on one broker (`--bootstrap-servers`).
@@ -28,7 +28,7 @@ from loadtests.bench.workload import event
 from tests.support.kafka import KafkaBroker, create_topic
 
 EVENTS = (1, 12, 100)
-"""In a transaction: a request of one; a batch of 100 that eight lanes share; a full one a lane."""
+"""In an append: a request of one; a batch of 100 that eight lanes share; a full one a lane."""
 
 WARM_UP_S = 2.0
 
@@ -56,7 +56,7 @@ async def appends(log: PartitionLog, records: list[NewRecord], until: float) -> 
 
 
 async def measure(logs: Sequence[PartitionLog], events: int, seconds: float) -> tuple[int, float]:
-    """Return how many transactions there were, and what each took of this process, in microseconds."""
+    """Return how many appends there were, and what each took of this process, in microseconds."""
     records = records_of(events)
     cpu_before, until = time.process_time(), time.monotonic() + seconds
     done = sum(await asyncio.gather(*(appends(log, records, until) for log in logs)))
@@ -80,8 +80,8 @@ async def run(servers: str, broker_pid: int | None, args: argparse.Namespace) ->
             done, cpu_us = await measure(logs, events, args.seconds)
             broker_us = (cpu_seconds(broker_pid) - broker_before) / done * 1e6 if broker_pid else 0.0
             print(
-                f"{events:4} events: {cpu_us:7.1f} us CPU a transaction, {cpu_us / events:6.2f} an event;"
-                f" broker {broker_us:7.1f} us; {done / args.seconds:6.0f} transactions/s",
+                f"{events:4} events: {cpu_us:7.1f} us CPU an append, {cpu_us / events:6.2f} an event;"
+                f" broker {broker_us:7.1f} us; {done / args.seconds:6.0f} appends/s",
                 flush=True,
             )
     for log in logs:
@@ -93,7 +93,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--lanes", type=int, default=8)
-    parser.add_argument("--events", type=int, nargs="*", help="in a transaction")
+    parser.add_argument("--events", type=int, nargs="*", help="in an append")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--bootstrap-servers", help="a running broker, instead of one of its own")
