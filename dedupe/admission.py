@@ -18,6 +18,7 @@ from dedupe.sessions import (
     SessionRecord,
     SessionState,
     client_key,
+    next_in_order,
     session_key,
     with_acknowledgement,
     with_epoch,
@@ -30,7 +31,7 @@ from dedupe.types import Entry, Event, EventKey, Fingerprint, Offset, Order, Ses
 class Admission(Enum):
     """What the lane owes the caller for one event."""
 
-    NEW = "new"  # append it in this transaction
+    NEW = "new"  # append it with this batch
     REPEAT = "repeat"  # an earlier event of this batch is the original
     DUPLICATE = "duplicate"  # the index knows the original
     CONFLICT = "conflict"  # known id, other content: keep the original, quarantine this one
@@ -95,23 +96,28 @@ class SessionAdmission:
         self._states = {key: policy.remembered(state, now_ms) for key, state in states.items()}
         self._guards = guards
         self._new_guards: dict[EventKey, tuple[int, Fingerprint]] = {}
-        self._recorded: dict[EventKey, Session] = {}
+        self.recorded: list[Session | None] = []
+        """Of each new event, in their order, what its record says of its session."""
         self._policy = policy
         self._now_ms = now_ms
 
-    def judge(self, event: Event, session: Session, place: int, window_start: Offset) -> Decision:
+    def judge(self, event: Event, place: int, window_start: Offset) -> Decision:
         """
-        Decide on an event that neither the index nor this batch knows by its sequence.
+        Decide on an event that neither the index nor this batch knows by its key.
 
         Args:
-            event: with this session.
-            session: of the event.
+            event: of a session or not.
             place: ~n, where n new events of the batch precede it.
             window_start: see admit.
         """
+        session = event.session
+        if session is None:
+            self.recorded.append(None)
+            return NEW, place
         key = session_key(session)
         state = self._states[key]
-        if state is not None and state.has(session.sequence):
+        usual = None if state is None else next_in_order(state, session, self._now_ms)
+        if usual is None and state is not None and state.has(session.sequence):
             return STALE, NOWHERE
         guard = event.guard
         if guard is not None:
@@ -121,22 +127,21 @@ class SessionAdmission:
             if (first := self._new_guards.get(guard)) is not None:
                 original, fingerprint = first
                 return _of_copy(event, fingerprint, REPEAT), original
-        refusal = self._refusal(session, state, event.order)
-        if refusal is not None:
-            return refusal, NOWHERE
-        session = self._recorded[event.key] = with_progress(state, session)
-        record = SessionRecord(-1, self._now_ms, session)
-        self._states[key] = with_record(state, record)
-        if session.epoch:
-            self._states[client_key(session)] = with_epoch(self._states[client_key(session)], record)
+        if usual is not None and state is not None and not self._policy.is_expired(state, self._now_ms):
+            recorded, self._states[key] = usual
+        else:
+            refusal = self._refusal(session, state, event.order)
+            if refusal is not None:
+                return refusal, NOWHERE
+            recorded = with_progress(state, session)
+            record = SessionRecord(-1, self._now_ms, recorded)
+            self._states[key] = with_record(state, record)
+            if session.epoch:
+                self._states[client_key(session)] = with_epoch(self._states[client_key(session)], record)
+        self.recorded.append(recorded)
         if guard is not None:
             self._new_guards[guard] = (place, event.fingerprint)
         return NEW, place
-
-    def recorded(self, new: Sequence[Event]) -> list[Event]:
-        """Return new events as their records say them: with what was stored of their sessions before."""
-        recorded = self._recorded
-        return [event if event.session is None else event.with_session(recorded[event.key]) for event in new]
 
     def is_acknowledged(self, session: Session) -> bool:
         """Whether the client has said, with this event or before, that it has the answer."""
@@ -199,8 +204,8 @@ def admit(
             admission = _of_copy(event, fingerprint, REPEAT)
         else:
             admission, original = NEW, ~len(new)
-            if session is not None and sessions is not None:
-                admission, original = sessions.judge(event, session, original, window_start)
+            if sessions is not None:
+                admission, original = sessions.judge(event, original, window_start)
             if admission is NEW:
                 new[event.key] = (original, event.fingerprint)
         admissions.append(admission)

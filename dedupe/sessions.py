@@ -244,6 +244,23 @@ def with_epoch(state: SessionState | None, record: SessionRecord) -> SessionStat
     return SessionState(0, 0, 0, epoch, timestamp_ms, offset)
 
 
+def next_in_order(state: SessionState, session: Session, now_ms: int) -> tuple[Session, SessionState] | None:
+    """
+    Return what `with_progress` and `with_record` say of the usual new event: the next one of a session.
+
+    None if it is not, or has an epoch, or its session has gaps: those take the long way.
+    """
+    client_hash, session_hash, sequence, epoch, acknowledged, _ = session
+    watermark, above, acknowledged_before, state_epoch, _, _, is_evicted = state
+    if sequence != watermark + 1 or above or epoch or acknowledged >= sequence or is_evicted:
+        return None
+    acknowledged = max(acknowledged, acknowledged_before)
+    return (
+        Session(client_hash, session_hash, sequence, 0, acknowledged, Progress(watermark, 0)),
+        SessionState(sequence, 0, acknowledged, state_epoch, now_ms, -1),
+    )
+
+
 def session_update(
     rows: SessionRows, records: Sequence[SessionRecord], policy: SessionPolicy
 ) -> SessionUpdate | None:
@@ -255,12 +272,15 @@ def session_update(
     """
     if not records:
         return None
+    records = [
+        record
+        for record, following in zip_longest(records, records[1:])
+        if following is None or not _includes(following, record)
+    ]
     keys = keys_of(record.session for record in records)
     before = dict(zip(keys, rows.sessions(keys), strict=True))
     after = dict(before)
-    for record, following in zip_longest(records, records[1:]):
-        if following is not None and _includes(following, record):
-            continue
+    for record in records:
         key = session_key(record.session)
         after[key] = with_record(policy.remembered(after[key], record.timestamp_ms), record)
         if record.session.epoch:
@@ -304,16 +324,19 @@ def _update_of(
     return SessionUpdate(changes, SessionCounts(live, evicted, since_ms, with_gaps))
 
 
-def _includes(following: SessionRecord, record: SessionRecord) -> bool:
-    """Whether the state after the next record follows from that one alone, see `with_progress`."""
-    session, next_session = record.session, following.session
+def tells_all_of(following: Session | None, session: Session) -> bool:
+    """Whether the state after the next record of the same time follows from that one, see `with_progress`."""
     return (
-        next_session.before is not None
-        and next_session.session_hash == session.session_hash
-        and next_session.client_hash == session.client_hash
-        and next_session.epoch == session.epoch
-        and following.timestamp_ms == record.timestamp_ms
+        following is not None
+        and following.before is not None
+        and following.session_hash == session.session_hash
+        and following.client_hash == session.client_hash
+        and following.epoch == session.epoch
     )
+
+
+def _includes(following: SessionRecord, record: SessionRecord) -> bool:
+    return following.timestamp_ms == record.timestamp_ms and tells_all_of(following.session, record.session)
 
 
 def _slid(watermark: int, above: int) -> tuple[int, int]:

@@ -264,6 +264,7 @@ class _Request:
         if type(item) is not dict:
             raise _no_event(item)
         message_id, event_type = item.get("messageId"), item.get("type")
+        session = self._sessions.at(index, item) if self._has_sessions else None
         ignored = self._ignored_of(message_id)
         has_name = message_id is not None or ("messageId" not in item and ignored is self._ignore)
         is_plain = has_name and event_type is not None and self._special.isdisjoint(item)
@@ -272,7 +273,7 @@ class _Request:
             content = canonical_json(item) if is_plain else canonical_content(item, ignored)
             self._count(content, 0 if is_plain else _retry_bytes(item, ignored))
             if message_id is None:
-                message_id, flags = self._assigned_id(index, item)
+                message_id, flags = self._assigned_id(index, session)
                 named = b'%b,"messageId":"%b"}' % (content[:-1], message_id.encode())
                 value = (is_plain and self._plain_value(item, named)) or self._joined_value(
                     item, {"messageId": message_id}
@@ -291,8 +292,9 @@ class _Request:
             raise _RefusedError(TYPE_INVALID, value)
         identifier, known = self._identifier, self._arrival.fingerprints
         fingerprint = known[index] if known else fingerprint_of(content)
-        session = self._session_of(index, item, value) if self._has_sessions else None
         if session is None:
+            if self._has_sessions and not self._sessions.is_stored:
+                raise _RefusedError(SEQUENCE_INVALID, value)
             key = self._key_of(id_bytes)
             partition = partition_of(key, identifier.partitions)
             event = Event(key, partition, fingerprint, self._arrival.source, message_id, value, flags)
@@ -302,13 +304,6 @@ class _Request:
             return event
         return event._replace(earlier_fingerprints=self._earlier_fingerprints(item, ignored))
 
-    def _session_of(self, index: int, item: dict[str, Any], value: bytes) -> Session | None:
-        """Return an item's place in its client session, None if it has none. Raises _RefusedError."""
-        session = self._sessions.at(index, item)
-        if session is None and not self._arrival.stored_sessions:
-            raise _RefusedError(SEQUENCE_INVALID, value)
-        return session
-
     def refused(self, index: int, item: object, refusal: _RefusedError) -> tuple[Rejection, Event]:
         """Return what the client is told of a refused item, and the quarantine event that keeps it."""
         message_id, assigned, said = None, "", refusal.said
@@ -316,7 +311,7 @@ class _Request:
             message_id = item.message_id
         elif isinstance(item, dict):
             message_id = item.get("messageId")
-            assigned = self._sessions.id_at(index, item) or ""
+            assigned = self._sessions.id_of(self._sessions.at(index, item)) or ""
             ignored = self._ignored_of(message_id)
             if refusal.code == SEQUENCE_INVALID:  # all that tells it from others like it
                 ignored -= {SEQUENCE}
@@ -400,10 +395,10 @@ class _Request:
             fingerprint_of(canonical_content(item, always | rule)) for rule in identifier.earlier_ignore
         )
 
-    def _assigned_id(self, index: int, item: dict[str, Any]) -> tuple[str, int]:
+    def _assigned_id(self, index: int, session: Session | None) -> tuple[str, int]:
         """Return an id for an event that has none, and the flags that say so."""
         arrival = self._arrival
-        if (derived := self._sessions.id_at(index, item)) is not None:
+        if (derived := self._sessions.id_of(session)) is not None:
             return derived, FLAG_ID_ASSIGNED
         if arrival.idempotency_key is None:
             payload = self._identifier.random_bytes(PAYLOAD_BYTES)

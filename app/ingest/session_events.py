@@ -34,6 +34,7 @@ class SessionEvents:
         self._stored = stored
         self._order = Order.REPLAYED if stored else Order.STRICT if is_strict else Order.ANY
         self._id_of = session and session_event_ids(source, session.client, session.session)
+        self.is_stored = bool(stored)
 
         @cache  # of one session, but for records sent again
         def prepared(client_hash: bytes, session_hash: bytes) -> tuple[KeyOf, KeyOf, int]:
@@ -48,10 +49,9 @@ class SessionEvents:
             return self._stored[index]
         return self._session and self._session.at(index, item)
 
-    def id_at(self, index: int, item: Mapping[str, Any]) -> str | None:
-        """Return the id that follows from an item's place in its client session, if it has one."""
-        sequence = self._session and self._session.sequence_of(index, item)
-        return self._id_of(sequence) if self._id_of and sequence else None
+    def id_of(self, session: Session | None) -> str | None:
+        """Return the id that follows from a place in the request's session, if it is one."""
+        return None if session is None or self._id_of is None else self._id_of(session.sequence)
 
     def event(
         self, session: Session, fingerprint: Fingerprint, message_id: str, value: bytes, flags: int

@@ -260,7 +260,7 @@ class RocksIndex:
             raise
         self._state = update.state
         if update.sessions is not None:
-            self._sessions.counts = update.sessions.counts
+            self._sessions.written(update.sessions)
         if update.new_steps or update.dropped_steps:
             dropped = set(update.dropped_steps)
             self._steps = [step for step in (*self._steps, *update.new_steps) if step not in dropped]

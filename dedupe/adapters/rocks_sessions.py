@@ -36,6 +36,9 @@ _OFFSET = struct.Struct(">Q")
 _KEY_BYTES = 32
 _STATE, _LIVE, _EVICTED = b"s", b"l", b"e"
 
+RECENT_MAX = 1_024
+"""Sessions whose rows are remembered, at some 0.5 KB each: each request of a client reads its row twice."""
+
 COUNTS_KEY = b"sessions"
 """In `meta`."""
 
@@ -46,6 +49,8 @@ class SessionTable:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.counts = NO_SESSIONS
+        self._recent: dict[SessionKey, SessionState | None] = {}
+        """Rows as they were last written, the latest last."""
         self._first = {_LIVE: _LIVE, _EVICTED: _EVICTED}
         """Nothing in the order stands before these; deleted ones would be passed over again at each look."""
 
@@ -59,8 +64,9 @@ class SessionTable:
 
     def get(self, keys: Sequence[SessionKey]) -> list[SessionState | None]:
         """See SessionRows.sessions."""
-        if not keys:
-            return []
+        recent = self._recent
+        if all(key in recent for key in keys):
+            return [recent[key] for key in keys]
         asked = [_STATE + key for key in keys]
         try:
             values: list[bytes | None] = self._database.sessions.get(cast(list[Any], asked)) or []
@@ -83,7 +89,7 @@ class SessionTable:
         return [(key, state) for key, state in zip(keys, self.get(keys), strict=True) if state is not None]
 
     def put(self, batch: WriteBatch, update: SessionUpdate) -> None:
-        """Put what an update does to the sessions into its batch; `counts` are for whoever has written it."""
+        """Put what an update does to the sessions into its batch; `written` is for whoever has written it."""
         handle = self._database.sessions_handle
         for key, before, after in update.changes:
             if before is not None:
@@ -96,6 +102,16 @@ class SessionTable:
                 batch.put(_STATE + key, _encode(after), handle)
                 batch.put(place, b"", handle)
         batch.put(COUNTS_KEY, _COUNTS.pack(*update.counts), self._database.meta_handle)
+
+    def written(self, update: SessionUpdate) -> None:
+        """Take what `put` has put: it is stored."""
+        self.counts = update.counts
+        recent = self._recent
+        for key, _, after in update.changes:
+            recent.pop(key, None)
+            recent[key] = after
+        while len(recent) > RECENT_MAX:
+            del recent[next(iter(recent))]
 
     def _oldest_keys(self, prefix: bytes, count: int) -> list[SessionKey]:
         """Return session keys in their order of use."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
+from dedupe.adapters import rocks_sessions
 from dedupe.adapters.rocks_database import tuning_for
 from dedupe.adapters.rocks_index import LANE_BYTES_MIN, RocksIndex, RocksStore
 from dedupe.adapters.rocks_sessions import COUNTS_KEY, ROW_BYTES_MAX
@@ -98,7 +99,7 @@ def row_of(offset: int) -> bytes:
         ),
         pytest.param(
             lambda index: index._opened().meta.put(COUNTS_KEY, b"\x00" * 16),
-            lambda index: opened(_closed(index)),
+            lambda index: index.session_counts,
             id="counts too short",
         ),
     ],
@@ -110,15 +111,32 @@ def test_row_that_does_not_fit_is_not_believed(
     for offset in range(3):
         add(index, offset)
     damage(index)
+    index.close()
 
     with pytest.raises(IndexCorruptError):
-        use(index)
-    index.close()
+        use(opened(tmp_path / "index"))
 
 
-def _closed(index: RocksIndex) -> Path:
+def test_rows_are_remembered_as_they_are_stored_and_not_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rocks_sessions, "RECENT_MAX", 3)
+    index = opened(tmp_path / "index")
+    for offset in range(6):
+        add(index, offset)
+    change = SessionChange(session_key_of(4), session_of(4), None)
+    gone = SessionUpdate([change], SessionCounts(5, 0))
+    index.apply(update_of(6, 1)._replace(sessions=gone))
+    assert len(index._sessions._recent) == 3
+
+    keys = [session_key_of(offset) for offset in range(7)]
+    told = [None if offset in {4, 6} else session_of(offset) for offset in range(7)]
+    for _ in range(2):
+        assert index.sessions(keys) == told
+        assert [index.sessions([key])[0] for key in keys] == told
+        index.close()
+        index = opened(tmp_path / "index")
     index.close()
-    return index._path
 
 
 async def test_index_of_before_there_were_sessions_is_rebuilt(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupe.admission import Admission, SessionAdmission, admit
+from dedupe.admission import SessionAdmission, admit
 from dedupe.index import IndexIdentity, IndexState, IndexUpdate
 from dedupe.sessions import (
     DAY_MS,
@@ -20,8 +20,10 @@ from dedupe.sessions import (
     client_key,
     expiry_update,
     keys_of,
+    next_in_order,
     session_key,
     session_update,
+    with_progress,
     with_record,
 )
 from dedupe.sim.memory_index import MemoryIndex, MemoryStore
@@ -98,8 +100,9 @@ def test_acknowledgement_slides_over_what_is_stored_above_it() -> None:
     assert (state.watermark, state.missing()) == (5, [(6, 8)])
 
 
-def test_acknowledgement_never_goes_back() -> None:
-    state = state_after(session_of(1), session_of(2, acknowledged=1), session_of(3))
+@pytest.mark.parametrize("later", [3, 4])
+def test_acknowledgement_never_goes_back(later: int) -> None:
+    state = state_after(session_of(1), session_of(2, acknowledged=1), session_of(later))
 
     assert state.acknowledged_through == 1
 
@@ -264,6 +267,35 @@ def test_bound_is_kept_by_one_update_of_clients_that_all_use_epochs() -> None:
     assert index.session_counts[:2] == (100, 100)
 
 
+STATES = st.builds(
+    SessionState,
+    watermark=st.integers(0, 6),
+    above=st.sampled_from([0, 0, 0, 0b10, 0b110]),
+    acknowledged_through=st.integers(0, 6),
+    epoch=st.integers(0, 2),
+    last_used_ms=st.integers(0, 3),
+    last_offset=st.integers(0, 3),
+    is_evicted=st.sampled_from([False, False, True]),
+).filter(lambda state: state.acknowledged_through <= state.watermark)
+
+
+@given(STATES, st.sampled_from([1, 1, 1, 0, 2]), st.sampled_from([0, 0, 1]), st.integers(0, 8))
+def test_short_way_of_the_usual_event_leads_where_the_long_one_does(
+    state: SessionState, step: int, epoch: int, acknowledged: int
+) -> None:
+    sequence = state.watermark + step
+    session = Session(b"c" * 16, b"s" * 16, sequence, epoch, acknowledged)
+
+    usual = next_in_order(state, session, 9)
+
+    if usual is not None:
+        recorded = with_progress(state, session)
+        assert usual == (recorded, with_record(state, SessionRecord(-1, 9, recorded)))
+    else:
+        is_next = sequence == state.watermark + 1 and not state.above and not epoch
+        assert not is_next or acknowledged >= sequence or state.is_evicted
+
+
 SENT = st.lists(
     st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 20), st.integers(0, 2), st.integers(0, 5)),
     max_size=40,
@@ -275,9 +307,8 @@ def admitted(index: MemoryIndex, sent: Sequence[Session], policy: SessionPolicy)
     events = [Event(repr(session).encode(), 0, b"f" * 8, "s", "", b"", session=session) for session in sent]
     keys = keys_of(sent)
     sessions = SessionAdmission(dict(zip(keys, index.sessions(keys), strict=True)), {}, policy, now_ms=0)
-    verdicts = admit(events, [None] * len(events), window_start=0, sessions=sessions)
-    new = [e for e, kind in zip(events, verdicts.admissions, strict=True) if kind is Admission.NEW]
-    return [event.session for event in sessions.recorded(new) if event.session is not None]
+    admit(events, [None] * len(events), window_start=0, sessions=sessions)
+    return [recorded for recorded in sessions.recorded if recorded is not None]
 
 
 @given(SENT, st.integers(1, 12), st.randoms(use_true_random=False))
