@@ -12,11 +12,11 @@ GB, GIB, MIB = 1e9, 2**30, 2**20
 DAY_S = 86_400
 
 # Measured.
-SERVICE_US = {100: 26.4, 1: 394.9}
+SERVICE_US = {100: 38.6, 1: 492.5}
 """CPU of a new event in the gateway, in microseconds, by the events of a request."""
-BROKER_US = {100: 13.3, 1: 427.8}
+BROKER_US = {100: 9.9, 1: 149.8}
 """The same in Kafka, of each copy."""
-GROUP_COST = {False: 1.5, True: 1.9}
+GROUP_COST = {False: 1.5, True: 1.7}
 """CPU of an event in a group of several gateways, to that of one alone: without and with standbys."""
 INDEX_BYTES_A_KEY = 38
 FILTER_BYTES_A_KEY = 5
