@@ -27,7 +27,8 @@ COPY dedupe dedupe
 COPY pipeline pipeline
 RUN /pip/bin/pip wheel --quiet --no-deps --build-constraint constraints.txt --wheel-dir /wheels . \
     && /pip/bin/pip --python /venv/bin/python install --quiet \
-       --constraint constraints.txt --build-constraint constraints.txt /wheels/*.whl
+       --constraint constraints.txt --build-constraint constraints.txt \
+       --find-links /wheels "idempotent-ingestion-gateway[otel]"
 COPY deploy/sbom.py /sbom.py
 
 # The same with Spark, and the jars that pipeline/pom.xml names.

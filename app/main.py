@@ -5,6 +5,7 @@ import gc
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from socket import socket
 from typing import Any, TypeAlias
@@ -32,6 +33,7 @@ from app.build import (
     build_ingest,
     build_port,
     build_problems,
+    build_replays,
     build_router,
 )
 from app.config import Settings, locked
@@ -42,6 +44,7 @@ from app.process import (
     Lanes,
     Server,
     ThreadServer,
+    Traces,
     announce,
     bind,
     keep_notes,
@@ -49,6 +52,7 @@ from app.process import (
     stop_signals,
     supervise,
     tell_outages,
+    tracing,
     trim_log,
     url_of,
 )
@@ -110,10 +114,13 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         if opened is None:
             return
         stack.push_async_callback(opened.store.close)
+        traces = stack.enter_context(
+            tracing(is_on=settings.traces, system=settings.log, instance=settings.worker_id)
+        )
         identity = Identity(settings.identity_key)
         router = build_router(
             settings,
-            opened.store,
+            opened.store if traces is None else traces.appends_of(opened.store),
             indexes,
             identity=identity,
             clock=clock,
@@ -138,6 +145,7 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
             guards=guards,
             clock=clock,
             ingest_loop=ingest_loop,
+            traces=traces,
         )
         chores = [ingest_loop.beat(), watched.history.keep(lambda: router.totals)]
         chores += _chores(settings, opened, router, guards, clock, listeners)
@@ -179,6 +187,7 @@ def _build_servers(
     guards: Guards,
     clock: Clock,
     ingest_loop: IngestLoop,
+    traces: Traces | None,
 ) -> Iterator[Server]:
     """Yield the servers of the ingest port, of the admin port, and of the probes if they have one."""
     metrics, registry = RequestMetrics(), CollectorRegistry()
@@ -188,27 +197,30 @@ def _build_servers(
     registry.register(LimitCollector(settings))
     registry.register(LoopCollector(ingest_loop))
     problems.watch(watched.tail.refused)
+    ingest = build_ingest(
+        settings,
+        watched.router,
+        identity=identity,
+        guards=guards,
+        clock=clock,
+        earlier_ignore=opened.earlier_ignore,
+        watcher=watched.tail,
+    )
     edge = create_edge(
-        build_ingest(
-            settings,
-            watched.router,
-            identity=identity,
-            guards=guards,
-            clock=clock,
-            earlier_ignore=opened.earlier_ignore,
-            watcher=watched.tail,
-        ),
+        ingest,
         memory=guards.memory,
         problems=problems,
         metrics=metrics,
         quota_penalty_s=settings.quota_penalty,
         public_host=settings.public_host,
     )
+    if traces is not None:
+        edge = traces.requests_of(edge)
     yield _server(Server, edge, build_port(settings, guards, problems=problems, metrics=metrics), settings)
     watched.register(registry)
     admin_problems = build_admin_problems(settings)
     admin = create_admin(
-        watched,
+        replace(watched, replay_at=build_replays(ingest, opened.store, settings.streams[1])),
         settings=settings,
         identity=identity,
         store=opened.store,

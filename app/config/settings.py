@@ -289,7 +289,9 @@ class Settings(AdminSettings):
         900 * KIB, ge=QUARANTINE_RECORD_BYTES_MAX, description="most bytes in one commit"
     )
     kafka_transaction_timeout: Seconds = Field(
-        30, gt=0, description="when Kafka aborts an open transaction of a gateway that went silent"
+        30,
+        gt=0,
+        description="when Kafka ends a takeover by a gateway that went silent amid it",
     )
     start_timeout: Seconds = Field(
         60, ge=0, description="how long to try to reach the log at start before giving up"
@@ -321,6 +323,11 @@ class Settings(AdminSettings):
     )
     logging_format: Literal["text", "json"] = Field(
         "text", description="`text` for people or `json` for collectors; always on stderr"
+    )
+
+    traces: bool = Field(
+        False,
+        description="send OpenTelemetry traces, by the usual `OTEL_*` variables; needs the extra `otel`",
     )
 
     @property

@@ -1,11 +1,11 @@
 """From the socket to a request and back: connections, limits, bodies, client addresses, CORS, problems."""
 
+from app.http.bare_application import bare_application
 from app.http.body import BodyLimits, read_body
 from app.http.body_memory import LEASE, BodyMemory, Lease, Leased
 from app.http.client_address import TrustedProxies, crowd_of
 from app.http.connections import Connections
 from app.http.cors import CORS
-from app.http.error_handlers import add_error_handlers
 from app.http.errors import (
     BatchMissingError,
     BodyMemoryFullError,
@@ -74,7 +74,7 @@ __all__ = [
     "Turn",
     "Turns",
     "WriteKeyMissingError",
-    "add_error_handlers",
+    "bare_application",
     "crowd_of",
     "read_body",
 ]

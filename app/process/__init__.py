@@ -16,6 +16,7 @@ from app.process.life import (
 from app.process.logging_setup import configure_logging, lines_left_out
 from app.process.readiness import Health, readiness_of
 from app.process.stderr import lines_lost, protect_stderr
+from app.process.traces import Traces, tracing
 from app.process.workers import run_workers, workers_of
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Lanes",
     "Server",
     "ThreadServer",
+    "Traces",
     "allow_connections",
     "announce",
     "bind",
@@ -40,6 +42,7 @@ __all__ = [
     "stop_signals",
     "supervise",
     "tell_outages",
+    "tracing",
     "trim_log",
     "url_of",
     "workers_of",

@@ -1,4 +1,6 @@
-"""Answers every error of an application with a problem."""
+"""An application without routes, as both ports begin: it answers every error with a problem."""
+
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -8,9 +10,15 @@ from app.http.problems import Problems
 from app.http.request_hook import CLIENT_LEFT
 from dedupe.errors import GatewayError
 
+NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
+"""FastAPI's own spans have a request's query in them: write keys, and events. See app/process/traces.py."""
 
-def add_error_handlers(app: FastAPI, problems: Problems) -> None:
-    """Answer every error with a problem, the framework's own included."""
+
+def bare_application(problems: Problems) -> FastAPI:
+    """Return an application that answers every error with a problem, the framework's own included."""
+    app = FastAPI(
+        openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=NO_TELEMETRY
+    )
 
     @app.exception_handler(GatewayError)
     async def answer_error(request: Request, err: GatewayError) -> Response:
@@ -27,3 +35,5 @@ def add_error_handlers(app: FastAPI, problems: Problems) -> None:
     @app.exception_handler(Exception)
     async def answer_unforeseen(request: Request, err: Exception) -> Response:
         return problems.unforeseen(err, request.scope)
+
+    return app

@@ -1,0 +1,187 @@
+"""
+OpenTelemetry traces: a span for each request of the ingest port, and one for each append to the log.
+
+Off unless GATEWAY_TRACES says otherwise, and then what is not traced is what it is without: the packages are
+an extra, loaded here alone. Where traces go and how many are kept say the usual `OTEL_*` variables. A span
+has nothing of an event, of a key or of whoever sends.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Thread
+from typing import TYPE_CHECKING, Any, cast
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.config import VERSION
+from dedupe.errors import ConfigurationError
+from dedupe.log import LogStore, PartitionLog
+from dedupe.types import NewRecord, Offset
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer, TracerProvider
+
+FLUSH_S = 2.0
+"""How long an end waits for a collector that takes the last spans. One that is gone must not hold it up."""
+
+COUNTS = {b"gateway-accepted": "gateway.accepted", b"gateway-duplicates": "gateway.duplicates"}
+"""What an answer's headers tell of its events."""
+
+
+class Traces:
+    """Makes spans by a provider."""
+
+    def __init__(self, provider: "TracerProvider", system: str) -> None:
+        """Take the provider, and what kind of log `store` has: `kafka` or `sqlite`."""
+        self._tracer = provider.get_tracer("gateway", VERSION)
+        self._system = system
+
+    def requests_of(self, app: ASGIApp) -> ASGIApp:
+        """Return an ingest application whose requests leave spans."""
+        return _Requests(app, self._tracer)
+
+    def appends_of(self, store: LogStore) -> LogStore:
+        """Return a log whose appends leave spans."""
+        return cast(LogStore, _Store(store, self._tracer, self._system))
+
+
+@contextmanager
+def tracing(*, is_on: bool, system: str, instance: str) -> Iterator[Traces | None]:
+    """
+    Yield what makes spans, or None; what it has made is sent when this ends.
+
+    Args:
+        is_on: whether there are any.
+        system: kind of the log, `kafka` or `sqlite`.
+        instance: which gateway of several this is.
+
+    Raises:
+        ConfigurationError: the packages are not there.
+    """
+    if not is_on:
+        yield None
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as err:
+        raise ConfigurationError(
+            f"GATEWAY_TRACES needs packages of the extra otel ({err.name} is missing): "
+            "pip install 'idempotent-ingestion-gateway[otel]'"
+        ) from err
+    told = {
+        "service.name": os.environ.get("OTEL_SERVICE_NAME", "gateway"),
+        "service.version": VERSION,
+        "service.instance.id": instance,
+    }
+    provider = TracerProvider(resource=Resource.create(told), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    try:
+        yield Traces(provider, system)
+    finally:
+        last = Thread(target=provider.shutdown, name="last spans", daemon=True)
+        last.start()
+        last.join(FLUSH_S)
+
+
+class _Requests:
+    """Writes a request's span when it is over: what it was is known then, and a probe leaves none."""
+
+    def __init__(self, app: ASGIApp, tracer: "Tracer") -> None:
+        self._app = app
+        self._tracer = tracer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began_ns = time.time_ns()
+        began: Message | None = None
+
+        async def send_and_look(message: Message) -> None:
+            nonlocal began
+            if message["type"] == "http.response.start":
+                began = message
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_look)
+        finally:
+            if "gateway.request_id" in scope:
+                self._write(scope, began, began_ns)
+
+    def _write(self, scope: Scope, answer: Message | None, began_ns: int) -> None:
+        from opentelemetry.trace import SpanKind, StatusCode
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        route = scope.get("gateway.route", "unknown")
+        attributes: dict[str, Any] = {
+            "http.request.method": scope["method"],
+            "http.route": route,
+            "gateway.request_id": scope["gateway.request_id"],
+        }
+        if answer is not None:
+            attributes["http.response.status_code"] = answer["status"]
+            for name, value in answer["headers"]:
+                if name in COUNTS:
+                    attributes[COUNTS[name]] = int(value)
+        told = {
+            name.decode(): value.decode("latin-1")
+            for name, value in scope["headers"]
+            if name in {b"traceparent", b"tracestate"}
+        }
+        span = self._tracer.start_span(
+            f"{scope['method']} {route}",
+            TraceContextTextMapPropagator().extract(told),
+            SpanKind.SERVER,
+            attributes,
+            start_time=began_ns,
+        )
+        if answer is None or answer["status"] >= 500:
+            span.set_status(StatusCode.ERROR)
+        span.end()
+
+
+class _Store:
+    """A log whose partitions leave a span for each append; all else is the log's own."""
+
+    def __init__(self, store: LogStore, tracer: "Tracer", system: str) -> None:
+        self._store = store
+        self._tracer = tracer
+        self._system = system
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def partition_log(self, topic: str, partition: int) -> PartitionLog:
+        attributes: dict[str, str | int] = {
+            "messaging.system": self._system,
+            "messaging.operation.type": "send",
+            "messaging.destination.name": topic,
+            "messaging.destination.partition.id": str(partition),
+        }
+        log = self._store.partition_log(topic, partition)
+        return cast(PartitionLog, _Log(log, self._tracer, f"send {topic}", attributes))
+
+
+class _Log:
+    def __init__(
+        self, log: PartitionLog, tracer: "Tracer", name: str, attributes: dict[str, str | int]
+    ) -> None:
+        self._log = log
+        self._tracer = tracer
+        self._name = name
+        self._attributes = attributes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def append(self, records: Sequence[NewRecord]) -> Offset:
+        from opentelemetry.trace import SpanKind
+
+        told = self._attributes | {"messaging.batch.message_count": len(records)}
+        with self._tracer.start_as_current_span(self._name, kind=SpanKind.PRODUCER, attributes=told) as span:
+            base = await self._log.append(records)
+            span.set_attribute("gateway.offset", base)
+            return base
