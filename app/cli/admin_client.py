@@ -1,5 +1,6 @@
 """Asks the admin port of a running gateway."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
@@ -32,6 +33,7 @@ async def ask(
             document: dict[str, Any] = answer.json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
         raise _no_answer(url, err) from err
+    _end_if_interrupted()
     if answer.status_code == HTTPStatus.OK:
         return document
     raise _refusal(url, answer.status_code, document)
@@ -63,8 +65,21 @@ async def follow(
                 *lines, rest = (rest + piece).split(b"\n")  # texts of events have other ends of lines in them
                 for line in lines:
                     yield json.loads(line)
+                _end_if_interrupted()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
         raise _no_answer(url, err) from err
+
+
+def _end_if_interrupted() -> None:
+    """
+    Raise the cancellation that an await before this one has lost.
+
+    anyio, on which httpx waits, cancels the rest of its attempts once one has connected, and takes a Ctrl-C
+    of that very moment for its own.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _at(url: str, path: str) -> str:
@@ -72,6 +87,10 @@ def _at(url: str, path: str) -> str:
 
 
 def _headers(token: str | None) -> dict[str, str]:
+    """Return what proves who asks. Raises ConfigurationError, without the token: a message may be kept."""
+    token = (token or "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigurationError("the admin token has characters that no HTTP header can have")
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

@@ -131,6 +131,8 @@ class Sender:
                 self.outcome.tries_again[type(err).__name__] += 1
             else:
                 if answer.status_code == HTTPStatus.OK:
+                    if "Gateway-Accepted" not in answer.headers:
+                        raise ConfigurationError(f"what answers at {self._url} is no gateway")
                     self.outcome.answer_ms.append((time.monotonic() - began) * 1000)
                     return answer
                 code = _code_of(answer)
@@ -147,8 +149,8 @@ class Sender:
         if answer is None:
             verdicts["unanswered"] += len(events)
             return
-        verdicts["accepted"] += int(answer.headers.get("Gateway-Accepted", 0))
-        verdicts["duplicates"] += int(answer.headers.get("Gateway-Duplicates", 0))
+        verdicts["accepted"] += int(answer.headers["Gateway-Accepted"])
+        verdicts["duplicates"] += int(answer.headers["Gateway-Duplicates"])
         rejected = {refused["index"]: refused["code"] for refused in answer.json().get("rejected", ())}
         verdicts.update(rejected.values())
         stored = self._stored[key]

@@ -2,6 +2,8 @@
 
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,27 @@ def test_what_is_no_url_is_refused_at_once(gateway: Gateway) -> None:
     done = cli(gateway, "send", "1", "--url", "127.0.0.1:8080")
     assert done.returncode == 2
     assert b"is no URL of a gateway" in done.stderr
+
+
+def test_what_answers_and_is_no_gateway_is_told(tmp_path: Path) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "6")
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(server.serve_forever)
+        try:
+            done = cli(Gateway(tmp_path), "send", "1", "--url", f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+    assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
+    assert b"is no gateway" in done.stderr
 
 
 def test_rate_is_kept(gateway: Gateway) -> None:
