@@ -3,10 +3,12 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from contextlib import aclosing
 from functools import partial
+from typing import Any
 
 from app.access import Guards, KeyFile, OpenKeys, Quota, QuotaPolicy
-from app.admin import ADMIN_PROBLEMS, problem_document
+from app.admin import ADMIN_PROBLEMS, ReplayAt, problem_document
 from app.config import KIB, Settings, format_size
 from app.http import (
     BodyLimits,
@@ -19,7 +21,7 @@ from app.http import (
     RequestMetrics,
     TrustedProxies,
 )
-from app.ingest import PATH_WORDS, EventLimits, Identifier, Ingest, Watcher, create_refusal
+from app.ingest import PATH_WORDS, EventLimits, Identifier, Ingest, Watcher, create_refusal, replay_by
 from app.process import Disk, allow_connections
 from dedupe.clock import Clock
 from dedupe.identity import Identity
@@ -28,6 +30,7 @@ from dedupe.lane import IdentityGate, Lane, LaneContext, LaneTimes, QueueLimits
 from dedupe.log import Crashpoint, LogStore
 from dedupe.pinning import SessionNotes, load_skips, pin
 from dedupe.quarantine import Quarantine
+from dedupe.quarantine_reader import Place, Wanted, read_quarantine
 from dedupe.router import Router
 from dedupe.sessions import SessionPolicy
 from dedupe.types import Stream
@@ -139,6 +142,20 @@ def build_ingest(
         gives_advice=settings.is_development,
         watcher=watcher,
     )
+
+
+def build_replays(ingest: Ingest, store: LogStore, stream: Stream) -> ReplayAt:
+    """Return what replays a record of the quarantine stream by its place, within this process."""
+    replay = replay_by(ingest)
+
+    async def replay_at(place: Place, may_renew_id: bool) -> dict[str, Any] | None:
+        wanted = Wanted(places=frozenset({place}))
+        async with aclosing(read_quarantine(store, stream.topic, wanted)) as records:
+            async for kept in records:
+                return (await replay(kept, may_renew_id)).document(kept)
+        return None
+
+    return replay_at
 
 
 def build_guards(settings: Settings, clock: Clock, *, index_files: int) -> Guards:
@@ -261,7 +278,7 @@ def _lane_times(settings: Settings) -> LaneTimes:
         refence_s=(settings.refence_min, settings.refence_max),
         fenced_again_s=settings.fenced_again,
         fencings_max=1 if settings.peer_port is None else 0,
-        transaction_timeout_s=settings.kafka_transaction_timeout,
+        unseen_s=settings.kafka_transaction_timeout,
         housekeeping_s=settings.housekeeping_interval,
         gate_s=settings.start_timeout,
     )

@@ -6,6 +6,7 @@ from app.admin.edge_metrics import EdgeCollector
 from app.admin.history import History
 from app.admin.ingest_loop import IngestLoop, LoopCollector
 from app.admin.limit_metrics import LimitCollector
+from app.admin.replay import ReplayAt
 from app.admin.tail import Tail
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "IngestLoop",
     "LimitCollector",
     "LoopCollector",
+    "ReplayAt",
     "Tail",
     "Watched",
     "create_admin",

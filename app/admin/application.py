@@ -30,15 +30,17 @@ from app.admin.openapi import add_openapi
 from app.admin.partitions import add_partitions
 from app.admin.pre_restart import add_pre_restart
 from app.admin.probes import add_probes
+from app.admin.replay import ReplayAt, add_replay, no_record
 from app.admin.scopes import READ, Tokens, check_scopes, use_tokens
 from app.admin.sessions import add_sessions
 from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of
 from app.admin.tail import Tail
+from app.admin.tail_apart import PlacesApart
 from app.admin.tail_routes import add_tail
 from app.admin.verify import add_verify
 from app.config import VERSION, Settings
 from app.group import GroupLanes
-from app.http import Problems, RequestError, add_error_handlers
+from app.http import Problems, RequestError, bare_application
 from dedupe.clock import Clock, SystemClock
 from dedupe.identity import Identity
 from dedupe.log import LogStore
@@ -55,6 +57,7 @@ class Watched:
     worker: str = "worker"
     tail: Tail = field(default_factory=lambda: Tail(SystemClock()))
     history: History = field(default_factory=lambda: History(SystemClock()))
+    replay_at: ReplayAt = no_record
 
     def stats(self) -> dict[str, Any]:
         """Return what this worker knows of itself."""
@@ -102,7 +105,9 @@ def create_admin(
     add_sessions(app, watched.router, identity, ingest_loop)
     add_lookup(app, Lookup(watched.router, store, identity, settings.streams, clock), ingest_loop)
     add_history(app, watched.history, watched.group, clock, ingest_loop)
-    add_tail(app, watched.tail, ingest_loop, is_ending=lambda: watched.router.is_draining)
+    apart_at = PlacesApart(watched.router, identity).place_of
+    add_tail(app, watched.tail, ingest_loop, apart_at, is_ending=lambda: watched.router.is_draining)
+    add_replay(app, watched.replay_at, ingest_loop)
     add_console(app)
     add_verify(app, watched.router, store, clock, ingest_loop)
     add_partitions(app, watched.group, watched.stats, ingest_loop)
@@ -136,8 +141,7 @@ def tokens_of(settings: Settings) -> Tokens:
 
 
 def _new(problems: Problems) -> FastAPI:
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    add_error_handlers(app, problems)
+    app = bare_application(problems)
 
     @app.exception_handler(TokenInvalidError)
     async def answer_who_are_you(request: Request, err: TokenInvalidError) -> Response:

@@ -5,6 +5,7 @@ Its index cannot tell, since its keys are made of the content as well. So the re
 and the answer says how far back it went.
 """
 
+import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,9 @@ OFFSETS_MAX = 20_000
 """Of each partition. They may have 64 KiB each, but seldom do."""
 
 SEARCH_S = 3.0
+SEARCHES_AT_ONCE = 2
+"""They run in the ingest's loop; others wait for their turn, and no longer than a look-up may take."""
+
 FOUND_MAX = 20
 """Of one id: each other content of it is kept once."""
 
@@ -53,17 +57,19 @@ class KeptApart:
         self._store = store
         self._stream = stream
         self._clock = clock
+        self._turns = asyncio.Semaphore(SEARCHES_AT_ONCE)
 
     async def search(self, source: str, message_id: str) -> Found:
         """Return where events with this id of a source are kept. Raises RetriableError."""
-        found, deadline = Found(), Deadline(self._clock, SEARCH_S)
-        for partition in range(self._stream.partitions):
-            log = self._store.partition_log(self._stream.topic, partition)
-            try:
-                await self._search_one(log, partition, source, message_id.encode(), found, deadline)
-            finally:
-                await log.close()
-        return found
+        async with self._turns:
+            found, deadline = Found(), Deadline(self._clock, SEARCH_S)
+            for partition in range(self._stream.partitions):
+                log = self._store.partition_log(self._stream.topic, partition)
+                try:
+                    await self._search_one(log, partition, source, message_id.encode(), found, deadline)
+                finally:
+                    await log.close()
+            return found
 
     async def _search_one(
         self,

@@ -115,7 +115,7 @@ def _note(request: Request, outcome: str) -> None:
     """Leave the line of the audit log: a warning, so that it is there at every usual level."""
     route: Any = request.scope.get("route")
     log.warning(
-        "changed through the admin port",
+        "shown through the admin port" if request.method == "GET" else "changed through the admin port",
         action=f"{request.method} {route.path if route else request.url.path}",
         target=request.path_params or None,
         address=request.client.host if request.client else None,

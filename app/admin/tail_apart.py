@@ -4,6 +4,11 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from app.admin.tail_sample import Sample
+from dedupe.errors import RetriableError
+from dedupe.identity import FINGERPRINT_BYTES, Identity
+from dedupe.quarantine_reader import Place
+from dedupe.router import Router
+from dedupe.routing import partition_of
 
 EVENTS_MAX, BYTES_MAX = 100, 512 * 1024
 """The older ones are in quarantine, too, like these: `gateway quarantine list` has them all."""
@@ -41,3 +46,27 @@ class Apart:
     def newest_first(self) -> list[Kept]:
         """Return what is kept."""
         return list(reversed(self._kept.values()))
+
+
+class PlacesApart:
+    """Knows where events that were kept apart are in quarantine; used in the ingest's loop."""
+
+    def __init__(self, router: Router, identity: Identity) -> None:
+        """Take the lanes, and what makes their keys."""
+        self._router = router
+        self._identity = identity
+
+    async def place_of(self, sample: Sample) -> Place | None:
+        """Return the place, None if nobody knows it now."""
+        key = sample.key[:-FINGERPRINT_BYTES]
+        if not sample.is_wrapped:  # it came to its own lane, and has another key in quarantine
+            key = self._identity.quarantine_key(
+                sample.source or "", sample.message_id or "", sample.key[-FINGERPRINT_BYTES:]
+            )
+        routes = self._router.quarantine_routes
+        partition = partition_of(key, len(routes))
+        try:
+            entry = await routes[partition].find(key)
+        except RetriableError:
+            return None
+        return None if entry is None else Place(partition, entry.offset)

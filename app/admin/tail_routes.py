@@ -6,9 +6,9 @@ Not server-sent events, which browsers read with no token. Each line says its ki
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -18,8 +18,13 @@ from starlette.types import Receive, Scope, Send
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ, WRITE
 from app.admin.tail import RATE, VERDICTS, Listener, Tail, Wanted
-from app.admin.tail_sample import told
+from app.admin.tail_apart import Kept
+from app.admin.tail_sample import Sample, told
 from app.http import RequestError, TooManyConnectionsError
+from dedupe.quarantine_reader import Place
+
+PlaceOf: TypeAlias = Callable[[Sample], Awaitable[Place | None]]
+"""Where in quarantine an event is that was kept apart, if that is known."""
 
 LOOK_S = 0.1
 """Between two looks at a listener: the ingest's thread wakes nobody, which would cost it more."""
@@ -33,8 +38,24 @@ HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """A proxy that gathers an answer before it passes it on would show nothing."""
 
 
-def add_tail(app: FastAPI, tail: Tail, ingest_loop: IngestLoop, *, is_ending: Callable[[], bool]) -> None:
-    """Add the paths; the tail ends when `is_ending` says that the process does."""
+def add_tail(
+    app: FastAPI,
+    tail: Tail,
+    ingest_loop: IngestLoop,
+    apart_at: PlaceOf,
+    *,
+    is_ending: Callable[[], bool],
+) -> None:
+    """
+    Add the paths.
+
+    Args:
+        app: gets them.
+        tail: what they tell.
+        ingest_loop: where it is filled.
+        apart_at: called in that loop.
+        is_ending: whether the process ends, and with it the tail.
+    """
 
     def stream(request: Request, *, is_shown: bool) -> Response:
         wanted = _wanted(request)
@@ -56,19 +77,21 @@ def add_tail(app: FastAPI, tail: Tail, ingest_loop: IngestLoop, *, is_ending: Ca
     @app.get("/admin/v1/tail/apart", dependencies=[READ])
     async def get_apart() -> Response:
         """Return the events that were rejected or conflicted last, the newest first."""
-        kept = await ingest_loop.read(tail.apart.newest_first)
-        document = {
-            "events": [
-                told(one.sample)
-                | {
-                    "reason": tail.reasons.get(one.sample.code or ""),
-                    "times": one.times,
-                    "first_ms": one.first_ms,
-                }
-                for one in kept
-            ]
-        }
+
+        async def find() -> list[dict[str, Any]]:
+            return [await told_apart(kept) for kept in tail.apart.newest_first()]
+
+        document = {"events": await ingest_loop.run(find)}
         return Response(orjson.dumps(document), media_type="application/json")
+
+    async def told_apart(kept: Kept) -> dict[str, Any]:
+        place = await apart_at(kept.sample)
+        return told(kept.sample) | {
+            "reason": tail.reasons.get(kept.sample.code or ""),
+            "times": kept.times,
+            "first_ms": kept.first_ms,
+            "quarantine": place and place._asdict(),
+        }
 
 
 class _Stream(StreamingResponse):

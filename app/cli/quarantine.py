@@ -11,9 +11,9 @@ from app.cli.console import EXIT_ERROR, guarded, run_async, write_lines
 from app.cli.options import DEFAULT_INGEST_URL, IngestUrl, Since, since_ms
 
 if TYPE_CHECKING:
-    from app.cli.quarantine_reader import Wanted
     from app.config import LogSettings
     from dedupe.log import LogStore
+    from dedupe.quarantine_reader import Wanted
 
 Read: TypeAlias = "Callable[[LogStore, LogSettings], Coroutine[Any, Any, Any]]"
 """Does a command's work on the open log."""
@@ -41,7 +41,7 @@ def list_records(reason: Reason = None, source: Source = None, since: Since = No
 
     Example: `gateway quarantine list --reason conflict --since 2h`
     """
-    from app.cli.quarantine_reader import Wanted
+    from dedupe.quarantine_reader import Wanted
 
     wanted = Wanted(reason=reason, source=source, since_ms=since_ms(since))
     _on_log(lambda store, settings: _print(store, settings, wanted, has_content=False))
@@ -56,7 +56,7 @@ def show(
 
     Example: `gateway quarantine show 0:17`
     """
-    from app.cli.quarantine_reader import Wanted
+    from dedupe.quarantine_reader import Wanted
 
     wanted = Wanted(places=_places([place]))
     printed = 0
@@ -107,9 +107,9 @@ def replay(
     if write_key is None and not dry_run:
         raise typer.BadParameter("--write-key (or GATEWAY_WRITE_KEY) is needed to send; or try --dry-run")
 
-    from app.cli.quarantine_reader import Wanted
     from app.cli.replay import Replayer
     from app.cli.replay import replay as replay_records
+    from dedupe.quarantine_reader import Wanted
 
     wanted = Wanted(_places(places or []), reason, source, since_ms(since))
     results: dict[str, int] = {}
@@ -157,7 +157,7 @@ def _on_log(read: Read) -> None:
 
 async def _print(store: "LogStore", settings: "LogSettings", wanted: "Wanted", *, has_content: bool) -> int:
     """Print the wanted records and return how many they are."""
-    from app.cli.quarantine_reader import read_quarantine
+    from dedupe.quarantine_reader import read_quarantine
 
     count = 0
     async with aclosing(read_quarantine(store, settings.quarantine_topic, wanted)) as records:
@@ -168,7 +168,7 @@ async def _print(store: "LogStore", settings: "LogSettings", wanted: "Wanted", *
 
 
 def _places(texts: list[str]) -> "frozenset[Any]":
-    from app.cli.quarantine_reader import Place
+    from dedupe.quarantine_reader import Place
 
     try:
         return frozenset(map(Place.parse, texts))

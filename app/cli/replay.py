@@ -1,67 +1,27 @@
-"""
-Replays quarantined events: sends them once more to a running gateway, as their client would.
-
-A replay goes through the gateway's own door, so nothing is stored that it would not take, and twice
-is once: an event with an id keeps it, one without gets an id that follows from its record. Events
-that cannot be sent as they are are told apart, never changed without being asked to.
-"""
+"""Replays quarantined events: sends them once more to a running gateway, as their client would."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import orjson
 
-from app.cli.quarantine_reader import Kept, Place, Wanted, read_quarantine
 from app.config import LogSettings
-from app.ingest import MESSAGE_ID_INVALID, NOT_AN_OBJECT
+from app.ingest import READY, Result, body_of, judge, key_of, result_of
 from dedupe.errors import ConfigurationError
 from dedupe.log import LogStore
+from dedupe.quarantine_reader import Kept, Place, Wanted, read_quarantine
 from dedupe.record import parse_identity
-from dedupe.router import CONFLICT
 
 TRIES_MAX = 10
 """Of one event while the gateway refuses or does not answer; with its Retry-After a few minutes."""
 RETRY_AFTER_S = 1.0  # where no answer says how long
 RETRY_AFTER_MAX_S = 60.0  # whatever a proxy says
 REQUEST_TIMEOUT_S = 15.0  # well above GATEWAY_ANSWER_TIMEOUT
-
-NEEDS_NEW_ID = {
-    CONFLICT: "its id belongs to another event; --new-id stores it under an id of its own",
-    MESSAGE_ID_INVALID: "its id is not valid; --new-id stores it under another one",
-}
-
-
-class Result(NamedTuple):
-    """What became of one record."""
-
-    name: str
-    """accepted, duplicate, rejected, failed, skipped, or ready (not sent yet)."""
-    why: str | None = None
-    receipt: dict[str, Any] | None = None
-
-    def line(self, kept: Kept) -> bytes:
-        """Return the result as one JSON line."""
-        fields: dict[str, Any] = {
-            "partition": kept.place.partition,
-            "offset": kept.place.offset,
-            "reason": kept.reason,
-            "source": kept.source,
-            "messageId": kept.message_id,
-            "result": self.name,
-        }
-        if self.why is not None:
-            fields["why"] = self.why
-        if self.receipt is not None:
-            fields["receipt"] = self.receipt
-        return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
-
-
-READY = Result("ready")
 
 
 async def replay(
@@ -104,7 +64,7 @@ async def replay(
                     await _check_source(store, settings.topic, kept, result.receipt)
                     is_checked = True
             results[result.name] += 1
-            write(result.line(kept))
+            write(orjson.dumps(result.document(kept), option=orjson.OPT_APPEND_NEWLINE))
     return results
 
 
@@ -139,17 +99,6 @@ async def _check_selection(store: LogStore, topic: str, wanted: Wanted) -> None:
         )
 
 
-def judge(kept: Kept, *, may_renew_id: bool) -> Result:
-    """Return whether a record can be sent: ready, or skipped and why."""
-    if kept.is_truncated:
-        return Result("skipped", "only its beginning was kept")
-    if kept.reason == NOT_AN_OBJECT:
-        return Result("skipped", "it is not an event")
-    if kept.reason in NEEDS_NEW_ID and not may_renew_id:
-        return Result("skipped", NEEDS_NEW_ID[kept.reason])
-    return READY
-
-
 class Replayer:
     """Sends records to one gateway, one after another."""
 
@@ -168,15 +117,11 @@ class Replayer:
         Raises:
             ConfigurationError: the gateway does not let the write key send events, or is none.
         """
-        event = kept.content
-        if kept.reason in NEEDS_NEW_ID:
-            fields = orjson.loads(event)
-            fields.pop("messageId", None)
-            event = orjson.dumps(fields)
+        body = body_of(kept)
         why = "no answer"
         for _ in range(TRIES_MAX):
             try:
-                answer = await self._post(event, kept)
+                answer = await self._post(body, kept)
             except httpx.TransportError as err:
                 why = f"no answer: {type(err).__name__}"
                 await asyncio.sleep(RETRY_AFTER_S)
@@ -187,10 +132,9 @@ class Replayer:
             await asyncio.sleep(_pause_s(answer))
         return Result("failed", why)
 
-    async def _post(self, event: bytes, kept: Kept) -> httpx.Response:
-        """An array of one: an event that has a `batch` of its own is not taken for a batch."""
-        headers = {"Idempotency-Key": f"quarantine-{kept.key.hex()}"}
-        return await self._http.post("/v1/events", content=b"[" + event + b"]", headers=headers)
+    async def _post(self, body: bytes, kept: Kept) -> httpx.Response:
+        headers = {"Idempotency-Key": key_of(kept)}
+        return await self._http.post("/v1/events", content=body, headers=headers)
 
 
 def _result(answer: httpx.Response) -> Result:
@@ -201,10 +145,7 @@ def _result(answer: httpx.Response) -> Result:
         return Result("rejected", document["code"])
     if answer.status_code != HTTPStatus.OK or document.get("success") is not True:
         raise ConfigurationError(f"{answer.url.host}:{answer.url.port} does not answer like a gateway")
-    if rejected := document.get("rejected"):
-        return Result("rejected", rejected[0]["code"])
-    name = "accepted" if answer.headers.get("Gateway-Accepted") == "1" else "duplicate"
-    return Result(name, receipt=document["receipts"][0])
+    return result_of(document, is_new=answer.headers.get("Gateway-Accepted") == "1")
 
 
 def _pause_s(answer: httpx.Response) -> float:

@@ -3,6 +3,7 @@
 from app.ingest.application import create_edge, create_refusal
 from app.ingest.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT, EventLimits, Identifier
 from app.ingest.receipts import CODES, REASONS
+from app.ingest.replay import READY, Replay, Result, body_of, judge, key_of, replay_by, result_of
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS, PATHS
 from app.ingest.watching import Watcher
@@ -13,11 +14,19 @@ __all__ = [
     "NOT_AN_OBJECT",
     "PATHS",
     "PATH_WORDS",
+    "READY",
     "REASONS",
     "EventLimits",
     "Identifier",
     "Ingest",
+    "Replay",
+    "Result",
     "Watcher",
+    "body_of",
     "create_edge",
     "create_refusal",
+    "judge",
+    "key_of",
+    "replay_by",
+    "result_of",
 ]

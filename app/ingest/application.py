@@ -3,7 +3,7 @@
 import asyncio
 
 import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.http import (
@@ -17,7 +17,7 @@ from app.http import (
     RequestHook,
     RequestMetrics,
     TooManyConnectionsError,
-    add_error_handlers,
+    bare_application,
 )
 from app.ingest.openapi import openapi_document
 from app.ingest.receipts import SUCCESS
@@ -41,9 +41,8 @@ def create_edge(
     public_host: str | None = None,
 ) -> ASGIApp:
     """Return the ingest application; `public_host` is what settings documents name, if anything."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = bare_application(problems)
     app.router.routes.append(PathTable(PATHS, _handlers(ingest, metrics, problems, public_host)))
-    add_error_handlers(app, problems)
 
     @app.exception_handler(QuotaExceededError)
     @app.exception_handler(

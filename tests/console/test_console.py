@@ -374,7 +374,38 @@ def test_copies_in_quarantine_are_named_where_they_are_looked_for(gateway: Gatew
     page.keyboard.press("Enter")
     expect(page.locator("#found")).to_contain_text("conflict kept apart at 0:17")
     expect(page.locator("#found")).to_contain_text("Quarantine was searched back to")
-    assert _copied(page, "#found button") == "gateway quarantine replay 0:17 --new-id --dry-run"
+    assert (
+        _copied(page, "#found button >> text=Copy replay")
+        == "gateway quarantine replay 0:17 --new-id --dry-run"
+    )
+
+
+def test_event_kept_apart_is_replayed_by_two_presses(
+    client: httpx.Client, gateway: Gateway, open_page: Open
+) -> None:
+    event = new_event()
+    post(client, "/v1/events", [event])
+    post(client, "/v1/events", [event | {"event": "Changed"}])
+    page = open_page(gateway.admin_url)
+    kept = page.locator("#apart li", has_text=event["messageId"])
+    for said in ("Stored.", "It is stored already."):
+        kept.get_by_role("button", name="Replay under a new id").click()
+        expect(page.locator("#toast")).not_to_have_text(said)
+        kept.get_by_role("button", name="Really?").click()
+        expect(page.locator("#toast")).to_have_text(said)
+    assert [line["event"] for line in stored(gateway)].count("Changed") == 1
+
+
+def test_replay_with_a_token_that_may_only_read_says_so(locked: Gateway, open_page: Open) -> None:
+    with httpx.Client(base_url=locked.url, auth=AUTH) as client:
+        post(client, "/v1/events", [new_event(messageId="bad") | {"type": 7}])
+    page = open_page(locked.admin_url)
+    page.locator("#ask [name=token]").fill(READ_TOKEN)
+    page.keyboard.press("Enter")
+    kept = page.locator("#apart li", has_text="bad")
+    kept.get_by_role("button", name="Replay").first.click()
+    kept.get_by_role("button", name="Really?").click()
+    expect(page.locator("#toast")).to_contain_text("may only read")
 
 
 def test_it_works_below_a_path_of_a_proxy(client: httpx.Client, gateway: Gateway, open_page: Open) -> None:

@@ -10,9 +10,10 @@ from contextlib import aclosing
 import orjson
 import pytest
 
-from app.cli.quarantine_reader import Kept, Place
-from app.cli.replay import TRIES_MAX, Replayer, Result
+from app.cli.replay import TRIES_MAX, Replayer
+from app.ingest import Result
 from dedupe.errors import ConfigurationError
+from dedupe.quarantine_reader import Kept, Place
 from tests.support.processes import HOST
 from tests.support.tcp_server import TCPServer
 

@@ -124,6 +124,14 @@ async def test_each_change_leaves_a_line_whatever_came_of_it() -> None:
     assert WRITE_TOKEN not in str(lines)
 
 
+async def test_value_that_is_shown_leaves_a_line_that_calls_it_so() -> None:
+    app = admin_of(**BOTH)
+    with structlog.testing.capture_logs() as lines:
+        await ask(app, "/admin/v1/lookup?source=web&id=a&value", headers=bearer(WRITE_TOKEN))
+    (told,) = [line for line in lines if line["event"].endswith("through the admin port")]
+    assert (told["event"], told["action"]) == ("shown through the admin port", "GET /admin/v1/lookup")
+
+
 def test_route_of_which_nobody_said_who_may_use_it_is_a_bug() -> None:
     app = FastAPI()
     app.get("/said", dependencies=[OPEN])(lambda: None)

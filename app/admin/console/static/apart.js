@@ -1,7 +1,7 @@
 // The events that were rejected or conflicted last, each with its reason and the ways to go on from there.
 
-import { quoted } from "./api.js";
-import { byId, copy, count, el, moment, show } from "./view.js";
+import { replayButtons, replayOf } from "./replay.js";
+import { byId, count, el, moment, show } from "./view.js";
 
 const SHOWN = 12;
 
@@ -57,20 +57,6 @@ export class Apart {
         id !== null && event.verdict === "conflict"
           ? el("button", { type: "button", class: "quiet", "data-focus": `o ${key}`,
               onclick: () => this.lookup(source, id) }, "Look up the original") : null,
-        el("button", { type: "button", class: "quiet", "data-focus": `c ${key}`,
-          onclick: () => copy(replayOf(event), "Command") }, "Copy replay command")));
+        ...replayButtons(event.quarantine, event.code, replayOf(event), key)));
   }
 }
-
-/** Return the command that says what would be sent again; the admin port replays nothing itself. */
-export function replayOf(event) {
-  const source = event.source ? ` --source ${quoted(event.source)}` : "";
-  return `gateway quarantine replay --reason ${quoted(event.code)}${source}${newIdFor(event.code)} --dry-run`;
-}
-
-/** Return the same for one event, at a place of the quarantine. */
-export function replayAt(place, code) {
-  return `gateway quarantine replay ${place}${newIdFor(code)} --dry-run`;
-}
-
-const newIdFor = (code) => (["conflict", "message_id_invalid"].includes(code) ? " --new-id" : "");

@@ -68,6 +68,12 @@ export async function ask(path, query = {}) {
   return answer.json();
 }
 
+/** Ask for a change, and return what the gateway says of it. Raises as `ask`. */
+export async function change(path, query = {}) {
+  const answer = await request(path, query, { method: "POST", signal: AbortSignal.timeout(20_000) });
+  return answer.json();
+}
+
 /** Yield the lines of a stream as documents until it ends or is aborted. */
 export async function* lines(path, query, signal) {
   const answer = await request(path, query, { signal });

@@ -1,7 +1,7 @@
 // Did an event arrive? By its message id, or by its place in a client session.
 
-import { replayAt } from "./apart.js";
 import { ask, curl, Refusal } from "./api.js";
+import { replayAt, replayButtons } from "./replay.js";
 import { byId, bytes, copy, el, exact, moment, span, toast } from "./view.js";
 
 export class Lookup {
@@ -89,12 +89,11 @@ export class Lookup {
 function keptApart({ quarantine }) {
   if (!quarantine) return [];
   const kept = quarantine.found.map(({ partition, offset, reason, timestamp_ms: ms }) => {
-    const place = `${partition}:${offset}`;
+    const place = { partition, offset };
     return el("li", {},
       el("span", { class: `verdict ${reason === "conflict" ? "conflict" : "rejected"}` }, reason),
-      ` kept apart at ${place}, ${moment(ms)} `,
-      el("button", { type: "button", class: "quiet", onclick: () => copy(replayAt(place, reason), "Command") },
-        "Copy replay command"));
+      ` kept apart at ${partition}:${offset}, ${moment(ms)} `,
+      ...replayButtons(place, reason, replayAt(place, reason)));
   });
   const since = quarantine.searched_since_ms;
   const told = quarantine.searched_all || since === null ? null

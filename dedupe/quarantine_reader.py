@@ -1,7 +1,7 @@
 """
-Reads the quarantine stream for `gateway quarantine`: what was kept apart, and why.
+Reads the quarantine stream, for `gateway quarantine` and for replays: what was kept apart, and why.
 
-Like app.cli.event_reader it takes part in nothing: no fence, no lock, no index.
+It takes part in nothing: no fence, no lock, no index.
 """
 
 import re
@@ -116,10 +116,12 @@ async def read_quarantine(store: LogStore, topic: str, wanted: Wanted) -> AsyncG
 
 
 async def _ranges(log: PartitionLog, partition: int, places: frozenset[Place]) -> list[tuple[Offset, Offset]]:
+    offsets = sorted(place.offset for place in places if place.partition == partition)
+    if places and not offsets:
+        return []
     start, end = await log.bounds()
     if not places:
         return [(start, end)]
-    offsets = sorted(place.offset for place in places if place.partition == partition)
     return [(offset, offset + 1) for offset in offsets if start <= offset < end]
 
 

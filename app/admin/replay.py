@@ -1,0 +1,44 @@
+"""An event that was kept apart is tried once more, through the admin port."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeAlias
+
+from fastapi import FastAPI, Path, Response
+
+from app.admin.answers import NotFoundError, json_answer
+from app.admin.ingest_loop import IngestLoop
+from app.admin.scopes import WRITE
+from dedupe.quarantine_reader import Place
+
+LIMIT_S = 15.0
+"""Longer than an answer may take on the ingest port."""
+
+ReplayAt: TypeAlias = Callable[[Place, bool], Awaitable[dict[str, Any] | None]]
+"""Replays the record at a place, under a new id if told so and needed; None if there is no such record."""
+
+
+async def no_record(_place: Place, _may_renew_id: bool) -> None:
+    """Where nothing was kept apart."""
+
+
+def add_replay(app: FastAPI, replay_at: ReplayAt, ingest_loop: IngestLoop) -> None:
+    """Add the path; `replay_at` is called in the ingest's loop."""
+
+    @app.post("/admin/v1/quarantine/{partition}/{offset}/replay", dependencies=[WRITE])
+    async def post_replay(
+        partition: Annotated[int, Path(ge=0)], offset: Annotated[int, Path(ge=0)], new_id: bool = False
+    ) -> Response:
+        """
+        Take the event of a quarantine record as if its client had sent it again, and say what became of it.
+
+        `result` is accepted, duplicate (it was stored before), rejected (it is still bad) or skipped, and
+        `why` says more. `?new_id=true` stores an event whose own id cannot be used under another one.
+        """
+
+        async def replay() -> dict[str, Any] | None:
+            return await replay_at(Place(partition, offset), new_id)
+
+        result = await ingest_loop.run(replay, limit_s=LIMIT_S)
+        if result is None:
+            raise NotFoundError(told=f"there is no record at {partition}:{offset} of the quarantine")
+        return json_answer(result)

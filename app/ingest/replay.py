@@ -1,0 +1,120 @@
+"""
+Replays: an event that was kept apart goes through the gateway's own door once more.
+
+So nothing is stored that it would not take, and twice is once: an event with an id keeps it, one without
+gets an id that follows from its record. What cannot be sent as it is is told apart, never changed unasked.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import orjson
+
+from app.ingest.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT, Arrival, Identified
+from app.ingest.large_json import JSONLimits
+from app.ingest.payload import parse_events
+from app.ingest.prefer import NO_PREFERENCES
+from app.ingest.receipts import answer
+from app.ingest.routes.events import Ingest
+from dedupe.clock import Deadline
+from dedupe.quarantine_reader import Kept
+from dedupe.router import CONFLICT
+
+NEEDS_NEW_ID = {
+    CONFLICT: "its id belongs to another event; --new-id (new_id=true) stores it under an id of its own",
+    MESSAGE_ID_INVALID: "its id is not valid; --new-id (new_id=true) stores it under another one",
+}
+
+
+class Result(NamedTuple):
+    """What became of one record."""
+
+    name: str
+    """accepted, duplicate, rejected, failed, skipped, or ready (not sent yet)."""
+    why: str | None = None
+    receipt: dict[str, Any] | None = None
+
+    def document(self, kept: Kept) -> dict[str, Any]:
+        """Return the result and what it is of."""
+        fields: dict[str, Any] = {
+            "partition": kept.place.partition,
+            "offset": kept.place.offset,
+            "reason": kept.reason,
+            "source": kept.source,
+            "messageId": kept.message_id,
+            "result": self.name,
+        }
+        if self.why is not None:
+            fields["why"] = self.why
+        if self.receipt is not None:
+            fields["receipt"] = self.receipt
+        return fields
+
+
+READY = Result("ready")
+
+Replay: TypeAlias = Callable[[Kept, bool], Awaitable[Result]]
+"""Replays a record here; True: under a new id if it needs one. Raises as Router.submit does."""
+
+
+def judge(kept: Kept, *, may_renew_id: bool) -> Result:
+    """Return whether a record can be sent: ready, or skipped and why."""
+    if kept.is_truncated:
+        return Result("skipped", "only its beginning was kept")
+    if kept.reason == NOT_AN_OBJECT:
+        return Result("skipped", "it is not an event")
+    if kept.reason in NEEDS_NEW_ID and not may_renew_id:
+        return Result("skipped", NEEDS_NEW_ID[kept.reason])
+    return READY
+
+
+def body_of(kept: Kept) -> bytes:
+    """Return the body of its request: an array, for an event may have a `batch` of its own."""
+    event = kept.content
+    if kept.reason in NEEDS_NEW_ID:
+        fields = orjson.loads(event)
+        fields.pop("messageId", None)
+        event = orjson.dumps(fields)
+    return b"[" + event + b"]"
+
+
+def key_of(kept: Kept) -> str:
+    """Return the Idempotency-Key of its request: of it, an event without an id gets one."""
+    return f"quarantine-{kept.key.hex()}"
+
+
+def result_of(document: dict[str, Any], *, is_new: bool) -> Result:
+    """Return what an answer to its request says."""
+    if rejected := document.get("rejected"):
+        return Result("rejected", rejected[0]["code"])
+    return Result("accepted" if is_new else "duplicate", receipt=document["receipts"][0])
+
+
+def replay_by(ingest: Ingest) -> Replay:
+    """Return what replays within this process: as a request would, but for write key and quota."""
+
+    async def replay(kept: Kept, may_renew_id: bool) -> Result:
+        judged = judge(kept, may_renew_id=may_renew_id)
+        if judged != READY:
+            return judged
+        limits = JSONLimits(1, ingest.identifier.limits.event_bytes_max)
+        payload = await parse_events(body_of(kept), limits, _no_turn)
+        received_ms = ingest.clock.now_ms()
+        arrival = Arrival(kept.source, received_ms, idempotency_key=key_of(kept).encode())
+        found = Identified([], [], [], [])
+        for _ in ingest.identifier.steps(payload, arrival, found):
+            pass
+        outcomes = await ingest.router.submit(
+            found.events,
+            found.quarantined,
+            received_ms=received_ms,
+            deadline=Deadline(ingest.clock, ingest.answer_timeout_s),
+        )
+        told = answer(found, outcomes, preferences=NO_PREFERENCES, wants_receipts=True)
+        return result_of(orjson.loads(told.body), is_new=told.headers["Gateway-Accepted"] == "1")
+
+    return replay
+
+
+async def _no_turn(_size_bytes: int) -> None:
+    """A record of the quarantine is small: nobody waits for it."""
