@@ -68,7 +68,7 @@ def test_gateway_takes_an_event_and_stops_in_order(made: tuple[str, Path], tmp_p
     name, root = made
     log = tmp_path / "gateway.log"
     port = free_port()
-    admin_port = free_port(other_than=port)
+    admin_port = free_port()
     settings = {
         "GATEWAY_MODE": "development",
         "GATEWAY_PORT": str(port),

@@ -39,7 +39,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_serves(installed: Path, tmp_path: Path) -> None:
     port = free_port()
-    admin_port = free_port(other_than=port)
+    admin_port = free_port()
     settings = {
         "PATH": "/usr/bin:/bin",
         "GATEWAY_MODE": "development",

@@ -1,4 +1,4 @@
-"""Claim: the admin port replays what was kept apart, once however often it is asked, and only to whoever may."""
+"""Claim: the admin port replays what was kept apart, once however often it is asked."""
 
 from typing import Any
 
@@ -29,14 +29,10 @@ def test_each_event_is_stored_once_or_says_why_it_is_not(gateway: Gateway) -> No
     sent = [event, event | {"event": "another"}, new_event(messageId="typed") | {"type": 7}, "no event"]
     with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
         post(client, "/v1/events", sent)
-        post(client, "/v1/events", [new_event() | {"messageId": "x" * 5_000, "event": "long id"}])
+        post(client, "/v1/events", [new_event(messageId="x" * 5_000, event="long id")])
     kept = kept_apart(gateway)
-    nameless = [
-        line
-        for line in map(orjson.loads, cli(gateway, "quarantine", "list").stdout.splitlines())
-        if line["messageId"] is None
-    ]
-    before = len(stored(gateway))
+    listed = cli(gateway, "quarantine", "list").stdout.splitlines()
+    nameless = [line for line in map(orjson.loads, listed) if line["messageId"] is None]
 
     conflict = replayed(gateway, kept["twice"])
     assert (conflict["result"], "new_id=true" in conflict["why"]) == ("skipped", True)
@@ -48,9 +44,10 @@ def test_each_event_is_stored_once_or_says_why_it_is_not(gateway: Gateway) -> No
     results = {line["reason"]: replayed(gateway, line, new_id="true")["result"] for line in nameless}
     assert results == {"not_an_object": "skipped", "message_id_invalid": "accepted"}
 
-    lines = stored(gateway)[before:]
-    assert [line["event"] for line in lines] == ["another", "long id"]
-    assert {line["source"] for line in lines} == {kept["twice"]["source"]}
+    names = ("another", "long id")
+    renewed_lines = [line for line in stored(gateway) if line["value"].get("event") in names]
+    assert sorted(line["value"]["event"] for line in renewed_lines) == sorted(names)
+    assert {line["source"] for line in renewed_lines} == {kept["twice"]["source"]}
     # The command sends the same, and it is known.
     place = f"{kept['twice']['partition']}:{kept['twice']['offset']}"
     told = cli(

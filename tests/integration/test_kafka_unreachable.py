@@ -175,9 +175,7 @@ async def test_cancelled_caller_is_cancelled(broker: KafkaBroker, log: KafkaLog)
 
 async def test_broker_that_comes_back_elsewhere_is_found(tmp_path: Path) -> None:
     port = free_port()
-    old, new = (
-        KafkaBroker(tmp_path / "kafka", port=at_port) for at_port in (port, free_port(other_than=port))
-    )
+    old, new = (KafkaBroker(tmp_path / "kafka", port=at_port) for at_port in (port, free_port()))
     servers = f"{old.bootstrap_servers},{new.bootstrap_servers}"
     with old:
         store = await KafkaStore.open(KafkaConfig(servers, request_timeout_s=TIMEOUT_S))

@@ -49,7 +49,7 @@ class Gateway:
         self.data = folder / "data"
         self.log_path = folder / "gateway.log"
         self.port = free_port()
-        self.admin_port = free_port(other_than=self.port)
+        self.admin_port = free_port()
         self.url = f"http://{HOST}:{self.port}"
         self.admin_url = f"http://{HOST}:{self.admin_port}"
         self._env = dict(env or {})

@@ -107,7 +107,7 @@ class KafkaBroker:
         self._listeners = {"PLAINTEXT": self.port, **(listeners or {})}
         self._format_options = tuple(format_options)
         self._jvm_flags = tuple(jvm_flags)
-        self._controller_port = free_port(other_than=self.port)
+        self._controller_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
@@ -117,7 +117,7 @@ class KafkaBroker:
 
     def joined_by(self, folder: Path, *, node_id: int) -> "KafkaBroker":
         """Return one more broker of this one's cluster, not started yet; this one stays the controller."""
-        port = free_port(other_than=self.port)
+        port = free_port()
         properties = {
             "process.roles": "broker",
             "node.id": str(node_id),

@@ -34,7 +34,7 @@ class Nginx:
 
     def __init__(self, folder: Path, gateway_port: int) -> None:
         self.folder = folder
-        self.port = free_port(other_than=gateway_port)
+        self.port = free_port()
         self.certificate = folder / "gateway.crt"
         folder.mkdir(parents=True)
         write_certificate(self.certificate, folder / "gateway.key", SERVER_NAME)

@@ -1,5 +1,7 @@
 """What every process that a test starts needs: a port of its own, and an end with the test run."""
 
+import itertools
+import os
 import random
 import socket
 import subprocess
@@ -12,11 +14,20 @@ HOST = "127.0.0.1"
 PORTS = range(20_000, 32_000)
 
 
-def free_port(*, other_than: int | None = None) -> int:
-    for port in random.SystemRandom().sample(PORTS, 100):
-        if port != other_than and is_free(port):
-            return port
-    raise RuntimeError("no free port found")
+def _own_ports() -> list[int]:
+    """Return this process's ports: if two drew the same one, both would think it free until it is bound."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = list(PORTS[worker :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))])
+    random.SystemRandom().shuffle(own)
+    return own
+
+
+_ports = itertools.cycle(_own_ports())
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on, and that is not given again before thousands of others were."""
+    return next(port for port in itertools.islice(_ports, 100) if is_free(port))
 
 
 def is_free(port: int) -> bool:

@@ -15,7 +15,7 @@ const SAYS = {
 
 /** Return the buttons for one event; `place` is null where nobody knows its record now. */
 export function replayButtons(place, code, command, focus) {
-  const said = el("span", { class: "replayed", role: "status" });
+  const said = el("span", { class: "replayed" });
   const button = place === null ? null : el("button", {
     type: "button", class: "quiet", "data-focus": focus ? `r ${focus}` : null,
     onclick: () => press(button, said, place, code),
@@ -39,10 +39,10 @@ async function press(button, said, { partition, offset }, code) {
   try {
     const { result, why } = await change(`admin/v1/quarantine/${partition}/${offset}/replay`, query);
     said.textContent = why ? `${SAYS[result]}: ${why}.` : SAYS[result];
-    toast(said.textContent); // its row may be made anew any moment
   } catch (error) {
     said.textContent = error instanceof Refusal ? error.message : "The gateway does not answer.";
   }
+  toast(said.textContent); // its row may be made anew any moment
   button.disabled = false;
 }
 
