@@ -91,8 +91,9 @@ async def test_every_sequence_is_stored_once_through_faults_and_kills(
         if not gateway.is_running:
             await asyncio.to_thread(gateway.start)
         await asyncio.to_thread(gateway.wait_until_ready)
-        lives.append(await live(proxy.url, tmp_path / "queue.db", LIVES - 1, kill_after_s=None))
-        assert proxy.has_struck_all
+        # On a busy machine few requests carry many events: then one more life is needed.
+        while len(lives) < LIVES or not proxy.has_struck_all:
+            lives.append(await live(proxy.url, tmp_path / "queue.db", len(lives), kill_after_s=None))
 
     committed = await log_under_test.read(gateway)
     stored = sorted((event["life"], event["n"]) for event in map(properties_of, committed))
