@@ -29,6 +29,10 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSeri
 
 TEST_CONF = {
     "spark.sql.shuffle.partitions": "2",
+    # To generate and compile code for each plan takes longer than to interpret it on a few rows. The jobs
+    # that spark-submit and Spark Connect run in test_launchers.py do compile theirs.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.extensions": (
         "io.delta.sql.DeltaSparkSessionExtension,"
         "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
