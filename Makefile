@@ -71,7 +71,7 @@ bench: $(VENV)/.stamp-run build/kafka/.stamp-libs $(REDIS) ## compare with a pla
 load: $(VENV)/.stamp-dev ## send traffic to a running gateway by locust; ARGS="--load-profile spike --seconds 120", --web for its page
 	@exec $(BIN)/python -m loadtests.load $(ARGS)
 
-screenshots: $(VENV)/.stamp-dev build/sdks/.stamp-chromium ## take the console's pictures in docs/images anew, by Chromium; a minute
+screenshots: $(VENV)/.stamp-dev build/sdks/.stamp-chromium build/.stamp-promtool ## take the pictures in docs/images anew, by Chromium; three minutes
 	@exec $(BIN)/python -m tests.console.screenshots
 
 image-test: build/image/base.tar $(IMAGE_NEEDS) ## build both images without a container engine, send events, run jobs; Debian, as root

@@ -1,52 +1,58 @@
-"""Claim: Prometheus, configured as in compose.yaml, scrapes a gateway and loads the alerts."""
+"""Claim: Prometheus, as in compose.yaml, scrapes a gateway, loads the alerts and answers the board."""
 
-import subprocess
-import time
-from pathlib import Path
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
 
-import httpx
+import pytest
 
-from tests.chart.helm import CHART, ROOT
+from tests.support.board import BOARD, PANELS, query
 from tests.support.gateway import Gateway
-from tests.support.processes import HOST, free_port
+from tests.support.prometheus import SCRAPE_INTERVAL_S, Prometheus
+from tests.support.traffic import traffic
 
-TIMEOUT_S = 60.0
-
-
-def test_prometheus_scrapes_a_gateway(tmp_path: Path) -> None:
-    with Gateway(tmp_path / "gateway") as gateway:
-        config = (ROOT / "deploy" / "prometheus.yaml").read_text()
-        assert "gateway:9090" in config
-        config = config.replace("gateway:9090", f"{HOST}:{gateway.admin_port}").replace("15s", "1s")
-        (tmp_path / "prometheus.yaml").write_text(config)
-        (tmp_path / "alerts.yaml").write_text((CHART / "files" / "alerts.yaml").read_text())
-        port = free_port()
-        words = ["--config.file", tmp_path / "prometheus.yaml", "--storage.tsdb.path", tmp_path / "data"]
-        with (tmp_path / "log").open("wb") as log:
-            process = subprocess.Popen(
-                ["prometheus", *map(str, words), "--web.listen-address", f"{HOST}:{port}"],
-                stdout=log,
-                stderr=log,
-            )
-        try:
-            value = _wait_for(f"http://{HOST}:{port}", "gateway_ready", tmp_path / "log")
-            assert value == "1"
-            rules = httpx.get(f"http://{HOST}:{port}/api/v1/rules").json()["data"]["groups"]
-            assert sum(len(group["rules"]) for group in rules) >= 15
-        finally:
-            process.terminate()
-            process.wait(30)
+RESULTS = ("accepted", "duplicate", "conflict", "rejected")
+MAY_BE_ZERO = {
+    "Waiting events": "the lanes take them faster than clients send",
+    "Records still to restore": "the gateway started with an empty log",
+}
 
 
-def _wait_for(url: str, query: str, log: Path) -> str:
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
-            found = httpx.get(f"{url}/api/v1/query", params={"query": query}).json()["data"]["result"]
-        except (httpx.TransportError, KeyError, ValueError):
-            found = []
-        if found:
-            value: str = found[0]["value"][1]
-            return value
-        time.sleep(0.2)
-    raise AssertionError(log.read_text())
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """One that has seen all kinds of traffic, which goes on."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    with (
+        Gateway(folder / "gateway") as gateway,
+        Prometheus(folder / "prometheus", gateway) as prometheus,
+        traffic(gateway, pause_s=0.05),
+    ):
+        for result in RESULTS:
+            prometheus.wait_for(f'sum(rate(gateway_events_total{{result="{result}"}}[1m])) > 0')
+        prometheus.wait_for('sum(rate(gateway_http_requests_total{code="400"}[1m])) > 0')
+        yield prometheus
+
+
+def test_prometheus_scrapes_a_gateway(prometheus: Prometheus) -> None:
+    (ready,) = prometheus.wait_for("gateway_ready")
+    assert ready["value"][1] == "1"
+    assert sum(len(group["rules"]) for group in prometheus.ask("rules")["groups"]) >= 15
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_each_panel_shows_something(prometheus: Prometheus, panel: dict[str, Any]) -> None:
+    for target in panel["targets"]:
+        expression = query(target["expr"], SCRAPE_INTERVAL_S)
+        assert "$" not in expression
+        # Rates of a few seconds may be 0 at a moment; the wait is for one in which they are not.
+        found = prometheus.wait_for(expression if panel["title"] in MAY_BE_ZERO else f"({expression}) > 0")
+        assert not any(math.isnan(float(series["value"][1])) for series in found)
+        named = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+        assert all(named <= series["metric"].keys() for series in found), "its legend names labels it lacks"
+
+
+def test_variables_of_the_board_are_asked_of_what_there_is(prometheus: Prometheus) -> None:
+    asked = [each["query"]["query"] for each in BOARD["templating"]["list"] if each["type"] == "query"]
+    assert asked == ["label_values(gateway_build_info, namespace)"]
+    assert prometheus.wait_for("gateway_build_info")

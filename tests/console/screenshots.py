@@ -2,33 +2,30 @@
 `python -m tests.console.screenshots` (`make screenshots`) takes the pictures in docs/images anew.
 
 The events, the live tail and what is kept apart are a real gateway's. The hour behind them, the windows and
-the states that take long to get into are made up: tests/console/states.py.
+the states that take long to get into are made up: tests/console/states.py. tests/console/board.py draws
+the board.
 """
 
-import random
 import shutil
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-import httpx
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.console import states
+from tests.console.board import picture_of_board
 from tests.console.small_png import shrunk
 from tests.support.gateway import Gateway
+from tests.support.traffic import traffic
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 BYTES_MAX = 150_000
-NAMES = ("Order Completed", "Product Viewed", "Cart Opened", "Signed Up", "Coupon Applied")
-SOURCES = ("web", "web", "ios-app", "checkout")
 LIVE_S = 9.0
 """Two rounds of the page's figures, and a table full of rows."""
 
@@ -42,14 +39,15 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         Gateway(Path(folder), {}) as gateway,
-        _traffic(gateway),
+        traffic(gateway, pause_s=0.35),
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for picture in PICTURES:
             _take(browser, gateway, picture)
+        _keep("board", picture_of_board(browser))
         browser.close()
-    too_large = [path.name for path in FOLDER.glob("console-*.png") if path.stat().st_size > BYTES_MAX]
+    too_large = [path.name for path in FOLDER.glob("*.png") if path.stat().st_size > BYTES_MAX]
     if too_large:
         sys.exit(f"larger than {BYTES_MAX:,} bytes: {', '.join(too_large)}")
 
@@ -70,48 +68,14 @@ def _take(browser: Browser, gateway: Gateway, picture: "Picture") -> None:
 
     page.goto(f"{gateway.admin_url}/console/")
     page.wait_for_timeout(LIVE_S * 1000)
-    path = FOLDER / f"{picture.name}.png"
-    path.write_bytes(shrunk(page.screenshot(full_page=picture.is_whole)))
+    _keep(picture.name, page.screenshot(full_page=picture.is_whole))
     context.close()
+
+
+def _keep(name: str, png: bytes) -> None:
+    path = FOLDER / f"{name}.png"
+    path.write_bytes(shrunk(png))
     print(f"{path.name}: {path.stat().st_size:,} bytes")
-
-
-@contextmanager
-def _traffic(gateway: Gateway) -> Iterator[None]:
-    """Have clients send events, some of them again, few of them wrong."""
-    is_over = threading.Event()
-    thread = threading.Thread(target=_send, args=(gateway, is_over))
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-
-
-def _send(gateway: Gateway, is_over: threading.Event) -> None:
-    dice = random.Random(7)
-    sent: list[dict[str, Any]] = []
-    with httpx.Client(base_url=gateway.url) as client:
-        while not is_over.wait(0.35):
-            batch = [_event(dice) for _ in range(dice.randint(1, 4))]
-            sent = [*sent, *batch][-40:]
-            if dice.random() < 0.4:
-                batch.append(dice.choice(sent))
-            if dice.random() < 0.1:
-                batch.append(dice.choice(sent) | {"event": "Order Changed"})
-            if dice.random() < 0.06:
-                batch.append({"messageId": 17, "type": "track", "event": "Cart Opened"})
-            if dice.random() < 0.04:
-                batch.append({"messageId": f"deep-{dice.randint(1, 9)}", "type": "identify\n"})
-            client.post("/v1/events", json=batch, auth=(dice.choice(SOURCES), ""))
-
-
-def _event(dice: random.Random) -> dict[str, Any]:
-    when = datetime.now(UTC) - timedelta(seconds=dice.expovariate(0.3))
-    kind = dice.choice(("track", "track", "track", "page"))
-    event = {"messageId": f"{dice.getrandbits(64):016x}", "type": kind, "timestamp": when.isoformat()}
-    return event | ({"event": dice.choice(NAMES)} if kind == "track" else {})
 
 
 # ---- states

@@ -1,0 +1,66 @@
+"""Debian's Prometheus, configured as in compose.yaml, scraping one gateway every second."""
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from tests.support.gateway import Gateway
+from tests.support.processes import HOST, free_port, kill_when_parent_dies
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "deploy" / "prometheus.yaml"
+ALERTS = ROOT / "helm" / "gateway" / "files" / "alerts.yaml"
+SCRAPE_INTERVAL_S = 1
+TIMEOUT_S = 60.0
+
+Series = dict[str, Any]
+
+
+class Prometheus:
+    """One Prometheus process; every method blocks."""
+
+    def __init__(self, folder: Path, gateway: Gateway) -> None:
+        """Write its configuration; nothing is started yet."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = CONFIG.read_text()
+        assert "gateway:9090" in config
+        assert "15s" in config
+        config = config.replace("gateway:9090", f"{HOST}:{gateway.admin_port}")
+        (folder / "prometheus.yaml").write_text(config.replace("15s", f"{SCRAPE_INTERVAL_S}s"))
+        (folder / ALERTS.name).write_text(ALERTS.read_text())
+        self._folder, self._address = folder, f"{HOST}:{free_port()}"
+
+    def __enter__(self) -> Self:
+        words = ["prometheus", "--config.file", self._folder / "prometheus.yaml"]
+        words += ["--storage.tsdb.path", self._folder / "data", "--web.listen-address", self._address]
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(list(map(str, words)), stdout=log, stderr=log)
+        self._watcher = kill_when_parent_dies(self._process.pid)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+        self._watcher.communicate()
+
+    def ask(self, path: str, **params: str | int) -> Any:
+        """Return the data that the HTTP API answers."""
+        answer = httpx.get(f"http://{self._address}/api/v1/{path}", params=params)
+        assert answer.status_code == httpx.codes.OK, (params, answer.text)
+        return answer.json()["data"]
+
+    def wait_for(self, query: str) -> list[Series]:
+        """Return a query's answer as soon as it has one."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            try:
+                found: list[Series] = self.ask("query", query=query)["result"]
+            except httpx.TransportError:
+                found = []  # it has not opened its port yet
+            if found:
+                return found
+            time.sleep(0.2)
+        raise AssertionError(f"no answer to {query}:\n{(self._folder / 'log').read_text()}")
