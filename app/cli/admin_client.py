@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -27,16 +28,23 @@ async def ask(
         ConfigurationError: the gateway refuses the question.
         RetriableError: it does not answer, or cannot now.
     """
+    answer = await _asked(url, path, query, token=token, timeout_s=timeout_s, method=method)
     try:
-        async with httpx.AsyncClient(timeout=timeout_s) as http:
-            answer = await http.request(method, _at(url, path), params=dict(query), headers=_headers(token))
-            document: dict[str, Any] = answer.json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
+        document: dict[str, Any] = answer.json()
+    except ValueError as err:
         raise _no_answer(url, err) from err
-    _end_if_interrupted()
     if answer.status_code == HTTPStatus.OK:
         return document
     raise _refusal(url, answer.status_code, document)
+
+
+async def ask_metrics(url: str, *, timeout_s: float) -> dict[str, float]:
+    """Return the metrics that have no labels. Raises RetriableError without an answer of an admin port."""
+    answer = await _asked(url, "/metrics", {}, token=None, timeout_s=timeout_s)
+    metrics = {name: float(value) for name, value in re.findall(r"(?m)^(\w+) (\S+)$", answer.text)}
+    if "gateway_ready" not in metrics:
+        raise _no_answer(url, ValueError(f"status {answer.status_code}, without metrics of a gateway"))
+    return metrics
 
 
 async def follow(
@@ -68,6 +76,18 @@ async def follow(
                 _end_if_interrupted()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
         raise _no_answer(url, err) from err
+
+
+async def _asked(
+    url: str, path: str, query: Mapping[str, str], *, token: str | None, timeout_s: float, method: str = "GET"
+) -> httpx.Response:
+    try:
+        async with httpx.AsyncClient(timeout=timeout_s) as http:
+            answer = await http.request(method, _at(url, path), params=dict(query), headers=_headers(token))
+    except (httpx.HTTPError, httpx.InvalidURL) as err:
+        raise _no_answer(url, err) from err
+    _end_if_interrupted()
+    return answer
 
 
 def _end_if_interrupted() -> None:

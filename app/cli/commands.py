@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.bench import bench
 from app.cli.check import check
 from app.cli.config import config
 from app.cli.console import guarded, run_async, write_lines
@@ -47,6 +48,7 @@ app.command()(lookup)
 app.command()(stats)
 app.command()(verify)
 app.command()(send)
+app.command()(bench)
 app.command()(tail)
 
 

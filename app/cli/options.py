@@ -31,6 +31,16 @@ Token = Annotated[
 IngestUrl = Annotated[
     str, typer.Option("--url", envvar="GATEWAY_URL", help="Ingest URL of the running gateway.")
 ]
+DuplicateRatio = Annotated[
+    float,
+    typer.Option(
+        "--duplicates", "--duplicate-ratio", min=0, max=1, help="Share that was sent before, byte for byte."
+    ),
+]
+WriteKeys = Annotated[
+    list[str] | None,
+    typer.Option("--write-key", envvar="GATEWAY_WRITE_KEY", help="Write key to send with; several in turn."),
+]
 
 Since = Annotated[
     str | None,

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from app.cli.console import EXIT_ERROR, guarded, run_async
-from app.cli.options import DEFAULT_INGEST_URL, IngestUrl, Output, print_document
+from app.cli.options import DEFAULT_INGEST_URL, DuplicateRatio, IngestUrl, Output, WriteKeys, print_document
 from app.cli.progress import progress
 
 
@@ -15,9 +15,7 @@ def send(
         float | None, typer.Option(min=0.1, help="Events a second; without it as fast as they are answered.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, max=2_500, help="Events of a request.")] = 20,
-    duplicate_ratio: Annotated[
-        float, typer.Option(min=0, max=1, help="Share that was sent before, byte for byte.")
-    ] = 0.1,
+    duplicate_ratio: DuplicateRatio = 0.1,
     conflicts: Annotated[
         float, typer.Option(min=0, max=1, help="Share with the id of an earlier one and another content.")
     ] = 0.0,
@@ -25,12 +23,7 @@ def send(
         int,
         typer.Option(min=1, max=100, help="So many sources, where every write key is one: in development."),
     ] = 1,
-    write_keys: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--write-key", envvar="GATEWAY_WRITE_KEY", help="Write key to send with; several in turn."
-        ),
-    ] = None,
+    write_keys: WriteKeys = None,
     url: IngestUrl = DEFAULT_INGEST_URL,
     output: Output = None,
 ) -> None:
@@ -42,12 +35,10 @@ def send(
     and each reason of a rejection, such as `conflict`. Exit codes: 0 every event got its verdict, 1 some got
     none.
 
-    Example: `gateway send`, or `gateway send 100000 --rate 500 --duplicate-ratio 0.2 --sources 3`
+    Example: `gateway send`, or `gateway send 100000 --rate 500 --duplicates 0.2 --sources 3`
     """
     if duplicate_ratio + conflicts > 1:
-        raise typer.BadParameter(
-            "--duplicate-ratio and --conflicts are shares of all events: at most 1 together"
-        )
+        raise typer.BadParameter("--duplicates and --conflicts are shares of all events: at most 1 together")
     if write_keys and sources > 1:
         raise typer.BadParameter("--sources makes write keys up; give --write-key or --sources")
     keys = write_keys or [f"demo-{number + 1}" for number in range(sources)]

@@ -34,13 +34,18 @@ def test_figures_of_sizing_are_what_the_command_prints() -> None:
     assert done.stdout == block("Sizing", "text")
 
 
-@pytest.mark.parametrize("heading", ["The command line", "Keys and secrets", "What to watch"])
+@pytest.mark.parametrize("heading", ["The command line", "Keys and secrets", "Measuring", "What to watch"])
 def test_commands_work_on_a_gateway_that_runs(gateway: Gateway, heading: str) -> None:
     event = new_event(messageId="order-4711")
     httpx.post(f"{gateway.url}/v1/events", json=event, auth=AUTH).raise_for_status()
     client = {"GATEWAY_ADMIN_URL": gateway.admin_url, "GATEWAY_URL": gateway.url}
     for line in block(heading).splitlines():
-        _, *arguments = shlex.split(line.replace(" --watch", "").replace("send 1000", "send 100"))
+        short = (
+            line.replace(" --watch", "")
+            .replace("send 1000", "send 100")
+            .replace("--seconds 10", "--seconds 1")
+        )
+        _, *arguments = shlex.split(short.replace("http://127.0.0.1:9090", gateway.admin_url))
         done = subprocess.run(
             [COMMAND, *arguments],
             env=gateway.environment | client,

@@ -1,0 +1,28 @@
+"""Claim: the CPU of a gateway is read from its metrics, and not told where others do a part of its work."""
+
+import httpx
+import pytest
+
+from app.cli.load import cpu_seconds
+from dedupe.errors import ConfigurationError
+
+METRICS = 'gateway_connections{state="idle"} 1\ngateway_ready 1.0\nprocess_cpu_seconds_total 1.5e+02\n'
+
+
+def answer_with(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    async def answer(*_: object, **__: object) -> httpx.Response:
+        return httpx.Response(200, text=text)
+
+    monkeypatch.setattr(httpx.AsyncClient, "request", answer)
+
+
+@pytest.mark.parametrize("more", ["", "gateway_group_workers 1.0\n"], ids=["alone", "alone in its group"])
+async def test_cpu_is_that_of_a_gateway_alone(monkeypatch: pytest.MonkeyPatch, more: str) -> None:
+    answer_with(monkeypatch, METRICS + more)
+    assert await cpu_seconds("http://localhost") == 150
+
+
+async def test_cpu_of_one_of_several_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer_with(monkeypatch, METRICS + "gateway_group_workers 2.0\n")
+    with pytest.raises(ConfigurationError, match="leave --admin-url out"):
+        await cpu_seconds("http://localhost")
