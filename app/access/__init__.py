@@ -2,7 +2,7 @@
 
 from app.access.auth import INGEST, REPLAY, OpenKeys, Source, WriteKeys, find_write_key, key_in_head
 from app.access.guards import Guards
-from app.access.key_file import KeyFile
+from app.access.key_file import KeyFile, check_key_file
 from app.access.quotas import Quota, QuotaPolicy
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "QuotaPolicy",
     "Source",
     "WriteKeys",
+    "check_key_file",
     "find_write_key",
     "key_in_head",
 ]

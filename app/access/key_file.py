@@ -210,6 +210,11 @@ def _signature(path: Path) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
+def check_key_file(path: Path) -> None:
+    """Raise ConfigurationError if a gateway could not start with the file: one sentence, never a key."""
+    _read(path)
+
+
 def _read(path: Path) -> _Contents:
     """
     Read a YAML or JSON file: a list of entries, or an object with the list as `keys`.

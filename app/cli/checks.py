@@ -13,21 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from app.access import check_key_file
 from app.config import (
-    LogSettings,
     Settings,
+    UnusableSettingError,
     check_format,
     format_size,
     holders_of,
-    load,
     refuse_lost_log,
     refuse_unknown_variables,
+    remaining_settings,
     variable_of,
 )
 from app.process import judge_clock
 from app.stores import inspect_kafka, open_for_reading
 from dedupe.clock import SystemClock
-from dedupe.errors import ConfigurationError, GatewayError, RetriableError
+from dedupe.errors import GatewayError, RetriableError
 from dedupe.identity import Identity
 from dedupe.log import LogStore, PartitionLog
 from dedupe.pinning import check_pins
@@ -64,18 +65,19 @@ async def all_checks() -> AsyncIterator[Finding]:
     """Yield what is found, in the order in which a start would meet it."""
     for finding in _refused("variables", refuse_unknown_variables):
         yield finding
-    settings: Settings | None = None
-    try:
-        settings = load(Settings)
-    except ConfigurationError as err:
-        for sentence in str(err).splitlines():
-            yield Finding(Result.WRONG, "settings", sentence)
-    if settings is None:
-        async for finding in _check_reach():
-            yield finding
-        return
-    for finding in _check_settings(settings):
-        yield finding
+    settings, problems, warnings = remaining_settings()
+    for sentence in problems:
+        yield Finding(Result.WRONG, "settings", sentence)
+    if not problems:
+        yield Finding(Result.OK, "settings", f"they contradict nothing, for {settings.mode}")
+    for warning in warnings:
+        yield Finding(Result.WARNING, "settings", warning)
+    for about, look in LOOKS_HERE.items():
+        try:
+            for finding in look(settings):
+                yield finding
+        except UnusableSettingError as err:
+            yield _failure(about, err)
     async for finding in _check_log(settings):
         yield finding
 
@@ -88,33 +90,25 @@ def _refused(about: str, look: Callable[[], object]) -> Iterator[Finding]:
             yield Finding(Result.WRONG, about, sentence)
 
 
-def _check_settings(settings: Settings) -> Iterator[Finding]:
-    """Yield what is found on this machine."""
-    yield Finding(Result.OK, "settings", f"they contradict nothing, for {settings.mode}")
-    for warning in settings.warnings():
-        yield Finding(Result.WARNING, "settings", warning)
-    yield from _check_files(settings)
-    yield from _check_folder(settings)
-    yield from _check_disk(settings)
-
-
 def _check_files(settings: Settings) -> Iterator[Finding]:
-    from app.build import build_guards
-
     for name in type(settings).model_fields:
-        path = getattr(settings, name)
-        if not name.endswith("_file") or path is None:
-            continue
-        if not (path.is_file() and os.access(path, os.R_OK)):
+        path = getattr(settings, name) if name.endswith("_file") else None
+        if path is not None and not _is_readable(path):
             says = (
                 f"{variable_of(name)} names {path}, which is no file that can be read here: mount or name it"
             )
             yield Finding(Result.WRONG, "files", says)
-        elif name == "write_keys_file":
-            refused = list(
-                _refused("write keys", partial(build_guards, settings, SystemClock(), index_files=0))
-            )
-            yield from refused or [Finding(Result.OK, "write keys", f"{path} can be used")]
+
+
+def _check_write_keys(settings: Settings) -> Iterator[Finding]:
+    path = settings.write_keys_file
+    if path is not None and _is_readable(path):
+        refused = list(_refused("write keys", partial(check_key_file, path)))
+        yield from refused or [Finding(Result.OK, "write keys", f"{path} can be used")]
+
+
+def _is_readable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.R_OK)
 
 
 def _check_folder(settings: Settings) -> Iterator[Finding]:
@@ -152,18 +146,13 @@ def _check_disk(settings: Settings) -> Iterator[Finding]:
     yield Finding(Result.OK, "disk", f"{_gib(disk.free)} of {_gib(disk.total)} are free under {there}")
 
 
-async def _check_reach() -> AsyncIterator[Finding]:
-    """Yield whether the log answers, for which its own settings suffice."""
-    try:
-        settings = load(LogSettings)
-    except ConfigurationError:
-        return  # its sentences are among those of all settings
-    try:
-        async with open_for_reading(settings) as store:
-            if store is not None:
-                yield Finding(Result.OK, "log", f"{settings.log} answers")
-    except GatewayError as err:
-        yield _failure("log", err)
+LOOKS_HERE: dict[str, Callable[[Settings], Iterator[Finding]]] = {
+    "files": _check_files,
+    "write keys": _check_write_keys,
+    "data folder": _check_folder,
+    "disk": _check_disk,
+}
+"""What is looked at on this machine."""
 
 
 async def _check_log(settings: Settings) -> AsyncIterator[Finding]:
@@ -184,11 +173,11 @@ async def _check_log(settings: Settings) -> AsyncIterator[Finding]:
             for about, look in looks.items():
                 try:
                     found = await look()
-                except GatewayError as err:
+                except (GatewayError, UnusableSettingError) as err:
                     found = [_failure(about, err)]
                 for finding in found:
                     yield finding
-    except GatewayError as err:
+    except (GatewayError, UnusableSettingError) as err:
         yield _failure("log", err)
 
 
@@ -257,8 +246,9 @@ async def _newest(log: PartitionLog) -> LogRecord | None:
     return newest
 
 
-def _failure(about: str, err: GatewayError) -> Finding:
-    result = Result.UNKNOWN if isinstance(err, RetriableError) else Result.WRONG
+def _failure(about: str, err: GatewayError | UnusableSettingError) -> Finding:
+    is_unknown = isinstance(err, RetriableError | UnusableSettingError)
+    result = Result.UNKNOWN if is_unknown else Result.WRONG
     return Finding(result, about, " ".join(str(err).split()))
 
 

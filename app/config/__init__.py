@@ -5,6 +5,7 @@ from app.config.effective import effective
 from app.config.environment import refuse_unknown_variables
 from app.config.log_settings import LogSettings, load, variable_of
 from app.config.networks import Network, is_address, is_loopback_name
+from app.config.remaining import UnusableSettingError, remaining_settings
 from app.config.settings import Settings
 from app.config.units import DAY, KIB, Bytes, Seconds, format_duration, format_size, parse_duration
 from app.config.version import VERSION
@@ -18,6 +19,7 @@ __all__ = [
     "Network",
     "Seconds",
     "Settings",
+    "UnusableSettingError",
     "check_format",
     "effective",
     "format_duration",
@@ -31,6 +33,7 @@ __all__ = [
     "parse_duration",
     "refuse_lost_log",
     "refuse_unknown_variables",
+    "remaining_settings",
     "sqlite_path",
     "variable_of",
 ]

@@ -67,16 +67,21 @@ class LogSettings(BaseSettings):
         """The topic beside the clean one."""
         return f"{self.topic}.quarantine"
 
-    @model_validator(mode="after")
-    def _check_kafka(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each rule that these settings break."""
         if self.log == "kafka" and not self.kafka_bootstrap_servers:
-            raise ValueError("GATEWAY_KAFKA_BOOTSTRAP_SERVERS must be set when GATEWAY_LOG is kafka")
+            yield "GATEWAY_KAFKA_BOOTSTRAP_SERVERS must be set when GATEWAY_LOG is kafka"
         uses_sasl = self.kafka_security_protocol.startswith("SASL")
         if self.log == "kafka" and uses_sasl and not (self.kafka_sasl_username and self.kafka_sasl_password):
-            raise ValueError(
+            yield (
                 "GATEWAY_KAFKA_SASL_USERNAME and GATEWAY_KAFKA_SASL_PASSWORD must be set when "
                 f"GATEWAY_KAFKA_SECURITY_PROTOCOL is {self.kafka_security_protocol}"
             )
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        if broken := list(self.contradictions()):
+            raise ValueError("\n".join(broken))
         return self
 
 
@@ -88,10 +93,11 @@ def load(kind: type[AnySettings]) -> AnySettings:
     try:
         return kind()
     except ValidationError as err:
-        raise ConfigurationError("\n".join(_sentences(err))) from None
+        raise ConfigurationError("\n".join(sentences_of(err))) from None
 
 
-def _sentences(err: ValidationError) -> Iterator[str]:
+def sentences_of(err: ValidationError) -> Iterator[str]:
+    """Yield what is wrong with settings, without values."""
     for problem in err.errors(include_input=False, include_url=False):
         if problem["type"] == "default_factory_not_called":
             continue  # it follows GATEWAY_WINDOW, whatever else is wrong

@@ -11,9 +11,9 @@ table (app.config.settings_table).
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from app.config.admin_settings import AdminSettings
@@ -363,11 +363,10 @@ class Settings(AdminSettings):
     def _parse_networks(cls, value: object) -> object:
         return parse_networks(value) if isinstance(value, str) else value
 
-    @model_validator(mode="after")
-    def _check_rules(self) -> Self:
-        if broken := list(contradictions(self)):
-            raise ValueError("\n".join(broken))
-        return self
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each rule that the settings break."""
+        yield from super().contradictions()
+        yield from contradictions(self)
 
     def warnings(self) -> Iterator[str]:
         """Yield one sentence for each thing that only development accepts."""

@@ -90,6 +90,70 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     assert wrong[0][1].startswith("GATEWAY_PARTITION is not a setting")
 
 
+def test_malformed_and_contradicting_settings_hide_nothing_else(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- source: web\n")
+    folder = tmp_path / "a-file"
+    folder.write_text("")
+    gateway = Gateway(
+        tmp_path,
+        {
+            "GATEWAY_PARTITION": "3",
+            "GATEWAY_PARTITIONS": "three",
+            "GATEWAY_ANSWER_TIMEOUT": "soon",
+            "GATEWAY_WINDOW": "1h",
+            "GATEWAY_DATA_DIR": str(folder),
+            "GATEWAY_WRITE_KEYS_FILE": str(keys),
+            "GATEWAY_PEER_TLS_CA_FILE": str(tmp_path / "missing.pem"),
+            "GATEWAY_DISK_FREE_MIN": "900TiB",
+        },
+    )
+    wrong = of(findings(gateway, code=2), "wrong")
+    assert [(about, says.partition(" ")[0].rstrip(":")) for about, says in wrong[:5]] == [
+        ("variables", "GATEWAY_PARTITION"),
+        ("settings", "GATEWAY_PARTITIONS"),
+        ("settings", "GATEWAY_ANSWER_TIMEOUT"),
+        ("settings", "GATEWAY_WINDOW"),
+        ("settings", "GATEWAY_PEER_TLS_CERT_FILE,"),
+    ]
+    assert [about for about, _ in wrong[5:]] == ["files", "write keys", "data folder", "disk"]
+
+
+def test_other_secret_is_found_beside_a_malformed_setting(served: Gateway, tmp_path: Path) -> None:
+    changed = {"GATEWAY_IDENTITY_SECRET": "another secret of tests", "GATEWAY_BATCH_EVENTS_MAX": "many"}
+    both = Gateway(tmp_path, SERVED | {"GATEWAY_DATA_DIR": str(served.data)} | changed)
+    found = findings(both, code=2)
+    assert [about for about, _ in of(found, "wrong")] == ["settings", "identity secret"]
+    assert of(found, "unknown") == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "unknown"),
+    [
+        ({"GATEWAY_QUOTA_EVENTS": "few"}, []),
+        ({"GATEWAY_DISK_FREE_MIN": "much"}, ["disk"]),
+        ({"GATEWAY_PARTITIONS": "two"}, ["topics", "identity secret"]),
+        ({"GATEWAY_IDENTITY_SECRET": "short"}, ["identity secret"]),
+        ({"GATEWAY_CLOCK_JUMP_MAX": "?"}, ["clock"]),
+        ({"GATEWAY_WINDOW": "long"}, ["clock"]),
+        ({"GATEWAY_MODE": "try"}, []),
+        ({"GATEWAY_LOG": "paper"}, ["data folder", "log"]),
+        ({"GATEWAY_LOG": "kafka"}, ["log"]),
+    ],
+)
+def test_what_needs_a_wrong_setting_is_not_judged(
+    served: Gateway, tmp_path: Path, broken: dict[str, str], unknown: list[str]
+) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {key: k, source: web}\n")
+    here = {"GATEWAY_DATA_DIR": str(served.data), "GATEWAY_WRITE_KEYS_FILE": str(keys)}
+    found = findings(Gateway(tmp_path, SERVED | here | broken), code=2)
+    ((about, _),) = of(found, "wrong")
+    assert about == "settings"
+    assert [about for about, _ in of(found, "unknown")] == unknown
+    assert all(says.startswith("this is looked at once GATEWAY_") for _, says in of(found, "unknown"))
+
+
 def test_settings_that_contradict_each_other_are_said_together(tmp_path: Path) -> None:
     gateway = Gateway(tmp_path, {"GATEWAY_MODE": "production", "GATEWAY_WINDOW": "1h"})
     wrong = of(findings(gateway, code=2), "wrong")
