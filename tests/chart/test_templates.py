@@ -135,7 +135,8 @@ def test_settings_contradict_nothing(
         if name.startswith("GATEWAY_") and name not in GROUP:
             monkeypatch.setenv(name, value if isinstance(value, str) else f"the secret of {name}")
     settings = Settings()
-    assert (settings.host, settings.port, settings.admin_host) == ("0.0.0.0", 8080, "0.0.0.0")
+    assert (settings.host, settings.port) == ("0.0.0.0", 8080)
+    assert (settings.admin_host, settings.probe_host) == ("0.0.0.0", "0.0.0.0")
 
 
 def test_selectors_select_the_pod_and_nothing_else(manifests: list[dict[str, Any]]) -> None:
@@ -201,14 +202,26 @@ def test_peers_speak_no_tls_unless_told_to() -> None:
     assert not PEER_FILES.keys() & environment(render("production", replicaCount=3)).keys()
 
 
-def test_admin_port_is_reached_by_monitoring_and_by_no_ingress() -> None:
-    found = render("production", ingress__enabled=True, replicaCount=3)
+def test_monitoring_reaches_the_probes_and_nobody_the_admin_port_unless_named() -> None:
+    found = render("production", ingress__enabled=True, replicaCount=3, serviceMonitor__enabled=True)
     policy = only(found, "NetworkPolicy")["spec"]
     by_port = {rule["ports"][0]["port"]: rule.get("from") for rule in policy["ingress"]}
     assert by_port["http"] is None
-    assert by_port["admin"][0]["namespaceSelector"]["matchLabels"] == {
+    assert by_port["probes"][0]["namespaceSelector"]["matchLabels"] == {
         "kubernetes.io/metadata.name": "monitoring"
     }
+    assert "admin" not in by_port
+    (monitored,) = only(found, "ServiceMonitor")["spec"]["endpoints"]
+    assert monitored["port"] == "probes"
+    (container,) = only(found, "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    told = environment(found)
+    assert (str(ports["probes"]), str(ports["admin"])) == (
+        told["GATEWAY_PROBE_PORT"],
+        told["GATEWAY_ADMIN_PORT"],
+    )
+    probes = [container[f"{name}Probe"]["httpGet"]["port"] for name in ("startup", "liveness", "readiness")]
+    assert probes == ["probes"] * 3
     assert by_port["peers"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "events"
     assert only(found, "Service", "events-gateway")["spec"]["ports"][0]["targetPort"] == "http"
     backends = only(found, "Ingress")["spec"]["rules"][0]["http"]["paths"]
@@ -244,6 +257,7 @@ CONTRADICTIONS = [
     ),
     ((), KAFKA | {"kafka__sasl__existingSecret": "s"}, "kafka.sasl.existingSecret is not used with"),
     ((), KAFKA | {"kafka__tls__caSecret": "s"}, "kafka.tls is not used with"),
+    (("production",), {"probes__port": 9090}, "admin.port, probes.port and peers.port must differ"),
     (
         ("production",),
         {"ingress__enabled": True, "httpRoute__enabled": True},

@@ -64,6 +64,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   "GATEWAY_PORT" "8080"
   "GATEWAY_ADMIN_HOST" "0.0.0.0"
   "GATEWAY_ADMIN_PORT" (toString .Values.admin.port)
+  "GATEWAY_PROBE_HOST" "0.0.0.0"
+  "GATEWAY_PROBE_PORT" (toString .Values.probes.port)
   "GATEWAY_DATA_DIR" "/data"
 }}
 {{- $service := printf "%s-admin" (include "gateway.fullname" .) }}
@@ -135,6 +137,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (or .Values.kafka.tls.caSecret .Values.kafka.tls.clientSecret) (not (contains "SSL" .Values.kafka.securityProtocol)) }}
 {{- fail (printf "kafka.tls is not used with kafka.securityProtocol: %s" .Values.kafka.securityProtocol) }}
 {{- end }}
+{{- if ne (len (uniq (list 8080 (int .Values.admin.port) (int .Values.probes.port) (int .Values.peers.port)))) 4 }}
+{{- fail "admin.port, probes.port and peers.port must differ, and none may be 8080, that of events" }}
+{{- end }}
 {{- if and .Values.ingress.enabled .Values.httpRoute.enabled }}
 {{- fail "ingress.enabled and httpRoute.enabled exclude each other: two ways in would be two client addresses" }}
 {{- end }}
@@ -148,7 +153,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
 {{- fail "autoscaling.minReplicas must not exceed autoscaling.maxReplicas" }}
 {{- end }}
-{{- $own := list "GATEWAY_MODE" "GATEWAY_LOG" "GATEWAY_HOST" "GATEWAY_PORT" "GATEWAY_ADMIN_HOST" "GATEWAY_ADMIN_PORT" "GATEWAY_DATA_DIR" "GATEWAY_KAFKA_BOOTSTRAP_SERVERS" "GATEWAY_KAFKA_SECURITY_PROTOCOL" "GATEWAY_KAFKA_SASL_MECHANISM" "GATEWAY_KAFKA_SASL_USERNAME" "GATEWAY_KAFKA_SASL_PASSWORD" "GATEWAY_KAFKA_SSL_CA_FILE" "GATEWAY_KAFKA_SSL_CERT_FILE" "GATEWAY_KAFKA_SSL_KEY_FILE" "GATEWAY_WRITE_KEYS_FILE" "GATEWAY_IDENTITY_SECRET" "GATEWAY_ADMIN_TOKEN" "GATEWAY_ADMIN_READ_TOKEN" "GATEWAY_WORKER_ID" "GATEWAY_PEER_HOST" "GATEWAY_PEER_PORT" "GATEWAY_PEER_ADDRESS" "GATEWAY_PEER_TLS_CERT_FILE" "GATEWAY_PEER_TLS_KEY_FILE" "GATEWAY_PEER_TLS_CA_FILE" "GATEWAY_ZONE" }}
+{{- $own := list "GATEWAY_MODE" "GATEWAY_LOG" "GATEWAY_HOST" "GATEWAY_PORT" "GATEWAY_ADMIN_HOST" "GATEWAY_ADMIN_PORT" "GATEWAY_PROBE_HOST" "GATEWAY_PROBE_PORT" "GATEWAY_DATA_DIR" "GATEWAY_KAFKA_BOOTSTRAP_SERVERS" "GATEWAY_KAFKA_SECURITY_PROTOCOL" "GATEWAY_KAFKA_SASL_MECHANISM" "GATEWAY_KAFKA_SASL_USERNAME" "GATEWAY_KAFKA_SASL_PASSWORD" "GATEWAY_KAFKA_SSL_CA_FILE" "GATEWAY_KAFKA_SSL_CERT_FILE" "GATEWAY_KAFKA_SSL_KEY_FILE" "GATEWAY_WRITE_KEYS_FILE" "GATEWAY_IDENTITY_SECRET" "GATEWAY_ADMIN_TOKEN" "GATEWAY_ADMIN_READ_TOKEN" "GATEWAY_WORKER_ID" "GATEWAY_PEER_HOST" "GATEWAY_PEER_PORT" "GATEWAY_PEER_ADDRESS" "GATEWAY_PEER_TLS_CERT_FILE" "GATEWAY_PEER_TLS_KEY_FILE" "GATEWAY_PEER_TLS_CA_FILE" "GATEWAY_ZONE" }}
 {{- range $name, $_ := .Values.config }}
 {{- if has $name $own }}
 {{- fail (printf "config.%s is set by the chart: change the value that it is made of" $name) }}
