@@ -2,13 +2,11 @@
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 
 from app.config import Settings
-from app.peers import Peers, SocketNetwork
+from app.peers import Peers, PeerTLS, SocketNetwork
 from dedupe.clock import Clock
-from dedupe.errors import ConfigurationError
 from dedupe.group import GroupHost, GroupRoute, Keeper, Member, Membership
 from dedupe.lane import Lane
 from dedupe.route import Route
@@ -71,16 +69,6 @@ class GroupLanes:
 def network_of(settings: Settings) -> SocketNetwork:
     """Return TCP, or TLS with certificates on both sides. Raises ConfigurationError."""
     cert, key, ca = settings.peer_tls_cert_file, settings.peer_tls_key_file, settings.peer_tls_ca_file
-    if cert is None:
+    if cert is None or key is None or ca is None:
         return SocketNetwork()
-    contexts = []
-    for purpose in (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH):
-        try:
-            context = ssl.create_default_context(purpose, cafile=ca)
-            context.load_cert_chain(cert, key)
-        except (OSError, ssl.SSLError) as err:
-            raise ConfigurationError(f"the files in GATEWAY_PEER_TLS_* cannot be used: {err}") from err
-        context.verify_mode = ssl.CERT_REQUIRED
-        contexts.append(context)
-    server_tls, client_tls = contexts
-    return SocketNetwork(server_tls=server_tls, client_tls=client_tls)
+    return SocketNetwork(PeerTLS(cert, key, ca))

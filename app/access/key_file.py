@@ -9,7 +9,6 @@ a file that is still being written is not read before it has rested for one look
 import asyncio
 import hashlib
 import json
-import os
 import signal
 import time
 from collections.abc import Mapping
@@ -30,7 +29,7 @@ from pydantic import (
 
 from app.access.auth import INGEST, Source
 from app.access.quotas import Allowance, Quota, QuotaPolicy
-from app.config import Bytes, Seconds
+from app.config import Bytes, Seconds, signature_of
 from app.http import DisabledWriteKeyError, InvalidWriteKeyError
 from dedupe.errors import ConfigurationError
 
@@ -53,7 +52,7 @@ class KeyFile:
         """Read the file. Raises ConfigurationError: one sentence, never a key."""
         self._path = path
         self._policy = policy
-        self._seen = _signature(path)
+        self._seen = signature_of(path)
         self._sources: dict[bytes, Source] = {}
         self._digest = b""
         self._is_stale = False
@@ -82,8 +81,7 @@ class KeyFile:
         """
         Follow the file for ever; SIGHUP reads it at once.
 
-        A change is what `stat` says of the path, links followed: an edit in place, a rename over
-        it, or the swap of a directory link that Kubernetes does for a mounted Secret.
+        A change is what `signature_of` says of the path.
         """
         hangup = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
@@ -94,7 +92,7 @@ class KeyFile:
                     await hangup.wait()
             except TimeoutError:
                 pass
-            found = _signature(self._path)
+            found = signature_of(self._path)
             has_rested = found == changing
             changing = found
             if hangup.is_set() or (has_rested and found != self._seen):
@@ -199,15 +197,6 @@ class _Contents(NamedTuple):
 
 _ENTRIES = TypeAdapter(list[_Entry], config=ConfigDict(hide_input_in_errors=True))
 _YAMLLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as quick, where it was built
-
-
-def _signature(path: Path) -> tuple[int, ...] | None:
-    """Return what changes when the file does, None if it cannot be looked at."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def check_key_file(path: Path) -> None:

@@ -3,6 +3,7 @@
 from app.config.data_dir import check_format, holders_of, index_path, locked, refuse_lost_log, sqlite_path
 from app.config.effective import effective
 from app.config.environment import refuse_unknown_variables
+from app.config.file_signature import signature_of
 from app.config.log_settings import LogSettings, load, variable_of
 from app.config.networks import Network, is_address, is_loopback_name
 from app.config.remaining import UnusableSettingError, remaining_settings
@@ -34,6 +35,7 @@ __all__ = [
     "refuse_lost_log",
     "refuse_unknown_variables",
     "remaining_settings",
+    "signature_of",
     "sqlite_path",
     "variable_of",
 ]

@@ -6,6 +6,7 @@ from app.peers.limits import PeerLimits, PeerMetrics, PeerTimes, Versions
 from app.peers.link import PeerLink
 from app.peers.network import Listening, Network, SocketNetwork
 from app.peers.peers import Peers
+from app.peers.tls import PeerTLS
 
 __all__ = [
     "Host",
@@ -14,6 +15,7 @@ __all__ = [
     "PeerLimits",
     "PeerLink",
     "PeerMetrics",
+    "PeerTLS",
     "PeerTimes",
     "Peers",
     "SocketNetwork",

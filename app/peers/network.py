@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import structlog
 
 from app.peers.connection import Connection
+from app.peers.tls import PeerTLS
 
 BACKLOG = 128
 ACCEPT_PAUSE_S = 0.1
@@ -34,29 +35,23 @@ class Network(Protocol):
 
 
 class SocketNetwork:
-    """TCP, or TLS where there are contexts for it: one asks for certificates, the other one shows its own."""
+    """TCP, or TLS where there are certificates for it."""
 
-    def __init__(
-        self,
-        *,
-        server_tls: ssl.SSLContext | None = None,
-        client_tls: ssl.SSLContext | None = None,
-        handshake_s: float = 2.0,
-    ) -> None:
-        """Take the contexts of those who are called and of those who call, and how long TLS may take."""
-        self._server_tls, self._client_tls = server_tls, client_tls
+    def __init__(self, tls: PeerTLS | None = None, *, handshake_s: float = 2.0) -> None:
+        """Take the certificates, and how long it may take to agree on TLS."""
+        self._tls = tls
         self._handshake_s = handshake_s
 
     async def connect(self, make: Callable[[], Connection], host: str, port: int) -> Any:
         """See Network."""
-        return await asyncio.get_running_loop().create_connection(make, host, port, ssl=self._client_tls)
+        context = None if self._tls is None else self._tls.contexts().client
+        return await asyncio.get_running_loop().create_connection(make, host, port, ssl=context)
 
     async def listen(self, make: Callable[[], Connection], listener: socket.socket) -> Listening:
         """See Network."""
-        loop, tls = asyncio.get_running_loop(), self._server_tls
-        if tls is None:
-            return await loop.create_server(make, sock=listener)
-        return TLSListening(make, listener, tls, self._handshake_s)
+        if self._tls is None:
+            return await asyncio.get_running_loop().create_server(make, sock=listener)
+        return TLSListening(make, listener, self._tls, self._handshake_s)
 
 
 class TLSListening:
@@ -70,11 +65,11 @@ class TLSListening:
         self,
         make: Callable[[], Connection],
         listener: socket.socket,
-        context: ssl.SSLContext,
+        tls: PeerTLS,
         handshake_s: float,
     ) -> None:
         """Begin to accept."""
-        self._make, self._listener, self._context = make, listener, context
+        self._make, self._listener, self._tls = make, listener, tls
         self._handshake_s = handshake_s
         listener.setblocking(False)
         listener.listen(BACKLOG)
@@ -95,7 +90,8 @@ class TLSListening:
                 await asyncio.sleep(ACCEPT_PAUSE_S)
             else:
                 connection = self._make()
-                connection.begin(Upgrade(connection, accepted, self._context, self._handshake_s))
+                context = self._tls.contexts().server
+                connection.begin(Upgrade(connection, accepted, context, self._handshake_s))
 
 
 class Upgrade:

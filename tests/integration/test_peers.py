@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.peers import PeerLink, Peers, SocketNetwork
+from app.peers import PeerLink, Peers, PeerTLS, SocketNetwork
 from dedupe.admission import Admission
 from dedupe.clock import SystemClock
 from dedupe.errors import IndexUnavailableError, LaneNotActiveError, LaneSaturatedError
@@ -150,13 +149,7 @@ class Certificates:
 
     def network(self, trusted: Path | None = None) -> SocketNetwork:
         """Return TCP with TLS both ways; it trusts its own certificate unless told another one."""
-        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        for context in (server, client):
-            context.load_cert_chain(self.certificate, self._key)
-            context.load_verify_locations(trusted or self.certificate)
-        server.verify_mode = ssl.CERT_REQUIRED
-        return SocketNetwork(server_tls=server, client_tls=client)
+        return SocketNetwork(PeerTLS(self.certificate, self._key, trusted or self.certificate))
 
 
 async def test_workers_speak_tls(tmp_path: Path) -> None:

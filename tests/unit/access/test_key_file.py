@@ -14,6 +14,7 @@ from app.access import key_file
 from app.access.auth import INGEST, REPLAY, Source
 from app.access.key_file import KeyFile
 from app.access.quotas import Quota, QuotaPolicy
+from app.config import signature_of
 from app.http.errors import InvalidWriteKeyError, QuotaExceededError, ScopeMissingError
 from dedupe.errors import ConfigurationError
 
@@ -200,13 +201,13 @@ async def test_damaged_file_keeps_the_previous_keys_loudly_and_once(
     path = tmp_path / "keys.yaml"
     path.write_text(OLD)
     looks: list[Path] = []
-    look = key_file._signature
+    look = signature_of
 
     def noted_look(path: Path) -> tuple[int, ...] | None:
         looks.append(path)
         return look(path)
 
-    monkeypatch.setattr(key_file, "_signature", noted_look)
+    monkeypatch.setattr(key_file, "signature_of", noted_look)
     async with watched(path) as keys:
         if damage is None:
             path.unlink()
