@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import jsonschema
 import orjson
 import pytest
 
@@ -50,9 +49,6 @@ async def judge(workers: Workers) -> None:
     one, two = workers.all
     with httpx.Client(base_url=one.url, auth=AUTH) as client:
         post(client, "/v1/batch", {"batch": [new_event() for _ in range(200)]})
-    schema = ask(one, "stats.schema.json").json()
-    for worker in workers.all:
-        jsonschema.validate(worker.stats(), schema)
     for lane in one.lanes():
         assert {lane["owner"], lane["standby"]} == {one.name, two.name}
         assert (lane["owner"] == one.name) is (lane["state"] == "active")

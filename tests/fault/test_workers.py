@@ -120,6 +120,7 @@ async def freeze(workers: Workers) -> None:
         frozen_at = time.monotonic()
         try:
             assert await workers.all_answer(other) < TAKEOVER_S
+            assert "active" in other.states()  # and its statistics are what they always are
             await asyncio.sleep(LOAD_S)
         finally:
             frozen.process.send_signal(signal.SIGCONT)

@@ -6,6 +6,7 @@ SIGKILL right after the given commit step was reached for the given time.
 """
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import httpx
+import jsonschema
 
 from tests.support.processes import HOST, free_port, kill_when_parent_dies
 
@@ -25,6 +27,9 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 POLL_INTERVAL_S = 0.05
 LOG_TAIL_LINES = 60
+STATS_SCHEMA = jsonschema.Draft202012Validator(
+    json.loads((Path(__file__).parents[2] / "app" / "admin" / "stats.schema.json").read_bytes())
+)
 
 
 class GatewayError(Exception):
@@ -169,9 +174,10 @@ class Gateway:
         shutil.rmtree(self.data / "index", ignore_errors=True)
 
     def stats(self) -> dict[str, Any]:
-        """Return /admin/v1/stats."""
+        """Return /admin/v1/stats, which says what its contract describes, whatever befalls the gateway."""
         answer = httpx.get(f"{self.admin_url}/admin/v1/stats", timeout=5)
         stats: dict[str, Any] = answer.raise_for_status().json()
+        STATS_SCHEMA.validate(stats)
         return stats
 
     def log_tail(self) -> str:

@@ -10,6 +10,7 @@ from dedupe.admission import Admission
 from dedupe.errors import DeadlineExceededError, LaneSaturatedError, OutcomeUnknownError
 from dedupe.metrics import SOURCES_MAX, AnswerCounts
 from dedupe.types import Event
+from tests.sim.world import World
 from tests.unit.admin.admin_port import admin_of, client_of
 
 PARTS = ("accepted", "duplicates", "conflicts", "rejected", "unknown", "refused")
@@ -34,6 +35,31 @@ async def test_statistics_are_what_the_schema_says() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(stats, schema)
     assert {partition["state"] for partition in stats["partitions"]} == {"unassigned"}
+
+
+@pytest.mark.parametrize("unreachable", [{1}, {0, 1}], ids=["one partition", "the clean topic"])
+async def test_statistics_are_what_the_schema_says_while_lanes_fail_and_others_restore(
+    unreachable: set[int],
+) -> None:
+    world = World()
+    for partition in unreachable:
+        world.log.partition("events", partition).outage_calls = 10**9
+    router = world.boot()
+    async with client_of(admin_of(router)) as client:
+        stats: dict[str, Any] = {}
+        while not stats or not told_of_all(stats, unreachable):
+            stats = (await client.get("/admin/v1/stats")).json()
+            schema = (await client.get("/admin/v1/stats.schema.json")).json()
+            jsonschema.validate(stats, schema)
+    await world.crash()
+
+
+def told_of_all(stats: dict[str, Any], unreachable: set[int]) -> bool:
+    """Return whether all that is unreachable has failed, and all else restores until the others can."""
+    return all(
+        part["last_error"] is not None if part["partition"] in unreachable else part["state"] == "restoring"
+        for part in stats["partitions"]
+    ) and all(part["state"] == "restoring" for part in stats["quarantine"])
 
 
 async def test_schema_admits_no_field_that_it_does_not_describe() -> None:
