@@ -62,6 +62,25 @@ def told_of_all(stats: dict[str, Any], unreachable: set[int]) -> bool:
     ) and all(part["state"] == "restoring" for part in stats["quarantine"])
 
 
+async def test_statistics_are_what_the_schema_says_while_a_replay_goes_on() -> None:
+    world = World()
+    await world.start()
+    for number in range(100):
+        await world.deliver([world.event(f"{number}-{each}") for each in range(7)])
+    await world.crash()
+    for partition in (0, 1):
+        world.disk.discard(world.index_identity(partition))
+    router, told = world.boot(), []
+    async with client_of(admin_of(router)) as client:
+        schema = (await client.get("/admin/v1/stats.schema.json")).json()
+        while not router.is_ready:
+            stats = (await client.get("/admin/v1/stats")).json()
+            jsonschema.validate(stats, schema)
+            told += [part["restore"] for part in stats["partitions"]]
+    await world.crash()
+    assert any(restore is not None and restore["applied_offset"] > 0 for restore in told)
+
+
 async def test_schema_admits_no_field_that_it_does_not_describe() -> None:
     stats, schema = await stats_and_schema()
     for place in (stats, stats["totals"], stats["partitions"][0], stats["disk"]):
