@@ -17,7 +17,7 @@ CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/.stamp-etcd
 IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp build/kafka/.stamp-libs
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
-STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp
+STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp build/rest-catalog/.stamp
 TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/spark/.stamp-jars \
   build/spark/classes.jsa build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
 
@@ -166,6 +166,12 @@ build/spark/.stamp-jars: $(SPARK_POM) | build/.stamp-java
 build/spark/.stamp-test-jars: tests/pipeline/pom.xml | build/.stamp-java
 	@echo "Copying what Spark's tests reach stores of tables with ..."
 	@rm -rf build/spark/test-jars
+	@mvn --batch-mode --quiet -Dstyle.color=never --file $< dependency:copy-dependencies
+	@touch $@
+
+build/rest-catalog/.stamp: tests/pipeline/rest_catalog/pom.xml | build/.stamp-java
+	@echo "Copying a REST catalog of Iceberg for the tests ..."
+	@rm -rf $(@D)
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $< dependency:copy-dependencies
 	@touch $@
 

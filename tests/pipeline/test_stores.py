@@ -1,8 +1,10 @@
-"""Claim: archives lie in stores like S3, and in tables of an SQL catalog, as they lie in folders."""
+"""Claim: archives lie in stores like S3, and in tables of SQL and REST catalogs, as they lie in folders."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import psycopg
 import pytest
@@ -12,8 +14,8 @@ from pipeline.sources import LakeSource, read_lake
 from tests.pipeline.conftest import Done, JobRunner
 from tests.support.logs import append_to_log
 from tests.support.postgres import USER, Postgres
-from tests.support.processes import HOST
 from tests.support.records import RecordMaker
+from tests.support.rest_catalog import RestCatalog
 from tests.support.s3 import S3
 
 BATCH = 50
@@ -57,21 +59,53 @@ def test_archive_in_s3_is_exact_and_outlives_its_checkpoint(
     assert sum(key.endswith(".parquet") for key in stored) >= 2
 
 
-def test_table_of_an_sql_catalog_is_archived_into_compacted_and_audited(
-    archive_more: Callable[..., Done], job: JobRunner, spark: SparkSession, tmp_path: Path
-) -> None:
-    catalog = "spark.sql.catalog.sql"
+class Catalog(NamedTuple):
+    """One that a user has: its settings for Spark, and what tables of a namespace it says there are."""
+
+    settings: dict[str, str]
+    tables: Callable[[str], list[str]]
+
+
+@contextmanager
+def sql_catalog(folder: Path) -> Iterator[Catalog]:
     with Postgres() as postgres:
+
+        def tables(namespace: str) -> list[str]:
+            asked = "SELECT table_name FROM iceberg_tables WHERE table_namespace = %s"
+            with psycopg.connect(postgres.url) as connection:
+                return [name for (name,) in connection.execute(asked, [namespace])]
+
         settings = {
-            catalog: "org.apache.iceberg.spark.SparkCatalog",
-            f"{catalog}.type": "jdbc",
-            f"{catalog}.uri": f"jdbc:postgresql://{HOST}:{postgres.port}/postgres",
-            f"{catalog}.jdbc.user": USER,
-            f"{catalog}.jdbc.schema-version": "V1",
-            f"{catalog}.warehouse": str(tmp_path / "warehouse"),
+            "type": "jdbc",
+            "uri": postgres.jdbc_url,
+            "jdbc.user": USER,
+            "jdbc.schema-version": "V1",
+            "warehouse": str(folder / "warehouse"),
         }
-        conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-        table = LakeSource("iceberg", "table:sql.web.events")
+        yield Catalog(settings, tables)
+
+
+@contextmanager
+def rest_catalog(folder: Path) -> Iterator[Catalog]:
+    with Postgres() as postgres, RestCatalog(postgres, folder) as catalog:
+        yield Catalog({"type": "rest", "uri": catalog.url}, catalog.tables)
+
+
+@pytest.mark.parametrize("catalog_of", [sql_catalog, rest_catalog])
+def test_table_of_a_catalog_is_archived_into_compacted_and_audited(
+    catalog_of: Callable[[Path], AbstractContextManager[Catalog]],
+    archive_more: Callable[..., Done],
+    job: JobRunner,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    """Its second start knows nothing of the first but what the catalog says."""
+    name = catalog_of.__name__
+    with catalog_of(tmp_path) as catalog:
+        settings = {f"spark.sql.catalog.{name}": "org.apache.iceberg.spark.SparkCatalog"}
+        settings |= {f"spark.sql.catalog.{name}.{key}": value for key, value in catalog.settings.items()}
+        conf = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+        table = LakeSource("iceberg", f"table:{name}.web.events")
         told = ("--out", table.path, "--format", "iceberg", *conf)
 
         done = [archive_more(*told, "--checkpoint", tmp_path / "first")]
@@ -81,9 +115,7 @@ def test_table_of_an_sql_catalog_is_archived_into_compacted_and_audited(
 
         assert [d.exit_code for d in done] == [0] * 4, done
         assert held(spark, table) == Counter(f"id-{n}" for n in range(2 * BATCH))
-        with psycopg.connect(postgres.url) as connection:
-            tables = connection.execute("SELECT table_namespace, table_name FROM iceberg_tables").fetchall()
-        assert tables == [("web", "events")]
+        assert catalog.tables("web") == ["events"]
 
 
 def held(spark: SparkSession, archive: LakeSource) -> Counter[str]:

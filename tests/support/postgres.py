@@ -32,6 +32,7 @@ class Postgres:
     def __init__(self) -> None:
         self.port = free_port()
         self.url = f"postgresql://{USER}@{HOST}:{self.port}/postgres"
+        self.jdbc_url = f"jdbc:postgresql://{HOST}:{self.port}/postgres"
         # Not under pytest's folder, which only root may enter.
         self._folder = Path(tempfile.mkdtemp(prefix="gateway-postgres-"))
         self._process: subprocess.Popen[bytes] | None = None
