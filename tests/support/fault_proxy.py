@@ -122,16 +122,16 @@ class FaultProxy(TCPServer):
     async def _send_on(self, request: Message, fault: Fault | None) -> bytes:
         """Do to the gateway what the fault says; return its answer, if it gives one."""
         match fault:
-            case Fault.TWO_COPIES:
-                answer, _ = await asyncio.gather(self._forward(request), self._forward(request))
-                return answer
             case Fault.DELAYED_COPY:
                 self._delayed = request
                 return b""
             case Fault.HALF_BODY:
                 await self._forward_half(request)
                 return b""
-        answer = await self._forward(request)
+            case Fault.TWO_COPIES:
+                answer, _ = await asyncio.gather(self._forward(request), self._forward(request))
+            case _:
+                answer = await self._forward(request)
         if self._delayed and self._delayed.ids() & request.ids():
             delayed, self._delayed = self._delayed, None
             await self._forward(delayed)
