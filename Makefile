@@ -19,7 +19,7 @@ SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
 STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp build/rest-catalog/.stamp
 TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/spark/.stamp-jars \
-  build/spark/classes.jsa build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
+  build/spark/home/classes.jsa build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -59,7 +59,7 @@ check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types, im
 kafka: $(VENV)/.stamp-run build/kafka/.stamp-libs ## start a throw-away Kafka on 127.0.0.1:9092 in the foreground
 	@exec $(BIN)/python -m tests.support.kafka --port 9092
 
-pipeline: $(VENV)/.stamp-pipeline build/spark/.stamp-jars build/spark/classes.jsa ## install the Spark jobs; then .venv/bin/python -m pipeline
+pipeline: $(VENV)/.stamp-pipeline build/spark/.stamp-jars build/spark/home/classes.jsa ## install the Spark jobs; then .venv/bin/python -m pipeline
 	@echo "The Spark jobs are ready: $(BIN)/python -m pipeline --help"
 
 demo: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/.stamp-java ## send 100,000 events through losses and let Spark judge the log
@@ -182,9 +182,9 @@ build/s3/.stamp: tests/pipeline/s3.txt | $(VENV)/.stamp-pip
 	@touch $@
 
 # Without it Spark starts slower, and all else is the same.
-build/spark/classes.jsa: $(VENV)/.stamp-pipeline build/spark/.stamp-jars
-	@echo "Archiving Spark's classes for a quicker start ..."
-	@$(BIN)/python -m pipeline.class_archive || echo "No archive of classes: Spark will start slower." >&2
+build/spark/home/classes.jsa: $(VENV)/.stamp-pipeline build/spark/.stamp-jars
+	@echo "Laying out a home for Spark to start quickly from ..."
+	@$(BIN)/python -m pipeline.spark_home || echo "No archive of classes: Spark will start slower." >&2
 
 # The SDKs that the tests run: Python's in an environment each, for their versions exclude one another.
 

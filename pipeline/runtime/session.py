@@ -195,9 +195,14 @@ def local_jars(formats: frozenset[str]) -> list[str]:
     return found
 
 
+def spark_home() -> Path:
+    """Return where pipeline/spark_home.py lays out what a local Spark starts from: beside the jars."""
+    return _jars_dir().with_name("home")
+
+
 def class_archive() -> Path:
-    """Return where pipeline/class_archive.py leaves Spark's classes: beside the jars."""
-    return _jars_dir().with_name("classes.jsa")
+    """Return where that leaves Spark's classes."""
+    return spark_home() / "classes.jsa"
 
 
 def _jars_dir() -> Path:
@@ -213,6 +218,8 @@ def _local_jvm(formats: frozenset[str]) -> dict[str, str]:
         # One of another JVM or Spark is no use, and passed over.
         options += f" -Xlog:cds=off -Xlog:cds+dynamic=off -XX:SharedArchiveFile={class_archive()}"
     settings = {JAVA_OPTIONS: options}
+    if (spark_home() / "bin" / "spark-submit").exists():
+        os.environ.setdefault("SPARK_HOME", str(spark_home()))
     if jars := local_jars(formats):
         settings["spark.jars"] = ",".join(jars)
     return settings
