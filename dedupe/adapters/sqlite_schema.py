@@ -24,6 +24,9 @@ PAGE_BYTES = 4096
 """SQLite's default. A single small append puts about three pages into the WAL, so larger pages would
 make it dearer; records of a kilobyte waste little of them (1,028 bytes on disk for 860 of data)."""
 
+PARAMETERS_MAX = 32_766
+"""Of one statement: SQLite's own default, so that builds that take more behave alike."""
+
 WRITER_CACHE_BYTES = 32 * 1024 * 1024
 """Page cache of the writer: a group's pages must fit, else they reach the WAL before the COMMIT and
 cost twice."""
@@ -69,7 +72,7 @@ class SqliteLimits:
     answer_timeout_s: float = 30.0  # a disk that hangs: give up waiting, the outcome is unknown
     close_timeout_s: float = 10.0
     queue_operations_max: int = 1024  # each lane has one under way, so this is never reached
-    group_records_max: int = 3000  # and one more append: one INSERT. More only makes the first wait longer
+    group_records_max: int = 3000  # and one more append. More only makes the first wait longer
     group_bytes_max: int = 8 * 1024 * 1024  # nine full lane batches
     read_records_max: int = 1000
     read_bytes_max: int = 4 * 1024 * 1024
@@ -92,6 +95,7 @@ def connect(path: Path, limits: SqliteLimits, *, read_only: bool) -> sqlite3.Con
     """
     connection = _open_file(path, "ro" if read_only else "rw", limits)
     if not read_only:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, PARAMETERS_MAX)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA fullfsync = ON")  # macOS: a plain fsync does not reach the platter
         connection.execute("PRAGMA wal_autocheckpoint = 0")

@@ -32,8 +32,8 @@ from dedupe.types import Offset
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-STATEMENT_ROWS_MAX = 4096
-"""The largest INSERT takes a whole group; its 28,672 parameters are within SQLite's limit of 32,766."""
+STATEMENT_ROWS_MAX = 2048
+"""The largest INSERT: a whole group in two at most, of 16,384 parameters each, within PARAMETERS_MAX."""
 
 
 @dataclass(slots=True)

@@ -134,6 +134,14 @@ async def test_disk_that_takes_nothing_leaves_nothing_and_is_tried_anew(
     await assert_serves(log, 3)
 
 
+async def test_group_of_any_size_is_within_the_limits_of_every_sqlite(world: World) -> None:
+    """Debian's takes 250,000 parameters in a statement, SQLite's own default is 32,766."""
+    log = await fenced(world.store)
+
+    assert await log.append(records(0, 4_096)) == 0
+    assert len(await read_all(log)) == 4_096
+
+
 async def test_failed_sync_is_final_for_the_connection(world: World) -> None:
     log = await fenced(world.store)
     await log.append(records(0, 3))
