@@ -147,9 +147,8 @@ class FencedProducer:
         batch = self._batch_of(records)
         if self._must_renew():
             expected = await self._renew(expected)
-        leader = await self._connected(self._leader)
         self._crashpoint("append")
-        answer = leader.ask(self._wire.produce(batch))
+        answer = self._connections[self._leader].ask(self._wire.produce(batch))
         self._is_in_doubt = True
         code, offset = self._wire.landed(await answer)
         self._is_in_doubt = code not in REFUSED_CODES
@@ -165,7 +164,8 @@ class FencedProducer:
         Whether the coordinator must be asked first whether this is still the owner.
 
         A leader closes a connection that is idle for ten minutes; so whoever was frozen, or cut off, for
-        longer than that finds it closed, and asks, however little the leader remembers by then.
+        longer than that finds it closed, and asks, however little the leader remembers by then. A batch
+        goes over no connection that is younger than the coordinator's word.
         """
         leader = self._connections.get(self._leader)
         is_old = asyncio.get_running_loop().time() - self._renewed_at > RENEW_S
@@ -175,6 +175,7 @@ class FencedProducer:
         """Have the coordinator say that nobody has taken over, and return the offset behind its marker."""
         self._leader = await self._cluster.leader_of(self._tp)
         self._coordinator = await self._cluster.coordinator_of(self._transactional_id) or self._coordinator
+        await self._connected(self._leader)
         await self._mark(self._producer)
         while (end := await self._cluster.end_of(self._tp)) == expected:  # noqa: ASYNC110 - only asking tells
             await asyncio.sleep(RETRY_S)

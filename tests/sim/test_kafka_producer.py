@@ -420,6 +420,21 @@ async def test_renewal_finds_where_leader_and_coordinator_are_now(net: SimKafkaN
     assert sent(net) == [*RENEWAL, PRODUCE]
 
 
+async def test_connection_that_ends_behind_the_coordinators_word_is_not_replaced(
+    net: SimKafkaNet, producer: FencedProducer, append: Appender
+) -> None:
+    await asyncio.sleep(IDLE_S_MAX)
+    net.kafka.coordinator = 1
+    appending = asyncio.ensure_future(append())
+    while END not in sent(net):
+        await asyncio.sleep(0)
+    producer._connections[producer._leader].close()
+
+    with pytest.raises(NotAppendedError):
+        await appending
+    assert PRODUCE not in sent(net)
+
+
 @pytest.mark.parametrize("codes", [[CONCURRENT_TRANSACTIONS], [UNKNOWN_SERVER_ERROR]])
 async def test_renewal_is_asked_for_again_while_the_coordinator_is_busy(
     net: SimKafkaNet, append: Appender, codes: list[str | int]
