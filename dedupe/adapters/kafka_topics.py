@@ -15,18 +15,20 @@ from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from dedupe.adapters.kafka_log import KafkaStore
+from dedupe.adapters.kafka_producer import RENEW_S
 from dedupe.errors import ConfigurationError, RetriableError
 
 REPLICATION_FACTOR_MIN = 3
 TIMESTAMP_AFTER_MAX_MS = 3_600_000
 """A record further in the future than this, from a wild clock, would move every window past its ids."""
-TIMESTAMP_BEFORE_MAX_MS = 86_400_000
-"""A record older than this, from a clock behind, could be deleted while it is inside the window:
-retention is the window and a day."""
-PRODUCER_EXPIRATION_MIN_MS = 3_600_000
-"""Above the 10 minutes after which brokers close idle connections: docs/adr/0018-one-request-a-commit.md."""
+TIMESTAMP_BEFORE_MAX_MS = 43_200_000
+"""A record older than this, from a clock behind, could be deleted while it is inside the window, since
+retention is the window and a day; and a leader forgets a producer by the time of its last record."""
+OWNER_TRUSTED_MS = 2 * round(RENEW_S * 1000)
+"""How long nobody may forget an owner, or whom it has fenced: twice what an owner goes without asking."""
+PRODUCER_EXPIRATION_MIN_MS = TIMESTAMP_BEFORE_MAX_MS + OWNER_TRUSTED_MS
 TIMESTAMP_BEFORE_CREATED_MS = 3_600_000
-"""What a topic is created with; a clock that is an hour wrong is found out before it is a day."""
+"""What a topic is created with; a clock that is an hour wrong is found out before it is half a day."""
 MESSAGE_BYTES_DEFAULT = 1024 * 1024
 """About Kafka's own; less would only be in the way of a larger batch limit later."""
 TOPIC_ALREADY_EXISTS = 36  # another gateway was faster
@@ -80,7 +82,7 @@ class Demands:
             "message.timestamp.before.max.ms": (
                 lambda value: int(value) <= TIMESTAMP_BEFORE_MAX_MS,
                 f"must be at most {TIMESTAMP_BEFORE_MAX_MS}: what a clock far behind writes, "
-                "retention deletes at once",
+                "retention deletes at once, and leaders forget whom they have fenced",
             ),
             "max.message.bytes": (
                 lambda value: int(value) >= self.batch_bytes_max,
@@ -104,6 +106,11 @@ class Demands:
                 lambda value: int(value) >= PRODUCER_EXPIRATION_MIN_MS,
                 f"must be at least {PRODUCER_EXPIRATION_MIN_MS}: a leader would forget whom it has fenced "
                 "before that one is cut off, and has to ask",
+            ),
+            "transactional.id.expiration.ms": (
+                lambda value: int(value) >= OWNER_TRUSTED_MS,
+                f"must be at least {OWNER_TRUSTED_MS}: the coordinator would forget an owner that need not "
+                "ask yet, and the next one would not fence it",
             ),
             "transaction.max.timeout.ms": (
                 lambda value: int(value) >= self.transaction_timeout_ms,

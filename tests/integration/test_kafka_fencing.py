@@ -1,9 +1,10 @@
 """
 Claim: a leader takes nothing of a fenced producer, whatever has befallen it since: what it knows of epochs
-outlives its end, the deletion of all records, and its leadership.
+outlives its end, the deletion of all records, its leadership, and an owner whose clock is behind.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from aiokafka.errors import KafkaError
 from dedupe.adapters.kafka_client import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
 from dedupe.adapters.kafka_producer import FENCED_CODES
+from dedupe.adapters.kafka_topics import PRODUCER_EXPIRATION_MIN_MS, TIMESTAMP_BEFORE_MAX_MS
 from dedupe.errors import NotAppendedError, RetriableError
 from dedupe.types import NewRecord
 from tests.contract.log_contract import read_all
@@ -35,7 +37,11 @@ def replicas() -> int:
 
 @pytest.fixture
 def broker(tmp_path: Path, replicas: int) -> Iterator[KafkaBroker]:
-    properties = {"transaction.state.log.replication.factor": str(replicas)}
+    """One that forgets producers as early as production lets it."""
+    properties = {
+        "transaction.state.log.replication.factor": str(replicas),
+        "producer.id.expiration.ms": str(PRODUCER_EXPIRATION_MIN_MS),
+    }
     with KafkaBroker(tmp_path / "1", properties=properties) as broker:
         yield broker
 
@@ -48,7 +54,9 @@ async def store(broker: KafkaBroker) -> AsyncIterator[KafkaStore]:
 
 
 def record(key: str) -> NewRecord:
-    return NewRecord(1, key.encode(), b"value", [])
+    """Return one of a clock as far behind as production lets it be."""
+    now_ms = time.time_ns() // 1_000_000
+    return NewRecord(now_ms - TIMESTAMP_BEFORE_MAX_MS, key.encode(), b"value", [])
 
 
 async def zombie_and_owner(store: KafkaStore, partition: int = 0) -> tuple[KafkaLog, KafkaLog]:
@@ -111,6 +119,21 @@ async def test_what_a_leader_knows_of_epochs_outlives_its_end(broker: KafkaBroke
 
     assert await is_refused(zombie)
     await appended(owner, "second")
+    assert await keys(owner) == ["first", "second"]
+    await owner.close()
+
+
+async def test_leader_does_not_forget_who_writes_with_a_clock_that_is_behind(
+    broker: KafkaBroker, store: KafkaStore
+) -> None:
+    await create_topic(broker.bootstrap_servers, TOPIC)
+    zombie, owner = await zombie_and_owner(store)
+    await appended(owner, "second")
+
+    broker.stop()  # it looks who is to be forgotten when it begins
+    await asyncio.to_thread(broker.start)
+
+    assert await is_refused(zombie)
     assert await keys(owner) == ["first", "second"]
     await owner.close()
 

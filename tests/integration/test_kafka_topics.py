@@ -31,7 +31,7 @@ DEMANDS = Demands(retention_ms=8 * DAY_MS, batch_bytes_max=900 * 1024, transacti
 SAFE = {
     "retention.ms": str(8 * DAY_MS),
     "min.insync.replicas": "2",
-    "message.timestamp.before.max.ms": str(DAY_MS),
+    "message.timestamp.before.max.ms": str(DAY_MS // 2),
 }
 
 REPLICATION = "replication factor is 1, must be at least 3"
@@ -91,7 +91,7 @@ async def refusals(prepare: Prepare, *specs: TopicSpec, **more: Any) -> list[str
         ("retention.bytes", "1000000000", "must be -1: "),
         ("message.timestamp.type", "LogAppendTime", "must be CreateTime: "),
         ("message.timestamp.after.max.ms", "3600001", "must be at most 3600000: "),
-        ("message.timestamp.before.max.ms", "86400001", "must be at most 86400000: "),
+        ("message.timestamp.before.max.ms", "43200001", "must be at most 43200000: "),
         ("max.message.bytes", "921599", "must be at least 921600 (GATEWAY_BATCH_BYTES_MAX): "),
         ("unclean.leader.election.enable", "true", "must be false: "),
         ("min.insync.replicas", "1", "must be at least 2: "),
@@ -173,18 +173,19 @@ async def test_other_partition_count_is_refused_in_every_mode(
 
 
 @pytest.mark.kafka
-async def test_broker_that_forgets_producers_early_is_warned_of_once(tmp_path: Path) -> None:
-    properties = {"producer.id.expiration.ms": "60000"}
+async def test_broker_that_forgets_owners_early_is_warned_of_once(tmp_path: Path) -> None:
+    properties = {"producer.id.expiration.ms": "50399999", "transactional.id.expiration.ms": "7199999"}
     with KafkaBroker(tmp_path / "kafka", properties=properties) as broker:
         gateway = Gateway(tmp_path / "gateway", kafka_env(broker))
         with gateway:
             warned = [line for line in gateway.log_path.read_text().splitlines() if "unsafe for" in line]
-        assert [line.count("replication factor is 1") for line in warned] == [1, 0, 1, 0, 0, 0, 0]
-        assert [line.count("min.insync.replicas is 1") for line in warned] == [0, 1, 0, 1, 0, 0, 0]
-        assert "producer.id.expiration.ms is 60000, must be at least 3600000" in warned[4]
+        assert [line.count("replication factor is 1") for line in warned] == [1, 0, 1, 0, 0, 0, 0, 0]
+        assert [line.count("min.insync.replicas is 1") for line in warned] == [0, 1, 0, 1, 0, 0, 0, 0]
+        assert "producer.id.expiration.ms is 50399999, must be at least 50400000" in warned[4]
+        assert "transactional.id.expiration.ms is 7199999, must be at least 7200000" in warned[5]
         refused = cli(production(gateway.folder, broker), "serve")
     said = [line for line in refused.stderr.decode().splitlines() if line.startswith("gateway: ")]
-    assert (refused.returncode, refused.stdout, len(said)) == (2, b"", 7)
+    assert (refused.returncode, refused.stdout, len(said)) == (2, b"", 8)
     assert b"Traceback" not in refused.stderr
 
 
