@@ -361,6 +361,7 @@ class Lane:
             proved = await self.restorer.check()
         await self._context.gate.pass_lane(self._number, proved=proved)
         end = self.restore_end_offset = await self._log.fence()
+        self._has_begun_sessions = False  # the log may have been made again, without its notes
         self._transition_to(LaneState.RESTORING)
         async with self._context.restore_slots:
             await self.restorer.replay(end, self.counts.resolve_doubt)

@@ -6,6 +6,7 @@ import pytest
 
 from dedupe.admission import Admission
 from dedupe.errors import OutcomeUnknownError, RetriableError
+from dedupe.notes import BEGUN_EMPTY, SESSIONS
 from dedupe.sessions import SessionPolicy
 from dedupe.window import WindowPolicy
 from tests.sim.session_world import DAY_MS, SessionWorld
@@ -171,3 +172,20 @@ async def test_rebuild_of_a_log_whose_notes_are_lost_looks_for_sessions() -> Non
 
     assert await restored(world) == 221
     assert await world.admissions(world.sent(1)) == [STALE]
+
+
+async def test_session_in_a_log_that_was_made_again_is_noted_again() -> None:
+    world = SessionWorld(policy=SHORT)
+    await world.start()
+    await world.ask(world.sent(1))
+    number = world.sent(1).partition
+    world.lose_tail(number, 1)
+    world.log.forget_notes()
+    world.log.partition(CLEAN.topic, number).refused_appends = 1
+    assert await world.tries([world.sent(2)]) is None
+    await world.wait_until_active()
+
+    await world.ask(world.sent(1))
+
+    assert number in world.log.noted(BEGUN_EMPTY, CLEAN.topic)
+    assert number in world.log.noted(SESSIONS, CLEAN.topic)
