@@ -152,7 +152,8 @@ class KafkaCluster:
         """
         Whether the leader shows a producer's marker in [start, end): what it had before lies below it.
 
-        A leader that was deposed and has not noticed shows none. Raises RetriableError.
+        A leader that was deposed and has not noticed shows none. One above the end says nothing: another
+        leader may have said where that is. Raises RetriableError.
         """
         position = start
         while position < end:
@@ -160,7 +161,9 @@ class KafkaCluster:
             if not batches:
                 break
             owners = [
-                (batch.producer_id, batch.producer_epoch) for batch in batches if batch.is_control_batch
+                (batch.producer_id, batch.producer_epoch)
+                for batch in batches
+                if batch.is_control_batch and batch.next_offset <= end
             ]
             if (producer_id, epoch) in owners:
                 return True

@@ -286,6 +286,22 @@ async def test_marker_of_another_fence_is_not_taken_for_it(
     assert not await cluster.is_marked(place, producer_id, epoch, start=1, end=end)
 
 
+async def test_marker_above_the_end_says_nothing_of_what_is_below(
+    net: SimKafkaNet, cluster: KafkaCluster, append: Appender
+) -> None:
+    """A leader that was deposed said where the end is, and its successor is asked for the marker."""
+    await append()
+    async with started(cluster) as rival:
+        place, (producer_id, epoch, _), end = (
+            TopicPartition("events", 0),
+            rival.marked,
+            net.kafka.partitions[0].end,
+        )
+
+        assert await cluster.is_marked(place, producer_id, epoch, start=0, end=end)
+        assert not await cluster.is_marked(place, producer_id, epoch, start=0, end=end - 1)
+
+
 @pytest.mark.parametrize("place", range(len(FENCE)))
 async def test_of_two_fences_at_once_one_fails(
     net: SimKafkaNet, cluster: KafkaCluster, producer: FencedProducer, place: int
