@@ -309,7 +309,7 @@ class Settings(AdminSettings):
         60, description="a partition taken twice within this time is left to the other gateway"
     )
     housekeeping_interval: Seconds = Field(
-        30, gt=0, description="how often a partition checks its index against the log's start"
+        30, gt=0, description="how often a partition checks its index against the log's start and end"
     )
     drain_timeout: Seconds = Field(
         10, gt=0, description="how long open commits may take to finish when the gateway stops"

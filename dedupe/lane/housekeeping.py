@@ -1,5 +1,5 @@
 """
-Housekeeping: at intervals, where the log begins now, so that the lane can look after its index.
+Housekeeping: at intervals, where the log begins and ends now, so that the lane can look after its index.
 
 The log is asked beside the commits, which must not wait for it.
 """
@@ -24,29 +24,39 @@ class Housekeeping:
         self._log = partition_log
         self._clock = clock
         self._wake = wake
-        self._asked: asyncio.Task[Offset | None] | None = None
+        self._asked: asyncio.Task[tuple[Offset, Offset] | None] | None = None
         self._asked_at = 0.0
+        self._known_end: Offset = 0  # when it was asked
 
     def begin(self) -> None:
         """Count the interval from now on."""
         self._asked_at = self._clock.monotonic()
 
-    def due_answer(self) -> Offset | None:
+    def due_answer(self, known_end: Offset) -> Offset | None:
         """
         Return the log's first offset if there is news of it, and ask again when it is time.
 
         Called often: a busy lane is what outgrows its disk bound.
+
+        Args:
+            known_end: the log ends here, or later.
+
+        Raises:
+            RetriableError: it does not any more, so what was a copy of a lost event is none.
         """
-        asked, answer = self._asked, None
+        asked, log_start = self._asked, None
         if asked is not None and asked.done():
             self._asked = None
-            answer = asked.result()
+            if (answer := asked.result()) is not None:
+                log_start, end = answer
+                if end < self._known_end:
+                    raise RetriableError(f"the log ends at {end} and has ended at {self._known_end}")
         now = self._clock.monotonic()
         if now - self._asked_at >= self.interval_s and self._asked is None:
-            self._asked_at = now
-            self._asked = asyncio.ensure_future(self._find_log_start())
+            self._asked_at, self._known_end = now, known_end
+            self._asked = asyncio.ensure_future(self._find_bounds())
             self._asked.add_done_callback(self._tell)
-        return answer
+        return log_start
 
     def end(self) -> None:
         """Forget the question: what comes of it may be true of a topic that exists no more."""
@@ -54,14 +64,13 @@ class Housekeeping:
             self._asked.cancel()
             self._asked = None
 
-    def _tell(self, asked: "asyncio.Task[Offset | None]") -> None:
+    def _tell(self, asked: "asyncio.Task[tuple[Offset, Offset] | None]") -> None:
         if not asked.cancelled():  # a pause after a failure goes on
             self._wake()
 
-    async def _find_log_start(self) -> Offset | None:
-        """Return the log's first offset, or None: the next append will find out whether the log is there."""
+    async def _find_bounds(self) -> tuple[Offset, Offset] | None:
+        """Return the log's bounds, or None: the next append will find out whether the log is there."""
         try:
-            log_start, _ = await self._log.bounds()
+            return await self._log.bounds()
         except RetriableError:
             return None
-        return log_start

@@ -348,7 +348,9 @@ class Lane:
             alarm.cancel()
 
     def _keep_house(self) -> None:
-        log_start = None if self._is_draining else self._housekeeping.due_answer()
+        if self._is_draining:
+            return
+        log_start = self._housekeeping.due_answer(self.restorer.index.state.applied_offset)
         if log_start is not None:
             self.restorer.keep_house(log_start)
 

@@ -314,6 +314,24 @@ async def test_clock_that_runs_ahead_deletes_no_session() -> None:
     await world.crash()
 
 
+async def test_copy_of_an_event_that_the_log_has_lost_is_soon_none_though_nothing_new_comes() -> None:
+    world = World(times=replace(QUICK, housekeeping_s=1.0))
+    lane = (await world.start()).lanes[0]
+    event = world.event(event_of(world, 0, 0))
+    await world.deliver([event])
+    world.lose_tail(0, 1)
+
+    world.clock.ms += 2_000
+    await asyncio.sleep(3)
+    await world.wait_until_active()
+    await world.deliver([event])
+
+    assert lane.metrics.rebuilds == 1
+    assert [len(records) for records in world.committed()] == [1, 0]
+    world.judge()
+    await world.crash()
+
+
 async def test_what_housekeeping_has_asked_before_a_failure_is_not_believed_after_it() -> None:
     world = World(times=replace(QUICK, housekeeping_s=1.0))
     lane = (await world.start()).lanes[0]
