@@ -2,9 +2,9 @@
 The life of the process: a server, the lanes and some chores in one event loop, and the admin port's
 server in another, until a signal.
 
-First SIGTERM or SIGINT: not ready any more, new requests get 503, lanes finish what they took,
-servers close. A second one ends the process at once, as safely as a crash: nothing is acknowledged
-that is not committed, and the next start recovers from the log.
+First SIGTERM or SIGINT, or the end of a worker's parent: not ready any more, new requests get 503,
+lanes finish what they took, servers close. A second one ends the process at once, as safely as a crash:
+nothing is acknowledged that is not committed, and the next start recovers from the log.
 """
 
 import asyncio
@@ -21,11 +21,15 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
+from app.process.stderr import drain_stderr
 from dedupe.errors import ConfigurationError
 from dedupe.router import Router
 
 SIGNAL_EXIT_CODE = 128
 """A second signal ends the process with this plus the signal's number, as shells report it."""
+
+PARENT_ENDED = signal.SIGUSR1
+"""What the kernel sends a worker whose parent has ended: as often as the parent had threads, at worst."""
 
 BACKLOG = 2048
 
@@ -160,18 +164,20 @@ def url_of(listener: socket.socket) -> str:
 
 @contextmanager
 def stop_signals() -> Iterator[asyncio.Event]:
-    """Yield an event that the first signal sets; the second one ends the process."""
+    """Yield an event that the first signal sets; a second one but PARENT_ENDED ends the process."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def on_signal(number: signal.Signals) -> None:
-        if stop.is_set():
+        if not stop.is_set():
+            log.info("stopping", signal=number.name)
+            stop.set()
+        elif number != PARENT_ENDED:
             log.error("stopped by a second signal", signal=number.name)
+            drain_stderr()
             os._exit(SIGNAL_EXIT_CODE + number)
-        log.info("stopping", signal=number.name)
-        stop.set()
 
-    numbers = (signal.SIGTERM, signal.SIGINT)
+    numbers = (signal.SIGTERM, signal.SIGINT, PARENT_ENDED)
     for number in numbers:
         loop.add_signal_handler(number, on_signal, number)
     try:

@@ -44,7 +44,7 @@ def configure_logging(*, level: str, is_json: bool, worker: str | None = None) -
     structlog.configure(
         processors=[_LIMIT, *shared, *render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # a line at once: workers share stderr
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_LIMIT)

@@ -81,9 +81,14 @@ class LossyStream(io.TextIOBase):
 def protect_stderr() -> None:
     """Put a LossyStream in the place of this process's stderr, whether that is open or not."""
     descriptor = os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else sys.stderr.fileno()
-    stream = LossyStream(descriptor)
-    atexit.register(stream.drain, DRAIN_TIMEOUT_S)
-    sys.stderr = stream
+    sys.stderr = LossyStream(descriptor)
+    atexit.register(drain_stderr)
+
+
+def drain_stderr() -> None:
+    """Let what was said so far be written; atexit does it, os._exit does not."""
+    if isinstance(sys.stderr, LossyStream):
+        sys.stderr.drain(DRAIN_TIMEOUT_S)
 
 
 def lines_lost() -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from app.config import Settings
-from app.process.life import bind
+from app.process.life import PARENT_ENDED, bind
 from dedupe.errors import ConfigurationError, GatewayError, IdentityMismatchError
 
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 10.0
@@ -157,4 +157,4 @@ def workers_of(text: str) -> int:
 def _end_with_parent() -> None:
     """Have the kernel stop this process when its parent has ended; Linux alone can."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, PARENT_ENDED)

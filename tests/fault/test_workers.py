@@ -185,6 +185,21 @@ async def test_workers_of_one_machine_are_started_again_and_stop_together(
         await workers.stop()
 
 
+async def test_workers_of_one_machine_stop_in_order_when_their_parent_is_killed(
+    log: LogUnderTest, tmp_path: Path
+) -> None:
+    parent = Worker(tmp_path, "both", log.env, options=("--workers", "2"))
+    try:
+        await asyncio.to_thread(parent.start)
+        both = children_of(parent.process.pid)
+        parent.kill()
+        await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in both), TAKEOVER_S)
+    finally:
+        parent.kill()
+    said = parent.log_path.read_text()
+    assert len(re.findall(r"\] stopped ", said)) == 2
+
+
 def test_workers_of_one_machine_need_a_log_that_can_be_shared(tmp_path: Path) -> None:
     gateway = Gateway(tmp_path / "alone")
     done = cli(gateway, "serve", "--workers", "2")
