@@ -10,6 +10,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -23,6 +24,16 @@ def write_lines(lines: bytes) -> None:
     """Put whole lines of data on stdout, at once."""
     sys.stdout.buffer.write(lines)
     sys.stdout.buffer.flush()
+
+
+def tell(sentence: str) -> None:
+    """Say something that is no data, on stderr."""
+    print(f"gateway: {sentence}", file=sys.stderr)
+
+
+def tell_no_log(data_dir: Path) -> None:
+    """Say why nothing is found, since a gateway may have been started with another folder."""
+    tell(f"there is no log in {data_dir} yet; GATEWAY_DATA_DIR names another folder")
 
 
 def run_async(
@@ -53,5 +64,5 @@ def guarded(run: Callable[[], None]) -> None:
 
 def _fail(err: GatewayError, code: int) -> None:
     for line in str(err).splitlines():
-        print(f"gateway: {line}", file=sys.stderr)
+        tell(line)
     raise typer.Exit(code)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import orjson
 import structlog
 
+from app.cli.console import tell_no_log
 from app.config import LogSettings
 from app.stores import open_for_reading
 from dedupe.errors import LogCorruptError, RetriableError
@@ -48,12 +49,16 @@ async def print_events(settings: LogSettings, span: Span, write: Write) -> None:
     """
     Write the clean stream's committed records as JSON lines.
 
-    A log that does not exist yet is an empty one.
+    A log that does not exist yet is an empty one, and told.
     """
+    is_told = False
     while True:
         async with open_for_reading(settings) as store:
             if store is not None:
                 await read_events(store, settings.topic, span, write)
+            elif not is_told:
+                tell_no_log(settings.data_dir)
+                is_told = True
             if store is not None or not span.is_followed:
                 return
         span = span._replace(is_from_start=True)

@@ -1,13 +1,12 @@
 """`gateway quarantine`: look at the events that were kept apart, and send them again after a fix."""
 
-import sys
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from app.cli.console import EXIT_ERROR, guarded, run_async, write_lines
+from app.cli.console import EXIT_ERROR, guarded, run_async, tell, tell_no_log, write_lines
 from app.cli.options import DEFAULT_INGEST_URL, IngestUrl, Since, since_ms
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def show(
 
     _on_log(run)
     if not printed:
-        print(f"gateway: there is no record at {place}", file=sys.stderr)
+        tell(f"there is no record at {place}")
         raise typer.Exit(EXIT_ERROR)
 
 
@@ -129,13 +128,13 @@ def replay(
 
     _on_log(run)
     summary = ", ".join(f"{count} {name}" for name, count in sorted(results.items()))
-    print(f"gateway: {summary or 'no record matches'}", file=sys.stderr)
+    tell(f"{summary or 'no record matches'}")
     if not dry_run and set(results) - {"accepted", "duplicate"}:
         raise typer.Exit(EXIT_ERROR)
 
 
 def _on_log(read: Read) -> None:
-    """Run a command's work on the log of the settings; a log that does not exist yet is an empty one."""
+    """Run a command's work on the log of the settings; one that does not exist yet is empty, and told."""
 
     async def run() -> None:
         from app.config import LogSettings, load
@@ -143,7 +142,9 @@ def _on_log(read: Read) -> None:
 
         settings = load(LogSettings)
         async with open_for_reading(settings) as store:
-            if store is not None:
+            if store is None:
+                tell_no_log(settings.data_dir)
+            else:
                 await read(store, settings)
 
     def configured() -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.console import EXIT_ERROR, guarded, run_async
+from app.cli.console import EXIT_ERROR, guarded, run_async, tell
 from app.cli.options import ANSWER_TIMEOUT_S, DEFAULT_URL, Format, Output, Token, Url, print_rows
 
 sessions = typer.Typer(
@@ -52,5 +52,5 @@ def _print(document: dict[str, Any], output: Format | None) -> None:
     if document["more"]:
         print("gateway: there are more sessions than are shown", file=sys.stderr)
     if not document["sessions"]:
-        print(f"gateway: no session of {document['client']} is known", file=sys.stderr)
+        tell(f"no session of {document['client']} is known")
         raise typer.Exit(EXIT_ERROR)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.console import guarded, run_async, write_lines
+from app.cli.console import guarded, run_async, tell, write_lines
 from app.cli.options import (
     ANSWER_TIMEOUT_S,
     DEFAULT_URL,
@@ -58,7 +58,7 @@ def stats(
             except RetriableError as err:
                 if not watch:
                     raise
-                print(f"gateway: {err}", file=sys.stderr)
+                tell(str(err))
             else:
                 _print(document, previous, chosen, clears=watch and sys.stdout.isatty())
                 previous = document

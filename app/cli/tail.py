@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.console import guarded, run_async, write_lines
+from app.cli.console import guarded, run_async, tell, write_lines
 from app.cli.options import DEFAULT_URL, Format, Output, Token, Url, default_format, print_rows
 
 SILENCE_S = 10.0
@@ -62,9 +62,9 @@ def tail(
         async for line in follow(url, path, query, token=admin_token, silence_s=SILENCE_S):
             match line.pop("kind"):
                 case "hello":
-                    print(f"gateway: following {url}", file=sys.stderr, flush=True)
+                    tell(f"following {url}")
                 case "missed":
-                    print(f"gateway: {line['events']:,} more were not shown", file=sys.stderr, flush=True)
+                    tell(f"{line['events']:,} more were not shown")
                 case "event" if form is Format.TABLE:
                     write_lines(_column_line(line).encode())
                 case "event":

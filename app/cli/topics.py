@@ -1,12 +1,11 @@
 """`gateway topics`: the topics that a gateway needs on Kafka."""
 
-import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from app.cli.console import EXIT_USAGE, guarded, run_async
+from app.cli.console import EXIT_USAGE, guarded, run_async, tell
 
 if TYPE_CHECKING:
     from app.config import Settings
@@ -46,7 +45,7 @@ def create(
         await _settled(lambda: create_kafka_topics(store, settings, replication_factor=replicas))
         for stream in settings.streams:
             done = "was there" if stream in were_there else f"created, {stream.partitions} partitions"
-            print(f"gateway: topic {stream.topic} {done}", file=sys.stderr)
+            tell(f"topic {stream.topic} {done}")
         await _settled(lambda: _check(store, settings))
 
     _on_kafka(work)

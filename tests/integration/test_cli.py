@@ -125,3 +125,12 @@ def test_completion_is_a_script_for_the_shell() -> None:
     assert "complete -o default -F" in script.stdout
     checked = subprocess.run(["bash", "-n"], input=script.stdout, text=True, timeout=30, check=False)
     assert checked.returncode == 0
+
+
+@pytest.mark.parametrize("command", ["events", "quarantine list", "quarantine replay --dry-run"])
+def test_log_that_does_not_exist_yet_is_said_to_be_missing(command: str, tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path / "never-started")
+    done = cli(gateway, *command.split())
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert f"gateway: there is no log in {gateway.data} yet" in done.stderr.decode()
+    assert not gateway.data.exists()

@@ -223,9 +223,3 @@ def test_replay_says_when_nobody_answers_like_a_gateway(own_gateway: Gateway) ->
         done = cli(own_gateway, "quarantine", "replay", "--write-key", "w", "--url", own_gateway.admin_url)
         assert done.returncode == 2
         assert b"does not answer like a gateway" in done.stderr
-
-
-def test_quarantine_of_no_log_is_nothing(tmp_path: Path) -> None:
-    gateway = Gateway(tmp_path)
-    assert listed(gateway) == []
-    assert cli(gateway, "quarantine", "replay", "--dry-run").stderr == b"gateway: no record matches\n"

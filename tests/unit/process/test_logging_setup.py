@@ -22,7 +22,11 @@ def test_each_line_is_written_at_once() -> None:
     ours, stderr = socketpair(AF_UNIX, SOCK_SEQPACKET)  # keeps apart what was written apart
     with ours, stderr:
         subprocess.run(
-            [sys.executable, "-c", LOGGING_PROCESS], cwd=REPOSITORY, stderr=stderr, check=True, timeout=60
+            [sys.executable, "-c", LOGGING_PROCESS],
+            cwd=REPOSITORY,
+            stderr=stderr.fileno(),
+            check=True,
+            timeout=60,
         )
         stderr.close()
         packets = list(iter(lambda: ours.recv(65_536).decode(), ""))
