@@ -1,6 +1,7 @@
 """One partition's owner: its queue, states and health, how its index is restored, who keeps it running."""
 
-from dedupe.lane.context import IdentityGate, LaneContext, LaneTimes
+from dedupe.lane.context import LaneContext, LaneTimes
+from dedupe.lane.gate import IdentityGate
 from dedupe.lane.health import is_own_cancellation
 from dedupe.lane.lane import Lane
 from dedupe.lane.queue import Outcomes, QueueLimits

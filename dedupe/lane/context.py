@@ -1,4 +1,4 @@
-"""What the lanes of one stream share: configuration, collaborators, and the gate before the first serve."""
+"""What the lanes of one stream share: configuration and collaborators."""
 
 import asyncio
 import random
@@ -9,6 +9,7 @@ from typing import TypeAlias
 from dedupe.clock import Clock
 from dedupe.identity import Identity
 from dedupe.index import IndexStore
+from dedupe.lane.gate import IdentityGate
 from dedupe.lane.queue import QueueLimits
 from dedupe.log import Crashpoint, no_crashpoint
 from dedupe.notes import Skips
@@ -16,76 +17,13 @@ from dedupe.pinning import SessionNotes
 from dedupe.sessions import SessionPolicy
 from dedupe.window import WindowPolicy
 
-Pin: TypeAlias = Callable[[], Awaitable[None]]
-"""Notes with the log which rules it follows. Raises RetriableError."""
-
 LoadSkips: TypeAlias = Callable[[int], Awaitable[Skips]]
 """Asks the log where records of a partition may be passed over. Raises RetriableError."""
-
-
-PROOF_RECORDS = 64
-"""Records that prove a log's secret and partition count: each of another count passes at best every
-second time, so the chance that none of so many tells is 1 in 2**64."""
 
 
 async def no_skips(_partition: int) -> Skips:
     """What a log says of which no operator has said anything."""
     return Skips()
-
-
-class IdentityGate:
-    """
-    Keeps every lane from serving until each has checked records of its log, or found it empty.
-
-    With a wrong secret or a raised partition count an empty lane would look healthy, and let
-    copies of another lane's events in. Once all have passed, the log is pinned: the gate of the next
-    process is open from the start, and no lane waits for another any more. Lanes that cannot read
-    their records are waited for so long only, if the others have proved enough.
-    """
-
-    def __init__(self, lanes: int, pin: Pin | None = None) -> None:
-        """
-        Close the gate for so many lanes; without `pin` it is open, for the log is pinned already.
-
-        `pin` is called when the last lane has passed. It may raise, and is called again then.
-        """
-        self._missing = set(range(lanes)) if pin else set()
-        self._pin = pin
-        self._proved = 0
-        self._open = asyncio.Event()
-        if pin is None:
-            self._open.set()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether this log is known to be of our secret and partition count."""
-        return self._open.is_set()
-
-    async def pass_lane(self, number: int, *, proved: int) -> None:
-        """
-        Report one lane's log as checked; again is harmless. Raises what `pin` raises.
-
-        Args:
-            number: the lane's.
-            proved: how many records proved it, 0 if it is empty.
-        """
-        if number in self._missing:
-            self._missing.discard(number)
-            self._proved += proved
-        if self._pin is not None and not self._missing:
-            await self._pin()
-            self._pin = None
-            self._open.set()
-
-    async def wait(self, limit_s: float) -> None:
-        """Wait until all lanes have passed, or for the last ones so long only."""
-        while not self.is_open:
-            try:
-                async with asyncio.timeout(limit_s):
-                    await self._open.wait()
-            except TimeoutError:
-                if self._proved >= PROOF_RECORDS:
-                    self._open.set()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from dedupe.adapters.sqlite_log import SqliteStore
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
 from dedupe.index import IndexState, IndexUpdate
-from dedupe.lane.context import IdentityGate, LaneContext
+from dedupe.lane.context import LaneContext
+from dedupe.lane.gate import IdentityGate
 from dedupe.lane.restorer import Restorer
 from dedupe.metrics import LaneMetrics
 from dedupe.pinning import SessionNotes

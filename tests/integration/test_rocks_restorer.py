@@ -14,7 +14,8 @@ from dedupe.adapters.rocks_index import CLOSERS, LANE_BYTES_MIN, RocksStore
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
 from dedupe.index import EMPTY_STATE, IndexIdentity
-from dedupe.lane.context import IdentityGate, LaneContext
+from dedupe.lane.context import LaneContext
+from dedupe.lane.gate import IdentityGate
 from dedupe.lane.restorer import Restorer
 from dedupe.metrics import LaneMetrics
 from dedupe.pinning import SessionNotes

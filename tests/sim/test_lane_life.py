@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 from dedupe.clock import Deadline
 from dedupe.errors import LaneNotActiveError, LogCorruptError
 from dedupe.index import IndexIdentity
-from dedupe.lane.context import PROOF_RECORDS, LaneTimes
+from dedupe.lane.context import LaneTimes
+from dedupe.lane.gate import PROOF_RECORDS
 from dedupe.lane.lane import Lane
 from dedupe.lane.queue import QueueLimits
 from dedupe.lane.state import LaneState

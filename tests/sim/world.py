@@ -18,7 +18,8 @@ from dedupe.clock import Deadline
 from dedupe.errors import DiskFullError, LaneNotActiveError, LaneSaturatedError, RetriableError
 from dedupe.identity import Identity, fingerprint_of
 from dedupe.index import IndexIdentity
-from dedupe.lane.context import IdentityGate, LaneContext, LaneTimes
+from dedupe.lane.context import LaneContext, LaneTimes
+from dedupe.lane.gate import IdentityGate
 from dedupe.lane.lane import Lane
 from dedupe.lane.queue import Outcomes, QueueLimits
 from dedupe.lane.state import LaneState

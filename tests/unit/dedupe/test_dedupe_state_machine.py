@@ -19,7 +19,8 @@ from structlog.testing import capture_logs
 from dedupe.admission import Admission, Verdicts, admit
 from dedupe.identity import Identity
 from dedupe.index import IndexIdentity
-from dedupe.lane.context import IdentityGate, LaneContext
+from dedupe.lane.context import LaneContext
+from dedupe.lane.gate import IdentityGate
 from dedupe.lane.restorer import Restorer
 from dedupe.metrics import LaneMetrics
 from dedupe.pinning import SessionNotes

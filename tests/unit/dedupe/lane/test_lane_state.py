@@ -7,7 +7,8 @@ import pytest
 
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
-from dedupe.lane.context import IdentityGate, LaneContext
+from dedupe.lane.context import LaneContext
+from dedupe.lane.gate import IdentityGate
 from dedupe.lane.lane import Lane
 from dedupe.lane.state import TRANSITIONS, LaneState
 from dedupe.log import PartitionLog
