@@ -60,11 +60,10 @@ def build_router(
     )
     restore_slots, open_turn = asyncio.Semaphore(settings.restore_concurrency), asyncio.Lock()
     follow_slots = asyncio.Semaphore(settings.restore_concurrency)
-    policy = WindowPolicy(
+    window_policy = WindowPolicy(
         window_ms=round(settings.window * 1000), keys_max=settings.index_keys_max // settings.partitions
     )
-
-    sessions = SessionPolicy(
+    session_policy = SessionPolicy(
         lease_ms=round(settings.session_lease * 1000),
         sessions_max=max(1, settings.sessions_max // settings.partitions),
     )
@@ -77,8 +76,8 @@ def build_router(
             identity=identity,
             clock=clock,
             store=indexes,
-            policy=policy,
-            sessions=sessions,
+            window_policy=window_policy,
+            session_policy=session_policy,
             gate=gate,
             restore_slots=restore_slots,
             follow_slots=follow_slots,

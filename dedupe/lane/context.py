@@ -51,8 +51,8 @@ class LaneContext:
     identity: Identity
     clock: Clock
     store: IndexStore
-    policy: WindowPolicy
-    sessions: SessionPolicy
+    window_policy: WindowPolicy
+    session_policy: SessionPolicy
     gate: IdentityGate
     restore_slots: asyncio.Semaphore
     open_turn: asyncio.Lock  # of all lanes: opening an index holds the loop, and two must not follow at once

@@ -139,7 +139,7 @@ class Follower:
             return False
         if committed.base < state.applied_offset or committed.timestamp_ms < state.newest_timestamp_ms:
             return False
-        index.apply(committed.update(self._restorer.window, index, self._context.sessions))
+        index.apply(committed.update(self._restorer.window, index, self._context.session_policy))
         return True
 
     async def _hears(self) -> bool:

@@ -170,12 +170,12 @@ class Lane:
         Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
         (state,) = self._look(lambda index: index.sessions([key]))
-        return self._context.sessions.told(state, self._context.clock.now_ms())
+        return self._context.session_policy.told(state, self._context.clock.now_ms())
 
     def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         """Return at most `count` rows of a client, as `session` does."""
         rows = self._look(lambda index: index.sessions_of(client_hash, count))
-        now_ms, policy = self._context.clock.now_ms(), self._context.sessions
+        now_ms, policy = self._context.clock.now_ms(), self._context.session_policy
         return [(key, state) for key, row in rows if (state := policy.told(row, now_ms)) is not None]
 
     def _look(self, read: Callable[[DedupeIndex], Found]) -> Found:
@@ -283,7 +283,7 @@ class Lane:
         return SessionAdmission(
             dict(zip(keys, index.sessions(keys), strict=True)),
             dict(zip(guards, index.lookup(guards), strict=True)),
-            self._context.sessions,
+            self._context.session_policy,
             now_ms=timestamp_ms,
         )
 
@@ -303,7 +303,7 @@ class Lane:
             assert base >= state.applied_offset, (base, state)
             committed = Committed.of(new, state, base, timestamp_ms, sessions)
             index = self.restorer.index
-            index.apply(committed.update(self.restorer.window, index, self._context.sessions))
+            index.apply(committed.update(self.restorer.window, index, self._context.session_policy))
         except BaseException:
             self.counts.note_doubt((event.key for event in new), state.applied_offset)
             raise

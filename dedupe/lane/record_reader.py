@@ -16,9 +16,7 @@ from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics
 from dedupe.notes import Skips
 from dedupe.recovery import CheckedRecord, RecordCheck
-from dedupe.sessions import SessionPolicy
 from dedupe.types import LogRecord, Offset
-from dedupe.window import WindowPolicy
 
 TAIL_OFFSETS = 4
 """How far back the newest record is looked for first; markers and aborted records may hide it."""
@@ -94,9 +92,7 @@ class RecordReader:
                 return last
             span *= 8
 
-    async def rebuild_start(
-        self, policy: WindowPolicy, sessions: SessionPolicy, start: Offset, end: Offset
-    ) -> tuple[Offset, int]:
+    async def rebuild_start(self, start: Offset, end: Offset) -> tuple[Offset, int]:
         """
         Return from where on the records say all that an index must know.
 
@@ -106,14 +102,14 @@ class RecordReader:
         newest = await self.last(start, end)
         if newest is None:
             return start, 0
-        window_start = await self.window_start(policy, start, end)
+        window_start = await self.window_start(start, end)
         if not await self._context.session_notes.may_have(self._partition):
             return window_start, 0
-        since_ms = newest.timestamp_ms - sessions.remembered_ms
+        since_ms = newest.timestamp_ms - self._context.session_policy.remembered_ms
         first = min(window_start, await self._log.offset_at(since_ms)) if since_ms > 0 else start
         return (first, since_ms) if first > start else (start, 0)
 
-    async def window_start(self, policy: WindowPolicy, start: Offset, end: Offset) -> Offset:
+    async def window_start(self, start: Offset, end: Offset) -> Offset:
         """
         Return an offset of [start, end] that the window's start does not lie before.
 
@@ -123,6 +119,7 @@ class RecordReader:
         newest = await self.last(start, end)
         if newest is None:
             return start
+        policy = self._context.window_policy
         by_time = max(start, await self._log.offset_at(policy.first_kept_ms(newest.timestamp_ms)))
         oldest = await self.first(by_time, end)
         first_kept_seq = policy.first_kept_seq(newest.identity.lane_seq)

@@ -76,7 +76,7 @@ class Restorer:
         self._is_discarded = False  # counted as a rebuild already
         self._lost_ms = 0  # timestamp of the newest record that the index knew and the log has lost
         self._replaying: tuple[Offset, Offset, float] | None = None  # start, end, and when it began
-        self.window = Window(context.policy)
+        self.window = Window(context.window_policy)
         self.log_start: Offset = 0
 
     @property
@@ -147,8 +147,8 @@ class Restorer:
         """
         await self._reset_if_needed(end)
         index = self.index
-        self.window = window_of(self._context.policy, index)
-        replay = Replay(index, self.window, self._context.sessions)
+        self.window = window_of(self._context.window_policy, index)
+        replay = Replay(index, self.window, self._context.session_policy)
         start = index.state.applied_offset
         said_at = self._context.clock.monotonic()
         self._replaying = start, end, said_at
@@ -184,7 +184,7 @@ class Restorer:
             raise IndexCorruptError("the index dropped entries inside the window")
         state = self.index.state  # log time: this clock may be wrong
         expired = expiry_update(
-            self.index, state.newest_timestamp_ms, self._context.sessions, SESSIONS_DELETED_MAX
+            self.index, state.newest_timestamp_ms, self._context.session_policy, SESSIONS_DELETED_MAX
         )
         if expired is not None:
             self.index.apply(IndexUpdate((), state, sessions=expired))
@@ -232,9 +232,7 @@ class Restorer:
         self._is_discarded = False
         if self.log_start == 0 and not has_records:  # Kafka's markers take offsets, too
             await self._context.session_notes.begin_log(self.partition)
-        start, sessions_since_ms = await self._reader.rebuild_start(
-            self._context.policy, self._context.sessions, self.log_start, end
-        )
+        start, sessions_since_ms = await self._reader.rebuild_start(self.log_start, end)
         index = self.index
         if index.state.applied_offset != start:
             index.reset(start)
@@ -255,22 +253,22 @@ class Restorer:
         if reason is not None:
             self._lost_ms = state.newest_timestamp_ms
             return reason
-        oldest_ms = state.newest_timestamp_ms - self._context.sessions.remembered_ms
+        oldest_ms = state.newest_timestamp_ms - self._context.session_policy.remembered_ms
         if self.index.session_counts.since_ms > oldest_ms:
             return "it does not hold all sessions of the lease"
         if self.index.covers(self.log_start):
             return None
-        window = window_of(self._context.policy, self.index)
+        window = window_of(self._context.window_policy, self.index)
         start = window.start
         if not window.is_whole:  # the window may have been made longer than the index's steps reach
-            start = await self._reader.window_start(self._context.policy, self.log_start, end)
+            start = await self._reader.window_start(self.log_start, end)
         if not self.index.covers(max(start, self.log_start)):
             return "it does not hold the whole window"
         return None
 
     def _report_short_window(self) -> None:
         """Say once, for each log start, that the log has deleted what should still be remembered."""
-        is_short = self.window_seconds * 1000 < self._context.policy.window_ms
+        is_short = self.window_seconds * 1000 < self._context.window_policy.window_ms
         if self.log_start > max(self.window.start, self._reported_start) and is_short:
             self._reported_start = self.log_start
             self._report.error(
