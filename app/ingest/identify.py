@@ -3,18 +3,17 @@ Identify: turns the items of a request into events, or into quarantine events wi
 
 An event's identity and fingerprint come from the event exactly as it was sent; what the batch adds
 (context, integrations, sentAt) and what the gateway adds (type, receivedAt, an id where there is
-none) goes into the record's value only. One bad item never harms the others.
+none) goes into the record's value only, see record_values. One bad item never harms the others.
 
 This runs for every event: an event to which nothing has to be merged is serialised once, and its
 canonical bytes serve as fingerprint input and as the beginning of the value.
 
-routes.post_events -> **Identifier.identify**, Router.submit -> Lane.submit -> admit -> PartitionLog.append
+routes.post_events -> **Identifier.steps**, Router.submit -> Lane.submit -> admit -> PartitionLog.append
 """
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import orjson
@@ -24,6 +23,7 @@ from app.ingest.deep_json import dumps_any, is_deeper, may_be_deeper
 from app.ingest.large_json import Oversize
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
+from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues
 from app.ingest.session_events import SessionEvents
 from app.ingest.session_fields import SEQUENCE, ClientSession
 from dedupe.document import is_event_type
@@ -47,18 +47,8 @@ MESSAGE_ID_INVALID = "message_id_invalid"
 TYPE_INVALID = "type_invalid"
 SEQUENCE_INVALID = "sequence_invalid"
 
-SHARED_FIELDS = ("context", "integrations")
-"""Batch-level objects that belong to every event; the event's own fields win."""
-
-WRITE_KEY = "writeKey"
-RECEIVED_AT = "receivedAt"
-
-REPLACED = frozenset({WRITE_KEY, RECEIVED_AT})
-"""What no record keeps of its event."""
-
 TIMESTAMP = "timestamp"
 """Told anew at each try by clients that name no event; only there it is no part of what they say."""
-
 
 RETRY_BYTES_FREE = 1024
 """
@@ -66,9 +56,6 @@ Of what retries change (`sentAt`, `_metadata`), this much counts for no limit, a
 does not: the same event is taken or refused alike at each try, and wherever it comes from.
 app.config.contradictions.RECORD_MARGIN_BYTES has room for it.
 """
-
-SENT_AT_CHARS_MAX = 100
-"""Of a batch-level `sentAt`; a longer one is no time, and goes into no event."""
 
 STEP_BYTES = 192 * 1024
 """Of values built before others have a turn, each event counted as EVENT_COST_BYTES more: about 2 ms."""
@@ -221,15 +208,15 @@ class _Request:
         self._limits = identifier.limits
         self._arrival = arrival
         self._key_of = identifier.identity.message_keys(arrival.source)
-        self._merged: dict[str, dict[str, Any]] = {
-            name: value for name in SHARED_FIELDS if isinstance(value := shared.get(name), dict) and value
-        }
-        self._is_too_deep = bool(self._merged) and is_deeper(self._merged, self._limits.event_depth_max)
-        if self._is_too_deep:
-            self._merged = {}
+        self._values = RecordValues(
+            shared,
+            received_ms=arrival.received_ms,
+            default_type=arrival.default_type,
+            client_ip=arrival.client_ip,
+            depth_max=self._limits.event_depth_max,
+        )
         self.size_bytes = 0
         """Of the items so far, as the limits count them: what was sent, and not what is added here."""
-        self._shared_bytes = len(orjson.dumps(self._merged)) if self._merged else 0
         self._has_valid_type = is_event_type(arrival.default_type)
         self._sessions = SessionEvents(
             identifier.identity,
@@ -240,23 +227,13 @@ class _Request:
             is_strict=arrival.is_strict,
         )
         self._has_sessions = arrival.session is not None or bool(arrival.stored_sessions)
-        self._ip_field = b'"ip":%b' % orjson.dumps(arrival.client_ip) if arrival.client_ip else b""
-        self._sets_ip = bool(arrival.client_ip) and "context" not in self._merged
-        shared_context = self._merged.get("context")
-        if arrival.client_ip and shared_context and shared_context.get("ip") is None:
-            self._merged["context"] = {**shared_context, "ip": arrival.client_ip}
-        self._special = self._ignore | identifier.changed_fields | self._merged.keys()
+        self._special = self._ignore | identifier.changed_fields | self._values.merged_names
         """An event without these, with an id and a type, is plain: its value begins with its content."""
-        self._added: dict[str, object] = {RECEIVED_AT: _iso(arrival.received_ms)}
-        sent_at = shared.get("sentAt")
-        if isinstance(sent_at, str) and len(sent_at) <= SENT_AT_CHARS_MAX:
-            self._added["sentAt"] = sent_at
-        self._tail = b"," + orjson.dumps(self._added | self._merged)[1:]
 
     def check_growth(self, count: int) -> None:
         """Raise RequestTooLargeError if what is merged into so many events is more than allowed."""
         growth_bytes_max = self._limits.growth_bytes_max
-        if count * self._shared_bytes > growth_bytes_max:
+        if count * self._values.merged_bytes > growth_bytes_max:
             raise RequestTooLargeError(told=f"batch-level fields add more than {growth_bytes_max:,} bytes")
 
     def event_of(self, index: int, item: object) -> Event:
@@ -268,22 +245,22 @@ class _Request:
         ignored = self._ignored_of(message_id)
         has_name = message_id is not None or ("messageId" not in item and ignored is self._ignore)
         is_plain = has_name and event_type is not None and self._special.isdisjoint(item)
-        flags = 0
+        values, flags = self._values, 0
         try:
             content = canonical_json(item) if is_plain else canonical_content(item, ignored)
             self._count(content, 0 if is_plain else _retry_bytes(item, ignored))
             if message_id is None:
                 message_id, flags = self._assigned_id(index, session)
                 named = b'%b,"messageId":"%b"}' % (content[:-1], message_id.encode())
-                value = (is_plain and self._plain_value(item, named)) or self._joined_value(
+                value = (is_plain and values.plain(item, named)) or values.joined(
                     item, {"messageId": message_id}
                 )
             else:
-                value = (is_plain and self._plain_value(item, content)) or self._joined_value(item, {})
+                value = (is_plain and values.plain(item, content)) or values.joined(item, {})
         except TypeError as err:
             raise _RefusedError(EVENT_TOO_DEEP) from err
         depth_max = self._limits.event_depth_max
-        if self._is_too_deep or (may_be_deeper(value, depth_max) and is_deeper(item, depth_max)):
+        if values.is_too_deep or (may_be_deeper(value, depth_max) and is_deeper(item, depth_max)):
             raise _RefusedError(EVENT_TOO_DEEP)
         id_bytes = message_id.encode() if type(message_id) is str else b""
         if not 0 < len(id_bytes) <= MESSAGE_ID_BYTES_MAX:
@@ -331,56 +308,13 @@ class _Request:
         )
         return Rejection(index, message_id, refusal.code), event
 
-    def _joined_value(self, item: dict[str, Any], assigned: dict[str, object]) -> bytes:
-        """Return the value of any other event, serialised once more with what is merged."""
-        joined = self._added | item | assigned
-        joined[RECEIVED_AT] = self._added[RECEIVED_AT]
-        if joined.get("sentAt") is None and "sentAt" in self._added:
-            joined["sentAt"] = self._added["sentAt"]
-        if joined.get("type") is None:
-            joined["type"] = self._arrival.default_type
-        for name, batch_level in self._merged.items():
-            own_value = item.get(name)
-            if own_value is None or isinstance(own_value, dict):
-                joined[name] = {**batch_level, **(own_value or {})}
-        if self._arrival.client_ip:
-            context = joined.get("context")
-            if context is None or (isinstance(context, dict) and context.get("ip") is None):
-                joined["context"] = {**(context or {}), "ip": self._arrival.client_ip}
-        joined.pop(WRITE_KEY, None)
-        return orjson.dumps(joined)
-
-    def _plain_value(self, item: dict[str, Any], content: bytes) -> bytes | None:
-        """
-        Return the value of a plain event: its content, and what is added; None if that takes a merge.
-
-        Most events of browsers and phones have a context without the client's address: it is put between
-        the bytes, which costs a tenth of serialising the event again.
-        """
-        if not self._sets_ip:
-            return content[:-1] + self._tail
-        if "context" not in item:
-            return b'%b,"context":{%b}%b' % (content[:-1], self._ip_field, self._tail)
-        context = item["context"]
-        if not isinstance(context, dict):
-            return None if context is None else content[:-1] + self._tail
-        if context.get("ip") is not None:
-            return content[:-1] + self._tail
-        name = b',"context":{'
-        start = content.find(name)
-        is_top_level = start > 0 and content.count(b"{", 0, start) == 1 and content.count(b"[", 0, start) == 0
-        if not is_top_level or not context or "ip" in context:
-            return None
-        start += len(name)
-        return b"%b%b,%b%b" % (content[:start], self._ip_field, content[start:-1], self._tail)
-
     def _ignored_of(self, message_id: object) -> frozenset[str]:
         """Return the fields that are no part of what an item with this id says."""
         return self._ignore if message_id is not None else self._ignore_unnamed
 
     def _count(self, content: bytes, retry_bytes: int) -> None:
         """Add an item to the request's size, before anything is merged. Raises _RefusedError."""
-        size = len(content) + self._shared_bytes + retry_bytes
+        size = len(content) + self._values.merged_bytes + retry_bytes
         if size > self._limits.event_bytes_max:
             raise _RefusedError(EVENT_TOO_LARGE, said=content)
         self.size_bytes += size
@@ -410,8 +344,3 @@ def _retry_bytes(item: dict[str, Any], ignored: frozenset[str]) -> int:
     """Return what counts for limits of an item's fields that are no part of what it says."""
     own = {name: item[name] for name in ignored if name in item and name not in REPLACED}
     return max(0, len(orjson.dumps(own)) - RETRY_BYTES_FREE) if own else 0
-
-
-def _iso(ms: int) -> str:
-    seconds, rest = divmod(ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}.{rest:03d}Z"
