@@ -53,8 +53,8 @@ NOT_TAKEN = (Admission.GAP, Admission.TOO_FAR)
 REJECTED = (Admission.FENCED, Admission.EXPIRED)
 """Decided for good, and kept apart like a conflict."""
 
-
 NOWHERE = 0
+"""Where the original is of an event of which no original is known."""
 
 Decision: TypeAlias = tuple[Admission, int]
 """On one event, as in Verdicts."""
@@ -65,8 +65,8 @@ class Verdicts(NamedTuple):
 
     admissions: list[Admission]
     originals: list[int]
-    """Where the original is: its offset, or ~n if it is new in this batch and follows n other new events.
-    NOWHERE for what has none that is known."""
+    """Where the original is: its offset, or ~n if it is new in this batch and follows n other new events;
+    or NOWHERE."""
 
     def offsets(self, base: Offset) -> list[Offset]:
         """Return each original's offset, once the first new event of the batch is at `base`."""

@@ -44,12 +44,11 @@ APART = {
 }
 """Why an event is kept apart although it has an identity."""
 
-AGAIN_S = 0.02
+RESUBMIT_PAUSE_S = 0.02
 """Between submitting again and again: a worker says that it serves a lane until it has noticed otherwise."""
 
 UNTAKEN = (LaneNotActiveError, LaneSaturatedError, DiskFullError)
 """What `submit` raises when a request has left no trace."""
-
 
 CUT_OFF = "cut_off"
 """Counted as the code of a request whose client left, or that nobody foresaw."""
@@ -293,7 +292,7 @@ async def _may_submit_again(share: Share, err: Exception, deadline: Deadline) ->
     if isinstance(err, DeadlineExceededError) or not share.route.may_submit_again(err):
         return False
     if share.submissions > 1:
-        await asyncio.sleep(min(AGAIN_S, deadline.remaining_s))
+        await asyncio.sleep(min(RESUBMIT_PAUSE_S, deadline.remaining_s))
     if not await share.route.wait(deadline) or deadline.is_over:
         return False
     try:

@@ -52,7 +52,7 @@ Parse: TypeAlias = Callable[[bytes, JSONLimits, Turn], Coroutine[Any, Any, Paylo
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """What the paths need, chosen by app.main."""
+    """What the paths need; app.build makes it."""
 
     router: Router
     identifier: Identifier
@@ -141,8 +141,16 @@ async def post_events(
         session = session_of(headers, payload, ingest.identifier.identity, source.id) if is_native else None
         request.scope["gateway.client"] = session and session.client
         preferences = _preferences(request, headers, in_session=session is not None)
-        arrival = _arrival(ingest, request, headers, source.id, payload)
-        arrival = arrival._replace(default_type=event_type, session=session, is_strict=preferences.is_strict)
+        arrival = _arrival(
+            ingest,
+            request,
+            headers,
+            source.id,
+            len(payload.items),
+            default_type=event_type,
+            session=session,
+            is_strict=preferences.is_strict,
+        )
         found = Identified([], [], [], [])
         if len(body) > SMALL_BYTES:
             await turn(len(body))
@@ -220,16 +228,24 @@ def _arrival(
     request: Request,
     headers: dict[bytes, bytes],
     source: str,
-    payload: Payload,
+    count: int,
+    *,
+    default_type: str,
+    session: ClientSession | None,
+    is_strict: bool,
 ) -> Arrival:
+    """Return what is known of a request beside its items, so many. Raises RequestError."""
     client = request.scope["client"]
     return Arrival(
         source,
         ingest.clock.now_ms(),
+        default_type=default_type,
         idempotency_key=idempotency_key(headers),
-        fingerprints=_fingerprints(headers, len(payload.items)),
+        fingerprints=_fingerprints(headers, count),
         client_ip=client[0] if client and ingest.sets_context_ip else None,
-        stored_sessions=stored_sessions(headers, len(payload.items)),
+        session=session,
+        is_strict=is_strict,
+        stored_sessions=stored_sessions(headers, count),
     )
 
 
