@@ -104,12 +104,6 @@ class Lane:
         self._wake.set()
         return answer
 
-    def _not_active(self) -> LaneNotActiveError:
-        why = "is being stopped" if self._is_draining else self.health.why_not_active()
-        return LaneNotActiveError(
-            f"partition {self.partition} of {self.topic} {why}", told=f"a partition {why}"
-        )
-
     def drain(self) -> None:
         """Refuse new events, finish what is queued, then let `run` return."""
         self._is_draining = True
@@ -151,6 +145,40 @@ class Lane:
             await self._context.gate.pass_lane(self._number, proved=proved)
         finally:
             self.restorer.close()
+
+    @property
+    def should_run(self) -> bool:
+        """Whether `run` has a reason to go on: one who sees it end although it has must start it again."""
+        return not self._is_draining and not self.health.is_lost
+
+    async def run(self) -> None:
+        """
+        Recover and serve until drained, or until another gateway has taken the partition for good.
+
+        A cancellation that nobody asked this task for came out of a library, and is a failure like
+        any other.
+
+        Raises:
+            IdentityMismatchError: final; this process must not serve this log.
+        """
+        self.is_running = True
+        try:
+            while self.should_run:
+                try:
+                    await self._recover()
+                    await self._serve()
+                except (Exception, asyncio.CancelledError) as err:
+                    if is_own_cancellation(err):
+                        raise
+                    self._fail(err)
+                    if isinstance(err, IdentityMismatchError):
+                        raise
+                    await self._sleep(self._pause_after(err))
+        finally:
+            self.is_running = False
+            await self._release()
+
+    # ---- for those who only look
 
     def find(self, key: EventKey) -> Entry | None:
         """
@@ -195,40 +223,8 @@ class Lane:
 
     @property
     def open_index(self) -> DedupeIndex | None:
-        """The index while it is surely open, for those who only look."""
+        """The index while it is surely open."""
         return self.restorer.index if self.state in WITH_INDEX and self.restorer.is_open else None
-
-    @property
-    def should_run(self) -> bool:
-        """Whether `run` has a reason to go on: one who sees it end although it has must start it again."""
-        return not self._is_draining and not self.health.is_lost
-
-    async def run(self) -> None:
-        """
-        Recover and serve until drained, or until another gateway has taken the partition for good.
-
-        A cancellation that nobody asked this task for came out of a library, and is a failure like
-        any other.
-
-        Raises:
-            IdentityMismatchError: final; this process must not serve this log.
-        """
-        self.is_running = True
-        try:
-            while self.should_run:
-                try:
-                    await self._recover()
-                    await self._serve()
-                except (Exception, asyncio.CancelledError) as err:
-                    if is_own_cancellation(err):
-                        raise
-                    self._fail(err)
-                    if isinstance(err, IdentityMismatchError):
-                        raise
-                    await self._sleep(self._pause_after(err))
-        finally:
-            self.is_running = False
-            await self._release()
 
     # ---- serving
 
@@ -251,7 +247,7 @@ class Lane:
         known = self.restorer.index.lookup([event.key for event in batch.events])
         crashpoint("lookup")
         timestamp_ms = max(batch.received_ms, self.restorer.index.state.newest_timestamp_ms)
-        sessions = self._sessions_of(batch, timestamp_ms) if batch.has_sessions else None
+        sessions = self._session_admission(batch, timestamp_ms) if batch.has_sessions else None
         verdicts = admit(batch.events, known, window_start=self.restorer.known_from, sessions=sessions)
         crashpoint("admit")
         new = [
@@ -275,7 +271,7 @@ class Lane:
             await self._context.session_notes.begin_sessions(self.partition)
             self._has_begun_sessions = True
 
-    def _sessions_of(self, batch: Batch, timestamp_ms: int) -> SessionAdmission:
+    def _session_admission(self, batch: Batch, timestamp_ms: int) -> SessionAdmission:
         """Look up what decides on the batch's session events besides their own keys."""
         index = self.restorer.index
         keys = keys_of(event.session for event in batch.events if event.session is not None)
@@ -375,6 +371,12 @@ class Lane:
         self._transition_to(LaneState.ACTIVE)
         if self._is_draining:
             self._transition_to(LaneState.DRAINING)
+
+    def _not_active(self) -> LaneNotActiveError:
+        why = "is being stopped" if self._is_draining else self.health.why_not_active()
+        return LaneNotActiveError(
+            f"partition {self.partition} of {self.topic} {why}", told=f"a partition {why}"
+        )
 
     def _fail(self, err: BaseException) -> None:
         """Stop serving, answer everything that waits, and say why."""

@@ -150,8 +150,8 @@ class Restorer:
         self.window = window_of(self._context.window_policy, index)
         replay = Replay(index, self.window, self._context.session_policy)
         start = index.state.applied_offset
-        said_at = self._context.clock.monotonic()
-        self._replaying = start, end, said_at
+        began = said_at = self._context.clock.monotonic()
+        self._replaying = start, end, began
         try:
             async with aclosing(self._reader.read(start, end)) as batches:
                 async for records in batches:
@@ -170,7 +170,7 @@ class Restorer:
             self._replaying = None
         replay.finish(end, log_start=self.log_start)
         self._metrics.restore_lag = 0
-        self._finish_report(replay)
+        self._report_replay(replay)
 
     def keep_house(self, log_start: Offset) -> None:
         """
@@ -277,7 +277,8 @@ class Restorer:
                 window_seconds=round(self.window_seconds),
             )
 
-    def _finish_report(self, replay: Replay) -> None:
+    def _report_replay(self, replay: Replay) -> None:
+        """Say what a finished replay has come to, and what of it an operator has to look at."""
         state = self.index.state
         self._report_short_window()
         self._metrics.sequence_gaps += replay.sequence_gaps
