@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from socket import socket
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -39,7 +39,7 @@ from app.build import (
 from app.config import Settings, locked
 from app.group import GroupLanes
 from app.http import EdgeProtocol, Leased, Port, Problems, RequestMetrics
-from app.ingest import CODES, REASONS, create_edge
+from app.ingest import CODES, REASONS, Ingest, create_edge
 from app.process import (
     Lanes,
     Server,
@@ -77,7 +77,26 @@ such waits a commit: with Python's own 5 ms a busy loop made a commit of 2 ms ta
 Chore: TypeAlias = Coroutine[Any, Any, None]
 """Runs beside the servers, for ever."""
 
+
 log = structlog.get_logger(__name__)
+
+
+class Parts(NamedTuple):
+    """What the servers and chores of a gateway are made of."""
+
+    settings: Settings
+    opened: OpenLog
+    identity: Identity
+    clock: Clock
+    guards: Guards
+    watched: Watched
+    ingest_loop: IngestLoop
+    traces: Traces | None
+
+    @property
+    def router(self) -> Router:
+        """All lanes behind one call."""
+        return self.watched.router
 
 
 async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -> None:
@@ -128,7 +147,6 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
             crashpoint=crashpoint,
         )
         group = _group_of(settings, opened, router, clock, stack)
-        ingest_loop = IngestLoop()
         watched = Watched(
             router,
             EdgeCollector(guards),
@@ -137,21 +155,12 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
             Tail(clock, codes=CODES, reasons=REASONS),
             History(clock),
         )
-        servers = _build_servers(
-            settings,
-            opened,
-            watched,
-            identity=identity,
-            guards=guards,
-            clock=clock,
-            ingest_loop=ingest_loop,
-            traces=traces,
-        )
-        chores = [ingest_loop.beat(), watched.history.keep(lambda: router.totals)]
-        chores += _chores(settings, opened, router, guards, clock, listeners)
+        parts = Parts(settings, opened, identity, clock, guards, watched, IngestLoop(), traces)
+        servers = list(zip(_build_servers(parts), listeners, strict=True))
+        chores = _chores(parts, *map(url_of, listeners[:2]))
         _tune_interpreter()
         lanes = group or LocalLanes(router.all_lanes)
-        await _supervise(settings, router, lanes, list(zip(servers, listeners, strict=True)), chores, stop)
+        await _supervise(settings, router, lanes, servers, chores, stop)
         log.info("stopped")
 
 
@@ -178,34 +187,58 @@ def _group_of(
     return group
 
 
-def _build_servers(
-    settings: Settings,
-    opened: OpenLog,
-    watched: Watched,
-    *,
-    identity: Identity,
-    guards: Guards,
-    clock: Clock,
-    ingest_loop: IngestLoop,
-    traces: Traces | None,
-) -> Iterator[Server]:
+def _build_servers(parts: Parts) -> Iterator[Server]:
     """Yield the servers of the ingest port, of the admin port, and of the probes if they have one."""
-    metrics, registry = RequestMetrics(), CollectorRegistry()
-    registry.register(metrics)
-    problems = build_problems(settings)
+    settings, watched = parts.settings, parts.watched
+    metrics, problems = RequestMetrics(), build_problems(settings)
     metrics.count_refusals(lambda: problems.counts)
-    registry.register(LimitCollector(settings))
-    registry.register(LoopCollector(ingest_loop))
     problems.watch(watched.tail.refused)
     ingest = build_ingest(
         settings,
-        watched.router,
-        identity=identity,
-        guards=guards,
-        clock=clock,
-        earlier_ignore=opened.earlier_ignore,
+        parts.router,
+        identity=parts.identity,
+        guards=parts.guards,
+        clock=parts.clock,
+        earlier_ignore=parts.opened.earlier_ignore,
         watcher=watched.tail,
     )
+    yield _ingest_server(parts, ingest, problems, metrics)
+    registry = _registry_of(parts, metrics)
+    admin_problems = build_admin_problems(settings)
+    admin = create_admin(
+        replace(watched, replay_at=build_replays(ingest, parts.opened.store, settings.streams[1])),
+        settings=settings,
+        identity=parts.identity,
+        store=parts.opened.store,
+        clock=parts.clock,
+        problems=admin_problems,
+        registry=registry,
+        ingest_loop=parts.ingest_loop,
+    )
+    yield _admin_server(admin, settings, admin_problems)
+    if settings.probe_port is not None:
+        probes = create_probes(
+            parts.router,
+            settings=settings,
+            problems=admin_problems,
+            registry=registry,
+            ingest_loop=parts.ingest_loop,
+        )
+        yield _admin_server(probes, settings, admin_problems)
+
+
+def _registry_of(parts: Parts, metrics: RequestMetrics) -> CollectorRegistry:
+    """Return what `/metrics` tells."""
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    registry.register(LimitCollector(parts.settings))
+    registry.register(LoopCollector(parts.ingest_loop))
+    parts.watched.register(registry)
+    return registry
+
+
+def _ingest_server(parts: Parts, ingest: Ingest, problems: Problems, metrics: RequestMetrics) -> Server:
+    settings, guards = parts.settings, parts.guards
     edge = create_edge(
         ingest,
         memory=guards.memory,
@@ -214,31 +247,9 @@ def _build_servers(
         quota_penalty_s=settings.quota_penalty,
         public_host=settings.public_host,
     )
-    if traces is not None:
-        edge = traces.requests_of(edge)
-    yield _server(Server, edge, build_port(settings, guards, problems=problems, metrics=metrics), settings)
-    watched.register(registry)
-    admin_problems = build_admin_problems(settings)
-    admin = create_admin(
-        replace(watched, replay_at=build_replays(ingest, opened.store, settings.streams[1])),
-        settings=settings,
-        identity=identity,
-        store=opened.store,
-        clock=clock,
-        problems=admin_problems,
-        registry=registry,
-        ingest_loop=ingest_loop,
-    )
-    yield _admin_server(admin, settings, admin_problems)
-    if settings.probe_port is not None:
-        probes = create_probes(
-            watched.router,
-            settings=settings,
-            problems=admin_problems,
-            registry=registry,
-            ingest_loop=ingest_loop,
-        )
-        yield _admin_server(probes, settings, admin_problems)
+    if parts.traces is not None:
+        edge = parts.traces.requests_of(edge)
+    return _server(Server, edge, build_port(settings, guards, problems=problems, metrics=metrics), settings)
 
 
 def _admin_server(app: ASGIApp, settings: Settings, problems: Problems) -> Server:
@@ -289,24 +300,19 @@ async def _supervise(
         raise known.exceptions[0] from None
 
 
-def _chores(
-    settings: Settings,
-    opened: OpenLog,
-    router: Router,
-    guards: Guards,
-    clock: Clock,
-    listeners: Sequence[socket],
-) -> list[Chore]:
-    url, admin_url = map(url_of, listeners[:2])
+def _chores(parts: Parts, url: str, admin_url: str) -> list[Chore]:
+    settings, router, embedded = parts.settings, parts.router, parts.opened.embedded
     running: list[Chore] = [
+        parts.ingest_loop.beat(),
+        parts.watched.history.keep(lambda: router.totals),
         announce(router, settings, url=url, admin_url=admin_url),
         tell_outages(router),
-        keep_notes(partial(renew_notes, opened.store, settings.streams)),
-        guards.disk.watch(router, interval_s=settings.disk_check_interval),
+        keep_notes(partial(renew_notes, parts.opened.store, settings.streams)),
+        parts.guards.disk.watch(router, interval_s=settings.disk_check_interval),
     ]
-    if opened.embedded is not None:
-        running.append(trim_log(router, settings, clock, opened.embedded.trim))
-        running.append(keep_time(opened.embedded, settings.topic, clock))
-    if isinstance(guards.write_keys, KeyFile):
-        running.append(guards.write_keys.watch(settings.write_keys_interval))
+    if embedded is not None:
+        running.append(trim_log(router, settings, parts.clock, embedded.trim))
+        running.append(keep_time(embedded, settings.topic, parts.clock))
+    if isinstance(parts.guards.write_keys, KeyFile):
+        running.append(parts.guards.write_keys.watch(settings.write_keys_interval))
     return running

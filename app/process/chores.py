@@ -31,9 +31,10 @@ async def announce(router: Router, settings: Settings, *, url: str, admin_url: s
     while not router.is_ready:  # noqa: ASYNC110 - it follows from the states of all lanes
         await asyncio.sleep(READY_POLL_S)
     write_key = "my-write-key" if settings.write_keys_file is None else "WRITE_KEY"
+    worker = "" if settings.peer_port is None else f", {settings.worker_id}"
     event = '{"messageId":"hello-1","type":"track","event":"Hello","userId":"u1"}'
     print(
-        f"\nGateway {VERSION} is ready ({settings.mode}, {settings.log} log).\n"
+        f"\nGateway {VERSION} is ready ({settings.mode}, {settings.log} log{worker}).\n"
         f"  events  {url}\n"
         f"  admin   {admin_url}/admin/v1/stats\n"
         "Send an event; sent again, it gets the same answer:\n"

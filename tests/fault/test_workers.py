@@ -198,6 +198,7 @@ async def test_workers_of_one_machine_stop_in_order_when_their_parent_is_killed(
         parent.kill()
     said = parent.log_path.read_text()
     assert len(re.findall(r"\] stopped ", said)) == 2
+    assert re.search(r"is ready \(\w+, kafka log, \S+-[01]\)", said)
 
 
 def test_workers_of_one_machine_need_a_log_that_can_be_shared(tmp_path: Path) -> None:

@@ -139,10 +139,6 @@ def test_events_follow_the_log(client: httpx.Client, gateway: Gateway) -> None:
     assert lines
 
 
-def test_events_of_no_log_is_nothing(tmp_path: Path) -> None:
-    assert stored(Gateway(tmp_path)) == []
-
-
 def test_reader_that_stops_early_is_no_error(gateway: Gateway, client: httpx.Client) -> None:
     post(client, "/v1/batch", {"batch": [new_event() for _ in range(50)]})
     command = f"{COMMAND} events | head -c 1"
