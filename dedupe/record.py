@@ -45,7 +45,7 @@ HEADER_PROGRESS = "gs"
 HEADER_REASON = "reason"
 
 _BASE = struct.Struct(">BB16s8sQ")
-SESSION = struct.Struct(">16s16sQQQ")
+SESSION_STRUCT = struct.Struct(">16s16sQQQ")
 """Bytes 34-89: dedupe.types.Session, without what was stored before."""
 _WATERMARK = struct.Struct(">Q")
 ABOVE_BYTES_MAX = 64
@@ -71,7 +71,7 @@ def build_record(
     flags = event.flags if session is None else event.flags | FLAG_SESSION
     gateway = _BASE.pack(VERSION, flags, event.key, event.fingerprint, lane_seq)
     if session is not None:
-        gateway += SESSION.pack(*session[:-1])
+        gateway += SESSION_STRUCT.pack(*session[:-1])
     headers = [(HEADER_SOURCE, event.source.encode()), (HEADER_GATEWAY, gateway)]
     if session is not None and session.before is not None:
         headers.append((HEADER_PROGRESS, _packed(session.before)))
@@ -102,7 +102,7 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
         session = None
         if flags & FLAG_SESSION:
             before = _progress_in(headers.get(HEADER_PROGRESS))
-            session = Session._make((*SESSION.unpack_from(gateway, _BASE.size), before))
+            session = Session._make((*SESSION_STRUCT.unpack_from(gateway, _BASE.size), before))
         source = headers[HEADER_SOURCE].decode()
         message_id = record.key.decode()
     except (KeyError, struct.error, UnicodeDecodeError, TypeError, AttributeError) as err:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 from app.http import SessionFieldsConflictError, SessionFieldsInvalidError
 from app.ingest.payload import Payload
 from dedupe.identity import Identity
-from dedupe.record import SESSION as SESSION_BYTES
+from dedupe.record import SESSION_STRUCT
 from dedupe.sessions import U64_MAX
 from dedupe.types import Session
 
@@ -131,7 +131,7 @@ def stored_sessions(headers: Mapping[bytes, bytes], count: int) -> list[Session 
 def _stored_session(part: bytes) -> Session | None:
     if not part:
         return None
-    session = Session(*SESSION_BYTES.unpack(base64.b64decode(part, validate=True)))
+    session = Session(*SESSION_STRUCT.unpack(base64.b64decode(part, validate=True)))
     if session.sequence == 0:
         raise SessionFieldsInvalidError(told="a sequence counts from 1")
     return session
