@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from app.config import Settings
+from app.config import Settings, holders_of
 from app.process.life import PARENT_ENDED, bind
 from dedupe.errors import ConfigurationError, GatewayError, IdentityMismatchError
 
@@ -25,6 +25,9 @@ STEADY_S = 30.0
 """Who has run so long begins with the first pause again."""
 FINAL_CODES: Mapping[int, type[GatewayError]] = {2: ConfigurationError, 3: IdentityMismatchError}
 """Exit codes that another start would not change; see app.cli.console."""
+
+FOLDER_WAIT_S, FOLDER_POLL_S = 60.0, 0.1
+"""How long a worker may take to stop whose parent was killed; until then it holds its data folder."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -93,6 +96,7 @@ class Workers:
         """Keep one worker running until all are stopped. Raises what no other start would change."""
         loop = asyncio.get_running_loop()
         pause_s = BACKOFF_S
+        await self._wait_for_folder(worker)
         while not self._is_stopping:
             began = loop.time()
             code = await self._run_once(worker, ports)
@@ -105,6 +109,19 @@ class Workers:
             log.error("a worker has ended, starting it again", worker=worker, code=code, pause_s=pause_s)
             await self._pause(pause_s)
             pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+
+    async def _wait_for_folder(self, worker: int) -> None:
+        """Wait while a worker of an earlier parent stops; whoever stays is told of by the next start."""
+        loop = asyncio.get_running_loop()
+        given_up_at = loop.time() + FOLDER_WAIT_S
+        is_told = False
+        while not self._is_stopping and (processes := holders_of(self._folder_of(worker))):
+            if loop.time() > given_up_at:
+                return
+            if not is_told:
+                log.warning("a worker's data folder is still in use, waiting", worker=worker, by=processes)
+                is_told = True
+            await self._pause(FOLDER_POLL_S)
 
     async def _run_once(self, worker: int, ports: Sequence[int]) -> int:
         process = await asyncio.create_subprocess_exec(
@@ -126,12 +143,15 @@ class Workers:
         except TimeoutError:
             return
 
+    def _folder_of(self, worker: int) -> Path:
+        return Path(self._settings.data_dir) / f"worker-{worker}"
+
     def _environment(self, worker: int, ports: Sequence[int]) -> dict[str, str]:
         settings = self._settings
         peer_port = settings.peer_port and settings.peer_port + worker
         own = {
             "WORKER_ID": f"{settings.worker_id}-{worker}",
-            "DATA_DIR": str(Path(settings.data_dir) / f"worker-{worker}"),
+            "DATA_DIR": str(self._folder_of(worker)),
             "PEER_PORT": str(peer_port or 0),
             "PORT": str(ports[0]),
             "ADMIN_PORT": str(ports[1]),

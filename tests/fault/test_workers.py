@@ -185,7 +185,7 @@ async def test_workers_of_one_machine_are_started_again_and_stop_together(
         await workers.stop()
 
 
-async def test_workers_of_one_machine_stop_in_order_when_their_parent_is_killed(
+async def test_workers_of_one_machine_stop_in_order_for_a_new_parent_when_theirs_is_killed(
     log: LogUnderTest, tmp_path: Path
 ) -> None:
     parent = Worker(tmp_path, "both", log.env, options=("--workers", "2"))
@@ -193,10 +193,12 @@ async def test_workers_of_one_machine_stop_in_order_when_their_parent_is_killed(
         await asyncio.to_thread(parent.start)
         both = children_of(parent.process.pid)
         parent.kill()
+        await asyncio.to_thread(parent.start)  # waits for their data folders
         await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in both), TAKEOVER_S)
+        said = parent.log_path.read_text()
+        assert await asyncio.to_thread(parent.stop) == 0
     finally:
         parent.kill()
-    said = parent.log_path.read_text()
     assert len(re.findall(r"\] stopped ", said)) == 2
     assert re.search(r"is ready \(\w+, kafka log, \S+-[01]\)", said)
 
