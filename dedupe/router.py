@@ -81,9 +81,7 @@ class Share:
                 self.events, size_bytes=self.size_bytes, received_ms=received_ms, deadline=deadline
             )
         except RetriableError as err:
-            answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
-            answer.set_exception(err)
-            return answer
+            return _refused(err)
 
 
 class Router:
@@ -265,24 +263,29 @@ async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadlin
     answers = [share.submit(received_ms, deadline) for share in shares]
     # Not asyncio.wait: eight lanes' answers take 10 us so, and 180 us there.
     timer = asyncio.get_running_loop().call_later(deadline.remaining_s, _end_waiting, answers)
+    error: Exception | None = None
     try:
         for place, share in enumerate(shares):
             while True:
                 try:
                     await answers[place]
-                except Exception as err:  # _check_answers looks at all of them
+                except Exception as err:  # _error_of looks at all of them
                     if await _may_submit_again(share, err, deadline):
                         answers[place] = share.submit(received_ms, deadline)
                         continue
                 break
+        if (error := _error_of(shares, answers)) is not None:
+            raise error
+        for share, answer in zip(shares, answers, strict=True):
+            for place, admission, offset in zip(share.places, *answer.result(), strict=True):
+                outcomes.admissions[place] = admission
+                outcomes.offsets[place] = offset
     finally:
         timer.cancel()
         _give_up(answers)
-    _check_answers(shares, answers)
-    for share, answer in zip(shares, answers, strict=True):
-        for place, admission, offset in zip(share.places, *answer.result(), strict=True):
-            outcomes.admissions[place] = admission
-            outcomes.offsets[place] = offset
+        # An error knows this frame: if the frame knew it, too, the events would wait for the collector.
+        error = None
+        answers.clear()
     return outcomes
 
 
@@ -302,18 +305,25 @@ async def _may_submit_again(share: Share, err: Exception, deadline: Deadline) ->
     return True
 
 
-def _check_answers(shares: Sequence[Share], answers: "Sequence[asyncio.Future[Outcomes]]") -> None:
-    """Raise if a lane gave its share up: only if all of them did, untaken, was nothing taken."""
-    errors = [err for answer in answers if (err := answer.exception())]
-    if not errors:
-        return
-    for err in errors:
-        if isinstance(err, DeadlineExceededError):
-            raise err
+def _error_of(shares: Sequence[Share], answers: "Sequence[asyncio.Future[Outcomes]]") -> Exception | None:
+    """Return what to tell if a lane gave up: only if all of them did, untaken, was nothing taken."""
+    errors = [err for answer in answers if isinstance(err := answer.exception(), Exception)]
+    late = [err for err in errors if isinstance(err, DeadlineExceededError)]
+    if late or not errors:
+        return late[0] if late else None
     is_in_doubt = any(share.is_in_doubt for share in shares)
     if len(errors) == len(answers) and not is_in_doubt and all(isinstance(err, UNTAKEN) for err in errors):
-        raise errors[0]
-    raise OutcomeUnknownError("some of the request's events may be committed") from errors[0]
+        return errors[0]
+    unknown = OutcomeUnknownError("some of the request's events may be committed")
+    unknown.__cause__ = errors[0]
+    return unknown
+
+
+def _refused(err: RetriableError) -> "asyncio.Future[Outcomes]":
+    """Return an answer that is there already."""
+    answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
+    answer.set_exception(err)
+    return answer
 
 
 def _end_waiting(answers: "Sequence[asyncio.Future[Outcomes]]") -> None:

@@ -31,8 +31,6 @@ RESERVE = 1 / 8
 ADDRESS_SHARE = 1 / 4
 """The part that one address may hold beyond the time when half is in use; alone it may have that half."""
 
-_RELEASED = BodyMemoryFullError("the request has ended")
-
 
 class BodyMemory:
     """The budget, in bytes."""
@@ -129,7 +127,7 @@ class Lease:
 
     def release(self) -> None:
         """Give all back, for good."""
-        self.fail(_RELEASED)
+        self.fail(BodyMemoryFullError("the request has ended"))
         if self.on_release is not None:
             self.on_release()
             self.on_release = None

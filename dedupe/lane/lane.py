@@ -164,6 +164,7 @@ class Lane:
         self.is_running = True
         try:
             while self.should_run:
+                pause_s = 0.0
                 try:
                     await self._recover()
                     await self._serve()
@@ -173,7 +174,9 @@ class Lane:
                     self._fail(err)
                     if isinstance(err, IdentityMismatchError):
                         raise
-                    await self._sleep(self._pause_after(err))
+                    pause_s = self._pause_after(err)
+                # Not while the error is known: its frames hold what was to be committed, and who waited.
+                await self._sleep(pause_s)
         finally:
             self.is_running = False
             await self._release()

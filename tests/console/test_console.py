@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.console import states
 from tests.console.conftest import WAIT_MS, Open, eventually
@@ -319,6 +319,27 @@ def test_a_token_is_asked_for_kept_in_the_tab_and_never_copied(locked: Gateway, 
     assert '-H "Authorization: Bearer $GATEWAY_ADMIN_TOKEN"' in command
     page.get_by_role("button", name="Forget token").click()
     expect(page.get_by_role("dialog")).to_be_visible()
+
+
+def test_a_late_refusal_of_an_earlier_token_asks_for_none(locked: Gateway, open_page: Open) -> None:
+    held: list[Route] = []
+
+    def hold_the_first(route: Route) -> None:
+        held.append(route)
+        if len(held) > 1:
+            route.continue_()
+
+    def prepare(page: Page) -> None:
+        page.route(lambda url: url.partition("?")[0].endswith("/admin/v1/tail"), hold_the_first)
+
+    page = open_page(locked.admin_url, before=prepare)
+    page.get_by_role("dialog").get_by_label("Token").fill(TOKEN)
+    page.get_by_role("dialog").get_by_label("Token").press("Enter")
+    expect(state_of(page)).to_have_text("The partition serves.")
+    held[0].fulfill(status=401, json={})
+
+    expect(page.locator("#tail-note")).to_contain_text("live")
+    expect(page.get_by_role("dialog")).to_be_hidden()
 
 
 def test_what_is_copied_is_a_command_that_asks_the_same(

@@ -30,3 +30,10 @@ def test_cpu_of_children_counts_alive_and_ended() -> None:
         assert open_files(child.pid) == 3
         child.stdin.close()
     assert cpu_seconds(pid) - before >= BURNT_S - STEPS_S
+
+
+def test_child_that_ended_has_no_memory() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+        assert rss_mib(child.pid) == 0

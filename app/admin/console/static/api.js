@@ -57,7 +57,8 @@ async function request(path, query, options = {}) {
     if (answer.ok) return answer;
     const document = await answer.json().catch(() => null);
     if (answer.status !== 401) throw new Refusal(answer.status, document);
-    if (shown === token.get()) token.forget();
+    if (shown !== token.get()) continue; // a late answer: another token is there, or asked for
+    token.forget();
     await askForToken(shown ? "That token is not (or no longer) the gateway's." : null);
   }
 }
