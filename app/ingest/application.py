@@ -50,6 +50,7 @@ def create_edge(
     )  # refused at once, a few clients could ask 10,000 times a second
     async def answer_late(request: Request, err: GatewayError) -> Response:
         request.scope[LEASE].fail(err)
+        err.__traceback__ = None  # whose frames hold the body, that nobody counts any more
         await asyncio.sleep(quota_penalty_s)
         return problems.answer(err, request.scope)
 

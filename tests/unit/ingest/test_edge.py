@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import random
 import time
@@ -27,6 +28,7 @@ from app.http.refusal_log import RefusalLog
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
 from app.ingest.identify import EventLimits, Identifier
+from app.ingest.payload import Payload
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
 from app.ingest.watching import Watcher
@@ -382,6 +384,7 @@ async def test_refusal_for_want_of_quota_is_held_back_and_holds_no_memory(tmp_pa
         await asyncio.sleep(0)
     assert not asking.done()
     assert (memory.peak >= 3_000, memory.used) == (True, 0)
+    assert [held for held in gc.get_objects() if isinstance(held, Payload) and "x" * 3_000 in str(held)] == []
     asking.cancel()
     await asyncio.wait([asking])
 
