@@ -49,7 +49,7 @@ UNKNOWN_TOPIC = 3  # UNKNOWN_TOPIC_OR_PARTITION; any other error says nothing ab
 GROUP_AUTHORIZATION_FAILED = 30
 FETCH_BYTES = 64 * 1024
 """Of a look for a marker. The broker answers with one whole batch where that is larger."""
-LEADER_TRIES = 5
+LEADER_TRIES = 15  # a second and a half: as long as an election may take
 LEADER_RETRY_S = 0.1
 NO_MEMBER = -1  # the generation of a group without members
 BROKER_RETENTION = -1  # keep a commit for as long as the broker keeps others
