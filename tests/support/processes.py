@@ -5,9 +5,17 @@ import os
 import random
 import socket
 import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+
 HOST = "127.0.0.1"
+
+START_TIMEOUT_S = 60.0
+POLL_INTERVAL_S = 0.05
 
 # Ports come from below Linux's range for outgoing connections (from 32768 on): there, a client that
 # retries while the broker is down could be given the broker's own port and connect to itself.
@@ -61,3 +69,40 @@ def kill_when_parent_dies(pid: int) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+@contextmanager
+def http_server(
+    command: Sequence[str],
+    log: Path,
+    *,
+    greet: Callable[[], httpx.Response],
+    env: Mapping[str, str] | None = None,
+) -> Iterator[None]:
+    """
+    Run a server while the context is open, which begins when a first request is answered well.
+
+    The process also ends when the parent dies. Raises RuntimeError with the log if it does not answer.
+    """
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    watcher = kill_when_parent_dies(process.pid)
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _is_answered(greet):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(log.read_text())
+            time.sleep(POLL_INTERVAL_S)
+        yield
+    finally:
+        for ended in (process, watcher):
+            ended.kill()
+            ended.communicate()
+
+
+def _is_answered(greet: Callable[[], httpx.Response]) -> bool:
+    try:
+        greet().raise_for_status()
+    except httpx.HTTPError:
+        return False
+    return True

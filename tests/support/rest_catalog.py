@@ -1,8 +1,6 @@
 """A real REST catalog of Iceberg on loopback, its project's own for tests, which keeps tables in Postgres."""
 
 import os
-import subprocess
-import time
 from pathlib import Path
 from typing import Self
 
@@ -10,12 +8,10 @@ import httpx
 import pyspark
 
 from tests.support.postgres import USER, Postgres
-from tests.support.processes import HOST, free_port, kill_when_parent_dies
+from tests.support.processes import HOST, free_port, http_server
 
 JARS = Path(__file__).resolve().parents[2] / "build" / "rest-catalog" / "jars"
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
-START_TIMEOUT_S = 60.0
-POLL_INTERVAL_S = 0.05
 
 
 class RestCatalog:
@@ -42,35 +38,19 @@ class RestCatalog:
             classes,
             "org.apache.iceberg.rest.RESTCatalogServer",
         ]
-        with (self._folder / "rest-catalog.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                words, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        self._watcher = kill_when_parent_dies(self._process.pid)
-        try:
-            self._wait_until_it_answers()
-        except BaseException:
-            self.__exit__()
-            raise
+        self._server = http_server(
+            words,
+            self._folder / "rest-catalog.log",
+            greet=lambda: httpx.get(f"{self.url}/v1/config"),
+            env=self._environment,
+        )
+        self._server.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in (self._process, self._watcher):
-            process.kill()
-            process.communicate()
+        self._server.__exit__(None, None, None)
 
     def tables(self, namespace: str) -> list[str]:
         """Return the names of a namespace's tables."""
         answer = httpx.get(f"{self.url}/v1/namespaces/{namespace}/tables").raise_for_status()
         return [each["name"] for each in answer.json()["identifiers"]]
-
-    def _wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            try:
-                httpx.get(f"{self.url}/v1/config").raise_for_status()
-                return
-            except httpx.HTTPError as err:
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError((self._folder / "rest-catalog.log").read_text()) from err
-            time.sleep(POLL_INTERVAL_S)
