@@ -308,9 +308,11 @@ async def _may_submit_again(share: Share, err: Exception, deadline: Deadline) ->
 def _error_of(shares: Sequence[Share], answers: "Sequence[asyncio.Future[Outcomes]]") -> Exception | None:
     """Return what to tell if a lane gave up: only if all of them did, untaken, was nothing taken."""
     errors = [err for answer in answers if isinstance(err := answer.exception(), Exception)]
-    late = [err for err in errors if isinstance(err, DeadlineExceededError)]
-    if late or not errors:
-        return late[0] if late else None
+    if not errors:
+        return None
+    for err in errors:
+        if isinstance(err, DeadlineExceededError):
+            return err
     is_in_doubt = any(share.is_in_doubt for share in shares)
     if len(errors) == len(answers) and not is_in_doubt and all(isinstance(err, UNTAKEN) for err in errors):
         return errors[0]

@@ -128,7 +128,7 @@ def replay(
 
     _on_log(run)
     summary = ", ".join(f"{count} {name}" for name, count in sorted(results.items()))
-    tell(f"{summary or 'no record matches'}")
+    tell(summary or "no record matches")
     if not dry_run and set(results) - {"accepted", "duplicate"}:
         raise typer.Exit(EXIT_ERROR)
 

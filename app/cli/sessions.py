@@ -1,6 +1,5 @@
 """`gateway sessions`: what a running gateway knows of a client's sessions."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -50,7 +49,7 @@ def show(
 def _print(document: dict[str, Any], output: Format | None) -> None:
     print_rows(document["sessions"], output)
     if document["more"]:
-        print("gateway: there are more sessions than are shown", file=sys.stderr)
+        tell("there are more sessions than are shown")
     if not document["sessions"]:
         tell(f"no session of {document['client']} is known")
         raise typer.Exit(EXIT_ERROR)
