@@ -7,6 +7,7 @@ import sqlite3
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TypeAlias
 
 from dedupe.errors import ConfigurationError, GatewayError, LogCorruptError, RetriableError
@@ -26,6 +27,8 @@ make it dearer; records of a kilobyte waste little of them (1,028 bytes on disk 
 
 PARAMETERS_MAX = 32_766
 """Of one statement: SQLite's own default, so that builds that take more behave alike."""
+
+BUSY_RETRY_S = 0.01
 
 WRITER_CACHE_BYTES = 32 * 1024 * 1024
 """Page cache of the writer: a group's pages must fit, else they reach the WAL before the COMMIT and
@@ -121,7 +124,7 @@ def open_or_create(path: Path, limits: SqliteLimits, *, read_only: bool) -> str:
                 _create(connection)
             log_id = _checked_log_id(connection, path)
             if not read_only:
-                _turn_on_wal(connection, path)
+                _turn_on_wal(connection, path, limits)
                 _add_column(connection)
             return log_id
         finally:
@@ -190,13 +193,31 @@ def _add_column(connection: sqlite3.Connection) -> None:
         connection.execute("ALTER TABLE records ADD COLUMN gs BLOB")
 
 
-def _turn_on_wal(connection: sqlite3.Connection, path: Path) -> None:
-    """Let readers and the writer work side by side; a copy made by a backup tool may have lost it."""
-    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+def _turn_on_wal(connection: sqlite3.Connection, path: Path, limits: SqliteLimits) -> None:
+    """
+    Let readers and the writer work side by side; a copy made by a backup tool may have lost it.
+
+    SQLite reads before it writes here, and lets nobody who has read wait for another writer: so we do.
+    """
+    give_up_at = monotonic() + limits.busy_timeout_s
+    while (mode := _wal_mode(connection)) is None:
+        if monotonic() > give_up_at:
+            raise RetriableError(f"{path} is in use by another process, without a WAL")
+        sleep(BUSY_RETRY_S)
     if mode != "wal":
         raise ConfigurationError(
             f"{path} lies on a file system without shared memory, which SQLite's WAL needs"
         )
+
+
+def _wal_mode(connection: sqlite3.Connection) -> str | None:
+    """Try to turn it on, and return the mode that the file is in; None if others use it just now."""
+    try:
+        return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+    except sqlite3.OperationalError as err:
+        if err.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+        return None
 
 
 def _translated_at_open(err: sqlite3.Error | MemoryError, path: Path) -> GatewayError:

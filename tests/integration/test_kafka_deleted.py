@@ -6,7 +6,7 @@ would do, and every error says so; one that somebody makes again is not taken fo
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
@@ -65,6 +65,16 @@ async def assert_stays_deleted(broker: KafkaBroker, store: KafkaStore) -> None:
     assert await store.partitions_of(TOPIC) == 0
 
 
+async def wait_for_empty_log(log: KafkaLog) -> None:
+    """A broker tells of a new topic's leader before its replica takes records: until then it refuses them."""
+    bounds: tuple[int, int] | None = None
+    async with asyncio.timeout(20):
+        while bounds != (0, 0):
+            with suppress(RetriableError):
+                bounds = await log.bounds()
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.kafka
 async def test_deleted_topic_is_missed_truthfully(
     creating_broker: KafkaBroker, store: KafkaStore, log: KafkaLog
@@ -112,6 +122,7 @@ async def test_topic_made_again_is_noticed_by_the_first_append(
 ) -> None:
     await delete_topics(creating_broker.bootstrap_servers, [TOPIC])
     await create_topic(creating_broker.bootstrap_servers, TOPIC)
+    await wait_for_empty_log(log)
 
     with pytest.raises(OutcomeUnknownError):
         await log.append(records_of(3, 1))

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from dedupe.adapters import sqlite_schema
 from dedupe.adapters.sqlite_log import SqliteLimits, SqliteLog, SqliteStore
 from dedupe.adapters.sqlite_schema import SCHEMA_VERSION
 from dedupe.errors import (
@@ -766,6 +767,21 @@ async def test_processes_that_create_the_file_together_agree(path: Path) -> None
     assert len({store.log_id for store in stores}) == 1
     for store in stores:
         await store.close()
+
+
+async def test_opening_waits_for_who_writes_without_wal(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.close()
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as writer:
+        writer.execute("PRAGMA journal_mode = DELETE")
+        writer.execute("BEGIN IMMEDIATE")
+        with pytest.raises(RetriableError, match="in use by another process"):
+            await SqliteStore.open(path, limits=SqliteLimits(busy_timeout_s=0))
+
+        monkeypatch.setattr(sqlite_schema, "sleep", lambda _: writer.execute("COMMIT"))
+        again = await SqliteStore.open(path, limits=SqliteLimits(busy_timeout_s=60))
+    await again.close()
 
 
 async def test_topic_keeps_its_partition_count(store: SqliteStore) -> None:
