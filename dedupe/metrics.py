@@ -79,11 +79,6 @@ class Tally:
         self.rejected += rejected
         self.duplicates += len(admissions) - new - conflicts - refused - rejected
 
-    def take(self, other: "Tally") -> None:
-        """Add another one's counts."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
@@ -104,6 +99,10 @@ class SourceTallies:
             tally = self._known[source] = Tally()
         return tally
 
+    def sum(self) -> Tally:
+        """Return what all of them were answered."""
+        return sum(self._known.values(), self._others)
+
     def top(self, count: int) -> tuple[list[tuple[str, Tally]], Tally]:
         """Return the sources that sent most, most first, and the sum of all others."""
         ranked = sorted(self._known.items(), key=lambda known: known[1].received, reverse=True)
@@ -114,13 +113,17 @@ class AnswerCounts:
     """What clients were answered, once for each event: in all, by source, and why not."""
 
     def __init__(self) -> None:
-        self.totals = Tally()
         self.sources = SourceTallies()
         self.reasons: Counter[str] = Counter()
         """Why events were rejected, by the reason that their quarantine record has."""
         self.refused: Counter[str] = Counter()
         self.unknown: Counter[str] = Counter()
         """Events of requests that failed, by error code."""
+
+    @property
+    def totals(self) -> Tally:
+        """What clients were answered in all."""
+        return self.sources.sum()
 
     def note(
         self, events: Sequence[Event], rejected: Sequence[Event], admissions: Sequence[Admission]
@@ -132,14 +135,11 @@ class AnswerCounts:
         new = admissions.count(NEW)
         known = len(admissions) - new and admissions.count(DUPLICATE)
         if new + known == len(admissions) and not rejected:
-            for tally in (self.totals, own):
-                tally.accepted += new
-                tally.duplicates += known
+            own.accepted += new
+            own.duplicates += known
             return
-        found = Tally(rejected=len(rejected))
-        found.note(admissions)
-        for tally in (self.totals, own):
-            tally.take(found)
+        own.rejected += len(rejected)
+        own.note(admissions)
         for event in rejected:
             self.reasons[event.reason or ""] += 1
         for kind in REJECTED:
@@ -151,11 +151,10 @@ class AnswerCounts:
         if not events:
             return
         own = self.sources.of(events[0].source)
-        for tally in (self.totals, own):
-            if is_untaken:
-                tally.refused += len(events)
-            else:
-                tally.unknown += len(events)
+        if is_untaken:
+            own.refused += len(events)
+        else:
+            own.unknown += len(events)
         (self.refused if is_untaken else self.unknown)[code] += len(events)
 
 

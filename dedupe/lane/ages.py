@@ -45,15 +45,18 @@ class Ages:
         self, admissions: Sequence[Admission], originals: Sequence[Offset], window: Window, now_ms: int
     ) -> None:
         """Count how old a batch's duplicates are; `originals` says where their originals are."""
-        if DUPLICATE not in admissions:
+        count = admissions.count(DUPLICATE)
+        if not count:
             return
-        places = [place for place, kind in zip(originals, admissions, strict=True) if kind is DUPLICATE]
-        every = -(-len(places) // LOOKED_AT_MAX)
-        for first in range(0, len(places), every):
-            arrived_ms = self._time_of(places[first], window)
+        if count < len(admissions):
+            originals = [
+                place for place, kind in zip(originals, admissions, strict=True) if kind is DUPLICATE
+            ]
+        every = -(-count // LOOKED_AT_MAX)
+        for first in range(0, count, every):
+            arrived_ms = self._time_of(originals[first], window)
             if arrived_ms is not None:
-                age_s = max(0, now_ms - arrived_ms) / 1000
-                self._histogram.observe(age_s, min(every, len(places) - first))
+                self._histogram.observe(max(0, now_ms - arrived_ms) / 1000, min(every, count - first))
 
     def _time_of(self, offset: Offset, window: Window) -> int | None:
         place = bisect_right(self._offsets, offset) - 1
