@@ -115,7 +115,10 @@ def _headers(token: str | None) -> dict[str, str]:
 
 
 def _no_answer(url: str, err: Exception) -> GatewayError:
-    return RetriableError(f"no answer of a gateway's admin port at {url}: {str(err) or type(err).__name__}")
+    why = str(err) or type(err).__name__
+    return RetriableError(
+        f"no answer of a gateway's admin port at {url}: {why} (GATEWAY_ADMIN_URL names another address)"
+    )
 
 
 def _refusal(url: str, status: int, document: Mapping[str, Any]) -> GatewayError:

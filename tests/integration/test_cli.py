@@ -36,6 +36,7 @@ def test_gateway_out_of_reach_is_one_sentence_and_exit_code_one(gateway: Gateway
     assert (done.returncode, done.stdout) == (1, b"")
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith(f"gateway: no answer of a gateway's admin port at {url}: ")
+    assert "GATEWAY_ADMIN_URL" in line
 
 
 def test_wrong_usage_is_exit_code_two(gateway: Gateway) -> None:
