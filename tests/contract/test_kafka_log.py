@@ -24,6 +24,7 @@ from tests.contract.log_contract import (
     records_of,
     visible_end,
 )
+from tests.support.records import fill_topic
 
 
 class KafkaWorld(LogWorld):
@@ -77,3 +78,17 @@ async def test_retention_during_a_read_skips_nothing_that_is_kept(
                 pass
 
     assert [record.offset for record in await read_all(log, 0, end)] == bases[3:]
+
+
+async def test_what_a_gateway_of_old_wrote_in_transactions_counts_where_it_was_committed(
+    world: KafkaWorld, kafka_bootstrap: str
+) -> None:
+    """Gateways committed by transactions once (docs/adr/0018-one-request-a-commit.md)."""
+    await fill_topic(kafka_bootstrap, world.topic, {0: records_of(0, 2)}, commit=False)
+    await fill_topic(kafka_bootstrap, world.topic, {0: records_of(2, 2)})
+    log = await fenced(world)
+
+    base = await log.append(records_of(4, 1))
+
+    found = await read_all(log, 0, base + 1)
+    assert [record[1:] for record in found] == records_of(2, 3)

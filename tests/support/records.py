@@ -96,7 +96,7 @@ async def fill_topic(
     commit: bool = True,
     batch_records: int = BATCH_RECORDS,
 ) -> None:
-    """Append records in transactions of one partition each, as lanes do, or abort them all."""
+    """Append records in transactions of one partition each, or abort them all."""
     await asyncio.gather(
         *(_fill(bootstrap_servers, topic, p, records, commit, batch_records) for p, records in lanes.items())
     )
