@@ -150,11 +150,26 @@ class Stranger:
                 return len(shares)
 
     async def leave(self) -> None:
-        await self._ask(LeaveGroupRequest_v1(self._group.name, self._name))
+        await self.throw_out(self._name)
         self._connection.close()
+
+    async def throw_out(self, member: str) -> None:
+        """Have the coordinator forget a member, as it does when a session is over."""
+        await self._ask(LeaveGroupRequest_v1(self._group.name, member))
 
     async def _ask(self, request: Any) -> Any:
         return request.RESPONSE_TYPE.decode(await self._connection.ask(request_of(request)))
+
+
+async def test_worker_that_the_coordinator_has_forgotten_joins_as_a_new_member(group: Group) -> None:
+    a, b = await group.of("a", "b")
+    stranger, generation = await Stranger.at(group), b.generation
+
+    await stranger.throw_out(b.membership._name)
+
+    await until(lambda: b.generation > generation)
+    await group.agree(a, b)
+    await stranger.leave()
 
 
 async def test_member_that_cannot_be_read_is_not_counted_on(group: Group) -> None:
