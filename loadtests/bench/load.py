@@ -82,7 +82,7 @@ def _content_length(head: bytes) -> int:
 
 def send_all(port: int | Sequence[int], requests: Sequence[bytes], connections: int) -> Answered:
     """
-    Send every request once and wait for its answer; connections take turns with several ports.
+    Send every request once and wait for its answer; of several ports each gets as many.
 
     Raises:
         LoadError: an answer was not 200, or none came.
@@ -96,13 +96,14 @@ def send_all(port: int | Sequence[int], requests: Sequence[bytes], connections: 
 
 
 async def _send_all(ports: Sequence[int], requests: Sequence[bytes], connections: int) -> Answered:
-    waiting, latencies_s = iter(requests), list[float]()
+    waiting, latencies_s = [iter(requests[place :: len(ports)]) for place in range(len(ports))], list[float]()
     loop = asyncio.get_running_loop()
     senders: list[_Sender] = []
     try:
         for number in range(min(connections, len(requests))):
-            port = ports[number % len(ports)]
-            _, sender = await loop.create_connection(lambda: _Sender(waiting, latencies_s), HOST, port)
+            place = number % len(ports)
+            sender = _Sender(waiting[place], latencies_s)
+            await loop.create_connection(lambda: sender, HOST, ports[place])  # noqa: B023 - called at once
             senders.append(sender)
         began, cpu_began = time.perf_counter(), time.process_time()
         for sender in senders:
