@@ -99,7 +99,7 @@ class SourceTallies:
             tally = self._known[source] = Tally()
         return tally
 
-    def sum(self) -> Tally:
+    def total(self) -> Tally:
         """Return what all of them were answered."""
         return sum(self._known.values(), self._others)
 
@@ -123,7 +123,7 @@ class AnswerCounts:
     @property
     def totals(self) -> Tally:
         """What clients were answered in all."""
-        return self.sources.sum()
+        return self.sources.total()
 
     def note(
         self, events: Sequence[Event], rejected: Sequence[Event], admissions: Sequence[Admission]
