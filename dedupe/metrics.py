@@ -100,8 +100,8 @@ class SourceTallies:
         return tally
 
     def total(self) -> Tally:
-        """Return what all of them were answered."""
-        return sum(self._known.values(), self._others)
+        """Return what all of them were answered; also in another thread, while a source comes."""
+        return sum(list(self._known.values()), self._others)
 
     def top(self, count: int) -> tuple[list[tuple[str, Tally]], Tally]:
         """Return the sources that sent most, most first, and the sum of all others."""

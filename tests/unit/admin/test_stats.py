@@ -8,7 +8,7 @@ import pytest
 from app.admin.stats import SOURCES_TOLD, answers_of
 from dedupe.admission import Admission
 from dedupe.errors import DeadlineExceededError, LaneSaturatedError, OutcomeUnknownError
-from dedupe.metrics import SOURCES_MAX, AnswerCounts
+from dedupe.metrics import SOURCES_MAX, AnswerCounts, Tally
 from dedupe.types import Event
 from tests.sim.world import World
 from tests.unit.admin.admin_port import admin_of, client_of
@@ -118,6 +118,20 @@ def test_each_event_is_in_one_counter_of_its_source_and_of_the_totals() -> None:
         {"overloaded": 3},
         {"outcome_unknown": 4, "deadline_exceeded": 1},
     )
+
+
+def test_totals_are_read_in_another_thread_while_sources_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = AnswerCounts()
+    for source in ("web", "app"):
+        counts.note(events_of(source, 1), [], [Admission.NEW])
+    add = Tally.__add__
+
+    def add_meanwhile(first: Tally, second: Tally) -> Tally:
+        counts.sources.of("a source that comes just now")
+        return add(first, second)
+
+    monkeypatch.setattr(Tally, "__add__", add_meanwhile)
+    assert counts.totals.accepted == 2
 
 
 def test_sources_are_bounded_and_add_up_to_the_totals() -> None:
