@@ -15,8 +15,8 @@ from dedupe.window import Window
 
 MARK_MS = 1_000
 MARKS_MAX = 3_600
-LOOKED_AT_MAX = 8
-"""Of one batch: 5 us. Of more, every n-th stands for n; what comes together is mostly of one age."""
+LOOKED_AT_MAX = 2
+"""Of one batch: 1.5 us. Of more, every n-th stands for n; what comes together is mostly of one age."""
 
 
 class Ages:
