@@ -263,7 +263,6 @@ class Keeper:
 
     async def _own(self, number: int, lane: Lane) -> None:
         """Run a lane until the group gives it to somebody else, or somebody else has taken it."""
-        generation = self.generation
         self._running.add(number)
         self.moves += 1
         lane.assign()
@@ -284,6 +283,7 @@ class Keeper:
         if not running.cancelled():
             running.result()
         if self.role_of(number) is Role.OWNER and lane.health.is_lost:
+            generation = self.generation
             self._membership.rejoin()
             while self.generation == generation:
                 await self._turned[number].wait()

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from dedupe.group.links import Status
 from dedupe.lane import Lane, LaneState, Outcomes
 from dedupe.lane.restorer import Restorer
 from dedupe.router import Router
+from dedupe.sim.faults import SimFaults
 from tests.sim.world import World
 
 SELF, OTHER, THIRD = "self", "other", "third"
@@ -265,6 +267,27 @@ async def test_owner_that_is_gone_is_claimed_from_once() -> None:
         await site.until_caught_up()
         await asyncio.sleep(30)
         assert site.keeper.claims == LANES
+
+
+async def test_lane_that_somebody_took_stays_down_until_the_group_has_spoken_again() -> None:
+    world = await pinned()
+    world.times = replace(world.times, fencings_max=0)
+    async with running(Site(world)) as site:
+        site.assign(SELF)
+        await site.until(LaneState.ACTIVE)
+        site.assign(SELF)  # the group has spoken since, and it is still ours
+        moves = site.keeper.moves
+
+        world.log.dice.faults = SimFaults(rival=1.0)
+        await world.send([world.event("taken")], by=site.router.submit)
+        world.log.dice.faults = SimFaults()
+        await asyncio.sleep(30)
+        assert site.keeper.moves == moves
+        assert site.membership.rejoins == 1
+
+        site.assign(SELF)
+        await site.until(LaneState.ACTIVE)
+        assert site.keeper.moves == moves + 1
 
 
 async def test_live_owner_is_not_claimed_from() -> None:
