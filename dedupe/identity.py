@@ -7,8 +7,8 @@ with the operator's secret, so nobody outside can craft collisions or skew parti
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 import orjson
@@ -16,6 +16,9 @@ import orjson
 from dedupe.types import EventKey, Fingerprint
 
 KeyOf: TypeAlias = Callable[[bytes], EventKey]
+
+canonical_json: Callable[[Mapping[str, object]], bytes] = partial(orjson.dumps, option=orjson.OPT_SORT_KEYS)
+"""Returns the canonical content of an event that has no field to ignore. Raises as canonical_content."""
 
 KEY_BYTES = 16
 FINGERPRINT_BYTES = 8
@@ -133,14 +136,15 @@ def canonical_content(event: Mapping[str, object], ignore: frozenset[str] = RETR
     return canonical_json(kept)
 
 
-def canonical_json(event: Mapping[str, object]) -> bytes:
-    """Return the canonical content of an event that has no field to ignore. Raises as canonical_content."""
-    return orjson.dumps(event, option=orjson.OPT_SORT_KEYS)
-
-
 def fingerprint_of(content: bytes) -> Fingerprint:
     """Return 8 bytes that tell two contents of one key apart (1 in 2**64 collide)."""
     return hashlib.blake2b(content, digest_size=FINGERPRINT_BYTES).digest()
+
+
+def fingerprints_of(contents: Iterable[bytes]) -> list[Fingerprint]:
+    """Return `fingerprint_of` each."""
+    blake2b = hashlib.blake2b
+    return [blake2b(content, digest_size=FINGERPRINT_BYTES).digest() for content in contents]
 
 
 def _prefixed(part: bytes) -> bytes:

@@ -67,17 +67,19 @@ def build_record(
     event: Event, *, lane_seq: int, timestamp_ms: int, recorded: Session | None = None
 ) -> NewRecord:
     """Return the event as record v1, with what is recorded of its session instead of what it says itself."""
-    session = recorded or event.session
-    flags = event.flags if session is None else event.flags | FLAG_SESSION
-    gateway = _BASE.pack(VERSION, flags, event.key, event.fingerprint, lane_seq)
+    key, _, fingerprint, source, message_id, value, flags, said, reason, *_ = event
+    session = recorded or said
+    if session is not None:
+        flags |= FLAG_SESSION
+    gateway = _BASE.pack(VERSION, flags, key, fingerprint, lane_seq)
     if session is not None:
         gateway += SESSION_STRUCT.pack(*session[:-1])
-    headers = [(HEADER_SOURCE, event.source.encode()), (HEADER_GATEWAY, gateway)]
+    headers = [(HEADER_SOURCE, source.encode()), (HEADER_GATEWAY, gateway)]
     if session is not None and session.before is not None:
         headers.append((HEADER_PROGRESS, _packed(session.before)))
-    if event.reason is not None:
-        headers.append((HEADER_REASON, event.reason.encode()))
-    return NewRecord(timestamp_ms, event.message_id.encode(), event.value, headers)
+    if reason is not None:
+        headers.append((HEADER_REASON, reason.encode()))
+    return NewRecord(timestamp_ms, message_id.encode(), value, headers)
 
 
 def parse_identity(record: LogRecord) -> RecordIdentity:

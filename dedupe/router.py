@@ -29,7 +29,7 @@ from dedupe.quarantine import Quarantine
 from dedupe.route import LocalRoute, Route
 from dedupe.routing import partition_of
 from dedupe.sessions import SessionState
-from dedupe.types import Event
+from dedupe.types import Event, size_of
 
 CONFLICT = "conflict"
 """Reason of a quarantined event whose id is known with other content."""
@@ -246,18 +246,22 @@ def _shares_of(routes: Sequence[Route], events: Sequence[Event]) -> list[Share]:
     """Split a request's events by lane, keeping their order and remembering their places."""
     shares: dict[int, Share] = {}
     for place, event in enumerate(events):
-        share = shares.get(event.partition)
+        partition = event.partition
+        share = shares.get(partition)
         if share is None:
-            share = shares[event.partition] = Share(routes[event.partition])
+            share = shares[partition] = Share(routes[partition])
         share.events.append(event)
         share.places.append(place)
-        share.size_bytes += event.size_bytes
+    for share in shares.values():
+        share.size_bytes = size_of(share.events)
     return list(shares.values())
 
 
 async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadline: Deadline) -> Outcomes:
     """Submit every share to its lane and return the outcomes in the places' order."""
-    outcomes = Outcomes([Admission.NEW] * count, [-1] * count)  # until their lanes have answered
+    outcomes = admissions, offsets = Outcomes(
+        [Admission.NEW] * count, [-1] * count
+    )  # until lanes have answered
     if not shares:
         return outcomes
     answers = [share.submit(received_ms, deadline) for share in shares]
@@ -278,8 +282,8 @@ async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadlin
             raise error
         for share, answer in zip(shares, answers, strict=True):
             for place, admission, offset in zip(share.places, *answer.result(), strict=True):
-                outcomes.admissions[place] = admission
-                outcomes.offsets[place] = offset
+                admissions[place] = admission
+                offsets[place] = offset
     finally:
         timer.cancel()
         _give_up(answers)

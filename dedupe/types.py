@@ -5,7 +5,11 @@ An offset is always the *next* one to read or to assign; a timestamp is log time
 milliseconds since the epoch.
 """
 
+from collections.abc import Iterable, Sequence
 from enum import Enum
+from functools import partial
+from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 Offset: TypeAlias = int
@@ -65,8 +69,33 @@ class Event(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Upper bound of what the event takes in a record batch and in a lane's queue."""
+        """See `size_of`."""
         return len(self.value) + 4 * len(self.message_id) + len(self.source) + RECORD_OVERHEAD_BYTES
+
+
+_new_event = partial(tuple.__new__, Event)
+_source_of, _message_id_of, _value_of = map(attrgetter, ("source", "message_id", "value"))
+
+
+def events_of(
+    keys: Iterable[EventKey],
+    partitions: Iterable[int],
+    fingerprints: Iterable[Fingerprint],
+    source: str,
+    message_ids: Iterable[str],
+    values: Iterable[bytes],
+) -> list[Event]:
+    """Return events of one source that have nothing else, by columns: a quarter of what `Event` takes."""
+    defaults = map(repeat, Event._field_defaults.values())
+    columns = zip(keys, partitions, fingerprints, repeat(source), message_ids, values, *defaults)
+    return list(map(_new_event, columns))
+
+
+def size_of(events: Sequence[Event]) -> int:
+    """Return an upper bound of what events take in a record batch and in a lane's queue."""
+    value_bytes, source_bytes = sum(map(len, map(_value_of, events))), sum(map(len, map(_source_of, events)))
+    id_chars = sum(map(len, map(_message_id_of, events)))
+    return value_bytes + 4 * id_chars + source_bytes + RECORD_OVERHEAD_BYTES * len(events)
 
 
 # Headers and varints of one record: gw with a session is at most 163 bytes, header names, lengths and

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 RECORD_MARGIN_BYTES = 4 * KIB
 """
 What a record adds to its event at most: id, source, headers (dedupe.types), receivedAt, type, context.ip,
-and what of sentAt and the like counts for no limit (app.ingest.identify.RETRY_BYTES_FREE).
+and what of sentAt and the like counts for no limit (app.ingest.event_limits.RETRY_BYTES_FREE).
 """
 
 

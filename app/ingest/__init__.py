@@ -1,7 +1,8 @@
 """From a request to its answer: paths, JSON, identity of each event, receipts."""
 
 from app.ingest.application import create_edge, create_refusal
-from app.ingest.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT, EventLimits, Identifier
+from app.ingest.event_limits import EventLimits
+from app.ingest.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT, Identifier
 from app.ingest.receipts import CODES, REASONS
 from app.ingest.replay import READY, Replay, Result, body_of, judge, key_of, replay_by, result_of
 from app.ingest.routes.events import Ingest

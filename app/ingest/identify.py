@@ -5,24 +5,24 @@ An event's identity and fingerprint come from the event exactly as it was sent; 
 (context, integrations, sentAt) and what the gateway adds (type, receivedAt, an id where there is
 none) goes into the record's value only, see record_values. One bad item never harms the others.
 
-This runs for every event: an event to which nothing has to be merged is serialised once, and its
-canonical bytes serve as fingerprint input and as the beginning of the value.
+This runs for every event. Most are plain, and identified many at once (app.ingest.plain_events).
 
 routes.post_events -> **Identifier.steps**, Router.submit -> Lane.submit -> admit -> PartitionLog.append
 """
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
 
 from app.http import RequestTooLargeError
 from app.ingest.deep_json import dumps_any, is_deeper, may_be_deeper
+from app.ingest.event_limits import RETRY_BYTES_FREE, STEP_BYTES, STEP_EVENTS, EventLimits
 from app.ingest.large_json import Oversize
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
+from app.ingest.plain_events import PlainEvents
 from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues
 from app.ingest.session_events import SessionEvents
 from app.ingest.session_fields import SEQUENCE, ClientSession
@@ -32,7 +32,6 @@ from dedupe.identity import (
     RETRY_FIELDS,
     Identity,
     canonical_content,
-    canonical_json,
     fingerprint_of,
 )
 from dedupe.quarantine import KEPT_BYTES_MAX, Quarantine
@@ -49,18 +48,6 @@ SEQUENCE_INVALID = "sequence_invalid"
 
 TIMESTAMP = "timestamp"
 """Told anew at each try by clients that name no event; only there it is no part of what they say."""
-
-RETRY_BYTES_FREE = 1024
-"""
-Of what retries change (`sentAt`, `_metadata`), this much counts for no limit, as what the gateway adds
-does not: the same event is taken or refused alike at each try, and wherever it comes from.
-app.config.contradictions.RECORD_MARGIN_BYTES has room for it.
-"""
-
-STEP_BYTES = 192 * 1024
-"""Of values built before others have a turn, each event counted as EVENT_COST_BYTES more: about 2 ms."""
-
-EVENT_COST_BYTES = 1024
 
 
 class Rejection(NamedTuple):
@@ -101,16 +88,6 @@ class Arrival(NamedTuple):
     """Whether an event of the session that is not the next one is refused."""
     stored_sessions: Sequence[Session | None] = ()
     """Of the items, where stored records are sent again and any of them has one; else empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class EventLimits:
-    """Bounds of the events of one request; app.config.settings documents each."""
-
-    event_bytes_max: int
-    event_depth_max: int
-    request_bytes_max: int
-    growth_bytes_max: int = 5 * 1024 * 1024
 
 
 class Identifier:
@@ -158,23 +135,11 @@ class Identifier:
         """
         request = _Request(self, payload.shared, arrival)
         request.check_growth(len(payload.items))
-        step_bytes_left, size_bytes_max = STEP_BYTES, self.limits.request_bytes_max
-        for index, item in enumerate(payload.items):
-            if step_bytes_left < 0:
-                step_bytes_left = STEP_BYTES
+        items, first = payload.items, 0
+        while first < len(items):
+            if first:
                 yield
-            try:
-                event = request.event_of(index, item)
-            except _RefusedError as refusal:
-                rejection, event = request.refused(index, item, refusal)
-                found.rejections.append(rejection)
-                found.quarantined.append(event)
-            else:
-                found.events.append(event)
-                found.places.append(index)
-            step_bytes_left -= len(event.value) + EVENT_COST_BYTES
-            if request.size_bytes > size_bytes_max:
-                raise RequestTooLargeError(told=f"more than {size_bytes_max:,} bytes")
+            first += request.identify(first, items[first : first + STEP_EVENTS], found)
 
 
 class _RefusedError(Exception):
@@ -227,8 +192,17 @@ class _Request:
             is_strict=arrival.is_strict,
         )
         self._has_sessions = arrival.session is not None or bool(arrival.stored_sessions)
-        self._special = self._ignore | identifier.changed_fields | self._values.merged_names
-        """An event without these, with an id and a type, is plain: its value begins with its content."""
+        self._plain_events: PlainEvents | None = None
+        if not (self._has_sessions or arrival.fingerprints or self._values.is_too_deep):
+            self._plain_events = PlainEvents(
+                self._values,
+                self._limits,
+                ignored=self._ignore,
+                special=identifier.changed_fields | self._values.merged_names,
+                source=arrival.source,
+                key_of=self._key_of,
+                partitions=identifier.partitions,
+            )
 
     def check_growth(self, count: int) -> None:
         """Raise RequestTooLargeError if what is merged into so many events is more than allowed."""
@@ -236,31 +210,60 @@ class _Request:
         if count * self._values.merged_bytes > growth_bytes_max:
             raise RequestTooLargeError(told=f"batch-level fields add more than {growth_bytes_max:,} bytes")
 
+    def identify(self, first: int, items: Sequence[object], found: Identified) -> int:
+        """Identify items from place `first` on, and return how many. Raises RequestTooLargeError."""
+        taken = self._plain_events.take(items) if self._plain_events is not None else None
+        if taken is None:
+            return self._identify_each(first, items, found)
+        events, size_bytes = taken
+        self._add_size(size_bytes)
+        found.events.extend(events)
+        found.places.extend(range(first, first + len(events)))
+        return len(events)
+
+    def _identify_each(self, first: int, items: Sequence[object], found: Identified) -> int:
+        bytes_left = STEP_BYTES
+        for place, item in enumerate(items, first):
+            try:
+                event = self.event_of(place, item)
+            except _RefusedError as refusal:
+                rejection, event = self.refused(place, item, refusal)
+                found.rejections.append(rejection)
+                found.quarantined.append(event)
+            else:
+                found.events.append(event)
+                found.places.append(place)
+            bytes_left -= len(event.value)
+            if bytes_left < 0:
+                break
+        return place + 1 - first
+
+    def _add_size(self, size_bytes: int) -> None:
+        """Count what is about to be built. Raises RequestTooLargeError."""
+        self.size_bytes += size_bytes
+        size_bytes_max = self._limits.request_bytes_max
+        if self.size_bytes > size_bytes_max:
+            raise RequestTooLargeError(told=f"more than {size_bytes_max:,} bytes")
+
     def event_of(self, index: int, item: object) -> Event:
         """Return one item as an event of the clean stream. Raises _RefusedError."""
         if type(item) is not dict:
             raise _no_event(item)
         message_id, event_type = item.get("messageId"), item.get("type")
         session = self._sessions.at(index, item) if self._has_sessions else None
-        ignored = self._ignored_of(message_id)
-        has_name = message_id is not None or ("messageId" not in item and ignored is self._ignore)
-        is_plain = has_name and event_type is not None and self._special.isdisjoint(item)
-        values, flags = self._values, 0
+        ignored, flags = self._ignored_of(message_id), 0
+        assigned: dict[str, object] = {}
         try:
-            content = canonical_json(item) if is_plain else canonical_content(item, ignored)
-            self._count(content, 0 if is_plain else _retry_bytes(item, ignored))
+            content = canonical_content(item, ignored)
+            self._count(content, _retry_bytes(item, ignored))
             if message_id is None:
                 message_id, flags = self._assigned_id(index, session)
-                named = b'%b,"messageId":"%b"}' % (content[:-1], message_id.encode())
-                value = (is_plain and values.plain(item, named)) or values.joined(
-                    item, {"messageId": message_id}
-                )
-            else:
-                value = (is_plain and values.plain(item, content)) or values.joined(item, {})
+                assigned = {"messageId": message_id}
+            value = self._values.joined(item, assigned)
         except TypeError as err:
             raise _RefusedError(EVENT_TOO_DEEP) from err
         depth_max = self._limits.event_depth_max
-        if values.is_too_deep or (may_be_deeper(value, depth_max) and is_deeper(item, depth_max)):
+        if self._values.is_too_deep or (may_be_deeper(value, depth_max) and is_deeper(item, depth_max)):
             raise _RefusedError(EVENT_TOO_DEEP)
         id_bytes = message_id.encode() if type(message_id) is str else b""
         if not 0 < len(id_bytes) <= MESSAGE_ID_BYTES_MAX:
@@ -277,7 +280,7 @@ class _Request:
             event = Event(key, partition, fingerprint, self._arrival.source, message_id, value, flags)
         else:
             event = self._sessions.event(session, fingerprint, message_id, value, flags)
-        if is_plain or known or identifier.changed_fields.isdisjoint(item):
+        if known or identifier.changed_fields.isdisjoint(item):
             return event
         return event._replace(earlier_fingerprints=self._earlier_fingerprints(item, ignored))
 
@@ -298,7 +301,7 @@ class _Request:
             message_id = None
         content = refusal.value or dumps_any(item)
         if refusal.value is None:  # else it is counted already
-            self.size_bytes += min(len(said or content), KEPT_BYTES_MAX)
+            self._add_size(min(len(said or content), KEPT_BYTES_MAX))
         event = self._identifier.quarantine.event(
             source=self._arrival.source,
             message_id=message_id or assigned,
@@ -317,7 +320,7 @@ class _Request:
         size = len(content) + self._values.merged_bytes + retry_bytes
         if size > self._limits.event_bytes_max:
             raise _RefusedError(EVENT_TOO_LARGE, said=content)
-        self.size_bytes += size
+        self._add_size(size)
 
     def _earlier_fingerprints(self, item: dict[str, Any], ignored: frozenset[str]) -> tuple[Fingerprint, ...]:
         """Return the fingerprints by the rules under which an original may have been stored."""

@@ -25,6 +25,8 @@ REPLACED = frozenset({WRITE_KEY, RECEIVED_AT})
 SENT_AT_CHARS_MAX = 100
 """Of a batch-level `sentAt`; a longer one is no time, and goes into no event."""
 
+_CONTEXT = b'"context":{'
+
 
 class RecordValues:
     """What is added to every event of a request, prepared once."""
@@ -70,31 +72,40 @@ class RecordValues:
         sent_at = shared.get("sentAt")
         if isinstance(sent_at, str) and len(sent_at) <= SENT_AT_CHARS_MAX:
             self._added["sentAt"] = sent_at
-        self._tail = b"," + orjson.dumps(self._added | merged)[1:]
+        self.tail = _tail(self._added | merged)
+        """What follows the content of a plain event in its value."""
+        self._tail_without_sent_at = _tail(
+            {name: self._added[name] for name in self._added if name != "sentAt"} | merged
+        )
+        self._context_ip = _CONTEXT + self._ip_field + b","
 
-    def plain(self, item: dict[str, Any], content: bytes) -> bytes | None:
+    def tail_after(self, own: Mapping[str, Any]) -> bytes:
+        """Return the tail of a plain event that keeps fields of its own behind its content, n >= 1."""
+        if own.get("sentAt") is not None:
+            return _tail(own)[:-1] + self._tail_without_sent_at
+        if "sentAt" in self._added:
+            own = {name: value for name, value in own.items() if name != "sentAt"}
+        return _tail(own)[:-1] + self.tail if own else self.tail
+
+    def plain(self, item: Mapping[str, Any], content: bytes, tail: bytes) -> bytes | None:
         """
-        Return the value of a plain event: its content, and what is added; None if that takes a merge.
+        Return the value of a plain event: its content, and its tail; None if that takes a merge.
 
         Most events of browsers and phones have a context without the client's address: it is put between
         the bytes, which costs a tenth of serialising the event again.
         """
         if not self._sets_ip:
-            return content[:-1] + self._tail
+            return content[:-1] + tail
+        context = item.get("context")
+        if type(context) is dict and context and "ip" not in context:
+            before, begin, after = content.partition(_CONTEXT)
+            is_name = begin and before[-1] in b"{,"  # an escaped quote is behind a backslash
+            is_top_level = is_name and before.rfind(b"{") == 0 and b"[" not in before
+            return before + self._context_ip + after[:-1] + tail if is_top_level else None
         if "context" not in item:
-            return b'%b,"context":{%b}%b' % (content[:-1], self._ip_field, self._tail)
-        context = item["context"]
-        if not isinstance(context, dict):
-            return None if context is None else content[:-1] + self._tail
-        if context.get("ip") is not None:
-            return content[:-1] + self._tail
-        name = b',"context":{'
-        start = content.find(name)
-        is_top_level = start > 0 and content.count(b"{", 0, start) == 1 and content.count(b"[", 0, start) == 0
-        if not is_top_level or not context or "ip" in context:
-            return None
-        start += len(name)
-        return b"%b%b,%b%b" % (content[:start], self._ip_field, content[start:-1], self._tail)
+            return b'%b,"context":{%b}%b' % (content[:-1], self._ip_field, tail)
+        is_kept = context is not None if type(context) is not dict else context.get("ip") is not None
+        return content[:-1] + tail if is_kept else None
 
     def joined(self, item: dict[str, Any], assigned: dict[str, object]) -> bytes:
         """Return the value of any other event, serialised once more with what is merged."""
@@ -114,6 +125,11 @@ class RecordValues:
                 joined["context"] = {**(context or {}), "ip": self._client_ip}
         joined.pop(WRITE_KEY, None)
         return orjson.dumps(joined)
+
+
+def _tail(fields: Mapping[str, Any]) -> bytes:
+    """Return what adds fields to a document without its last bracket."""
+    return b"," + orjson.dumps(fields)[1:]
 
 
 def _iso(ms: int) -> str:

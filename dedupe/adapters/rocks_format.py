@@ -69,7 +69,7 @@ def decode_entry(value: bytes) -> Entry:
     """Return an entry as it was stored. Raises IndexCorruptError."""
     if len(value) != ENTRY.size:
         raise IndexCorruptError(f"an entry has {len(value)} bytes")
-    return Entry._make(ENTRY.unpack(value))
+    return Entry(*ENTRY.unpack(value))
 
 
 def decode_state(stored: bytes | None) -> IndexState:

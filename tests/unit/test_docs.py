@@ -16,7 +16,7 @@ from app.config.log_settings import variable_of
 from app.config.settings import Settings
 from app.config.units import MIB
 from app.http.problems import PROBLEMS
-from app.ingest import identify, large_json
+from app.ingest import event_limits, large_json
 from app.ingest.receipts import REASONS
 from app.ingest.routes.paths import PATHS
 from tests.support.generated import written_anew
@@ -172,7 +172,7 @@ def test_documented_costs_of_one_request_are_the_bounds_of_the_code() -> None:
         f"above {large_json.SMALL_BYTES // 1024} KiB are counted",
         f"above {large_json.AT_ONCE_BYTES // MIB} MiB or {large_json.MARKS_AT_ONCE:,} colons",
         f"at most {large_json.MARKS_MAX:,} colons",
-        f"identified {identify.STEP_BYTES // 1024} KiB at a time",
+        f"identified {event_limits.STEP_BYTES // 1024} KiB at a time",
         f"{default['body_keyless_bytes_max'] // MIB} MiB and {large_json.MARKS_AT_ONCE:,} colons",
         f"at most {default['request_growth_max'] // MIB} MiB of batch-level",
         f"{default['body_compressed_bytes_max'] // MIB} MiB compressed or",

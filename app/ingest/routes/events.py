@@ -25,7 +25,8 @@ from app.http import (
     read_body,
 )
 from app.ingest.advice import advice_on
-from app.ingest.identify import STEP_BYTES, Arrival, Identified, Identifier
+from app.ingest.event_limits import STEP_BYTES
+from app.ingest.identify import Arrival, Identified, Identifier
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
 from app.ingest.prefer import NO_PREFERENCES, Preferences, preferences_in

@@ -27,7 +27,8 @@ from app.http.problems import Problems
 from app.http.refusal_log import RefusalLog
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
-from app.ingest.identify import EventLimits, Identifier
+from app.ingest.event_limits import EventLimits
+from app.ingest.identify import Identifier
 from app.ingest.payload import Payload
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS

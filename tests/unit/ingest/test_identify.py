@@ -17,7 +17,8 @@ from ksuid import Ksuid
 from app.config.contradictions import RECORD_MARGIN_BYTES
 from app.http.errors import BatchMissingError, InvalidJSONError, RequestTooLargeError, TooManyEventsError
 from app.ingest.deep_json import dumps_any, is_deeper
-from app.ingest.identify import STEP_BYTES, Arrival, EventLimits, Identified, Identifier
+from app.ingest.event_limits import STEP_BYTES, EventLimits
+from app.ingest.identify import Arrival, Identified, Identifier
 from app.ingest.large_json import JSONLimits, Oversize
 from app.ingest.message_ids import derived_id, fresh_id
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events

@@ -1,0 +1,25 @@
+"""Bounds of the events of one request."""
+
+from dataclasses import dataclass
+
+RETRY_BYTES_FREE = 1024
+"""
+Of what retries change (`sentAt`, `_metadata`), this much counts for no limit, as what the gateway adds
+does not: the same event is taken or refused alike at each try, and wherever it comes from.
+app.config.contradictions.RECORD_MARGIN_BYTES has room for it.
+"""
+
+STEP_BYTES = 192 * 1024
+"""Of values built before others have a turn, about: with STEP_EVENTS, 2 ms."""
+
+STEP_EVENTS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class EventLimits:
+    """app.config.settings documents each."""
+
+    event_bytes_max: int
+    event_depth_max: int
+    request_bytes_max: int
+    growth_bytes_max: int = 5 * 1024 * 1024
