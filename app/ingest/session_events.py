@@ -5,7 +5,6 @@ It judges nothing; app.ingest.identify refuses what has no valid sequence.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from app.ingest.message_ids import session_event_ids
@@ -35,13 +34,10 @@ class SessionEvents:
         self._order = Order.REPLAYED if stored else Order.STRICT if is_strict else Order.ANY
         self._id_of = session and session_event_ids(source, session.client, session.session)
         self.is_stored = bool(stored)
-
-        @cache  # of one session, but for records sent again
-        def prepared(client_hash: bytes, session_hash: bytes) -> tuple[KeyOf, KeyOf, int]:
-            keys = identity.sequence_keys(client_hash, session_hash)
-            return keys, identity.guard_keys(source, client_hash), partition_of(client_hash, partitions)
-
-        self._prepared = prepared
+        self._identity = identity
+        self._partitions = partitions
+        self._prepared: dict[tuple[bytes, bytes], tuple[KeyOf, KeyOf, int]] = {}
+        """Of one session, but for records sent again."""
 
     def at(self, index: int, item: Mapping[str, Any]) -> Session | None:
         """Return an item's place in its client session; None if it has none, or none that is valid."""
@@ -57,7 +53,7 @@ class SessionEvents:
         self, session: Session, fingerprint: Fingerprint, message_id: str, value: bytes, flags: int
     ) -> Event:
         """Return an event whose place in its client session identifies it."""
-        key_of, guard_of, partition = self._prepared(session.client_hash, session.session_hash)
+        key_of, guard_of, partition = self._keys_of(session.client_hash, session.session_hash)
         return Event(
             key_of(session.sequence.to_bytes(8, "big")),
             partition,
@@ -72,3 +68,14 @@ class SessionEvents:
             None if flags else guard_of(message_id.encode()),
             self._order,
         )
+
+    def _keys_of(self, client_hash: bytes, session_hash: bytes) -> tuple[KeyOf, KeyOf, int]:
+        """Return what makes keys and guards of a session's events, and the partition of all of them."""
+        found = self._prepared.get((client_hash, session_hash))
+        if found is None:
+            found = self._prepared[client_hash, session_hash] = (
+                self._identity.sequence_keys(client_hash, session_hash),
+                self._identity.guard_keys(self._source, client_hash),
+                partition_of(client_hash, self._partitions),
+            )
+        return found
