@@ -7,7 +7,7 @@ The paths that take events. Each request is decided whole: one answer, after eve
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from fastapi import Request, Response
 
@@ -40,6 +40,7 @@ from dedupe.clock import Clock, Deadline
 from dedupe.document import TYPE_CHARS_MAX
 from dedupe.errors import RetriableError
 from dedupe.identity import FINGERPRINT_BYTES
+from dedupe.lane import Outcomes
 from dedupe.router import Router
 from dedupe.types import Fingerprint
 
@@ -136,48 +137,90 @@ async def post_events(
         payload = await parse(body, ingest.json_limits_for(source, lease), turn)
         payload.check_count(ingest.request_events_max)
         source = source or _source_in_body(ingest.write_keys, request, headers, payload)
-        if source.allowance is not None:
-            source.allowance.take(events=len(payload.items), size_bytes=len(body))
-        source.check(REPLAY if FINGERPRINTS in headers or STORED in headers else INGEST)
-        session = session_of(headers, payload, ingest.identifier.identity, source.id) if is_native else None
-        request.scope["gateway.client"] = session and session.client
-        preferences = _preferences(request, headers, in_session=session is not None)
-        arrival = _arrival(
-            ingest,
-            request,
-            headers,
-            source.id,
-            len(payload.items),
-            default_type=event_type,
-            session=session,
-            is_strict=preferences.is_strict,
+        asked = _asked(
+            ingest, request, headers, payload, len(body), source, default_type=event_type, is_native=is_native
         )
-        found = Identified([], [], [], [])
-        if len(body) > SMALL_BYTES:
-            await turn(len(body))
-        for _ in ingest.identifier.steps(payload, arrival, found):
-            await turn(STEP_BYTES)
+        found = await _identified(ingest.identifier, payload, asked.arrival, len(body), turn)
+        advice = advice_on(payload.items, asked.arrival) if ingest.gives_advice else []
         stored_bytes = found.size_bytes
         if source.allowance is not None:
             source.allowance.owe(stored_bytes - len(body))
-        advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
         del body, payload  # the events are all that is needed of them, and of the memory
         lease.hold(stored_bytes)
-        watcher = ingest.watcher
-        if watcher is not None and watcher.is_on:
+        if ingest.watcher is not None and ingest.watcher.is_on:
             request.scope["gateway.watched"] = found.events, found.quarantined
         outcomes = await ingest.router.submit(
-            found.events, found.quarantined, received_ms=arrival.received_ms, deadline=deadline
+            found.events, found.quarantined, received_ms=asked.arrival.received_ms, deadline=deadline
         )
+    _note(ingest.watcher, source, found, outcomes, request)
+    response = answer(found, outcomes, preferences=asked.preferences, wants_receipts=is_native, advice=advice)
+    if asked.session is not None:
+        response.headers.update(await _session_headers(ingest.router, asked.session))
+    return response
+
+
+class _Asked(NamedTuple):
+    """What a request asks for, beside its events."""
+
+    arrival: Arrival
+    preferences: Preferences
+    session: ClientSession | None
+
+
+def _asked(
+    ingest: Ingest,
+    request: Request,
+    headers: dict[bytes, bytes],
+    payload: Payload,
+    body_bytes: int,
+    source: Source,
+    *,
+    default_type: str,
+    is_native: bool,
+) -> _Asked:
+    """Return what is asked for, if the source may ask for it. Raises RequestError."""
+    if source.allowance is not None:
+        source.allowance.take(events=len(payload.items), size_bytes=body_bytes)
+    source.check(REPLAY if FINGERPRINTS in headers or STORED in headers else INGEST)
+    session = session_of(headers, payload, ingest.identifier.identity, source.id) if is_native else None
+    request.scope["gateway.client"] = session and session.client
+    preferences = _preferences(request, headers, in_session=session is not None)
+    client = request.scope["client"]
+    arrival = Arrival(
+        source.id,
+        ingest.clock.now_ms(),
+        default_type=default_type,
+        idempotency_key=idempotency_key(headers),
+        fingerprints=_fingerprints(headers, len(payload.items)),
+        client_ip=client[0] if client and ingest.sets_context_ip else None,
+        session=session,
+        is_strict=preferences.is_strict,
+        stored_sessions=stored_sessions(headers, len(payload.items)),
+    )
+    return _Asked(arrival, preferences, session)
+
+
+async def _identified(
+    identifier: Identifier, payload: Payload, arrival: Arrival, body_bytes: int, turn: Turn
+) -> Identified:
+    """Identify the items, while others have their turns. Raises RequestTooLargeError."""
+    found = Identified([], [], [], [])
+    if body_bytes > SMALL_BYTES:
+        await turn(body_bytes)
+    for _ in identifier.steps(payload, arrival, found):
+        await turn(STEP_BYTES)
+    return found
+
+
+def _note(
+    watcher: Watcher | None, source: Source, found: Identified, outcomes: Outcomes, request: Request
+) -> None:
+    """Count what is stored anew, and tell whoever watches."""
     new = outcomes.admissions.count(Admission.NEW)
     if source.allowance is not None:
         source.allowance.grow(new)
     if watcher is not None and (watcher.is_on or found.quarantined or new < len(outcomes.admissions)):
         watcher.decided(found.events, outcomes, found.quarantined, request.scope)
-    response = answer(found, outcomes, preferences=preferences, wants_receipts=is_native, advice=advice)
-    if session is not None:
-        response.headers.update(await _session_headers(ingest.router, session))
-    return response
 
 
 async def _session_headers(router: Router, session: ClientSession) -> dict[str, str]:
@@ -222,32 +265,6 @@ def _source_in_body(
     source = write_keys.source_of(key)
     request.scope["gateway.source"] = source.id
     return source
-
-
-def _arrival(
-    ingest: Ingest,
-    request: Request,
-    headers: dict[bytes, bytes],
-    source: str,
-    count: int,
-    *,
-    default_type: str,
-    session: ClientSession | None,
-    is_strict: bool,
-) -> Arrival:
-    """Return what is known of a request beside its items, so many. Raises RequestError."""
-    client = request.scope["client"]
-    return Arrival(
-        source,
-        ingest.clock.now_ms(),
-        default_type=default_type,
-        idempotency_key=idempotency_key(headers),
-        fingerprints=_fingerprints(headers, count),
-        client_ip=client[0] if client and ingest.sets_context_ip else None,
-        session=session,
-        is_strict=is_strict,
-        stored_sessions=stored_sessions(headers, count),
-    )
 
 
 def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes | None:
