@@ -27,7 +27,7 @@ from dedupe.adapters.sqlite_reading import (
     select_offset_at,
     select_partitions,
 )
-from dedupe.adapters.sqlite_schema import Row, SqliteLimits, open_or_create
+from dedupe.adapters.sqlite_schema import NOTHING, Row, SqliteLimits, open_or_create
 from dedupe.adapters.sqlite_writer import SqliteWriter
 from dedupe.errors import ConfigurationError, NotAppendedError
 from dedupe.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
@@ -279,20 +279,15 @@ def _row_of(record: NewRecord) -> Row:
     """Return a record as the table's columns; other headers than record format v1 has are a bug."""
     (source_name, source), (gateway_name, gateway), *more = record.headers
     assert (source_name, gateway_name) == (HEADER_SOURCE, HEADER_GATEWAY), record.headers
-    reason = progress = None
-    if more:
-        others = dict(more)
-        assert others.keys() <= {HEADER_REASON, HEADER_PROGRESS}, record.headers
-        reason, progress = others.get(HEADER_REASON), others.get(HEADER_PROGRESS)
-    return (
-        record.timestamp_ms,
-        source.decode(),
-        None if reason is None else reason.decode(),
-        record.key,
-        gateway,
-        record.value,
-        progress,
-    )
+    reason: str | int = NOTHING
+    progress: bytes | int = NOTHING
+    for name, value in more:
+        if name == HEADER_REASON:
+            reason = value.decode()
+        else:
+            assert name == HEADER_PROGRESS, record.headers
+            progress = value
+    return record.timestamp_ms, source.decode(), reason, record.key, gateway, record.value, progress
 
 
 def _required(writer: SqliteWriter | None) -> SqliteWriter:

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import orjson
 import structlog
 
-from dedupe.adapters.sqlite_schema import PAGE_BYTES, Row, SqliteLimits, connect
+from dedupe.adapters.sqlite_schema import NOTHING, PAGE_BYTES, Row, SqliteLimits, connect
 from dedupe.errors import GatewayError, RetriableError
 from dedupe.log import Crashpoint
 from dedupe.types import Offset
@@ -90,14 +91,14 @@ class Transaction:
 
     def _execute_all(self, statement: Callable[[int], str], rows: Sequence[Sequence[object]]) -> None:
         """
-        Run a statement that takes many rows; it skips a row of NULLs.
+        Run a statement that takes many rows; it skips those of NOTHING.
 
         It is made for a power of two, so that a dozen statements serve all sizes and stay compiled.
         """
         for start in range(0, len(rows), STATEMENT_ROWS_MAX):
             part = rows[start : start + STATEMENT_ROWS_MAX]
             size = 1 << (len(part) - 1).bit_length()
-            padding = (None,) * (len(rows[0]) * (size - len(part)))
+            padding = (NOTHING,) * (len(rows[0]) * (size - len(part)))
             self._connection.execute(statement(size), [*chain.from_iterable(part), *padding])
 
 
@@ -347,13 +348,16 @@ def _is_busy(err: Exception) -> bool:
     return getattr(err, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
+@cache
 def _insert_statement(size: int) -> str:
+    columns = f"column1, column2, column3, nullif(column4, {NOTHING}), column5, column6, column7"
     return (
         "INSERT INTO records(id, timestamp_ms, source, reason, key, gw, value, gs) "
-        f"SELECT * FROM ({_values(size, 8)}) WHERE column1 IS NOT NULL"
+        f"SELECT {columns}, nullif(column8, {NOTHING}) FROM ({_values(size, 8)}) WHERE column1 <> {NOTHING}"
     )
 
 
+@cache
 def _update_statement(size: int) -> str:
     return (
         "UPDATE partitions SET epoch = column2, next_offset = column3, log_start_offset = column4 "
