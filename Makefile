@@ -14,7 +14,7 @@ REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
 CHART_NEEDS := $(VENV)/.stamp-dev build/go/helm build/go/kube-score build/.stamp-promtool
 CONTROL_PLANE := build/go/kube-apiserver build/go/kube-controller-manager build/go/kube-scheduler
 CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/.stamp-etcd
-GRAFANA_NEEDS := $(VENV)/.stamp-dev build/.stamp-promtool build/grafana/.stamp
+GRAFANA_NEEDS := $(VENV)/.stamp-dev build/.stamp-promtool build/grafana/.stamp tests/grafana/node_modules/.stamp
 IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp build/kafka/.stamp-libs
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
@@ -91,7 +91,7 @@ grafana-test: $(GRAFANA_NEEDS) ## have a real Grafana take its files of compose.
 	@exec $(BIN)/pytest tests/grafana $(ARGS)
 
 clean: ## remove .venv, build and caches; never the gateway's data
-	@rm -rf $(VENV) build dist tests/sdks/*/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) build dist tests/sdks/*/node_modules tests/grafana/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # Set-up: each stamp is newer than what it was made from, so a second call does nothing.
@@ -202,12 +202,12 @@ HAVE_NPM := command -v npm >/dev/null
 
 build/sdks/.stamp-npm:
 	@$(HAVE_NPM) || { $(APT_INSTALL) npm; } || true
-	@$(HAVE_NPM) || { echo "The tests run SDKs for Node and browsers: install npm, then try again." >&2; exit 1; }
+	@$(HAVE_NPM) || { echo "The tests install SDKs and types by npm: install it, then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@
 
-tests/sdks/%/node_modules/.stamp: tests/sdks/%/package.json | build/sdks/.stamp-npm
-	@echo "Installing the SDKs of tests/sdks/$* ..."
-	@cd tests/sdks/$* && npm install --no-package-lock --no-audit --no-fund --loglevel error >/dev/null
+tests/%/node_modules/.stamp: tests/%/package.json | build/sdks/.stamp-npm
+	@echo "Installing the packages of tests/$* ..."
+	@cd tests/$* && npm install --no-package-lock --no-audit --no-fund --loglevel error >/dev/null
 	@touch $@
 
 build/sdks/jvm/.stamp: tests/sdks/jvm/pom.xml | build/.stamp-java

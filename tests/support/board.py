@@ -10,9 +10,15 @@ BOARD = orjson.loads(
 )
 PANELS: list[dict[str, Any]] = BOARD["panels"]
 MAY_BE_ZERO = {
-    "Waiting events": "the lanes take them faster than clients send",
-    "Records still to restore": "the gateway started with an empty log",
+    "gateway_queue_events": "the lanes take them faster than clients send",
+    "gateway_restore_lag_records": "the gateway started with an empty log",
+    "gateway_body_memory_bytes": "a body is there for a moment, in which Prometheus seldom looks",
 }
+
+
+def may_be_zero(expression: str) -> bool:
+    """Return whether a panel's expression may show nothing but 0 of a gateway with traffic."""
+    return any(metric in expression for metric in MAY_BE_ZERO)
 
 
 def query(expression: str, scrape_interval_s: int) -> str:
