@@ -14,6 +14,7 @@ REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
 CHART_NEEDS := $(VENV)/.stamp-dev build/go/helm build/go/kube-score build/.stamp-promtool
 CONTROL_PLANE := build/go/kube-apiserver build/go/kube-controller-manager build/go/kube-scheduler
 CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/.stamp-etcd
+GRAFANA_NEEDS := $(VENV)/.stamp-dev build/.stamp-promtool build/grafana/.stamp tests/grafana/node_modules/.stamp
 IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp build/kafka/.stamp-libs
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
@@ -24,7 +25,7 @@ TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # apt and pip lock what they write
-.PHONY: help run test unit mutants docs check kafka pipeline demo bench load fault screenshots image-test chart-test k8s-test clean
+.PHONY: help run test unit mutants docs check kafka pipeline demo bench load fault screenshots image-test chart-test k8s-test grafana-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,8 +87,11 @@ fault: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## kill, freeze, restart and a
 k8s-test: $(CLUSTER_NEEDS) ## install, upgrade and scale the chart on a real control plane, which the first call builds for ten minutes
 	@exec $(BIN)/pytest tests/cluster $(ARGS)
 
+grafana-test: $(GRAFANA_NEEDS) ## have a real Grafana take its files of compose.yaml and ask Prometheus; the first call builds it for six minutes
+	@exec $(BIN)/pytest tests/grafana $(ARGS)
+
 clean: ## remove .venv, build and caches; never the gateway's data
-	@rm -rf $(VENV) build dist tests/sdks/*/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) build dist tests/sdks/*/node_modules tests/grafana/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # Set-up: each stamp is newer than what it was made from, so a second call does nothing.
@@ -198,12 +202,12 @@ HAVE_NPM := command -v npm >/dev/null
 
 build/sdks/.stamp-npm:
 	@$(HAVE_NPM) || { $(APT_INSTALL) npm; } || true
-	@$(HAVE_NPM) || { echo "The tests run SDKs for Node and browsers: install npm, then try again." >&2; exit 1; }
+	@$(HAVE_NPM) || { echo "The tests install SDKs and types by npm: install it, then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@
 
-tests/sdks/%/node_modules/.stamp: tests/sdks/%/package.json | build/sdks/.stamp-npm
-	@echo "Installing the SDKs of tests/sdks/$* ..."
-	@cd tests/sdks/$* && npm install --no-package-lock --no-audit --no-fund --loglevel error >/dev/null
+tests/%/node_modules/.stamp: tests/%/package.json | build/sdks/.stamp-npm
+	@echo "Installing the packages of tests/$* ..."
+	@cd tests/$* && npm install --no-package-lock --no-audit --no-fund --loglevel error >/dev/null
 	@touch $@
 
 build/sdks/jvm/.stamp: tests/sdks/jvm/pom.xml | build/.stamp-java
@@ -263,6 +267,21 @@ $(CONTROL_PLANE): tests/cluster/go.mod tests/cluster/go.sum
 	@echo "Building $(@F) ..."
 	@mkdir -p $(@D) && cd tests/cluster && go build \
 	  -ldflags "-X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)" -o $(abspath $@) k8s.io/kubernetes/cmd/$(@F)
+
+# The newest commit that was found as a Go module. Its go.mod replaces libraries, which counts only in its own folder.
+GRAFANA_VERSION := v1.9.2-0.20230609164553-81d85ce8028d
+
+build/grafana/.stamp:
+	@$(HAVE_GO) || { echo "Grafana is built with Go 1.21 or newer: install it, then try again." >&2; exit 1; }
+	@echo "Building grafana ..."
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@module=$$(go mod download -json github.com/grafana/grafana@$(GRAFANA_VERSION) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p') && \
+	  cp -R "$$module" $(@D)/source && chmod -R u+w $(@D)/source
+	@cd $(@D)/source && go run github.com/google/wire/cmd/wire@v0.7.0 gen -tags oss ./pkg/server
+	@cd $(@D)/source && version=$$(sed -n 's/^  "version": "\(.*\)".*/\1/p' package.json) && \
+	  go build -p 2 -buildvcs=false -tags oss -ldflags "-s -w -X main.version=$$version" -o ../grafana ./pkg/cmd/grafana
+	@mv $(@D)/source/conf $(@D)/source/public $(@D) && rm -rf $(@D)/source
+	@touch $@
 
 HAVE_ETCD := command -v etcd >/dev/null
 

@@ -7,31 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.board import BOARD, PANELS, query
-from tests.support.gateway import Gateway
-from tests.support.prometheus import SCRAPE_INTERVAL_S, Prometheus
-from tests.support.traffic import traffic
-
-RESULTS = ("accepted", "duplicate", "conflict", "rejected")
-MAY_BE_ZERO = {
-    "Waiting events": "the lanes take them faster than clients send",
-    "Records still to restore": "the gateway started with an empty log",
-}
+from tests.support.board import BOARD, PANELS, may_be_zero, query
+from tests.support.prometheus import SCRAPE_INTERVAL_S, Prometheus, busy_prometheus
 
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """One that has seen all kinds of traffic, which goes on."""
-    folder = tmp_path_factory.mktemp("prometheus")
-    with (
-        Gateway(folder / "gateway") as gateway,
-        Prometheus(folder / "prometheus", gateway) as prometheus,
-        traffic(gateway, pause_s=0.05),
-    ):
-        for result in RESULTS:
-            prometheus.wait_for(f'sum(rate(gateway_events_total{{result="{result}"}}[1m])) > 0')
-        prometheus.wait_for('sum(rate(gateway_http_requests_total{code="400"}[1m])) > 0')
-        yield prometheus
+    with busy_prometheus(tmp_path_factory.mktemp("prometheus")) as running:
+        yield running
 
 
 def test_prometheus_scrapes_a_gateway(prometheus: Prometheus) -> None:
@@ -46,7 +29,7 @@ def test_each_panel_shows_something(prometheus: Prometheus, panel: dict[str, Any
         expression = query(target["expr"], SCRAPE_INTERVAL_S)
         assert "$" not in expression
         # Rates of a few seconds may be 0 at a moment; the wait is for one in which they are not.
-        found = prometheus.wait_for(expression if panel["title"] in MAY_BE_ZERO else f"({expression}) > 0")
+        found = prometheus.wait_for(expression if may_be_zero(expression) else f"({expression}) > 0")
         assert not any(math.isnan(float(series["value"][1])) for series in found)
         named = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
         assert all(named <= series["metric"].keys() for series in found), "its legend names labels it lacks"

@@ -2,6 +2,8 @@
 
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -9,11 +11,13 @@ import httpx
 
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST, free_port, kill_when_parent_dies
+from tests.support.traffic import traffic
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "deploy" / "prometheus.yaml"
 ALERTS = ROOT / "helm" / "gateway" / "files" / "alerts.yaml"
 SCRAPE_INTERVAL_S = 1
+RESULTS = ("accepted", "duplicate", "conflict", "rejected")
 TIMEOUT_S = 60.0
 
 Series = dict[str, Any]
@@ -32,6 +36,7 @@ class Prometheus:
         (folder / "prometheus.yaml").write_text(config.replace("15s", f"{SCRAPE_INTERVAL_S}s"))
         (folder / ALERTS.name).write_text(ALERTS.read_text())
         self._folder, self._address = folder, f"{HOST}:{free_port()}"
+        self.url = f"http://{self._address}"
 
     def __enter__(self) -> Self:
         words = ["prometheus", "--config.file", self._folder / "prometheus.yaml"]
@@ -48,7 +53,7 @@ class Prometheus:
 
     def ask(self, path: str, **params: str | int) -> Any:
         """Return the data that the HTTP API answers."""
-        answer = httpx.get(f"http://{self._address}/api/v1/{path}", params=params)
+        answer = httpx.get(f"{self.url}/api/v1/{path}", params=params)
         assert answer.status_code == httpx.codes.OK, (params, answer.text)
         return answer.json()["data"]
 
@@ -64,3 +69,17 @@ class Prometheus:
                 return found
             time.sleep(0.2)
         raise AssertionError(f"no answer to {query}:\n{(self._folder / 'log').read_text()}")
+
+
+@contextmanager
+def busy_prometheus(folder: Path) -> Iterator[Prometheus]:
+    """Run one that has seen all kinds of traffic, which goes on."""
+    with (
+        Gateway(folder / "gateway") as gateway,
+        Prometheus(folder / "prometheus", gateway) as prometheus,
+        traffic(gateway, pause_s=0.05),
+    ):
+        for result in RESULTS:
+            prometheus.wait_for(f'sum(rate(gateway_events_total{{result="{result}"}}[1m])) > 0')
+        prometheus.wait_for('sum(rate(gateway_http_requests_total{code="400"}[1m])) > 0')
+        yield prometheus
