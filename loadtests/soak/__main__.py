@@ -33,7 +33,7 @@ def main() -> None:
     """Run, print, write the report, and say by the exit code whether all stayed flat."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--minutes", type=float, default=5)
-    parser.add_argument("--events-per-s", type=float, help=f"instead of {SHARE:.0%} of what it can take")
+    parser.add_argument("--events-per-s", type=float, help=f"instead of {SHARE:.0%}% of what it can take")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "soak", help="for the report")
     args = parser.parse_args()
     seconds, load_before = args.minutes * 60, os.getloadavg()[0]
