@@ -1,0 +1,136 @@
+"""
+How quickly a lane's index is rebuilt from the log: what a gateway does whose index was lost.
+
+    .venv/bin/python -m loadtests.bench.rebuild [--log kafka] [--records 1_000_000] [--rounds 3]
+
+One lane, one process: records of 720 bytes are stored, then an empty index follows them to the end.
+"""
+
+import argparse
+import asyncio
+import logging
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from app.build import build_router
+from app.config import Settings
+from app.stores import create_indexes
+from dedupe.adapters import KafkaConfig, KafkaStore, SqliteStore
+from dedupe.clock import SystemClock
+from dedupe.identity import Identity, fingerprint_of
+from dedupe.log import LogStore, no_crashpoint
+from dedupe.record import build_record
+from dedupe.types import Event, NewRecord
+from loadtests.bench.workload import event, message_id_of
+from tests.support.kafka import KafkaBroker, create_topic
+
+IDENTITY = Identity(b"the bench's, of 24 bytes")
+SOURCE = "bench"
+APPENDED = 1_000
+FIRST_MS = 1_700_000_000_000
+POLL_S = 0.02
+INDEX_MEMORY = 57 * 1024 * 1024
+"""Of one lane: a ninth of GATEWAY_INDEX_MEMORY, as each of eight lanes and quarantine has."""
+
+
+def records_of(count: int) -> Iterator[NewRecord]:
+    """Yield what a lane would have stored."""
+    key_of = IDENTITY.message_keys(SOURCE)
+    for number in range(count):
+        value, message_id = event(number), message_id_of(number)
+        stored = Event(key_of(message_id.encode()), 0, fingerprint_of(value), SOURCE, message_id, value)
+        yield build_record(stored, lane_seq=number, timestamp_ms=FIRST_MS + number // 10)
+
+
+async def fill(store: LogStore, topic: str, count: int) -> None:
+    """Store so many records."""
+    log = store.partition_log(topic, 0)
+    await log.fence()
+    records = records_of(count)
+    while some := list(islice(records, APPENDED)):
+        await log.append(some)
+    await log.close()
+
+
+async def rebuild(store: LogStore, settings: Settings, count: int) -> tuple[float, float]:
+    """Return the seconds, and the seconds of CPU, that a lane takes from an empty index to serving."""
+    indexes = create_indexes(settings)
+    router = build_router(
+        settings,
+        store,
+        indexes,
+        identity=IDENTITY,
+        clock=SystemClock(),
+        is_pinned=True,
+        crashpoint=no_crashpoint,
+    )
+    (lane,) = router.lanes
+    began, cpu_began = time.monotonic(), time.process_time()
+    running = [asyncio.create_task(each.run()) for each in router.all_lanes]
+    while not lane.has_been_active:  # noqa: ASYNC110 - the poll costs nothing beside what is measured
+        await asyncio.sleep(POLL_S)
+    took = time.monotonic() - began, time.process_time() - cpu_began
+    assert lane.metrics.restored_records == count, lane.metrics.restored_records
+    router.drain()
+    await asyncio.gather(*running)
+    indexes.close()
+    return took
+
+
+async def run(args: argparse.Namespace, servers: str | None, folder: Path) -> None:
+    """Fill the log, rebuild some times, and print."""
+    topic = f"bench-{uuid.uuid4().hex[:8]}"
+    if servers is None:
+        embedded = await SqliteStore.open(folder / "log.sqlite")
+        await embedded.create_topic(topic, 1)
+        await embedded.create_topic(f"{topic}.quarantine", 1)
+        store: LogStore = embedded
+    else:
+        await create_topic(servers, topic, configs={"retention.ms": "-1"})
+        await create_topic(servers, f"{topic}.quarantine")
+        store = await KafkaStore.open(KafkaConfig(servers))
+    await fill(store, topic, args.records)
+    for number in range(args.rounds):
+        settings = Settings(
+            mode="development",
+            data_dir=folder / f"data-{number}",
+            topic=topic,
+            partitions=1,
+            index_memory=2 * INDEX_MEMORY,
+            index_keys_max=max(1_000_000, args.records),
+        )
+        wall_s, cpu_s = await rebuild(store, settings, args.records)
+        print(
+            f"{args.records:,} records in {wall_s:.2f} s: {args.records / wall_s:,.0f}/s, "
+            f"{cpu_s / args.records * 1e6:.2f} us of CPU each",
+            flush=True,
+        )
+    await store.close()
+
+
+def main() -> None:
+    """Take a log, and measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("--log", choices=("sqlite", "kafka"), default="sqlite")
+    parser.add_argument("--records", type=int, default=500_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-rebuild-")))
+        servers = None
+        if args.log == "kafka":
+            servers = stack.enter_context(KafkaBroker(folder / "kafka")).bootstrap_servers
+        uvloop.run(run(args, servers, folder))
+
+
+if __name__ == "__main__":
+    main()
