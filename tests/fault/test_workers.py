@@ -193,8 +193,9 @@ async def test_workers_of_one_machine_stop_in_order_for_a_new_parent_when_theirs
         await asyncio.to_thread(parent.start)
         both = children_of(parent.process.pid)
         parent.kill()
-        await asyncio.to_thread(parent.start)  # waits for their data folders
+        await asyncio.to_thread(parent.start, wait=False)  # it waits for their data folders
         await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in both), TAKEOVER_S)
+        await asyncio.to_thread(parent.wait_until_ready)  # not before: they share its ports
         said = parent.log_path.read_text()
         assert await asyncio.to_thread(parent.stop) == 0
     finally:
