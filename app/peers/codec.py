@@ -252,9 +252,9 @@ def _session_fields(session: Session | None) -> Any:
 def _session_of(fields: Any) -> Session | None:
     if fields is None:
         return None
-    if type(fields) is not list or len(fields) != len(Session._fields):
+    if type(fields) is not list or len(fields) < len(Session._fields):
         refuse("malformed")
-    client_hash, session_hash, sequence, epoch, acknowledged_through, before = fields
+    client_hash, session_hash, sequence, epoch, acknowledged_through, before, *_ = fields
     _check_bytes((client_hash, session_hash), _HASH_BYTES)
     _check_range((sequence, epoch, acknowledged_through), _U64_MAX)
     if before is not None:
@@ -263,9 +263,9 @@ def _session_of(fields: Any) -> Session | None:
 
 
 def _progress_of(fields: Any) -> Progress:
-    if type(fields) is not list or len(fields) != len(Progress._fields):
+    if type(fields) is not list or len(fields) < len(Progress._fields):
         refuse("malformed")
-    watermark, above = fields
+    watermark, above, *_ = fields
     _check_range((watermark,), _U64_MAX)
     _check_bytes((above,), _ABOVE_BYTES)
     return Progress(watermark, int.from_bytes(above, "big"))

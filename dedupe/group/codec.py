@@ -1,4 +1,8 @@
-"""What workers tell one another of commits and sessions, as plain values that any encoding carries. Pure."""
+"""
+What workers tell one another of commits and sessions, as plain values that any encoding carries. Pure.
+
+Fields that a later version adds stand behind those of the one before, which passes them over.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,14 +46,14 @@ def told_committed(lane: int, committed: Committed) -> list[Any]:
 
 def heard_committed(told: Any) -> tuple[int, Committed]:
     """Read what `told_committed` wrote. Raises ValueError, TypeError."""
-    lane, first_seq, base, timestamp_ms, after, keys, fingerprints, guards, sessions = told
+    lane, first_seq, base, timestamp_ms, after, keys, fingerprints, guards, sessions, *_ = told
     if not _are_counts(lane, first_seq, base, timestamp_ms, bits=63):
         raise ValueError("not what a commit has added")
     committed = Committed(
         first_seq,
         base,
         timestamp_ms,
-        LastRecord._make(after),
+        LastRecord._make(after[: len(LastRecord._fields)]),
         _cut(keys, KEY_BYTES),
         _cut(fingerprints, FINGERPRINT_BYTES),
         [guard and _sized(guard, KEY_BYTES) for guard in guards],
@@ -68,7 +72,7 @@ def told_entry(entry: Entry | None) -> list[Any] | None:
 
 def heard_entry(told: Any) -> Entry | None:
     """Read what `told_entry` wrote. Raises TypeError."""
-    return told and Entry(*told)
+    return told and Entry(*told[: len(Entry._fields)])
 
 
 def told_state(state: SessionState | None) -> list[Any] | None:
@@ -80,7 +84,7 @@ def heard_state(told: Any) -> SessionState | None:
     """Read what `told_state` wrote. Raises ValueError, TypeError."""
     if told is None:
         return None
-    watermark, above, *rest = told
+    watermark, above, *rest = told[: len(SessionState._fields)]
     return SessionState(watermark, int.from_bytes(above, "big"), *rest)
 
 
@@ -91,7 +95,7 @@ def told_rows(rows: Sequence[tuple[SessionKey, SessionState]]) -> list[Any]:
 
 def heard_rows(told: Any) -> list[tuple[SessionKey, SessionState]]:
     """Read what `told_rows` wrote. Raises ValueError, TypeError."""
-    rows = [(key, heard_state(state)) for key, state in told]
+    rows = [(key, heard_state(state)) for key, state, *_ in told]
     return [(key, state) for key, state in rows if state is not None]
 
 
@@ -106,7 +110,7 @@ def _told_session(session: Session) -> list[Any]:
 
 
 def _heard_session(told: Sequence[Any]) -> Session:
-    client_hash, session_hash, *numbers, before = told
+    client_hash, session_hash, *numbers, before = told[: len(Session._fields)]
     progress = before and Progress(before[0], int.from_bytes(before[1], "big"))
     if not _are_counts(*numbers) or (progress is not None and not _are_counts(progress.watermark)):
         raise ValueError("not a session")

@@ -81,13 +81,13 @@ class GroupHost:
         return own.submit(events, size_bytes=size_bytes, received_ms=received_ms, deadline=deadline)
 
     def _session(self, body: Any) -> Any:
-        number, key = body
+        number, key, *_ = body
         return told_state(self._lanes[number].session(key))
 
     def _sessions(self, body: Any) -> Any:
-        number, client_hash, count = body
+        number, client_hash, count, *_ = body
         return told_rows(self._lanes[number].sessions_of(client_hash, count))
 
     def _find(self, body: Any) -> Any:
-        number, key = body
+        number, key, *_ = body
         return told_entry(self._lanes[number].find(key))

@@ -149,7 +149,7 @@ class Follower:
                 await self._arrived.wait()
         except TimeoutError:
             _, end = await self._log.bounds()
-            return end <= self._restorer.index.state.applied_offset + 1  # a marker follows the last record
+            return end <= self._restorer.index.state.applied_offset
         return True
 
     def _discard(self) -> None:

@@ -163,15 +163,17 @@ async def test_standby_applies_shipments_and_does_not_read_the_log() -> None:
         assert lane.metrics.restored_records == read
 
 
-async def test_standby_that_heard_nothing_reads_the_log_within_seconds() -> None:
+@pytest.mark.parametrize("missed", [1, 20])
+async def test_standby_that_heard_nothing_reads_the_log_within_seconds(missed: int) -> None:
     async with GroupWorld(*NAMES) as group:
         await group.start()
         _, follower = owner_and_follower(group)
         tamper(follower, lambda _: [])
-        await deliver_each(group, events_of(group, "x", 20))
+        await deliver_each(group, events_of(group, "x", missed))
+        group.world.log.partition("events", 0).end -= 1  # Kafka has no marker behind a commit
         lane = follower.router.all_lanes[0]
 
-        assert await group.until(lambda: lane.restorer.index.state.next_lane_seq == 20) < 6
+        assert await group.until(lambda: lane.restorer.index.state.next_lane_seq == missed) < 6
         await group.judge()
 
 

@@ -133,9 +133,13 @@ def test_error_of_a_later_version_or_of_ours_is_one_of_the_gateway() -> None:
 
 
 def test_fields_of_a_later_version_are_passed_over() -> None:
-    fields = unpacked(memoryview(body_of([EVENT])))
+    event = EVENT._replace(session=Session(bytes(16), bytes(16), 1, before=Progress(0, 0)))
+    fields = unpacked(memoryview(body_of([event])))
+    *_, (session,), _, _, _, _ = fields
+    session[-1].append("new")
+    session.append("new")
     (submitted,) = submissions_of(memoryview(packed([*fields, "new"])), events_max=1)
-    assert submitted.events == [EVENT]
+    assert submitted.events == [event]
     decided = [(1, Outcomes([Admission.NEW], [3]))]
     outcomes = unpacked(memoryview(outcomes_body(decided)))
     assert outcomes_of(memoryview(packed([*outcomes, "new"])), lambda _number: 1) == decided

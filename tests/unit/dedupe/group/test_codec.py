@@ -82,6 +82,27 @@ def test_entry_is_heard_as_it_was(entry: Entry | None) -> None:
     assert codec.heard_entry(carried(codec.told_entry(entry))) == entry
 
 
+def with_more(told: Any) -> Any:
+    """Return what a later version would tell: each row has a field more."""
+    return [*map(with_more, told), "new"] if isinstance(told, list) else told
+
+
+def test_fields_of_a_later_version_are_passed_over() -> None:
+    session = Session(b"c" * 16, b"s" * 16, 3, 1, 0, Progress(2, 0))
+    keys, prints = [b"k" * 16], [b"f" * 8]
+    committed = Committed(1, 2, 3, LastRecord(1, b"k" * 16, 3), keys, prints, [], [session])
+    told = carried(codec.told_committed(0, committed))
+    *_, sessions = told
+    later = [*told[:4], [*told[4], "new"], *told[5:8], [with_more(session) for session in sessions], "new"]
+    assert codec.heard_committed(later) == (0, committed)
+    entry = Entry(5, b"f" * 8)
+    assert codec.heard_entry(with_more(carried(codec.told_entry(entry)))) == entry
+    state = SessionState(1, 2, 3, 4, 5, 6)
+    assert codec.heard_state(with_more(carried(codec.told_state(state)))) == state
+    rows = [(b"k" * 16, state)]
+    assert codec.heard_rows([with_more(row) for row in carried(codec.told_rows(rows))]) == rows
+
+
 def test_status_is_heard_by_the_version_before_and_nothing_else_is_one() -> None:
     status = Status(3, frozenset({1, 2}), frozenset({2}), frozenset(), is_leaving=True)
     assert Status.heard(carried([*status.told(), "of a later version"])) == status
