@@ -4,8 +4,9 @@ Keeper: runs the lanes of one worker as its group assigns them, and knows where 
 Whatever it believes may be out of date, and costs time then, never an event: only the log says who owns
 a lane. So it has three rules. A lane begins here once its earlier owner has given it up, or is gone. A lane
 that was fenced stays down until the group has spoken again. And a follower whose owner is gone claims the
-lane at once, once a generation, and asks the group to agree; but only from an owner that it has heard as
-such: else two workers that are cut off from each other alone would take their lanes from each other for ever.
+lane at once, or after a while if the owner says that it fails, once a generation, and asks the group to
+agree; but only from an owner that it has heard as such: else two workers that are cut off from each other
+alone would take their lanes from each other for ever.
 """
 
 import asyncio
@@ -49,6 +50,7 @@ class KeeperTimes:
     steady_s: float = 3.0  # to reach a worker that was gone, before it may own a lane again
     connect_s: float = 2.0  # to reach a worker that was never reached, before it counts as gone
     again_s: float = 1.0  # after a failure that a lane itself does not handle
+    failing_s: float = 15.0  # for an owner to get over it; its follower has asked the log itself meanwhile
     expected_s: float = 10.0  # for the lanes of a worker that is gone to be served elsewhere, as a rule
 
 
@@ -83,6 +85,7 @@ class Keeper:
         self._claimed: set[int] = set()  # lanes owned here without a word of the group
         # The generation that gave each to its owner, or follows a claim.
         self._owner_since = [-1] * len(lanes)
+        self._idle_since: dict[int, float] = {}  # lanes that fail at their owner, and would not fail here
         self._is_stopping = False
         self._turned = [asyncio.Event() for _ in lanes]  # a lane's keeping has something to look at
         self._unreached: tuple[WorkerId, ...] = ()  # as the group was told
@@ -342,27 +345,33 @@ class Keeper:
                 self.neighbours.announce()
                 self._turn_all()
             self.neighbours.note_absence()
-            for name in self.neighbours.gone:
-                self._claim_of(name)
+            self._claim_lanes()
             if self.neighbours.missed() != self._unreached:
                 self._membership.rejoin()
 
-    def _claim_of(self, gone: WorkerId) -> None:
-        for number, (owner, follower) in enumerate(
-            zip(self.assignment.owners, self.assignment.followers, strict=True)
-        ):
-            lane = self.lanes[number]
-            if owner != gone or follower != self.worker or number in self._claimed:
+    def _claim_lanes(self) -> None:
+        """Take what is followed here, and whose owner is gone or has failed for long."""
+        now = self._clock.monotonic()
+        failing = frozenset[int]().union(*(status.failing for status in self.neighbours.up().values()))
+        self._idle_since = {
+            number: self._idle_since.get(number, now)
+            for number, lane in enumerate(self.lanes)
+            if number in failing and lane.follower.is_caught_up
+        }
+        for number, (lane, owner) in enumerate(zip(self.lanes, self.assignment.owners, strict=True)):
+            is_gone = owner in self.neighbours.gone
+            is_lost = is_gone or now - self._idle_since.get(number, now) >= self._times.failing_s
+            if not is_lost or self.role_of(number) is not Role.FOLLOWER:
                 continue
-            heard = self.neighbours.heard(gone)
+            heard = self.neighbours.heard(owner)
             if heard is None or heard.generation < self._owner_since[number]:
                 continue
             if self.neighbours.server_of(number) is None and lane.follower.is_caught_up:
                 log.warning(
-                    "a partition is claimed: its owner is gone",
+                    f"a partition is claimed: its owner {'is gone' if is_gone else 'cannot serve it'}",
                     topic=lane.topic,
                     partition=lane.partition,
-                    owner=gone,
+                    owner=owner,
                     generation=self.generation,
                 )
                 self.claims += 1

@@ -96,7 +96,7 @@ class Follower:
             proved = await self._restorer.check()
             await self._context.gate.pass_lane(self._number, proved=proved)
             _, end = await self._log.bounds()
-            self._wait_for_markers(end)
+            self._check_visible(end)
             await self._restorer.replay(end, lambda _entries: None)
         self.is_caught_up = True
         while True:
@@ -107,7 +107,7 @@ class Follower:
             if not await self._hears():
                 return
 
-    def _wait_for_markers(self, end: Offset) -> None:
+    def _check_visible(self, end: Offset) -> None:
         """
         Raise RetriableError while what was shipped may still come to light in the log.
 

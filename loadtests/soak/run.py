@@ -31,6 +31,7 @@ SMALL = {
     "GATEWAY_LOGGING_LEVEL": "warning",
 }
 CAPACITY_TRIES, CAPACITY_BATCHES = 3, 200
+AT_ONCE = 100  # requests that are built
 
 
 class Moment(NamedTuple):
@@ -81,18 +82,14 @@ class Soak:
 
     async def _run(self, events_per_s: float, seconds: float, interval_s: float) -> list[Moment]:
         pause_s = BATCH_EVENTS / events_per_s
-        began = time.perf_counter()
-        due = (began + number * pause_s for number in range(int(seconds / pause_s)))
-        requests = self._requests()
+        began, count = time.perf_counter(), int(seconds / pause_s)
+        due = (began + number * pause_s for number in range(count))
+        requests = requests_of(self.history, count)
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self._watch(began, seconds, interval_s))
             for _ in range(CONNECTIONS):
                 tasks.create_task(self._send(due, requests))
         return watching.result()
-
-    def _requests(self) -> Iterator[bytes]:
-        while True:
-            yield from self.history.requests(100, BATCH_EVENTS, duplicate_percent=DUPLICATE_PERCENT)
 
     async def _send(self, due: Iterator[float], requests: Iterator[bytes]) -> None:
         """Send what is due; a latency counts from then, so that a stall is not hidden by sending less."""
@@ -152,6 +149,14 @@ class Soak:
         (ran_before, waited_before), self._scheduled = self._scheduled, scheduled_seconds(self._pid)
         ran, waited = self._scheduled
         return 1 + (waited - waited_before) / max(1e-9, ran - ran_before)
+
+
+def requests_of(history: Workload, count: int) -> Iterator[bytes]:
+    """Yield so many requests, and have no more of them counted as sent."""
+    for first in range(0, count, AT_ONCE):
+        yield from history.requests(
+            min(AT_ONCE, count - first), BATCH_EVENTS, duplicate_percent=DUPLICATE_PERCENT
+        )
 
 
 def _line(moment: Moment) -> str:

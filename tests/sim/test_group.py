@@ -158,6 +158,36 @@ async def test_worker_that_the_coordinator_does_not_hear_serves_until_others_hav
         await group.judge()
 
 
+async def test_lane_of_an_owner_that_does_not_reach_the_log_is_claimed_although_the_group_hears_it() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        owner, follower = owner_and_follower(group)
+        owner.world.connection.is_available = False
+
+        # failing_s; and follow_s before it, since the standby that hears nothing reads the log once more.
+        assert await group.until(lambda: group.owner_of(0) is follower) < 21
+        await asyncio.sleep(30)
+        assert sum(worker.keeper.claims for worker in group.alive) == 1
+        owner.world.connection.is_available = True
+        assert await group.settle() < 15
+        await group.judge()
+
+
+async def test_log_that_answers_nobody_moves_no_lane() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        moves = [worker.keeper.moves for worker in group.alive]
+        for worker in group.alive:
+            worker.world.connection.is_available = False
+        await asyncio.sleep(40)
+        for worker in group.alive:
+            worker.world.connection.is_available = True
+        assert await group.settle() < 10
+
+        assert [worker.keeper.moves for worker in group.alive] == moves
+        await group.judge()
+
+
 async def test_worker_that_leaves_hands_its_lanes_over_and_no_client_notices() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)

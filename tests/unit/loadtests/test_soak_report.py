@@ -4,8 +4,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from loadtests.bench.workload import Workload
 from loadtests.soak.report import PLOTTED, findings, plots
-from loadtests.soak.run import TURNOVER_EVENTS, Moment
+from loadtests.soak.run import AT_ONCE, BATCH_EVENTS, DUPLICATE_PERCENT, TURNOVER_EVENTS, Moment, requests_of
 
 
 def moment(number: int, *, rss_mib: float = 100.0, cpu_us: float = 20.0, crowding: float = 1.0) -> Moment:
@@ -25,6 +26,14 @@ def moment(number: int, *, rss_mib: float = 100.0, cpu_us: float = 20.0, crowdin
         commit_ms=2.0,
         crowding=crowding,
     )
+
+
+@pytest.mark.parametrize("count", [1, AT_ONCE, AT_ONCE + 30])
+def test_no_event_counts_as_sent_that_is_in_no_request(count: int) -> None:
+    history = Workload(1)
+    history.requests(10, BATCH_EVENTS, duplicate_percent=0)
+    assert len(list(requests_of(history, count))) == count
+    assert history.new_events == (10 + count - count * DUPLICATE_PERCENT // 100) * BATCH_EVENTS
 
 
 def test_what_grows_before_the_index_has_turned_over_is_no_leak() -> None:
