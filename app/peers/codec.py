@@ -16,7 +16,7 @@ from app.peers.errors import refuse
 from app.peers.frames import packed, unpacked
 from dedupe.admission import Admission
 from dedupe.lane import Outcomes
-from dedupe.types import Event, Order, Progress, Session
+from dedupe.types import Event, Order, Progress, Session, event_of
 
 ADMISSIONS = (
     Admission.NEW,
@@ -117,11 +117,11 @@ def submissions_of(body: memoryview, *, events_max: int) -> list[Submission]:
         _each(guards, None, _key_or_none, count),
         _each(orders, Order.ANY, _order_of, count),
     )
-    return _parted(heads, list(map(Event._make, zip(*columns, strict=True))))
+    return _parted(heads, list(map(event_of, zip(*columns, strict=True))), list(map(len, values)))
 
 
-def _parted(heads: Any, events: Sequence[Event]) -> list[Submission]:
-    """Give each submission its events."""
+def _parted(heads: Any, events: Sequence[Event], sizes: Sequence[int]) -> list[Submission]:
+    """Give each submission its events, of whose values the sizes are known."""
     if type(heads) is not list or not heads or len(heads) % _HEAD_FIELDS:
         refuse("malformed")
     _check_range(heads, _U64_MAX)
@@ -130,9 +130,9 @@ def _parted(heads: Any, events: Sequence[Event]) -> list[Submission]:
     submissions, end = [], 0
     for place in range(0, len(heads), _HEAD_FIELDS):
         number, lane, received_ms, remaining_ms, size_bytes, count = heads[place : place + _HEAD_FIELDS]
-        own = events[end : end + count]
-        end += count
-        if not own or sum([len(event.value) for event in own]) > size_bytes:
+        begin, end = end, end + count
+        own = events[begin:end]
+        if not own or sum(sizes[begin:end]) > size_bytes:
             refuse("malformed")
         submissions.append(Submission(number, lane, received_ms, remaining_ms, size_bytes, own))
     return submissions
