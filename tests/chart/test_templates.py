@@ -233,6 +233,12 @@ def test_kafkas_ports_are_let_out() -> None:
     assert {port["port"] for rule in egress for port in rule["ports"]} == {53, 9093}
 
 
+def test_traces_are_let_out_to_their_collector() -> None:
+    rule = {"ports": [{"port": 4318, "protocol": "TCP"}], "to": [{"namespaceSelector": {}}]}
+    found = render("production", config={"GATEWAY_TRACES": True}, networkPolicy__egress__extra=[rule])
+    assert rule in only(found, "NetworkPolicy")["spec"]["egress"]
+
+
 def test_volumes_are_kept() -> None:
     spec = only(render("production"), "StatefulSet")["spec"]
     assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
@@ -242,6 +248,7 @@ def test_volumes_are_kept() -> None:
 CONTRADICTIONS = [
     (("development",), {"replicaCount": 2}, "replicaCount > 1 or autoscaling needs log: kafka"),
     (("development",), {"autoscaling__enabled": True}, "replicaCount > 1 or autoscaling needs log: kafka"),
+    (("production",), {"log": "sqlite"}, "log: sqlite stores nothing on Kafka"),
     ((), {"mode": "development"}, "log: kafka needs kafka.bootstrapServers"),
     ((), {"kafka__bootstrapServers": "k:9092"}, "mode: production needs secrets.existingSecret"),
     (
@@ -263,6 +270,16 @@ CONTRADICTIONS = [
         {"ingress__enabled": True, "httpRoute__enabled": True},
         "ingress.enabled and httpRoute.enabled exclude each other",
     ),
+    (
+        ("production",),
+        {"ingress__enabled": True, "ingress__hosts": []},
+        "ingress.enabled needs ingress.hosts",
+    ),
+    (
+        ("production",),
+        {"config": {"GATEWAY_TRACES": True}},
+        "config.GATEWAY_TRACES needs networkPolicy.egress.extra",
+    ),
     (("production",), {"httpRoute__enabled": True}, "httpRoute.enabled needs httpRoute.parentRefs"),
     (
         ("production",),
@@ -273,6 +290,16 @@ CONTRADICTIONS = [
         ("production",),
         {"replicaCount": 3, "terminationGracePeriodSeconds": 45},
         "must exceed preStopSeconds (10) by more than 35",
+    ),
+    (
+        ("production",),
+        {"config": {"GATEWAY_DRAIN_TIMEOUT": "0.5 M", "GATEWAY_DRAIN_LINGER": "15500ms"}},
+        "must exceed preStopSeconds (10) by more than 51",
+    ),
+    (
+        ("production",),
+        {"replicaCount": 3, "config": {"GATEWAY_DRAIN_TIMEOUT": 25}},
+        "must exceed preStopSeconds (10) by more than 50",
     ),
     (
         ("production",),
@@ -303,6 +330,7 @@ def test_contradiction_fails_with_one_sentence(
         ({"config": {"GATEWAY_WINDO": "7d"}}, "at '/config'"),
         ({"mode": "prod"}, "at '/mode'"),
         ({"replicaCount": 0}, "at '/replicaCount'"),
+        ({"probes__port": 0}, "at '/probes/port'"),
         ({"persistence__size": "much"}, "at '/persistence/size'"),
         ({"kafka__bootstrapServers": "k"}, "at '/kafka/bootstrapServers'"),
     ],

@@ -50,6 +50,7 @@ RULES: Mapping[str, dict[str, Any]] = {
     "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
     "service.port": PORT,
     "admin.port": PORT,
+    "probes.port": PORT,
     "peers.port": PORT,
     "persistence.size": QUANTITY,
     "startup.seconds": {"type": "integer", "minimum": 60},

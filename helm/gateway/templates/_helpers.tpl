@@ -55,6 +55,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{- /* A duration as settings have them, e.g. 90, 500ms or 2m, in whole seconds and rounded up. */ -}}
+{{- define "gateway.seconds" -}}
+{{- $text := toString . | nospace | lower }}
+{{- $number := regexFind "^[0-9.]+" $text }}
+{{- $factor := get (dict "ms" 0.001 "m" 60 "h" 3600 "d" 86400) (trimPrefix $number $text) | default 1 }}
+{{- mulf $number $factor | ceil }}
+{{- end }}
+
 {{- /* Everything that is an environment variable and no secret, by name; `config` wins where the chart lets it. */ -}}
 {{- define "gateway.settings" -}}
 {{- $settings := dict
@@ -115,6 +123,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (include "gateway.isGroup" .) (eq .Values.log "sqlite") }}
 {{- fail "replicaCount > 1 or autoscaling needs log: kafka, since the embedded log (sqlite) belongs to one pod" }}
 {{- end }}
+{{- if and (eq .Values.log "sqlite") .Values.kafka.bootstrapServers }}
+{{- fail "log: sqlite stores nothing on Kafka, so kafka.bootstrapServers must be empty (or set log: kafka)" }}
+{{- end }}
 {{- if and (eq .Values.log "kafka") (not .Values.kafka.bootstrapServers) }}
 {{- fail "log: kafka needs kafka.bootstrapServers (or set log: sqlite to try the gateway out without Kafka)" }}
 {{- end }}
@@ -140,15 +151,25 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if ne (len (uniq (list 8080 (int .Values.admin.port) (int .Values.probes.port) (int .Values.peers.port)))) 4 }}
 {{- fail "admin.port, probes.port and peers.port must differ, and none may be 8080, that of events" }}
 {{- end }}
+{{- if and .Values.ingress.enabled (not .Values.ingress.hosts) }}
+{{- fail "ingress.enabled needs ingress.hosts, the names under which events are sent" }}
+{{- end }}
 {{- if and .Values.ingress.enabled .Values.httpRoute.enabled }}
 {{- fail "ingress.enabled and httpRoute.enabled exclude each other: two ways in would be two client addresses" }}
 {{- end }}
 {{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) }}
 {{- fail "httpRoute.enabled needs httpRoute.parentRefs, the Gateway to attach to" }}
 {{- end }}
-{{- $stop := ternary 35 15 (eq (include "gateway.isGroup" .) "true") }}
+{{- $drain := include "gateway.seconds" (get .Values.config "GATEWAY_DRAIN_TIMEOUT" | default 10) | int }}
+{{- $linger := include "gateway.seconds" (get .Values.config "GATEWAY_DRAIN_LINGER" | default 0) | int }}
+{{- $stop := add $drain $linger (ternary 25 5 (eq (include "gateway.isGroup" .) "true")) }}
 {{- if le (int .Values.terminationGracePeriodSeconds) (add (int .Values.preStopSeconds) $stop) }}
-{{- fail (printf "terminationGracePeriodSeconds (%d) must exceed preStopSeconds (%d) by more than %d: open commits may take 10 s to finish, and partitions 20 s to be served by another gateway, if there is one" (int .Values.terminationGracePeriodSeconds) (int .Values.preStopSeconds) $stop) }}
+{{- fail (printf "terminationGracePeriodSeconds (%d) must exceed preStopSeconds (%d) by more than %d: open commits may take %d s to finish, and partitions 20 s to be served by another gateway, if there is one" (int .Values.terminationGracePeriodSeconds) (int .Values.preStopSeconds) $stop $drain) }}
+{{- end }}
+{{- $egress := .Values.networkPolicy.egress }}
+{{- $isClosed := and .Values.networkPolicy.enabled $egress.enabled (not $egress.extra) }}
+{{- if and $isClosed (eq (get .Values.config "GATEWAY_TRACES" | toString | lower) "true") }}
+{{- fail "config.GATEWAY_TRACES needs networkPolicy.egress.extra, a rule for the collector (or set networkPolicy.egress.enabled: false)" }}
 {{- end }}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
 {{- fail "autoscaling.minReplicas must not exceed autoscaling.maxReplicas" }}
