@@ -132,24 +132,20 @@ def test_another_storage_class_needs_another_statefulset_and_stops_no_pod(three:
     changed = ("upgrade", "events", CHART)
     with pytest.raises(HelmError, match="updates to statefulset spec"):
         release(three, *changed, replicaCount=3, persistence__storageClass="fast")
-    replace(three)
+    orphan_the_pods(three)
     try:
         release(three, *changed, replicaCount=3, persistence__storageClass="fast")
         (claim,) = three.get(STATEFULSET)["spec"]["volumeClaimTemplates"]
         assert claim["spec"]["storageClassName"] == "fast"
         assert {name: pod["metadata"]["uid"] for name, pod in pods(three).items()} == before
     finally:
-        replace(three)
+        orphan_the_pods(three)
 
 
-def replace(cluster: ControlPlane) -> None:
+def orphan_the_pods(cluster: ControlPlane) -> None:
     """Delete the StatefulSet without its pods, as `--cascade=orphan` does; Helm makes the next one."""
     assert cluster.delete(STATEFULSET, propagation="Orphan").status_code == httpx.codes.OK
-
-    def is_gone() -> bool:
-        return cluster.get(STATEFULSETS)["items"] == []
-
-    cluster.wait_for(is_gone, "the end of the StatefulSet")
+    cluster.wait_for(lambda: not cluster.get(STATEFULSETS)["items"], "the end of the StatefulSet")
 
 
 def test_one_eviction_passes_at_a_time(three: ControlPlane) -> None:
