@@ -103,6 +103,8 @@ def test_audit_knows_the_gateways_secrets() -> None:
     [
         ({}, "kafka.bootstrapServers is needed"),
         (SOURCE | {"kafka__securityProtocol": "SASL_SSL"}, "needs kafka.sasl.username"),
+        (SOURCE | {"kafka__sasl__existingSecret": "s"}, "kafka.sasl.existingSecret is not used with"),
+        (SOURCE | AUTHORITY, "kafka.tls is not used with"),
         (SOURCE | {"audit__deep": True}, "need audit.existingSecret"),
         (SOURCE | {"archive__operator": "apache"}, "they cannot share /data"),
         (SOURCE | {"archive__enabled": False, "audit__enabled": False}, "there is nothing to install"),

@@ -134,6 +134,10 @@ class ControlPlane:
         """Create something."""
         return self._http.post(path, json=document)
 
+    def delete(self, path: str, *, propagation: str) -> httpx.Response:
+        """Delete something, and what belongs to it as `propagation` says."""
+        return self._http.delete(path, params={"propagationPolicy": propagation})
+
     def wait_for(self, is_so: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until something is so, or fail with the ends of all logs."""
         deadline = time.monotonic() + timeout_s

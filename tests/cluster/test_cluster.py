@@ -11,12 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.chart.helm import CHART, helm, values
+from tests.chart.helm import CHART, HelmError, helm, values
 from tests.cluster.control_plane import ControlPlane
 
 NAMESPACE = "ingest"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-STATEFULSET = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/events-gateway"
+STATEFULSETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets"
+STATEFULSET = f"{STATEFULSETS}/events-gateway"
 CLAIMS = f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims"
 BUDGET = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets/events-gateway"
 NO_OPERATORS = {"serviceMonitor__enabled": False, "prometheusRule__enabled": False}
@@ -124,6 +125,27 @@ def test_scaling_keeps_the_volumes(three: ControlPlane) -> None:
     three.wait_for(lambda: sorted(pods(three)) == ["events-gateway-0", "events-gateway-1"], "two pods")
     claims = {claim["metadata"]["name"] for claim in three.get(CLAIMS)["items"]}
     assert claims == {f"data-events-gateway-{n}" for n in range(5)}
+
+
+def test_another_storage_class_needs_another_statefulset_and_stops_no_pod(three: ControlPlane) -> None:
+    before = {name: pod["metadata"]["uid"] for name, pod in pods(three).items()}
+    changed = ("upgrade", "events", CHART)
+    with pytest.raises(HelmError, match="updates to statefulset spec"):
+        release(three, *changed, replicaCount=3, persistence__storageClass="fast")
+    orphan_the_pods(three)
+    try:
+        release(three, *changed, replicaCount=3, persistence__storageClass="fast")
+        (claim,) = three.get(STATEFULSET)["spec"]["volumeClaimTemplates"]
+        assert claim["spec"]["storageClassName"] == "fast"
+        assert {name: pod["metadata"]["uid"] for name, pod in pods(three).items()} == before
+    finally:
+        orphan_the_pods(three)
+
+
+def orphan_the_pods(cluster: ControlPlane) -> None:
+    """Delete the StatefulSet without its pods, as `--cascade=orphan` does; Helm makes the next one."""
+    assert cluster.delete(STATEFULSET, propagation="Orphan").status_code == httpx.codes.OK
+    cluster.wait_for(lambda: not cluster.get(STATEFULSETS)["items"], "the end of the StatefulSet")
 
 
 def test_one_eviction_passes_at_a_time(three: ControlPlane) -> None:

@@ -26,6 +26,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if not (and .Values.kafka.sasl.existingSecret .Values.kafka.sasl.username) }}
 {{- fail (printf "kafka.securityProtocol: %s needs kafka.sasl.username and kafka.sasl.existingSecret" .Values.kafka.securityProtocol) }}
 {{- end }}
+{{- else if .Values.kafka.sasl.existingSecret }}
+{{- fail (printf "kafka.sasl.existingSecret is not used with kafka.securityProtocol: %s" .Values.kafka.securityProtocol) }}
+{{- end }}
+{{- if and .Values.kafka.tls.caSecret (not (contains "SSL" .Values.kafka.securityProtocol)) }}
+{{- fail (printf "kafka.tls is not used with kafka.securityProtocol: %s" .Values.kafka.securityProtocol) }}
 {{- end }}
 {{- if and .Values.audit.enabled (or .Values.audit.deep .Values.audit.stats) (not .Values.audit.existingSecret) }}
 {{- fail "audit.deep and audit.stats need audit.existingSecret, the gateway's Secret with identity-secret and admin-token" }}
