@@ -6,8 +6,8 @@ successor, whose index decides, so nobody outside need see that a lane has moved
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from dedupe.clock import Deadline
 from dedupe.errors import LaneNotActiveError, OutcomeUnknownError
@@ -25,6 +25,8 @@ from dedupe.lane import Lane, LaneState, Outcomes
 from dedupe.route import Target
 from dedupe.sessions import SessionKey, SessionState
 from dedupe.types import Entry, Event, EventKey
+
+Heard = TypeVar("Heard")
 
 ANSWER_S = 2.0
 """How long another worker may take to say what it knows of a session."""
@@ -116,22 +118,31 @@ class GroupRoute:
         link = self._owner()
         if link is None:
             return self._lane.session(key)
-        return heard_state(await link.ask(SESSION, told_key(self._number, key), ANSWER_S))
+        return await _asked(link, SESSION, told_key(self._number, key), heard_state)
 
     async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         """See Route."""
         link = self._owner()
         if link is None:
             return self._lane.sessions_of(client_hash, count)
-        return heard_rows(await link.ask(SESSIONS, [self._number, client_hash, count], ANSWER_S))
+        return await _asked(link, SESSIONS, [self._number, client_hash, count], heard_rows)
 
     async def find(self, key: EventKey) -> Entry | None:
         """See Route."""
         link = self._owner()
         if link is None:
             return self._lane.find(key)
-        return heard_entry(await link.ask(FIND, told_key(self._number, key), ANSWER_S))
+        return await _asked(link, FIND, told_key(self._number, key), heard_entry)
 
     def _owner(self) -> Link | None:
         """Return the link to who serves the lane, None if nobody else does."""
         return None if self._lane.state is LaneState.ACTIVE else self._whereabouts.server_of(self._number)
+
+
+async def _asked(link: Link, kind: str, question: list[Any], heard: Callable[[Any], Heard]) -> Heard:
+    """Return what another worker says. Raises LaneNotActiveError, also where that cannot be read."""
+    answer = await link.ask(kind, question, ANSWER_S)
+    try:
+        return heard(answer)
+    except (TypeError, ValueError) as err:
+        raise LaneNotActiveError(f"another worker's answer cannot be read: {err!r}") from err
