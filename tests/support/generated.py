@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from app.cli.commands import app
 from app.config.settings_table import settings_table
 from loadtests.capacity import table
 from tests.mutants.catalogue import TABLE, all_mutants, table_of
@@ -10,6 +13,7 @@ from tests.support.documents import README, ROOT
 
 CAPACITY = ROOT / "docs" / "capacity.md"
 METRICS = ROOT / "docs" / "metrics.md"
+OPERATIONS = ROOT / "docs" / "operations.md"
 SETTINGS, SETTINGS_END = "<!-- settings -->\n", "\n<!-- /settings -->"
 
 
@@ -22,8 +26,15 @@ def written_anew() -> dict[Path, str]:
         TABLE: table_of(all_mutants()),
         CAPACITY: _between(CAPACITY, "capacity", table()),
         METRICS: _between(METRICS, "metrics", metrics_page.table()),
+        OPERATIONS: _between(OPERATIONS, "size", _size("100M", "--window", "7d", "--output", "table")),
         **chart.written_anew(),
     }
+
+
+def _size(*arguments: str) -> str:
+    """Return a call of `gateway size` and what it prints, as Markdown."""
+    printed = CliRunner().invoke(app, ["size", *arguments]).stdout
+    return f"```sh\ngateway size {' '.join(arguments)}\n```\n\n```text\n{printed}```"
 
 
 def _between(document: Path, name: str, text: str) -> str:
