@@ -11,7 +11,7 @@ PYTHON_SDKS := $(patsubst tests/sdks/python/%.txt,build/sdks/python/%/.stamp,$(w
 NODE_SDKS := tests/sdks/node/node_modules/.stamp tests/sdks/browser/node_modules/.stamp
 SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium
 REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
-CHART_NEEDS := $(VENV)/.stamp-dev build/go/helm build/go/kube-score build/.stamp-promtool
+CHART_NEEDS := $(VENV)/.stamp-dev build/go/helm build/go/kube-score build/go/compose build/crds/.stamp build/.stamp-promtool
 CONTROL_PLANE := build/go/kube-apiserver build/go/kube-controller-manager build/go/kube-scheduler
 CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/.stamp-etcd
 GRAFANA_NEEDS := $(VENV)/.stamp-dev build/.stamp-promtool build/grafana/.stamp tests/grafana/node_modules/.stamp
@@ -78,7 +78,7 @@ screenshots: $(VENV)/.stamp-dev build/sdks/.stamp-chromium build/.stamp-promtool
 image-test: build/image/base.tar $(IMAGE_NEEDS) ## build both images without a container engine, send events, run jobs; Debian, as root
 	@exec $(BIN)/pytest tests/image -s $(ARGS)
 
-chart-test: $(CHART_NEEDS) ## render and check the charts, their alerts and their board; the first time it builds helm, for minutes
+chart-test: $(CHART_NEEDS) ## render and check the charts, their alerts and their board, and compose.yaml; the first time it builds helm, for minutes
 	@exec $(BIN)/pytest tests/chart $(ARGS)
 
 fault: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## kill, freeze, restart and add workers of a group on a real Kafka; a quarter of an hour
@@ -258,6 +258,27 @@ build/go/helm:
 
 build/go/kube-score:
 	@$(GO_INSTALL) github.com/zegl/kube-score/cmd/kube-score@v1.20.0
+
+# Compose's own loader, whose program has no name of its own.
+build/go/compose:
+	@$(HAVE_GO) || { echo "Compose's loader is built with Go 1.21 or newer: install it, then try again." >&2; exit 1; }
+	@echo "Building $(@F) ..."
+	@mkdir -p $(@D)/.compose && GOBIN=$(abspath $(@D))/.compose go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2
+	@mv $(@D)/.compose/cmd $@ && rmdir $(@D)/.compose
+
+# What operators define of their resources, out of their modules' sources. Apache's Spark operator publishes none.
+CRDS := sigs.k8s.io/gateway-api@v1.3.0:config/crd/standard/gateway.networking.k8s.io_httproutes.yaml \
+  github.com/prometheus-operator/prometheus-operator@v0.85.0:example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml \
+  github.com/prometheus-operator/prometheus-operator@v0.85.0:example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml \
+  github.com/kubeflow/spark-operator/v2@v2.3.0:config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml
+
+build/crds/.stamp:
+	@$(HAVE_GO) || { echo "Definitions of resources are read from Go modules: install Go 1.21 or newer, then try again." >&2; exit 1; }
+	@echo "Reading definitions of custom resources ..."
+	@mkdir -p $(@D) && for crd in $(CRDS); do \
+	  module=$$(go mod download -json $${crd%%:*} | sed -n 's/.*"Dir": "\(.*\)".*/\1/p') && \
+	  cp --no-preserve=mode "$$module/$${crd##*:}" $(@D) || exit 1; done
+	@touch $@
 
 # Charts ask for the version, which no module knows by itself.
 KUBERNETES_VERSION = $$(sed -n 's/^require k8s.io\/kubernetes //p' go.mod)

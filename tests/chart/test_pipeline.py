@@ -5,12 +5,12 @@ profile; what contradicts itself fails with one sentence.
 
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import typer.main
 
 from pipeline.cli import app
 from tests.chart.helm import PIPELINE, HelmError, helm, only, render_pipeline, values
+from tests.chart.schemas import validate
 
 SOURCE = {"kafka__bootstrapServers": "kafka:9092"}
 LOGIN = SOURCE | {
@@ -55,8 +55,7 @@ def arguments_of(manifest: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
 def test_manifests_are_valid(version: str, manifests: list[dict[str, Any]]) -> None:
     for manifest in manifests:
-        if manifest["kind"] != "SparkApplication":
-            kubernetes_validate.validate(manifest, version, strict=True)
+        validate(manifest, version)
 
 
 def test_jobs_exist_and_have_these_options(manifests: list[dict[str, Any]]) -> None:

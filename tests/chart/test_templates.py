@@ -6,18 +6,16 @@ profile, and its settings are the gateway's; what contradicts itself fails with 
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
 from app.config.log_settings import variable_of
 from app.config.settings import Settings
 from tests.chart.helm import CHART, PROFILES, HelmError, environment, helm, only, render, values
+from tests.chart.schemas import validate
 from tests.support.documents import blocks_of
 
 VERSIONS = ("1.30", "1.37")
-CUSTOM = {"ServiceMonitor", "PrometheusRule", "HTTPRoute"}
-"""Of operators: their schemas are not Kubernetes' own."""
 
 GROUP = {"GATEWAY_WORKER_ID", "GATEWAY_PEER_HOST", "GATEWAY_PEER_PORT", "GATEWAY_ZONE"}
 PEER_FILES = {f"GATEWAY_PEER_TLS_{name}_FILE": name for name in ("CERT", "KEY", "CA")}
@@ -89,8 +87,7 @@ def manifests(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_manifests_are_valid(version: str, manifests: list[dict[str, Any]]) -> None:
     for manifest in manifests:
-        if manifest["kind"] not in CUSTOM:
-            kubernetes_validate.validate(manifest, version, strict=True)
+        validate(manifest, version)
 
 
 def test_every_manifest_carries_the_labels(manifests: list[dict[str, Any]]) -> None:
