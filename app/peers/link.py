@@ -10,6 +10,7 @@ from app.peers.connection import SILENT, Shared
 from app.peers.dialler import Dialler
 from app.peers.host import Host
 from app.peers.network import Network
+from dedupe.cancellation import is_own_cancellation
 from dedupe.clock import Deadline
 from dedupe.errors import LaneNotActiveError
 from dedupe.group import STATUS
@@ -102,7 +103,9 @@ class PeerLink:
                     while may_mend:
                         self._shared.metrics.reconnects += 1
                         may_mend = await self._stay_connected(times.mend_s)
-                except Exception:
+                except (Exception, asyncio.CancelledError) as err:
+                    if is_own_cancellation(err):
+                        raise
                     log.exception("a link to a worker failed", worker=self.worker)
                 self._go_down()
                 await asyncio.sleep(times.retry_s * dice.uniform(0.5, 1.5))
@@ -166,7 +169,7 @@ class PeerLink:
         self._shared.metrics.connected += 1
 
     def _go_down(self) -> None:
-        if self.is_up:
+        if self.is_up or self.status is not None:  # its first status comes a moment before it is up
             self.is_up, self.status = False, None
             if self._why:
                 log.warning("a worker is down", worker=self.worker, address=self.address, why=self._why)

@@ -33,6 +33,7 @@ from dedupe.adapters.kafka_group_wire import (
     sync_request,
 )
 from dedupe.adapters.kafka_wire import request_of
+from dedupe.cancellation import is_own_cancellation
 from dedupe.clock import Clock
 from dedupe.errors import GatewayError, RetriableError
 from dedupe.group import Describe, Member, Take
@@ -127,7 +128,9 @@ class KafkaMembership:
                 try:
                     self._connection = await self._connected()
                     await self._be_member(self._connection, describe, take)
-                except Exception as err:  # whatever it is, a worker without a group is worth less
+                except (Exception, asyncio.CancelledError) as err:  # a worker without a group is worth less
+                    if is_own_cancellation(err):
+                        raise
                     self._report(err)
                 self._disconnect()
                 await asyncio.sleep(self._times.retry_s * self._dice.uniform(0.5, 1.5))
@@ -288,7 +291,7 @@ class KafkaMembership:
     def _hear(self, at: float) -> None:
         self._heard_at = max(self._heard_at, at)
 
-    def _report(self, err: Exception) -> None:
+    def _report(self, err: BaseException) -> None:
         """Log each kind of problem once in an outage."""
         kind = type(err).__name__
         if kind in self._problems:

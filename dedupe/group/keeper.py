@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from dedupe.cancellation import is_own_cancellation
 from dedupe.clock import Clock, Deadline
 from dedupe.committed import Committed
 from dedupe.errors import GatewayError, IdentityMismatchError, RetriableError
@@ -26,7 +27,7 @@ from dedupe.group.codec import COMMITTED, told_committed
 from dedupe.group.links import Link, Links, Status
 from dedupe.group.membership import Membership
 from dedupe.group.neighbours import Neighbours
-from dedupe.lane import Lane, LaneState, is_own_cancellation, keep_running
+from dedupe.lane import Lane, LaneState, keep_running
 
 log = structlog.get_logger(__name__)
 

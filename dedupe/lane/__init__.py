@@ -2,7 +2,6 @@
 
 from dedupe.lane.context import LaneContext, LaneTimes
 from dedupe.lane.gate import IdentityGate
-from dedupe.lane.health import is_own_cancellation
 from dedupe.lane.lane import Lane
 from dedupe.lane.queue import Outcomes, QueueLimits
 from dedupe.lane.state import LaneState
@@ -20,6 +19,5 @@ __all__ = [
     "Outcomes",
     "QueueLimits",
     "Verifier",
-    "is_own_cancellation",
     "keep_running",
 ]

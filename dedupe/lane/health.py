@@ -4,7 +4,6 @@ LaneHealth: what went wrong with a lane, since when, and how long it waits befor
 It decides when a fencing means that another gateway owns the partition. It moves nothing.
 """
 
-import asyncio
 import random
 from datetime import UTC, datetime
 
@@ -105,13 +104,3 @@ class LaneHealth:
         """
         self._fencings += 1
         self.is_lost = self._fencings > self._times.fencings_max
-
-
-def is_own_cancellation(err: BaseException) -> bool:
-    """
-    Whether the current task was told to end.
-
-    A CancelledError may also come out of a library that cancelled a task of its own and awaited it.
-    """
-    task = asyncio.current_task()
-    return isinstance(err, asyncio.CancelledError) and task is not None and task.cancelling() > 0

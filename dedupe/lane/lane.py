@@ -16,6 +16,7 @@ from typing import TypeVar
 import structlog
 
 from dedupe.admission import NEW, SessionAdmission, Verdicts, admit
+from dedupe.cancellation import is_own_cancellation
 from dedupe.clock import Deadline
 from dedupe.committed import Committed
 from dedupe.errors import (
@@ -32,7 +33,7 @@ from dedupe.lane.ages import Ages
 from dedupe.lane.context import LaneContext
 from dedupe.lane.counting import LaneCounts
 from dedupe.lane.follower import Follower
-from dedupe.lane.health import LaneHealth, is_own_cancellation
+from dedupe.lane.health import LaneHealth
 from dedupe.lane.housekeeping import Housekeeping
 from dedupe.lane.queue import Batch, LaneQueue, Outcomes, Submission
 from dedupe.lane.restorer import Restorer

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import structlog
 
+from dedupe.cancellation import is_own_cancellation
 from dedupe.errors import IdentityMismatchError
-from dedupe.lane.health import is_own_cancellation
 from dedupe.lane.lane import Lane
 from dedupe.lane.state import LaneState
 

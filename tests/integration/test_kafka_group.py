@@ -13,9 +13,10 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.protocol.group import JoinGroupRequest_v5, LeaveGroupRequest_v1, SyncGroupRequest_v3
 
 from dedupe.adapters.kafka_connection import Connection
-from dedupe.adapters.kafka_group import GroupTimes
+from dedupe.adapters.kafka_group import GroupTimes, KafkaMembership
 from dedupe.adapters.kafka_group_wire import PROTOCOL, PROTOCOL_TYPE
 from dedupe.adapters.kafka_wire import request_of
+from tests.support.cancellation import cancelled_at
 from tests.support.group import LANES, Group, group_at, until
 from tests.support.kafka import create_topic
 
@@ -196,6 +197,16 @@ async def test_leader_that_cannot_be_read_is_outlived(group: Group) -> None:
 
     await stranger.leave()
     await worker.knows("a")
+
+
+@pytest.mark.parametrize("number", range(1, 9))  # finds the coordinator, connects, joins, stays
+async def test_cancellation_of_a_library_at_any_await_leaves_no_worker_without_its_group(
+    number: int, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = KafkaMembership.run
+    monkeypatch.setattr(KafkaMembership, "run", lambda *told: cancelled_at(number, run(*told)))
+
+    await group.of("a", "b")
 
 
 async def test_group_that_belongs_to_consumers_is_waited_for(group: Group) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.peers import Peers, UnknownKindError, Versions
+from app.peers import PeerLink, Peers, UnknownKindError, Versions
 from app.peers.connection import Connection
 from app.peers.frames import Kind
 from dedupe.admission import Admission
@@ -17,6 +17,7 @@ from dedupe.errors import (
     OutcomeUnknownError,
 )
 from dedupe.lane import Outcomes
+from tests.support.cancellation import cancelled_at
 from tests.support.peer_group import LIMITS, Group, error_of, pairs, running, until
 from tests.support.peers import SECRET, LoopClock, RecordingHost, deadline_of, events_of
 from tests.support.sim_net import address_of
@@ -96,6 +97,51 @@ async def test_worker_that_is_gone_is_down_at_once() -> None:
         assert not group.link("a", "b").tell("news", 1)
         group.start("b")
         assert await until(lambda: group.link("a", "b").is_up) < 1.0
+
+
+@pytest.mark.parametrize("number", range(1, 6))  # calls, hears, is up, mends, hears
+async def test_cancellation_of_a_library_at_any_await_of_a_link_ends_no_link(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep = PeerLink.keep
+    monkeypatch.setattr(PeerLink, "keep", lambda link: cancelled_at(number, keep(link)))
+    async with running(Group("a", "b")) as group:
+        await asyncio.sleep(2)
+        group.net.reset("a", "b")
+        await asyncio.sleep(2)
+        assert all(group.link(*pair).is_up for pair in pairs(group))
+        assert (await group.submit("a", "b")).offsets == [0]
+    assert not group.net.ways()
+
+
+@pytest.mark.parametrize("steps", range(30))
+async def test_link_that_is_ended_at_any_step_leaves_no_connection_and_tells_so(steps: int) -> None:
+    group = Group("a", "b")
+    async with running(group, is_linked=False):
+        await asyncio.sleep(steps * 0.0001)
+        group.peers["a"].set_members({})
+        await asyncio.sleep(1)
+        told = [body for worker, kind, body in group.hosts["a"].taken if (worker, kind) == ("b", "status")]
+        assert told in ([], ["status of b", None])
+        assert group.peers["a"].link("b") is None
+        assert group.net.ways() == {("a", "b"), ("b", "a")}  # b's own
+    assert not group.net.ways()
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_caller_that_gives_up_at_any_step_takes_no_room(steps: int) -> None:
+    only_one = replace(LIMITS, asks_max=1, events_max=1)
+    async with running(Group("a", "b", a=only_one, b=only_one)) as group:
+        link = group.link("a", "b")
+        asked = asyncio.ensure_future(link.ask("lookup", 1, 5))
+        submitted = group.submit("a", "b")
+        await asyncio.sleep(steps * 0.0001)
+        asked.cancel()
+        submitted.cancel()
+        await asyncio.sleep(0.1)  # what is answered to nobody arrives
+        assert await link.ask("lookup", 2, 5) == ["a", "lookup", 2]
+        assert (await group.submit("a", "b", start=1)).offsets == [1]
+        assert group.peers["a"].metrics.connected == 1
 
 
 async def test_worker_that_is_gone_is_tried_twice_a_second() -> None:

@@ -97,6 +97,10 @@ class SimNet:
         self.delays_s.clear()
         self._wake()
 
+    def ways(self) -> set[tuple[str, str]]:
+        """Return the directions of all connections."""
+        return {pipe.way for pipe in self._pipes}
+
     def is_held(self, way: tuple[str, str]) -> bool:
         """Whether nothing arrives this way."""
         return way in self._held
