@@ -1,6 +1,5 @@
 """Asks the admin port of a running gateway."""
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -73,7 +72,6 @@ async def follow(
                 *lines, rest = (rest + piece).split(b"\n")  # texts of events have other ends of lines in them
                 for line in lines:
                     yield json.loads(line)
-                _end_if_interrupted()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
         raise _no_answer(url, err) from err
 
@@ -86,20 +84,7 @@ async def _asked(
             answer = await http.request(method, _at(url, path), params=dict(query), headers=_headers(token))
     except (httpx.HTTPError, httpx.InvalidURL) as err:
         raise _no_answer(url, err) from err
-    _end_if_interrupted()
     return answer
-
-
-def _end_if_interrupted() -> None:
-    """
-    Raise the cancellation that an await before this one has lost.
-
-    anyio, on which httpx waits, cancels the rest of its attempts once one has connected, and takes a Ctrl-C
-    of that very moment for its own.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def _at(url: str, path: str) -> str:

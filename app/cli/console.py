@@ -18,6 +18,8 @@ import typer
 from dedupe.errors import ConfigurationError, GatewayError, IdentityMismatchError
 
 EXIT_ERROR, EXIT_USAGE, EXIT_IDENTITY, EXIT_INTERRUPTED = 1, 2, 3, 130
+CANCEL_AGAIN_S = 1.0
+"""Longer than a command takes to end."""
 
 
 def write_lines(lines: bytes) -> None:
@@ -40,9 +42,25 @@ def run_async(
     main_coroutine: Coroutine[Any, Any, None],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
-    """Run a command's coroutine in an event loop of its own."""
+    """Run a command's coroutine in an event loop of its own. Raises KeyboardInterrupt after Ctrl-C."""
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(main_coroutine)
+        runner.run(_until_it_ends(main_coroutine))
+
+
+async def _until_it_ends(work: Coroutine[Any, Any, None]) -> None:
+    """
+    Have a Ctrl-C, which cancels this, end what it waits for, however often that takes.
+
+    anyio, on which httpx waits, cancels attempts of its own, and takes a Ctrl-C of that moment for one.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task})
+    finally:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=CANCEL_AGAIN_S)
+    await task
 
 
 def guarded(run: Callable[[], None]) -> None:

@@ -1,28 +1,8 @@
-import asyncio
-import contextlib
-
 import httpx
 import pytest
 
 from app.cli.admin_client import ask
 from dedupe.errors import ConfigurationError
-
-
-async def test_interrupt_that_a_library_has_swallowed_ends_the_question(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def swallow(*_: object, **__: object) -> httpx.Response:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)
-        return httpx.Response(200, json={})
-
-    monkeypatch.setattr(httpx.AsyncClient, "request", swallow)
-    asked = asyncio.ensure_future(ask("http://localhost", "/", {}, token=None, timeout_s=1))
-    with pytest.raises(asyncio.CancelledError):
-        await asked
 
 
 async def test_line_end_of_a_file_is_no_part_of_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
