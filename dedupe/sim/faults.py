@@ -20,10 +20,12 @@ class SimFaults:
     unavailable: float = 0.0  # any call: it and the partition's next few are not taken at all
     hang: float = 0.0  # any call: refused as above, but only after a while; append: the answer is lost so
     log_full: float = 0.0  # append: it and the partition's next few are refused, reads and fences go on
-    abort: float = 0.0  # append: aborted after it was in the log
+    refuse: float = 0.0  # append: the leader refuses it, and says so
     lose_reply: float = 0.0  # append or fence: done, but its caller is not told
-    delay_commit: float = 0.0  # append: its commit is under way; a later call or a fence decides it
-    delay_marker: float = 0.0  # append: committed, but readers see it only from a later call or fence on
+    delay_append: float = (
+        0.0  # append: under way when its time is over; it arrives later, or a fence is quicker
+    )
+    delay_sight: float = 0.0  # append: done, but readers see it only from a later call or fence on
     leak_cancel: float = 0.0  # any call: a CancelledError of the client's own comes out of it
     rival: float = 0.0  # append: another gateway has just fenced the partition
     slow: float = 0.0  # any step: others go first for a while

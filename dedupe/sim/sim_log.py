@@ -1,9 +1,9 @@
 """
 A log in memory that behaves like Kafka, fails on demand, and outlives the "processes" of a test.
 
-An append occupies n + 1 offsets (the last one is its marker), aborted transactions leave gaps,
-readers stop at the last stable offset, which may follow a commit late, and a fence aborts what the
-zombie has open. Every fault is drawn from one seeded generator (dedupe.sim.faults), so a failing test
+An append is one request: it arrives whole, late or never, and a fence that is quicker refuses it for ever. A
+fence takes one offset, its marker's; readers stop at the high watermark, which may follow an append late.
+Every fault is drawn from one seeded generator (dedupe.sim.faults), so a failing test
 is repeated by its seed. No thread, no disk, no time but the loop's.
 
 Lane.submit -> admit -> **PartitionLog.append** -> DedupeIndex.apply
@@ -12,6 +12,7 @@ Lane.submit -> admit -> **PartitionLog.append** -> DedupeIndex.apply
 import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -31,13 +32,14 @@ HANG_S = 0.05
 
 
 @dataclass(slots=True)
-class OpenTransaction:
-    """Records that have their offsets but are not decided."""
+class Request:
+    """A batch of records on its way to the leader."""
 
     epoch: int
-    base: Offset
+    expected: Offset
+    """Behind what its writer has sent before; a leader that lacks some of it sees a gap of sequences."""
     records: Sequence[NewRecord]
-    is_commit_under_way: bool = False
+    base: Offset | None = None  # once it is in the log
 
 
 class SimPartition:
@@ -48,57 +50,50 @@ class SimPartition:
         self.epoch = 0
         self.log_start: Offset = 0
         self.end: Offset = 0
-        self.records: list[LogRecord] = []  # committed ones only
-        self.open: OpenTransaction | None = None
-        self.marker_due: Offset | None = None  # committed from here on, but readers cannot see it yet
+        self.records: list[LogRecord] = []
+        self.bases: set[Offset] = set()  # the first offset of each batch
+        self.in_flight: Request | None = None  # sent, and not arrived
+        self.hidden_from: Offset | None = None  # readers do not see yet what is from here on
         self.outage_calls = 0  # so many calls are not taken
         self.refused_appends = 0  # so many appends are not taken
 
     @property
-    def last_stable_offset(self) -> Offset:
-        """All offsets below it are decided, and readers see them."""
-        if self.marker_due is not None:
-            return self.marker_due
-        return self.end if self.open is None else self.open.base
+    def high_watermark(self) -> Offset:
+        """Readers see all records below it."""
+        return self.end if self.hidden_from is None else self.hidden_from
 
     def fence(self) -> int:
-        """Begin an epoch and return it; an open transaction is aborted, all markers are written."""
-        self.marker_due = None
-        if self.open is not None:
-            self._decide()
+        """Begin an epoch and return it; what is in flight never arrives, and the marker is seen by all."""
+        self.hidden_from = self.in_flight = None
+        self.end += 1
         self.epoch += 1
         return self.epoch
 
-    def begin(self, epoch: int, records: Sequence[NewRecord]) -> Offset:
-        """Put the records into a new transaction and return the first one's offset. Raises FencedError."""
-        self._check(epoch)
-        assert self.open is None, "one writer has one transaction at a time"
-        self.open = OpenTransaction(epoch, self.end, records)
-        self.end += len(records)
-        return self.open.base
+    def send(self, request: Request) -> None:
+        """Have a request on its way: a later call finds it in the log, or a fence is quicker."""
+        self.in_flight = request
 
-    def delay_commit(self, epoch: int) -> None:
-        """Have the epoch's commit under way: it arrives before a later call, or a fence is quicker."""
-        if self.open is not None and self.open.epoch == epoch:
-            self.open.is_commit_under_way = True
+    def arrive(self, request: Request) -> Offset:
+        """
+        Append a request's records unless they are there; return the first one's offset.
 
-    def commit(self, epoch: int) -> None:
-        """Commit the epoch's open transaction. Raises FencedError, or NotAppendedError if it is gone."""
-        self._check(epoch)
-        decided = self._decide()
-        self.records += [LogRecord(decided.base + i, *record) for i, record in enumerate(decided.records)]
-
-    def abort(self, epoch: int) -> None:
-        """Abort the epoch's open transaction: its offsets stay empty. Raises as `commit` does."""
-        self._check(epoch)
-        self._decide()
+        Raises:
+            FencedError: a later epoch has begun.
+            NotAppendedError: the leader has lost what the same writer had sent before.
+        """
+        if self.in_flight is request:
+            self.in_flight = None
+        if request.base is None:
+            if request.epoch != self.epoch:
+                raise FencedError(f"producer epoch {request.epoch} is over, {self.epoch} has begun")
+            if self.end < request.expected:
+                raise NotAppendedError(f"the log ends at {self.end} and not at {request.expected}")
+            request.base = self._append(request.records)
+        return request.base
 
     def intrude(self, record: NewRecord) -> Offset:
-        """Commit a record of somebody who is no gateway, without a marker; return its offset."""
-        assert self.open is None
-        self.records.append(LogRecord(self.end, *record))
-        self.end += 1
-        return self.end - 1
+        """Append a record of somebody who is no gateway; return its offset."""
+        return self._append([record])
 
     def between(self, start: Offset, end: Offset) -> list[LogRecord]:
         """Return the committed records of [start, end)."""
@@ -108,35 +103,30 @@ class SimPartition:
     def offset_at(self, timestamp_ms: int) -> Offset:
         """Return the end of the last record before the first that is as new, as markers make Kafka do."""
         at = self.log_start
-        for record in self.between(at, self.last_stable_offset):
+        for record in self.between(at, self.high_watermark):
             if record.timestamp_ms >= timestamp_ms:
                 return at
             at = record.offset + 1
-        return self.last_stable_offset
+        return self.high_watermark
 
     def trim(self, log_start: Offset) -> None:
-        """Forget everything below an offset, as retention does; what is undecided stays."""
-        self.log_start = max(self.log_start, min(log_start, self.last_stable_offset))
+        """Forget everything below an offset, as retention does."""
+        self.log_start = max(self.log_start, min(log_start, self.high_watermark))
         self.records = self.between(self.log_start, self.end)
 
     def lose_tail(self, records: int) -> None:
-        """Lose the last committed records and all after them: their offsets are given out again."""
+        """Lose the last records and all after them: their offsets are given out again."""
         assert 0 < records <= len(self.records)
-        self.open = self.marker_due = None
+        self.in_flight = self.hidden_from = None
         self.end = self.records[-records].offset
         del self.records[-records:]
 
-    def _check(self, epoch: int) -> None:
-        if epoch != self.epoch:
-            raise FencedError(f"producer epoch {epoch} is over, {self.epoch} has begun")
-
-    def _decide(self) -> OpenTransaction:
-        """Close the open transaction with a marker."""
-        decided, self.open = self.open, None
-        if decided is None:
-            raise NotAppendedError("the log has lost the open transaction")
-        self.end += 1
-        return decided
+    def _append(self, records: Sequence[NewRecord]) -> Offset:
+        base = self.end
+        self.records += [LogRecord(base + i, *record) for i, record in enumerate(records)]
+        self.bases.add(base)
+        self.end += len(records)
+        return base
 
 
 class SimStore:
@@ -265,7 +255,7 @@ class SimLog:
         self._epoch = None
         await self._call(RetriableError)
         epoch = self._partition.fence()
-        end = self._expected = self._partition.last_stable_offset
+        end = self._expected = self._partition.high_watermark
         await self._dice.step()
         if self._strikes("lose_reply"):
             raise RetriableError("simulated: the fence was not answered")
@@ -275,7 +265,7 @@ class SimLog:
     async def bounds(self) -> tuple[Offset, Offset]:
         """See PartitionLog."""
         await self._call(RetriableError)
-        return self._partition.log_start, self._partition.last_stable_offset
+        return self._partition.log_start, self._partition.high_watermark
 
     async def offset_at(self, timestamp_ms: int) -> Offset:
         """See PartitionLog."""
@@ -294,7 +284,7 @@ class SimLog:
                 self._report.warning(
                     "reading from the log start", asked=position, log_start=partition.log_start
                 )
-            found = partition.between(position, min(end, partition.last_stable_offset))
+            found = partition.between(position, min(end, partition.high_watermark))
             batch = found[: min(READ_RECORDS_MAX, left)]
             if not batch:
                 return
@@ -311,45 +301,32 @@ class SimLog:
         self._check_room()
         if self._strikes("rival"):
             self._partition.fence()
-        base = self._begin(epoch, records)
+        if self._strikes("refuse"):
+            raise NotAppendedError("simulated: the leader refused the batch")
+        request = Request(epoch, self._expected, list(records))
+        self._partition.send(request)
         self._store.crashpoint("append")
         await self._dice.step()
-        self._commit(epoch)
+        if self._strikes("delay_append"):
+            raise OutcomeUnknownError("simulated: the batch is still under way")
+        base = self._partition.arrive(request)
+        if self._strikes("delay_sight"):
+            self._partition.hidden_from = base
         self._store.crashpoint("commit")
         await self._dice.step()
         if self._strikes("hang"):
             await asyncio.sleep(HANG_S)
-            raise OutcomeUnknownError("simulated: the commit was not answered in time")
+            raise OutcomeUnknownError("simulated: the append was not answered in time")
         if self._strikes("lose_reply"):
-            raise OutcomeUnknownError("simulated: the commit was not answered")
-        self._epoch, self._expected = epoch, base + len(records) + 1
+            raise OutcomeUnknownError("simulated: the append was not answered")
+        if base > self._expected:
+            raise OutcomeUnknownError(f"the records landed at offset {base} instead of {self._expected}")
+        self._epoch, self._expected = epoch, base + len(records)
         return base
 
     async def close(self) -> None:
         """See PartitionLog. Idempotent."""
         self._epoch = None
-
-    def _begin(self, epoch: int, records: Sequence[NewRecord]) -> Offset:
-        base = self._partition.begin(epoch, list(records))
-        if base < self._expected:  # the leader misses what this writer has sent before
-            self._partition.abort(epoch)
-            raise NotAppendedError(f"the records landed at offset {base} instead of {self._expected}")
-        if base > self._expected:
-            self._partition.commit(epoch)
-            raise OutcomeUnknownError(f"the records landed at offset {base} instead of {self._expected}")
-        return base
-
-    def _commit(self, epoch: int) -> None:
-        if self._strikes("abort"):
-            self._partition.abort(epoch)
-            raise NotAppendedError("simulated: the transaction was aborted")
-        if self._strikes("delay_commit"):
-            self._partition.delay_commit(epoch)
-            raise OutcomeUnknownError("simulated: the commit is still under way")
-        base = self._partition.last_stable_offset
-        self._partition.commit(epoch)
-        if self._strikes("delay_marker"):
-            self._partition.marker_due = base
 
     async def _call(self, refusal: type[RetriableError]) -> None:
         """Reach the broker, or raise `refusal`. What is still under way there may arrive just before."""
@@ -367,10 +344,11 @@ class SimLog:
             raise asyncio.CancelledError
         if not self._store.is_available:
             raise refusal("the simulated log is unavailable")
-        if partition.marker_due is not None and dice.says(0.5):
-            partition.marker_due = None
-        if partition.open is not None and partition.open.is_commit_under_way and dice.says(0.5):
-            partition.commit(partition.open.epoch)
+        if partition.hidden_from is not None and dice.says(0.5):
+            partition.hidden_from = None
+        if partition.in_flight is not None and dice.says(0.5):
+            with suppress(NotAppendedError, FencedError):
+                partition.arrive(partition.in_flight)
 
     def _check_room(self) -> None:
         """Raise NotAppendedError while the broker's disk takes nothing."""

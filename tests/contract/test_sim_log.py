@@ -10,7 +10,7 @@ import pytest
 from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.log import Crashpoint
 from dedupe.sim.faults import NO_FAULTS, SimFaults
-from dedupe.sim.sim_log import SimLog, SimStore
+from dedupe.sim.sim_log import Request, SimLog, SimStore
 from dedupe.types import LogRecord, NewRecord
 from tests.contract.log_contract import (
     PARTITIONS,
@@ -62,23 +62,24 @@ class TestSimLog(LogContract):
     """The contract."""
 
 
-async def test_append_takes_an_offset_for_its_marker(world: SimWorld) -> None:
+async def test_fence_takes_an_offset_for_its_marker(world: SimWorld) -> None:
     log = await fenced(world)
 
-    assert [await log.append(records_of(0, 2)), await log.append(records_of(2, 3))] == [0, 3]
-    assert await log.bounds() == (0, 7)
+    assert [await log.append(records_of(0, 2)), await log.append(records_of(2, 3))] == [1, 3]
+    assert await log.bounds() == (0, 6)
+    assert await log.fence() == 7
 
 
-async def test_aborted_append_leaves_a_gap(world: SimWorld) -> None:
+async def test_refused_append_leaves_nothing(world: SimWorld) -> None:
     log = await fenced(world)
-    world.store.dice.faults = SimFaults(abort=1.0)
+    world.store.dice.faults = SimFaults(refuse=1.0)
     with pytest.raises(NotAppendedError):
         await log.append(records_of(0, 4))
     world.store.dice.faults = NO_FAULTS
 
-    assert await log.fence() == 5
-    assert await log.append(records_of(0, 1)) == 5
-    await assert_holds(log, at(5, records_of(0, 1)))
+    assert await log.fence() == 2
+    assert await log.append(records_of(0, 1)) == 2
+    await assert_holds(log, at(2, records_of(0, 1)))
 
 
 async def test_lost_reply_means_committed_but_unknown(world: SimWorld) -> None:
@@ -88,7 +89,7 @@ async def test_lost_reply_means_committed_but_unknown(world: SimWorld) -> None:
     with pytest.raises(OutcomeUnknownError):
         await log.append(records_of(0, 4))
 
-    await assert_holds(log, at(0, records_of(0, 4)))
+    await assert_holds(log, at(1, records_of(0, 4)))
 
 
 async def test_lost_reply_of_a_fence_fences_nevertheless(world: SimWorld) -> None:
@@ -104,37 +105,37 @@ async def test_lost_reply_of_a_fence_fences_nevertheless(world: SimWorld) -> Non
         await second.append(records_of(0, 1))
 
 
-async def test_delayed_commit_holds_the_last_stable_offset_until_it_arrives(world: SimWorld) -> None:
+async def test_delayed_append_is_in_the_log_once_it_arrives(world: SimWorld) -> None:
     log = await fenced(world)
     await log.append(records_of(0, 1))
-    world.store.dice.faults = SimFaults(delay_commit=1.0)
+    world.store.dice.faults = SimFaults(delay_append=1.0)
     with pytest.raises(OutcomeUnknownError):
         await log.append(records_of(1, 3))
 
     ends = [(await log.bounds())[1] for _ in range(50)]
 
-    assert set(ends) == {2, 6}
+    assert set(ends) == {2, 5}
     assert ends == sorted(ends)
-    await assert_holds(log, at(0, records_of(0, 1)) + at(2, records_of(1, 3)))
+    await assert_holds(log, at(1, records_of(0, 4)))
 
 
-async def test_delayed_marker_hides_a_commit_from_readers_until_a_fence_at_the_latest(
+async def test_what_is_not_seen_yet_is_seen_from_a_fence_on_at_the_latest(
     world: SimWorld,
 ) -> None:
     log = await fenced(world)
     await log.append(records_of(0, 1))
-    world.store.dice.faults = SimFaults(delay_marker=1.0)
+    world.store.dice.faults = SimFaults(delay_sight=1.0)
     assert await log.append(records_of(1, 3)) == 2
-    assert world.store.partition(TOPIC, 0).last_stable_offset == 2
+    assert world.store.partition(TOPIC, 0).high_watermark == 2
 
     end = await log.fence()
 
-    assert await read_all(log, 0, end) == at(0, records_of(0, 1)) + at(2, records_of(1, 3))
+    assert await read_all(log, 0, end) == at(1, records_of(0, 4))
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_delayed_commit_of_a_zombie_is_decided_by_the_fence_for_ever(seed: int) -> None:
-    store = store_of(SimFaults(seed, delay_commit=1.0))
+async def test_delayed_append_of_a_zombie_is_decided_by_the_fence_for_ever(seed: int) -> None:
+    store = store_of(SimFaults(seed, delay_append=1.0))
     zombie, successor = store.partition_log(TOPIC, 0), store.partition_log(TOPIC, 0)
     await zombie.fence()
     with pytest.raises(OutcomeUnknownError):
@@ -143,17 +144,17 @@ async def test_delayed_commit_of_a_zombie_is_decided_by_the_fence_for_ever(seed:
     end = await successor.fence()
     seen = await read_all(successor, 0, end)
     with pytest.raises(FencedError):
-        store.partition(TOPIC, 0).commit(1)
+        store.partition(TOPIC, 0).arrive(Request(1, 1, records_of(0, 3)))
 
-    assert seen in ([], at(0, records_of(0, 3)))
+    assert seen in ([], at(1, records_of(0, 3)))
     for _ in range(20):
         await assert_holds(successor, seen)
 
 
-async def test_delayed_commits_end_both_ways_over_some_seeds() -> None:
+async def test_delayed_appends_end_both_ways_over_some_seeds() -> None:
     ends = set()
     for seed in range(20):
-        store = store_of(SimFaults(seed, delay_commit=1.0))
+        store = store_of(SimFaults(seed, delay_append=1.0))
         log = store.partition_log(TOPIC, 0)
         await log.fence()
         with pytest.raises(OutcomeUnknownError):
@@ -174,7 +175,7 @@ async def test_lost_tail_gives_its_offsets_out_again_and_stops_the_writer(world:
     with pytest.raises(NotAppendedError):
         await log.append(records_of(6, 1))
     end = await log.fence()
-    assert await read_all(log, 0, end) == at(0, records_of(0, 3)) + at(4, records_of(3, 1))
+    assert await read_all(log, 0, end) == at(1, records_of(0, 4))
 
 
 async def test_unavailable_log_takes_nothing(world: SimWorld) -> None:
@@ -202,7 +203,7 @@ async def test_unavailable_log_takes_nothing(world: SimWorld) -> None:
 
     store.is_available = True
     assert await store.notes("pin", TOPIC) == {}
-    assert await log.bounds() == (0, 0)
+    assert await log.bounds() == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +235,7 @@ async def test_outage_lasts_for_some_calls_and_ends(world: SimWorld) -> None:
 
 
 EVERY_FAULT = SimFaults(
-    unavailable=0.03, abort=0.05, lose_reply=0.05, delay_commit=0.05, delay_marker=0.1, slow=0.3
+    unavailable=0.03, refuse=0.05, lose_reply=0.05, delay_append=0.05, delay_sight=0.1, slow=0.3
 )
 
 

@@ -14,9 +14,9 @@ hang                 x       x     .
 leak_cancel          x       x     .
 lose_reply           x       .     .
 log_full             x       .     .
-abort                x       .     .
-delay_commit         x       .     .
-delay_marker         x       .     .
+refuse               x       .     .
+delay_append         x       .     .
+delay_sight          x       .     .
 rival                x       .     .
 disk_error           x       x     .
 bit_flip             x       x     .

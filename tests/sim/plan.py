@@ -15,9 +15,9 @@ hang              x        x        x       x       .       .
 leak_cancel       x        x        x       x       .       .
 lose_reply        x        .        x       x       .       .
 log_full          .        .        x       x       .       .
-abort             .        .        x       x       .       .
-delay_commit      .        .        x       x       .       .
-delay_marker      .        .        x       x       .       .
+refuse            .        .        x       x       .       .
+delay_append      .        .        x       x       .       .
+delay_sight       .        .        x       x       .       .
 rival             .        .        x       x       .       .
 disk_error        x        x        x       x       .       .
 bit_flip          .        x        x       x       .       .

@@ -110,7 +110,7 @@ async def test_cancelled_lane_answers_the_batch_that_it_was_committing() -> None
     world, router = await booted()
     request = submitted(world, router, [world.event("a")])
     lane = router.lanes[world.event("a").partition]
-    while not world.log.partition(lane.topic, lane.partition).open:
+    while world.log.partition(lane.topic, lane.partition).in_flight is None:
         await asyncio.sleep(0)
     world.end_lane(lane.partition)
 

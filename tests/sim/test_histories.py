@@ -39,10 +39,10 @@ FAULTS = (
     "unavailable",
     "hang",
     "log_full",
-    "abort",
+    "refuse",
     "lose_reply",
-    "delay_commit",
-    "delay_marker",
+    "delay_append",
+    "delay_sight",
     "leak_cancel",
     "rival",
     "slow",
@@ -150,7 +150,7 @@ async def befall(world: World, dice: Random) -> None:
         await world.send(request_of(world, dice))
         world.router.has_disk_room = True
     partition = dice.randrange(CLEAN.partitions)
-    if dice.random() < 0.1 and world.log.partition(CLEAN.topic, partition).open is None:
+    if dice.random() < 0.1:
         world.note("foreign_record")
         world.intrude(partition)
     if dice.random() < 0.1:

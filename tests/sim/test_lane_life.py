@@ -81,7 +81,7 @@ async def test_lane_that_ends_by_itself_is_started_again_loudly(monkeypatch: pyt
 
     with capture_logs() as lines, monkeypatch.context() as broken:
         broken.setattr(Lane, "_fail", raises)
-        world.log.dice.faults = SimFaults(abort=1.0)
+        world.log.dice.faults = SimFaults(refuse=1.0)
         await world.send([world.event(event_of(world, 0))])
         await steps(100)
         assert lane.metrics.restarts > 0
@@ -207,7 +207,7 @@ async def test_partition_that_served_long_in_between_is_taken_back() -> None:
 async def test_pauses_grow_while_every_recovery_ends_in_the_same_failure() -> None:
     world = World(times=LaneTimes(backoff_s=0.001, backoff_max_s=0.008))
     lane = (await world.start()).lanes[0]
-    world.log.dice.faults = SimFaults(abort=1.0)
+    world.log.dice.faults = SimFaults(refuse=1.0)
     pauses: list[float] = []
     sleep = lane._sleep
 
@@ -344,7 +344,7 @@ async def test_what_housekeeping_has_asked_before_a_failure_is_not_believed_afte
     await world.deliver(events[:1])
     await world.deliver(events[1:2])  # the question is asked between the two
     lane._log.bounds = bounds  # type: ignore[method-assign]
-    world.log.dice.faults = SimFaults(abort=1.0)
+    world.log.dice.faults = SimFaults(refuse=1.0)
     assert not await world.send(events[2:])
     world.log.dice.faults = SimFaults()
     await world.wait_until_active()

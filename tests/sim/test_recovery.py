@@ -24,8 +24,8 @@ def rebuilds_of(router: Router) -> int:
     return sum(lane.metrics.rebuilds for lane in router.all_lanes)
 
 
-async def test_commit_whose_marker_is_late_costs_no_rebuild() -> None:
-    world = World(faults=SimFaults(seed=1, delay_marker=1.0, abort=0.3))
+async def test_commit_that_is_seen_late_costs_no_rebuild() -> None:
+    world = World(faults=SimFaults(seed=1, delay_sight=1.0, refuse=0.3))
     router = world.boot()
     await world.wait_until_active()
 
@@ -99,7 +99,7 @@ async def test_event_whose_old_copy_the_replay_meets_is_not_counted_for_it() -> 
         await world.deliver([other])
     world.told.clear()
     committed, unknown = lane.metrics.tally.accepted, lane.metrics.tally.unknown
-    world.log.dice.faults = SimFaults(abort=1.0)
+    world.log.dice.faults = SimFaults(refuse=1.0)
     assert not await world.send([first])
     world.disk.damage(world.index_identity(lane.partition))
     world.log.dice.faults = SimFaults()
@@ -289,10 +289,10 @@ async def test_long_replay_says_how_far_it_is() -> None:
         await world.wait_until_active()
 
     progress = [line for line in lines if line["event"] == "lane is restoring"]
-    assert [line["records"] for line in progress] == [300, 550]
-    markers = 300 // 7  # of the commits of seven before the first line
+    records = [line["records"] for line in progress]
+    assert records == [200, 300, 550]
     end = world.log.partition("events", 0).end
-    assert [line["offsets_to_go"] for line in progress] == [end - 300 - markers, 1]
+    assert [line["offsets_to_go"] for line in progress] == [end - 1 - count for count in records]
 
 
 async def test_replay_tells_how_long_it_will_take() -> None:

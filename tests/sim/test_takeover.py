@@ -12,7 +12,7 @@ from tests.sim.world import CLEAN, World
 
 
 @pytest.mark.parametrize(
-    ("fault", "accepted", "unknown"), [(SimFaults(lose_reply=1.0), 2, 0), (SimFaults(abort=1.0), 1, 1)]
+    ("fault", "accepted", "unknown"), [(SimFaults(lose_reply=1.0), 2, 0), (SimFaults(refuse=1.0), 1, 1)]
 )
 async def test_event_in_doubt_is_counted_as_what_became_of_it(
     fault: SimFaults, accepted: int, unknown: int

@@ -46,8 +46,8 @@ async def test_no_id_is_taken_again_before_the_log_says_that_it_is_forgotten(see
                 await asyncio.sleep(0)
         await world.crash(lost_updates=dice.choice((0, 0, 1, 4)))
         _befall_stopped(world, dice, trimmed)
-    for earlier, records in zip(trimmed, world.committed(), strict=True):
-        _judge([*earlier, *records], world.policy)
+    for partition, records in enumerate(world.committed()):
+        _judge(_windows(world, partition, [*trimmed[partition], *records]))
 
 
 async def _send(world: World, events: list[Event]) -> None:
@@ -69,7 +69,7 @@ def _befall(world: World, dice: Random) -> None:
     assert world.router is not None
     if dice.random() < 0.03 and world.router.lanes[partition].state is LaneState.ACTIVE:
         world.disk.damage(world.index_identity(partition))
-    if dice.random() < 0.03 and world.log.partition("events", partition).open is None:
+    if dice.random() < 0.03:
         world.clock.ms, now_ms = world.clock.ms + dice.choice((-9, 9)) * 100_000, world.clock.ms
         world.intrude(partition)  # with a timestamp of its own
         world.clock.ms = now_ms
@@ -84,19 +84,22 @@ def _befall_stopped(world: World, dice: Random, trimmed: list[list[LogRecord]]) 
         world.disk.discard(world.index_identity(partition))
     if dice.random() < 0.3:
         records = [*trimmed[partition], *world.committed()[partition]]
-        *_, (_, start) = [(None, 0), *_windows(records, world.policy)]
+        *_, (_, start) = [(None, 0), *_windows(world, partition, records)]
         end = dice.choice((start, max(start - 5, 0)))
         before = world.committed()[partition]
         world.log.trim("events", partition, end)
         trimmed[partition] += before[: len(before) - len(world.committed()[partition])]
 
 
-def _windows(records: list[LogRecord], policy: WindowPolicy) -> Iterator[tuple[list[LogRecord], Offset]]:
+def _windows(
+    world: World, partition: int, records: list[LogRecord]
+) -> Iterator[tuple[list[LogRecord], Offset]]:
     """Yield each commit's records with the window's start before it; last the start behind them all."""
-    window = Window(policy)
+    window = Window(world.policy)
+    bases = world.log.partition("events", partition).bases
     commit: list[LogRecord] = []
     for record in records:
-        if commit and record.offset != commit[-1].offset + 1:
+        if commit and record.offset in bases:
             yield commit, window.start
             _advance(window, commit)
             commit = []
@@ -112,10 +115,10 @@ def _advance(window: Window, commit: list[LogRecord]) -> None:
     window.advance(steps[-1], lambda: steps)
 
 
-def _judge(records: list[LogRecord], policy: WindowPolicy) -> None:
+def _judge(commits: Iterator[tuple[list[LogRecord], Offset]]) -> None:
     """No id is committed again while the window holds it."""
     newest: dict[bytes, Offset] = {}
-    for commit, start in _windows(records, policy):
+    for commit, start in commits:
         for record in commit:
             before = newest.get(record.key)
             assert before is None or before < start, f"{record.key!r} is committed twice: {before}, {record}"

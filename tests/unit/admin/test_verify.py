@@ -66,7 +66,7 @@ async def test_index_that_says_what_its_log_says() -> None:
         lines = await lines_of(client)
         assert lane.restorer.index.state == before
         assert [line["type"] for line in lines] == ["begin", "end"]
-        assert (lines[0]["start_offset"], lines[0]["end_offset"]) == (0, before.applied_offset)
+        assert (lines[0]["start_offset"], lines[0]["end_offset"]) == (1, before.applied_offset)
         assert (lines[1]["verified"], lines[1]["records"], lines[1]["differences"]) == (True, len(stored), 0)
 
 

@@ -28,7 +28,7 @@ from dedupe.record import build_record, parse_identity
 from dedupe.recovery import index_update
 from dedupe.sessions import SessionPolicy
 from dedupe.sim.memory_index import MemoryStore
-from dedupe.sim.sim_log import SimStore
+from dedupe.sim.sim_log import Request, SimStore
 from dedupe.types import Entry, Event, EventKey, LogRecord, NewRecord, Offset
 from dedupe.window import Step, Window, WindowPolicy
 
@@ -132,9 +132,8 @@ class DedupeMachine(RuleBasedStateMachine):
         ]
 
     def append(self, records: list[NewRecord]) -> list[Committed]:
-        """Commit records to the log, as one transaction."""
-        base = self.partition.begin(self.partition.epoch, records)
-        self.partition.commit(self.partition.epoch)
+        """Commit records to the log, as one batch."""
+        base = self.partition.arrive(Request(self.partition.epoch, self.end, records))
         committed = []
         for i, record in enumerate(records):
             logged = LogRecord(base + i, *record)
@@ -195,11 +194,11 @@ class DedupeMachine(RuleBasedStateMachine):
             self.commit(batch, pause_ms)
 
     @rule(batch=BATCHES)
-    def abort(self, batch: list[tuple[str, str]]) -> None:
+    def send_in_vain(self, batch: list[tuple[str, str]]) -> None:
         _, records = self.judge([event_of(*one) for one in batch])
         if records:
-            self.partition.begin(self.partition.epoch, records)
-            self.partition.abort(self.partition.epoch)
+            self.partition.send(Request(self.partition.epoch, self.end, records))
+        self.partition.fence()  # another process was quicker than the request
         self.recover()
 
     @rule(batch=BATCHES, lost=st.integers(0, 5))

@@ -20,15 +20,15 @@ async def test_append_that_fails_is_an_error_of_its_span_and_of_its_caller() -> 
     plain.create_topic("events", 1)
     store = Traces(provider, "sim").appends_of(plain)
     log = store.partition_log("events", 0)
-    assert await log.fence() == 0
-    assert await log.append([NewRecord(1, b"key", b"value", [])]) == 0
+    assert await log.fence() == 1
+    assert await log.append([NewRecord(1, b"key", b"value", [])]) == 1
     plain.dice.faults = SimFaults(unavailable=1.0)
     with pytest.raises(NotAppendedError):
         await log.append([NewRecord(1, b"key", b"value", [])])
     await log.close()
 
     done, failed = spans.get_finished_spans()
-    assert (done.attributes or {})["gateway.offset"] == 0
+    assert (done.attributes or {})["gateway.offset"] == 1
     assert done.status.status_code is StatusCode.UNSET
     assert failed.status.status_code is StatusCode.ERROR
     assert store.log_id == plain.log_id
