@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.ingest.event_limits import RETRY_BYTES_FREE, STEP_BYTES, EventLimits
+from app.ingest.event_limits import RETRY_BYTES_FREE, STEP_BYTES, STEP_FIELDS, EventLimits
 from app.ingest.identify import Arrival, Identified, Identifier
 from app.ingest.payload import Payload
 from app.ingest.plain_events import PlainEvents, Taken
@@ -213,3 +213,17 @@ def test_as_many_are_taken_as_a_step_may_hold() -> None:
     assert max(after - before for before, after in pairwise(done)) == len(found.events)
     assert [event.message_id for event in whole.events] == [str(place) for place in range(50)]
     assert whole.places == list(range(50))
+
+
+def test_events_of_many_fields_are_not_looked_at_before_their_turn() -> None:
+    limits = replace(LIMITS, event_bytes_max=800 * 1024)
+    wide = PLAIN | {str(place): 1 for place in range(STEP_FIELDS - len(PLAIN))}
+    assert len(taken(wide, limits=limits).events) == 1
+    assert plain_events(limits).take([wide, PLAIN]) is None
+
+
+def test_what_retries_change_is_not_looked_at_before_its_turn() -> None:
+    limits = replace(LIMITS, event_bytes_max=800 * 1024)
+    large, other = PLAIN | {"properties": "x" * STEP_BYTES}, PLAIN | {"_metadata": "y" * RETRY_BYTES_FREE}
+    assert plain_events(limits).take([other]) is None
+    assert len(taken(large, other, limits=limits).events) == 1
