@@ -429,12 +429,14 @@ def test_event_too_deep_to_be_written_is_kept_whole(levels: int, field: str) -> 
     assert list(stored) == sorted(["messageId", field])
 
 
-@pytest.mark.parametrize("levels", [253, 254, 255, 256, 400, 1000])
-def test_depth_of_what_no_record_keeps_does_not_count(levels: int) -> None:
-    text = b'{"messageId":"1","writeKey":' + b"[" * levels + b"]" * levels + b"}"
-    found = identify([orjson.loads(text)])
+@pytest.mark.parametrize("levels", [7, 253, 254, 255, 256, 400, 1000])
+@pytest.mark.parametrize("field", ["writeKey", "receivedAt"])
+@pytest.mark.parametrize("brackets", [0, 20])
+def test_depth_of_what_no_record_keeps_does_not_count(levels: int, field: str, brackets: int) -> None:
+    text = b'{"messageId":"1","%s":' % field.encode() + b"[" * levels + b"]" * levels + b"}"
+    found = identify([orjson.loads(text) | {"properties": [{}] * brackets}])
     assert found.rejections == []
-    assert "writeKey" not in orjson.loads(found.events[0].value)
+    assert orjson.loads(found.events[0].value).get(field) in (None, RECEIVED_AT)
 
 
 def test_deep_batch_level_fields_do_not_crash() -> None:
