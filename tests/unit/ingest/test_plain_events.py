@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.http import RequestTooLargeError
 from app.ingest.event_limits import RETRY_BYTES_FREE, STEP_BYTES, STEP_FIELDS, EventLimits
 from app.ingest.identify import Arrival, Identified, Identifier
 from app.ingest.payload import Payload
@@ -63,11 +64,14 @@ def taken(*items: object, limits: EventLimits = LIMITS) -> Taken:
 
 # ---- alike
 
+LONG = ("é" * 127, "é" * 128)
+"""Message ids of few characters, whose bytes are just few enough, and too many."""
+
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=5))
 FIELDS = st.fixed_dictionaries(
     {},
     optional={
-        "messageId": st.one_of(st.text(max_size=3), st.just("x" * 256), st.sampled_from([None, 1, "a"])),
+        "messageId": st.one_of(st.text(max_size=3), st.sampled_from([None, 1, "a", "x" * 256, *LONG])),
         "type": st.sampled_from(["track", "page", "", None, 5, ["track"], "a\x00"]),
         "context": st.one_of(
             SCALARS,
@@ -165,6 +169,7 @@ def test_what_sdks_send_is_plain(batch: list[Any]) -> None:
         PLAIN | {"messageId": 1},
         PLAIN | {"messageId": ""},
         PLAIN | {"messageId": "x" * 256},
+        PLAIN | {"messageId": LONG[1]},
         PLAIN | {"type": None},
         PLAIN | {"type": ["track"]},
         PLAIN | {"type": "a\x00"},
@@ -198,6 +203,20 @@ def test_size_is_that_of_what_events_say() -> None:
     size = len(orjson.dumps(said))
     assert taken(said, said).size_bytes == 2 * size
     assert taken(said | {"_metadata": {"a": 1}, "sentAt": SENT_AT, "writeKey": "k"}).size_bytes == size
+
+
+@pytest.mark.parametrize("others", [[], [NO_EVENT]], ids=["at once", "one by one"])
+@pytest.mark.parametrize("shared", [{}, {"context": {"a": 1}, "integrations": {"All": True}}], ids=repr)
+def test_what_is_merged_counts_for_the_size_of_a_request(others: list[Any], shared: dict[str, Any]) -> None:
+    items = [PLAIN, PLAIN, *others]
+    size = 2 * len(orjson.dumps(PLAIN)) + sum(len(orjson.dumps(other)) for other in others)
+    if shared:
+        size += 2 * len(orjson.dumps(shared))
+    payload, arrival = Payload(items, None, shared), Arrival("web", 1)
+    found = identifier(replace(LIMITS, request_bytes_max=size)).identify(payload, arrival)
+    assert len(found.events) == 2
+    with pytest.raises(RequestTooLargeError):
+        identifier(replace(LIMITS, request_bytes_max=size - 1)).identify(payload, arrival)
 
 
 def test_as_many_are_taken_as_a_step_may_hold() -> None:
