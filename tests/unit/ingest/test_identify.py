@@ -4,6 +4,9 @@ whatever cannot be an event is kept with a reason, without harm to its batch.
 """
 
 import asyncio
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -447,13 +450,30 @@ def test_deep_batch_level_fields_do_not_crash() -> None:
     assert [code for _, _, code in found.rejections] == ["event_too_deep", "not_an_object"]
 
 
-@pytest.mark.parametrize("levels", [1, 199, 200, 201, 254, 255, 400, 401, 1000])
+@pytest.mark.parametrize("levels", [1, 199, 200, 201, 254, 255, 256, 257, 400, 401, 1000])
 def test_json_of_any_depth_is_written(levels: int) -> None:
     text = b'{"b":[1,' * (levels // 2) + b"[[]]" + b'],"a":{}}' * (levels // 2)
     document = orjson.loads(text)
     assert is_deeper(document, levels)
     assert not is_deeper(document, levels + 3)
     assert sorted(dumps_any(document)) == sorted(text)
+
+
+OVERFLOWING = """
+import orjson
+from app.ingest.deep_json import dumps_any
+
+for levels in (255, 1000):
+    for size in range(0, 5_000, 25):
+        text = b'{"a":' * levels + b'"' + b"x" * size + b'"' + b"}" * levels
+        assert dumps_any(orjson.loads(text)) == text
+"""
+"""Documents of all sizes, some of which end just where the writer's buffer does."""
+
+
+def test_brackets_of_a_deep_document_end_within_the_writer_s_buffer() -> None:
+    checked = os.environ | {"PYTHONMALLOC": "debug"}  # the interpreter ends where anything was written behind
+    subprocess.run([sys.executable, "-c", OVERFLOWING], env=checked, check=True)
 
 
 # ---- bodies
