@@ -19,6 +19,7 @@ from app.ingest.identify import Arrival, Identified, Identifier
 from app.ingest.payload import Payload
 from app.ingest.plain_events import PlainEvents, Taken
 from app.ingest.record_values import RecordValues
+from app.ingest.session_fields import ClientSession
 from dedupe.identity import RETRY_FIELDS, Identity
 from dedupe.quarantine import Quarantine
 from dedupe.types import Stream
@@ -182,7 +183,7 @@ def test_what_sdks_send_is_plain(batch: list[Any]) -> None:
         PLAIN | {"properties": "x" * 2_000},
         PLAIN | {"properties": {"a": {"b": {"c": {}}}}},
         PLAIN | {"properties": orjson.loads(b"[" * 300 + b"]" * 300)},
-        PLAIN | {"_metadata": "y" * RETRY_BYTES_FREE},
+        PLAIN | {"_metadata": "y" * (RETRY_BYTES_FREE - len('{"_metadata":""}') + 1)},
         PLAIN | {"_metadata": orjson.loads(b"[" * 300 + b"]" * 300)},
     ],
     ids=repr,
@@ -190,6 +191,17 @@ def test_what_sdks_send_is_plain(batch: list[Any]) -> None:
 def test_what_needs_a_look_of_its_own_is_not_plain(item: object) -> None:
     assert plain_events().take([PLAIN, item]) is None
     assert taken(PLAIN).events[0].message_id == "1"
+
+
+def test_events_that_something_else_identifies_are_never_plain() -> None:
+    payload, client, session = Payload([PLAIN | {"sequence": 1}], None, {}), b"c" * 16, b"s" * 16
+    fields = ClientSession("c", "s", 1, 0, None, frozenset({"sequence"}), client, session)
+    stored = b"12345678"
+    assert (
+        identifier().identify(payload, Arrival("web", 1, fingerprints=[stored])).events[0].fingerprint
+        == stored
+    )
+    assert identifier().identify(payload, Arrival("web", 1, session=fields)).events[0].session is not None
 
 
 def test_field_with_a_meaning_is_never_left_out() -> None:
