@@ -7,6 +7,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -457,6 +458,17 @@ def test_json_of_any_depth_is_written(levels: int) -> None:
     assert is_deeper(document, levels)
     assert not is_deeper(document, levels + 3)
     assert sorted(dumps_any(document)) == sorted(text)
+
+
+@pytest.mark.parametrize("item", [{"messageId": "1"}, {"messageId": "1", "type": "x"}, 5], ids=repr)
+def test_values_that_wait_take_no_more_memory_than_is_counted(item: object) -> None:
+    tracemalloc.start()
+    try:
+        found = identify([item] * 500)
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken_bytes < found.size_bytes + 500 * 1_000  # what else an event consists of
 
 
 OVERFLOWING = """
