@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from dedupe.document import dumps_to_keep
 from dedupe.identity import Identity
 from dedupe.routing import partition_of
 from dedupe.types import Event, Fingerprint, Stream
@@ -65,4 +66,4 @@ def _wrapped(content: bytes, reason: str) -> bytes:
         fields["head"] = content[:KEPT_BYTES_MAX].decode(errors="replace")
     else:
         fields["event"] = orjson.Fragment(content)
-    return orjson.dumps(fields)
+    return dumps_to_keep(fields)

@@ -14,6 +14,12 @@ STEP_BYTES = 192 * 1024
 
 STEP_EVENTS = 128
 
+STEP_FIELDS = 64 * STEP_EVENTS
+"""
+Of events looked at together, where a usual one has a dozen: names are looked through before it is known
+how many events the step has room for. With more of them, each event is looked at when it is its turn.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class EventLimits:

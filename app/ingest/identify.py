@@ -262,8 +262,7 @@ class _Request:
             value = self._values.joined(item, assigned)
         except TypeError as err:
             raise _RefusedError(EVENT_TOO_DEEP) from err
-        depth_max = self._limits.event_depth_max
-        if self._values.is_too_deep or (may_be_deeper(value, depth_max) and is_deeper(item, depth_max)):
+        if self._is_too_deep(item, value):
             raise _RefusedError(EVENT_TOO_DEEP)
         id_bytes = message_id.encode() if type(message_id) is str else b""
         if not 0 < len(id_bytes) <= MESSAGE_ID_BYTES_MAX:
@@ -321,6 +320,15 @@ class _Request:
         if size > self._limits.event_bytes_max:
             raise _RefusedError(EVENT_TOO_LARGE, said=content)
         self._add_size(size)
+
+    def _is_too_deep(self, item: dict[str, Any], value: bytes) -> bool:
+        """Whether what the record keeps of an item nests too deep, or what is merged into it does."""
+        depth_max = self._limits.event_depth_max
+        if self._values.is_too_deep:
+            return True
+        if not may_be_deeper(value, depth_max):
+            return False
+        return is_deeper({name: item[name] for name in item if name not in REPLACED}, depth_max)
 
     def _earlier_fingerprints(self, item: dict[str, Any], ignored: frozenset[str]) -> tuple[Fingerprint, ...]:
         """Return the fingerprints by the rules under which an original may have been stored."""

@@ -8,14 +8,15 @@ looks at each of them; what both take, they take alike.
 Identifier.steps -> **PlainEvents.take**, or _Request.event_of for each
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 import orjson
 
 from app.ingest.deep_json import may_be_deeper
-from app.ingest.event_limits import RETRY_BYTES_FREE, STEP_BYTES, EventLimits
+from app.ingest.event_limits import RETRY_BYTES_FREE, STEP_BYTES, STEP_FIELDS, EventLimits
 from app.ingest.record_values import REPLACED, SHARED_FIELDS, RecordValues
 from dedupe.document import is_event_type
 from dedupe.identity import MESSAGE_ID_BYTES_MAX, KeyOf, canonical_json, fingerprints_of
@@ -77,8 +78,11 @@ class PlainEvents:
         """Return the first of the items, n >= 1, as many as a step may hold; None if any is not plain."""
         if set(map(type, items)) != {dict}:
             return None
+        objects = cast(Sequence[dict[str, Any]], items)
+        if sum(map(len, objects)) > STEP_FIELDS:
+            return None
         try:
-            said, tails = self._said_by(cast(Sequence[dict[str, Any]], items))
+            said, tails = self._said_by(objects)
             contents = _first_contents(said)
             said = said[: len(contents)]
             message_ids = list(map(_message_id_of, said))
@@ -99,15 +103,19 @@ class PlainEvents:
         )
         return Taken(events, sum(map(len, contents)) + len(contents) * self._values.merged_bytes)
 
-    def _said_by(self, items: Sequence[dict[str, Any]]) -> tuple[Sequence[dict[str, Any]], Sequence[bytes]]:
-        """Return what each item says, and what follows that in its value. Raises as `_values_of`."""
+    def _said_by(self, items: Sequence[dict[str, Any]]) -> tuple[Sequence[dict[str, Any]], Iterable[bytes]]:
+        """
+        Return what each item says, and what follows that in its value. Raises as `_values_of`.
+
+        What follows is built once it is asked for, since the last items may have to wait for another step.
+        """
         if not all(map(self._special.isdisjoint, items)):
             raise _NotPlainError
         retried = self._retried
         if all(map(retried.isdisjoint, items)):
-            return items, [self._values.tail] * len(items)
+            return items, repeat(self._values.tail)
         said = [{name: item[name] for name in item if name not in retried} for item in items]
-        return said, [self._tail_of(item) for item in items]
+        return said, map(self._tail_of, items)
 
     def _tail_of(self, item: dict[str, Any]) -> bytes:
         """Return what follows the content of an event: what retries change of it, and what is added."""
@@ -119,11 +127,11 @@ class PlainEvents:
         return self._values.tail_after(own)
 
     def _values_of(
-        self, said: Sequence[dict[str, Any]], contents: Sequence[bytes], tails: Sequence[bytes]
+        self, said: Sequence[dict[str, Any]], contents: Sequence[bytes], tails: Iterable[bytes]
     ) -> list[bytes]:
         """Return the events' values. Raises _NotPlainError, TypeError."""
         plain, depth_max = self._values.plain, self._limits.event_depth_max
-        columns = zip(said, contents, tails, strict=False)  # tails of those that wait, too
+        columns = zip(said, contents, tails, strict=False)  # asks for no tail of one that waits
         values = [value for own in columns if (value := plain(*own)) is not None]
         if (
             len(values) < len(contents)

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from app.ingest.deep_json import is_deeper
+from dedupe.document import dumps_to_keep
 
 SHARED_FIELDS = ("context", "integrations")
 """Batch-level objects that belong to every event; the event's own fields win."""
@@ -124,7 +125,7 @@ class RecordValues:
             if context is None or (isinstance(context, dict) and context.get("ip") is None):
                 joined["context"] = {**(context or {}), "ip": self._client_ip}
         joined.pop(WRITE_KEY, None)
-        return orjson.dumps(joined)
+        return dumps_to_keep(joined)
 
 
 def _tail(fields: Mapping[str, Any]) -> bytes:

@@ -4,6 +4,10 @@ whatever cannot be an event is kept with a reason, without harm to its batch.
 """
 
 import asyncio
+import os
+import subprocess
+import sys
+import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -429,12 +433,14 @@ def test_event_too_deep_to_be_written_is_kept_whole(levels: int, field: str) -> 
     assert list(stored) == sorted(["messageId", field])
 
 
-@pytest.mark.parametrize("levels", [253, 254, 255, 256, 400, 1000])
-def test_depth_of_what_no_record_keeps_does_not_count(levels: int) -> None:
-    text = b'{"messageId":"1","writeKey":' + b"[" * levels + b"]" * levels + b"}"
-    found = identify([orjson.loads(text)])
+@pytest.mark.parametrize("levels", [7, 253, 254, 255, 256, 400, 1000])
+@pytest.mark.parametrize("field", ["writeKey", "receivedAt"])
+@pytest.mark.parametrize("brackets", [0, 20])
+def test_depth_of_what_no_record_keeps_does_not_count(levels: int, field: str, brackets: int) -> None:
+    text = b'{"messageId":"1","%s":' % field.encode() + b"[" * levels + b"]" * levels + b"}"
+    found = identify([orjson.loads(text) | {"properties": [{}] * brackets}])
     assert found.rejections == []
-    assert "writeKey" not in orjson.loads(found.events[0].value)
+    assert orjson.loads(found.events[0].value).get(field) in (None, RECEIVED_AT)
 
 
 def test_deep_batch_level_fields_do_not_crash() -> None:
@@ -445,13 +451,41 @@ def test_deep_batch_level_fields_do_not_crash() -> None:
     assert [code for _, _, code in found.rejections] == ["event_too_deep", "not_an_object"]
 
 
-@pytest.mark.parametrize("levels", [1, 199, 200, 201, 254, 255, 400, 401, 1000])
+@pytest.mark.parametrize("levels", [1, 199, 200, 201, 254, 255, 256, 257, 400, 401, 1000])
 def test_json_of_any_depth_is_written(levels: int) -> None:
     text = b'{"b":[1,' * (levels // 2) + b"[[]]" + b'],"a":{}}' * (levels // 2)
     document = orjson.loads(text)
     assert is_deeper(document, levels)
     assert not is_deeper(document, levels + 3)
     assert sorted(dumps_any(document)) == sorted(text)
+
+
+@pytest.mark.parametrize("item", [{"messageId": "1"}, {"messageId": "1", "type": "x"}, 5], ids=repr)
+def test_values_that_wait_take_no_more_memory_than_is_counted(item: object) -> None:
+    tracemalloc.start()
+    try:
+        found = identify([item] * 500)
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken_bytes < found.size_bytes + 500 * 1_000  # what else an event consists of
+
+
+OVERFLOWING = """
+import orjson
+from app.ingest.deep_json import dumps_any
+
+for levels in (255, 1000):
+    for size in range(0, 5_000, 25):
+        text = b'{"a":' * levels + b'"' + b"x" * size + b'"' + b"}" * levels
+        assert dumps_any(orjson.loads(text)) == text
+"""
+"""Documents of all sizes, some of which end just where the writer's buffer does."""
+
+
+def test_brackets_of_a_deep_document_end_within_the_writer_s_buffer() -> None:
+    checked = os.environ | {"PYTHONMALLOC": "debug"}  # the interpreter ends where anything was written behind
+    subprocess.run([sys.executable, "-c", OVERFLOWING], env=checked, check=True)
 
 
 # ---- bodies

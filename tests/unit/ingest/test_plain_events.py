@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.ingest.event_limits import RETRY_BYTES_FREE, STEP_BYTES, EventLimits
+from app.http import RequestTooLargeError
+from app.ingest.event_limits import RETRY_BYTES_FREE, STEP_BYTES, STEP_FIELDS, EventLimits
 from app.ingest.identify import Arrival, Identified, Identifier
 from app.ingest.payload import Payload
 from app.ingest.plain_events import PlainEvents, Taken
 from app.ingest.record_values import RecordValues
+from app.ingest.session_fields import ClientSession
 from dedupe.identity import RETRY_FIELDS, Identity
 from dedupe.quarantine import Quarantine
 from dedupe.types import Stream
@@ -63,11 +65,14 @@ def taken(*items: object, limits: EventLimits = LIMITS) -> Taken:
 
 # ---- alike
 
+LONG = ("é" * 127, "é" * 128)
+"""Message ids of few characters, whose bytes are just few enough, and too many."""
+
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=5))
 FIELDS = st.fixed_dictionaries(
     {},
     optional={
-        "messageId": st.one_of(st.text(max_size=3), st.just("x" * 256), st.sampled_from([None, 1, "a"])),
+        "messageId": st.one_of(st.text(max_size=3), st.sampled_from([None, 1, "a", "x" * 256, *LONG])),
         "type": st.sampled_from(["track", "page", "", None, 5, ["track"], "a\x00"]),
         "context": st.one_of(
             SCALARS,
@@ -165,6 +170,7 @@ def test_what_sdks_send_is_plain(batch: list[Any]) -> None:
         PLAIN | {"messageId": 1},
         PLAIN | {"messageId": ""},
         PLAIN | {"messageId": "x" * 256},
+        PLAIN | {"messageId": LONG[1]},
         PLAIN | {"type": None},
         PLAIN | {"type": ["track"]},
         PLAIN | {"type": "a\x00"},
@@ -177,7 +183,7 @@ def test_what_sdks_send_is_plain(batch: list[Any]) -> None:
         PLAIN | {"properties": "x" * 2_000},
         PLAIN | {"properties": {"a": {"b": {"c": {}}}}},
         PLAIN | {"properties": orjson.loads(b"[" * 300 + b"]" * 300)},
-        PLAIN | {"_metadata": "y" * RETRY_BYTES_FREE},
+        PLAIN | {"_metadata": "y" * (RETRY_BYTES_FREE - len('{"_metadata":""}') + 1)},
         PLAIN | {"_metadata": orjson.loads(b"[" * 300 + b"]" * 300)},
     ],
     ids=repr,
@@ -185,6 +191,17 @@ def test_what_sdks_send_is_plain(batch: list[Any]) -> None:
 def test_what_needs_a_look_of_its_own_is_not_plain(item: object) -> None:
     assert plain_events().take([PLAIN, item]) is None
     assert taken(PLAIN).events[0].message_id == "1"
+
+
+def test_events_that_something_else_identifies_are_never_plain() -> None:
+    payload, client, session = Payload([PLAIN | {"sequence": 1}], None, {}), b"c" * 16, b"s" * 16
+    fields = ClientSession("c", "s", 1, 0, None, frozenset({"sequence"}), client, session)
+    stored = b"12345678"
+    assert (
+        identifier().identify(payload, Arrival("web", 1, fingerprints=[stored])).events[0].fingerprint
+        == stored
+    )
+    assert identifier().identify(payload, Arrival("web", 1, session=fields)).events[0].session is not None
 
 
 def test_field_with_a_meaning_is_never_left_out() -> None:
@@ -200,6 +217,20 @@ def test_size_is_that_of_what_events_say() -> None:
     assert taken(said | {"_metadata": {"a": 1}, "sentAt": SENT_AT, "writeKey": "k"}).size_bytes == size
 
 
+@pytest.mark.parametrize("others", [[], [NO_EVENT]], ids=["at once", "one by one"])
+@pytest.mark.parametrize("shared", [{}, {"context": {"a": 1}, "integrations": {"All": True}}], ids=repr)
+def test_what_is_merged_counts_for_the_size_of_a_request(others: list[Any], shared: dict[str, Any]) -> None:
+    items = [PLAIN, PLAIN, *others]
+    size = 2 * len(orjson.dumps(PLAIN)) + sum(len(orjson.dumps(other)) for other in others)
+    if shared:
+        size += 2 * len(orjson.dumps(shared))
+    payload, arrival = Payload(items, None, shared), Arrival("web", 1)
+    found = identifier(replace(LIMITS, request_bytes_max=size)).identify(payload, arrival)
+    assert len(found.events) == 2
+    with pytest.raises(RequestTooLargeError):
+        identifier(replace(LIMITS, request_bytes_max=size - 1)).identify(payload, arrival)
+
+
 def test_as_many_are_taken_as_a_step_may_hold() -> None:
     limits = EventLimits(800 * 1024, 32, request_bytes_max=200 * 1024**2)
     large = PLAIN | {"properties": "x" * 40_000}
@@ -213,3 +244,17 @@ def test_as_many_are_taken_as_a_step_may_hold() -> None:
     assert max(after - before for before, after in pairwise(done)) == len(found.events)
     assert [event.message_id for event in whole.events] == [str(place) for place in range(50)]
     assert whole.places == list(range(50))
+
+
+def test_events_of_many_fields_are_not_looked_at_before_their_turn() -> None:
+    limits = replace(LIMITS, event_bytes_max=800 * 1024)
+    wide = PLAIN | {str(place): 1 for place in range(STEP_FIELDS - len(PLAIN))}
+    assert len(taken(wide, limits=limits).events) == 1
+    assert plain_events(limits).take([wide, PLAIN]) is None
+
+
+def test_what_retries_change_is_not_looked_at_before_its_turn() -> None:
+    limits = replace(LIMITS, event_bytes_max=800 * 1024)
+    large, other = PLAIN | {"properties": "x" * STEP_BYTES}, PLAIN | {"_metadata": "y" * RETRY_BYTES_FREE}
+    assert plain_events(limits).take([other]) is None
+    assert len(taken(large, other, limits=limits).events) == 1
