@@ -26,8 +26,11 @@ from tests.sim.world import CLEAN, Seen
 ONE_IN = 20
 ROUNDS = 4
 NAMES = ("a", "b", "c", "d")
-HEALED_S = 40.0
-"""Within it a group is whole again once nothing goes wrong any more: sessions, rebalances, pauses."""
+HEALED_S = 60.0
+"""
+Within it a group is whole again once nothing goes wrong any more: sessions, rebalances, pauses, and the 30 s
+for which a follower waits for what it was told and the log does not show.
+"""
 
 
 @pytest.fixture(scope="module")
