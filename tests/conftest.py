@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache
@@ -24,6 +25,10 @@ SIMULATION = Path(__file__).parent / "sim"
 # Names a broker that already runs, for a quick edit-and-test loop.
 BOOTSTRAP_VARIABLE = "TEST_KAFKA_BOOTSTRAP_SERVERS"
 
+
+# A shell that starts the tests in the background has them, and whatever they start, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run, and no opinion on how fast the machine is.
 settings.register_profile(
