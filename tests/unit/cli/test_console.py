@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,6 +12,15 @@ from app.cli import console
 from app.cli.console import run_async
 
 
+@pytest.fixture
+def as_a_command_starts() -> Iterator[None]:
+    """A Spark session that an earlier test of this process had leaves a handler of its own."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.usefixtures("as_a_command_starts")
 def test_interrupts_that_a_library_has_swallowed_end_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "CANCEL_AGAIN_S", 0.001)
     swallowed = 0
