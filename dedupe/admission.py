@@ -9,7 +9,9 @@ Lane.submit -> **admit** -> PartitionLog.append -> DedupeIndex.apply
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias, cast
 
 from dedupe.sessions import (
     SEQUENCES_AHEAD_MAX,
@@ -56,6 +58,8 @@ REJECTED = (Admission.FENCED, Admission.EXPIRED)
 NOWHERE = 0
 """Where the original is of an event of which no original is known."""
 
+_session_of_client = attrgetter("client_hash", "session_hash")
+
 Decision: TypeAlias = tuple[Admission, int]
 """On one event, as in Verdicts."""
 
@@ -101,6 +105,33 @@ class SessionAdmission:
         self._policy = policy
         self._now_ms = now_ms
 
+    def takes_all(self, events: Sequence[Event]) -> bool:
+        """
+        Whether all events of a batch are usual: the next ones of their sessions, of ids that nobody has used.
+
+        None of them may be known by its key. What `judge` would record of each is recorded then.
+        """
+        guards = [event.guard for event in events if event.guard is not None]
+        if len(set(guards)) < len(guards) or any(map(self._guards.get, guards)):
+            return False
+        sessions = [event.session for event in events]
+        if None in sessions:
+            return False
+        states, recorded = dict(self._states), list[Session]()
+        for _, group in groupby(cast(list[Session], sessions), _session_of_client):
+            following = list(group)
+            key = session_key(following[0])
+            state = states[key]
+            if state is None or self._policy.is_expired(state, self._now_ms):
+                return False
+            usual = next_in_order(state, following, self._now_ms)
+            if usual is None:
+                return False
+            found, states[key] = usual
+            recorded += found
+        self.recorded += recorded
+        return True
+
     def judge(self, event: Event, place: int, window_start: Offset) -> Decision:
         """
         Decide on an event that neither the index nor this batch knows by its key.
@@ -116,7 +147,7 @@ class SessionAdmission:
             return NEW, place
         key = session_key(session)
         state = self._states[key]
-        usual = None if state is None else next_in_order(state, session, self._now_ms)
+        usual = None if state is None else next_in_order(state, [session], self._now_ms)
         if usual is None and state is not None and state.has(session.sequence):
             return STALE, NOWHERE
         guard = event.guard
@@ -128,7 +159,7 @@ class SessionAdmission:
                 original, fingerprint = first
                 return _of_copy(event, fingerprint, REPEAT), original
         if usual is not None and state is not None and not self._policy.is_expired(state, self._now_ms):
-            recorded, self._states[key] = usual
+            (recorded,), self._states[key] = usual
         else:
             refusal = self._refusal(session, state, event.order)
             if refusal is not None:
@@ -190,7 +221,11 @@ def admit(
         n verdicts, same order. Among equal keys only the first can be NEW.
     """
     assert len(events) == len(known)
-    if sessions is None and not any(known) and len({event.key for event in events}) == len(events):
+    if (
+        not any(known)
+        and len({event.key for event in events}) == len(events)
+        and (sessions is None or sessions.takes_all(events))
+    ):
         return Verdicts([NEW] * len(events), [~place for place in range(len(events))])  # as most batches are
     new: dict[EventKey, tuple[int, Fingerprint]] = {}
     admissions: list[Admission] = []

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dedupe.index import IndexState, IndexUpdate
 from dedupe.recovery import index_update
 from dedupe.sessions import SessionPolicy, SessionRecord, SessionRows, session_update, tells_all_of
-from dedupe.types import Entry, Event, EventKey, Fingerprint, Offset, Session
+from dedupe.types import Event, EventKey, Fingerprint, Offset, Session, entry_of
 from dedupe.window import Step, Window
 
 
@@ -71,7 +71,8 @@ class Committed(NamedTuple):
             policy: what bounds them.
         """
         base, count, timestamp_ms = self.base, len(self.keys), self.timestamp_ms
-        entries = list(zip(self.keys, map(Entry, range(base, base + count), self.fingerprints), strict=True))
+        places = zip(range(base, base + count), self.fingerprints, strict=True)
+        entries = list(zip(self.keys, map(entry_of, places), strict=True))
         return index_update(
             window,
             entries,

@@ -47,6 +47,7 @@ HEADER_REASON = "reason"
 _BASE = struct.Struct(">BB16s8sQ")
 SESSION_STRUCT = struct.Struct(">16s16sQQQ")
 """Bytes 34-89: dedupe.types.Session, without what was stored before."""
+_WITH_SESSION = struct.Struct(_BASE.format + SESSION_STRUCT.format.lstrip(">"))
 _WATERMARK = struct.Struct(">Q")
 ABOVE_BYTES_MAX = 64
 
@@ -69,14 +70,15 @@ def build_record(
     """Return the event as record v1, with what is recorded of its session instead of what it says itself."""
     key, _, fingerprint, source, message_id, value, flags, said, reason, *_ = event
     session = recorded or said
-    if session is not None:
-        flags |= FLAG_SESSION
-    gateway = _BASE.pack(VERSION, flags, key, fingerprint, lane_seq)
-    if session is not None:
-        gateway += SESSION_STRUCT.pack(*session[:-1])
-    headers = [(HEADER_SOURCE, source.encode()), (HEADER_GATEWAY, gateway)]
-    if session is not None and session.before is not None:
-        headers.append((HEADER_PROGRESS, _packed(session.before)))
+    headers = [(HEADER_SOURCE, source.encode())]
+    if session is None:
+        headers.append((HEADER_GATEWAY, _BASE.pack(VERSION, flags, key, fingerprint, lane_seq)))
+    else:
+        *place, before = session
+        gateway = _WITH_SESSION.pack(VERSION, flags | FLAG_SESSION, key, fingerprint, lane_seq, *place)
+        headers.append((HEADER_GATEWAY, gateway))
+        if before is not None:
+            headers.append((HEADER_PROGRESS, _packed(before)))
     if reason is not None:
         headers.append((HEADER_REASON, reason.encode()))
     return NewRecord(timestamp_ms, message_id.encode(), value, headers)

@@ -16,7 +16,7 @@ from dedupe.identity import Identity
 from dedupe.index import DedupeIndex, IndexState, IndexUpdate
 from dedupe.record import FLAG_ID_ASSIGNED, RecordIdentity, is_identified_by, parse_identity
 from dedupe.sessions import SessionPolicy, SessionRecord, SessionUpdate, session_update
-from dedupe.types import Entry, EventKey, LogRecord, Offset
+from dedupe.types import Entry, EventKey, LogRecord, Offset, entry_of
 from dedupe.window import Step, Window, WindowPolicy
 
 
@@ -112,7 +112,7 @@ class Replay:
         Raises:
             IndexCorruptError, IndexUnavailableError: the index could not be written.
         """
-        entries = [(found.key, Entry(offset, found.fingerprint)) for offset, _, found, _ in records]
+        entries = [(found.key, entry_of((offset, found.fingerprint))) for offset, _, found, _ in records]
         self._count_gaps([found.lane_seq for _, _, found, _ in records])
         before_ms = self._index.state.newest_timestamp_ms
         newest_ms = max(before_ms, *(timestamp_ms for _, timestamp_ms, _, _ in records))

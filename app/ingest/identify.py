@@ -193,7 +193,9 @@ class _Request:
         )
         self._has_sessions = arrival.session is not None or bool(arrival.stored_sessions)
         self._plain_events: PlainEvents | None = None
-        if not (self._has_sessions or arrival.fingerprints or self._values.is_too_deep):
+        # Without an id, an idempotency key makes an event's timestamp no part of what it says.
+        is_unusual = self._has_sessions and arrival.idempotency_key is not None
+        if not (is_unusual or arrival.fingerprints or arrival.stored_sessions or self._values.is_too_deep):
             self._plain_events = PlainEvents(
                 self._values,
                 self._limits,
@@ -202,6 +204,7 @@ class _Request:
                 source=arrival.source,
                 key_of=self._key_of,
                 partitions=identifier.partitions,
+                sessions=self._sessions if self._has_sessions else None,
             )
 
     def check_growth(self, count: int) -> None:
@@ -212,7 +215,7 @@ class _Request:
 
     def identify(self, first: int, items: Sequence[object], found: Identified) -> int:
         """Identify items from place `first` on, and return how many. Raises RequestTooLargeError."""
-        taken = self._plain_events.take(items) if self._plain_events is not None else None
+        taken = self._plain_events.take(first, items) if self._plain_events is not None else None
         if taken is None:
             return self._identify_each(first, items, found)
         events, size_bytes = taken

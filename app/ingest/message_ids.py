@@ -13,6 +13,7 @@ KSUID_EPOCH_S = 1_400_000_000
 KSUID_SECONDS_MAX = 2**32 - 1
 KSUID_BYTES = 20
 PAYLOAD_BYTES = 16
+_SEQUENCE_BYTES = 8
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PAIRS = [high + low for high in _DIGITS for low in _DIGITS]
@@ -41,11 +42,13 @@ def session_event_ids(source: str, client: str, session: str) -> Callable[[int],
         client: the installation, 1 to 100 bytes.
         session: a KSUID.
     """
-    copy = _hasher(b"sequence", source.encode(), client.encode(), session.encode()).copy
+    begun = _hasher(b"sequence", source.encode(), client.encode(), session.encode())
+    begun.update(_SEQUENCE_BYTES.to_bytes(4, "big"))  # as _framed frames them all
+    copy = begun.copy
 
     def id_of(sequence: int) -> str:
         state = copy()
-        state.update(_framed(sequence.to_bytes(8, "big")))
+        state.update(sequence.to_bytes(_SEQUENCE_BYTES, "big"))
         return _text_of(state.digest())
 
     return id_of

@@ -1,9 +1,10 @@
 """
 Plain events, identified all at once, column by column: two thirds of the time that one by one takes.
 
-Nearly every event is plain: an object of usual size and depth, whose id and type are valid, into which
-nothing of its batch is merged, and of no client session. Where one of some items is not, app.ingest.identify
-looks at each of them; what both take, they take alike.
+Nearly every event is plain: an object of usual size and depth, whose id and type are valid, and into which
+nothing of its batch is merged. Those of a client session have ids of their own, or none of them has: then
+their places are their ids. Where one of some items is not plain, app.ingest.identify looks at each of them;
+what both take, they take alike.
 
 Identifier.steps -> **PlainEvents.take**, or _Request.event_of for each
 """
@@ -17,7 +18,8 @@ import orjson
 
 from app.ingest.deep_json import may_be_deeper
 from app.ingest.event_limits import RETRY_BYTES_FREE, STEP_BYTES, STEP_FIELDS, EventLimits
-from app.ingest.record_values import REPLACED, SHARED_FIELDS, RecordValues
+from app.ingest.record_values import REPLACED, SHARED_FIELDS, RecordValues, tail_with_id
+from app.ingest.session_events import SessionEvents
 from dedupe.document import is_event_type
 from dedupe.identity import MESSAGE_ID_BYTES_MAX, KeyOf, canonical_json, fingerprints_of
 from dedupe.routing import partitions_of
@@ -53,6 +55,7 @@ class PlainEvents:
         source: str,
         key_of: KeyOf,
         partitions: int,
+        sessions: SessionEvents | None = None,
     ) -> None:
         """
         Take what is known of the request.
@@ -65,6 +68,7 @@ class PlainEvents:
             source: who sends.
             key_of: makes the keys of the source's message ids.
             partitions: of the clean topic.
+            sessions: if the request has a client session, what builds its events.
         """
         self._values = values
         self._limits = limits
@@ -73,9 +77,14 @@ class PlainEvents:
         self._source = source
         self._key_of = key_of
         self._partitions = partitions
+        self._sessions = sessions
 
-    def take(self, items: Sequence[object]) -> Taken | None:
-        """Return the first of the items, n >= 1, as many as a step may hold; None if any is not plain."""
+    def take(self, first: int, items: Sequence[object]) -> Taken | None:
+        """
+        Return the first of the items, n >= 1, as many as a step may hold; None if any is not plain.
+
+        `first`: the place of the first item in its request.
+        """
         if set(map(type, items)) != {dict}:
             return None
         objects = cast(Sequence[dict[str, Any]], items)
@@ -85,23 +94,53 @@ class PlainEvents:
             said, tails = self._said_by(objects)
             contents = _first_contents(said)
             said = said[: len(contents)]
-            message_ids = list(map(_message_id_of, said))
-            ids = _valid_ids(message_ids)
             if not all(map(is_event_type, set(map(_type_of, said)))):
                 return None
-            values = self._values_of(said, contents, tails)
+            if self._sessions is None:
+                events = self._of_ids(said, contents, tails)
+            else:
+                events = self._of_places(self._sessions, first, objects, said, contents, tails)
         except (_NotPlainError, KeyError, TypeError):  # no id or type, or not text; too deep to be written
             return None
-        keys = [self._key_of(message_id) for message_id in ids]
-        events = events_of(
+        return Taken(events, sum(map(len, contents)) + len(contents) * self._values.merged_bytes)
+
+    def _of_ids(
+        self, said: Sequence[dict[str, Any]], contents: Sequence[bytes], tails: Iterable[bytes]
+    ) -> list[Event]:
+        """Return the events of items whose ids identify them. Raises as `take` catches."""
+        message_ids = list(map(_message_id_of, said))
+        keys = list(map(self._key_of, _valid_ids(message_ids)))
+        return events_of(
             keys,
             partitions_of(keys, self._partitions),
             fingerprints_of(contents),
             self._source,
             message_ids,
-            values,
+            self._values_of(said, contents, tails),
         )
-        return Taken(events, sum(map(len, contents)) + len(contents) * self._values.merged_bytes)
+
+    def _of_places(
+        self,
+        sessions: SessionEvents,
+        first: int,
+        items: Sequence[dict[str, Any]],
+        said: Sequence[dict[str, Any]],
+        contents: Sequence[bytes],
+        tails: Iterable[bytes],
+    ) -> list[Event]:
+        """Return the events of items that their places in a client session identify. Raises as `_of_ids`."""
+        places = sessions.places(first, items[: len(said)])
+        if places is None:
+            raise _NotPlainError
+        ids = None
+        if any("messageId" in item for item in said):
+            message_ids = list(map(_message_id_of, said))
+            ids = _valid_ids(message_ids)
+        else:
+            message_ids = sessions.ids_of(places)
+            tails = map(tail_with_id, message_ids, tails)
+        values = self._values_of(said, contents, tails)
+        return sessions.events(places, fingerprints_of(contents), message_ids, ids, values)
 
     def _said_by(self, items: Sequence[dict[str, Any]]) -> tuple[Sequence[dict[str, Any]], Iterable[bytes]]:
         """

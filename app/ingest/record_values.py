@@ -128,6 +128,11 @@ class RecordValues:
         return dumps_to_keep(joined)
 
 
+def tail_with_id(message_id: str, tail: bytes) -> bytes:
+    """Return the tail of a plain event that is given a KSUID for its id."""
+    return b',"messageId":"%b"%b' % (message_id.encode(), tail)
+
+
 def _tail(fields: Mapping[str, Any]) -> bytes:
     """Return what adds fields to a document without its last bracket."""
     return b"," + orjson.dumps(fields)[1:]

@@ -4,14 +4,16 @@ The events of one request that belong to client sessions: what identifies them, 
 It judges nothing; app.ingest.identify refuses what has no valid sequence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from app.ingest.message_ids import session_event_ids
 from app.ingest.session_fields import ClientSession
 from dedupe.identity import Identity, KeyOf
+from dedupe.record import FLAG_ID_ASSIGNED
 from dedupe.routing import partition_of
-from dedupe.types import Event, Fingerprint, Order, Session
+from dedupe.types import Event, Fingerprint, Order, Session, event_of
 
 
 class SessionEvents:
@@ -48,6 +50,52 @@ class SessionEvents:
     def id_of(self, session: Session | None) -> str | None:
         """Return the id that follows from a place in the request's session, if it is one."""
         return None if session is None or self._id_of is None else self._id_of(session.sequence)
+
+    def places(self, first: int, items: Sequence[Mapping[str, Any]]) -> list[Session] | None:
+        """Return where items stand in the request's session; None if any of them has no valid place."""
+        return self._session and self._session.places(first, items)
+
+    def ids_of(self, places: Sequence[Session]) -> list[str]:
+        """Return the ids that follow from places in the request's session."""
+        assert self._id_of is not None
+        return [self._id_of(place.sequence) for place in places]
+
+    def events(
+        self,
+        places: Sequence[Session],
+        fingerprints: Iterable[Fingerprint],
+        message_ids: Sequence[str],
+        ids: Sequence[bytes] | None,
+        values: Sequence[bytes],
+    ) -> list[Event]:
+        """
+        Return what `event` does of each, by columns.
+
+        `places` are of one session, n >= 1; `ids` are the message ids' bytes, None if they were assigned.
+        """
+        key_of, guard_of, partition = self._keys_of(places[0].client_hash, places[0].session_hash)
+        keys = [key_of(place.sequence.to_bytes(8, "big")) for place in places]
+        flags, guards = (FLAG_ID_ASSIGNED, repeat(None)) if ids is None else (0, map(guard_of, ids))
+        surroundings = repeat(partition), fingerprints, repeat(self._source)
+        no_reason, nothing_earlier = repeat(None), repeat(())
+        return list(
+            map(
+                event_of,
+                zip(
+                    keys,
+                    *surroundings,
+                    message_ids,
+                    values,
+                    repeat(flags),
+                    places,
+                    no_reason,
+                    nothing_earlier,
+                    guards,
+                    repeat(self._order),
+                    strict=False,
+                ),
+            )
+        )
 
     def event(
         self, session: Session, fingerprint: Fingerprint, message_id: str, value: bytes, flags: int

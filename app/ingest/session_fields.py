@@ -8,7 +8,8 @@ import base64
 import binascii
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from app.http import SessionFieldsConflictError, SessionFieldsInvalidError
@@ -16,7 +17,7 @@ from app.ingest.payload import Payload
 from dedupe.identity import Identity
 from dedupe.record import SESSION_STRUCT
 from dedupe.sessions import U64_MAX
-from dedupe.types import Session
+from dedupe.types import Session, session_of
 
 CLIENT, SESSION, EPOCH, ACKNOWLEDGED = (
     b"gateway-client",
@@ -61,6 +62,20 @@ class ClientSession(NamedTuple):
             return None
         return Session(self.client_hash, self.session_hash, sequence, self.epoch, self.acknowledged_through)
 
+    def places(self, first: int, items: Sequence[Mapping[str, Any]]) -> list[Session] | None:
+        """Return where each item stands, the first of them being at place `first`; None if one is nowhere."""
+        begin = self.first_sequence
+        if begin is not None and not any(SEQUENCE in item for item in items):
+            begin += first
+            sequences: Iterable[int | None] = range(begin, begin + len(items))
+        else:
+            sequences = [self.sequence_of(index, item) for index, item in enumerate(items, first)]
+            if None in sequences:
+                return None
+        columns = repeat(self.client_hash), repeat(self.session_hash), sequences
+        rest = repeat(self.epoch), repeat(self.acknowledged_through), repeat(None)
+        return list(map(session_of, zip(*columns, *rest, strict=False)))
+
     def sequence_of(self, index: int, item: Mapping[str, Any]) -> int | None:
         """Return the sequence of the item at a place, u64 from 1, or None if it has no valid one."""
         sequence = item.get(SEQUENCE)
@@ -69,7 +84,7 @@ class ClientSession(NamedTuple):
         return sequence if _is_u64(sequence) and sequence > 0 else None
 
 
-def session_of(
+def client_session_of(
     headers: Mapping[bytes, bytes], payload: Payload, identity: Identity, source: str
 ) -> ClientSession | None:
     """
@@ -138,7 +153,7 @@ def _stored_session(part: bytes) -> Session | None:
 
 
 def client_of(headers: Mapping[bytes, bytes], top: Mapping[str, Any]) -> str | None:
-    """Return who the client is, None if nothing says so. Raises as `session_of`."""
+    """Return who the client is, None if nothing says so. Raises as `client_session_of`."""
     return _one_of(_client(_text_in(headers, CLIENT)), _client(top.get("client")), "client")
 
 

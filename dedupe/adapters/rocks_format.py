@@ -14,7 +14,7 @@ from dedupe.adapters.rocks_database import Database
 from dedupe.errors import IndexCorruptError
 from dedupe.identity import KEY_BYTES
 from dedupe.index import IndexIdentity, IndexState, IndexUpdate
-from dedupe.types import Entry
+from dedupe.types import Entry, entry_of
 from dedupe.window import Step
 
 ENTRY = struct.Struct(">Q8s")
@@ -69,7 +69,7 @@ def decode_entry(value: bytes) -> Entry:
     """Return an entry as it was stored. Raises IndexCorruptError."""
     if len(value) != ENTRY.size:
         raise IndexCorruptError(f"an entry has {len(value)} bytes")
-    return Entry(*ENTRY.unpack(value))
+    return entry_of(ENTRY.unpack(value))
 
 
 def decode_state(stored: bytes | None) -> IndexState:

@@ -33,7 +33,7 @@ from app.ingest.prefer import NO_PREFERENCES, Preferences, preferences_in
 from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
-from app.ingest.session_fields import STORED, ClientSession, session_of, stored_sessions
+from app.ingest.session_fields import STORED, ClientSession, client_session_of, stored_sessions
 from app.ingest.watching import Watcher
 from dedupe.admission import Admission
 from dedupe.clock import Clock, Deadline
@@ -182,7 +182,9 @@ def _asked(
     if source.allowance is not None:
         source.allowance.take(events=len(payload.items), size_bytes=body_bytes)
     source.check(REPLAY if FINGERPRINTS in headers or STORED in headers else INGEST)
-    session = session_of(headers, payload, ingest.identifier.identity, source.id) if is_native else None
+    session = (
+        client_session_of(headers, payload, ingest.identifier.identity, source.id) if is_native else None
+    )
     request.scope["gateway.client"] = session and session.client
     preferences = _preferences(request, headers, in_session=session is not None)
     client = request.scope["client"]

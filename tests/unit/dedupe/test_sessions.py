@@ -279,21 +279,37 @@ STATES = st.builds(
 ).filter(lambda state: state.acknowledged_through <= state.watermark)
 
 
-@given(STATES, st.sampled_from([1, 1, 1, 0, 2]), st.sampled_from([0, 0, 1]), st.integers(0, 8))
-def test_short_way_of_the_usual_event_leads_where_the_long_one_does(
-    state: SessionState, step: int, epoch: int, acknowledged: int
+@given(
+    STATES,
+    st.sampled_from([1, 1, 1, 0, 2]),
+    st.lists(
+        st.tuples(st.sampled_from([1, 1, 1, 1, 0, 2]), st.sampled_from([0, 0, 0, 1]), st.integers(0, 8)),
+        min_size=1,
+        max_size=4,
+    ),
+    st.booleans(),
+)
+def test_short_way_of_usual_events_leads_where_the_long_one_does(
+    state: SessionState, first: int, steps: list[tuple[int, int, int]], is_one_request: bool
 ) -> None:
-    sequence = state.watermark + step
-    session = Session(b"c" * 16, b"s" * 16, sequence, epoch, acknowledged)
+    sessions, sequence = [], state.watermark + first
+    for step, epoch, acknowledged in steps:
+        said = min(steps[0][2], state.watermark) if is_one_request else acknowledged
+        sessions.append(Session(b"c" * 16, b"s" * 16, sequence, epoch, said))
+        sequence += step
 
-    usual = next_in_order(state, session, 9)
+    usual = next_in_order(state, sessions, 9)
 
     if usual is not None:
-        recorded = with_progress(state, session)
-        assert usual == (recorded, with_record(state, SessionRecord(-1, 9, recorded)))
+        records, after = [], state
+        for session in sessions:
+            records.append(with_progress(after, session))
+            after = with_record(after, SessionRecord(-1, 9, records[-1]))
+        assert usual == (records, after)
     else:
-        is_next = sequence == state.watermark + 1 and not state.above and not epoch
-        assert not is_next or acknowledged >= sequence or state.is_evicted
+        is_in_order = first == 1 and all(step == 1 for step, *_ in steps[:-1])
+        is_usual = is_in_order and not state.above and not any(epoch for _, epoch, _ in steps)
+        assert not (is_usual and is_one_request) or state.is_evicted
 
 
 SENT = st.lists(

@@ -19,9 +19,11 @@ from app.ingest.identify import Arrival, Identified, Identifier
 from app.ingest.payload import Payload
 from app.ingest.plain_events import PlainEvents, Taken
 from app.ingest.record_values import RecordValues
+from app.ingest.session_events import SessionEvents
 from app.ingest.session_fields import ClientSession
 from dedupe.identity import RETRY_FIELDS, Identity
 from dedupe.quarantine import Quarantine
+from dedupe.record import FLAG_ID_ASSIGNED
 from dedupe.types import Stream
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
@@ -32,6 +34,8 @@ SENT_AT = "2026-11-21T20:11:11.000Z"
 NO_EVENT = 5
 CAPTURED = Path(__file__).parents[2] / "fixtures" / "sdk_requests.jsonl"
 
+SESSION = "2QhzOoTrgUpVoF7Lfd8tJZkGEoB"
+
 PLAIN = {"messageId": "1", "type": "track"}
 
 
@@ -41,7 +45,11 @@ def identifier(limits: EventLimits = LIMITS, *, ignore: frozenset[str] = frozens
 
 
 def plain_events(
-    limits: EventLimits = LIMITS, *, client_ip: str | None = IP, ignored: frozenset[str] = RETRY_FIELDS
+    limits: EventLimits = LIMITS,
+    *,
+    client_ip: str | None = IP,
+    ignored: frozenset[str] = RETRY_FIELDS,
+    in_session: SessionEvents | None = None,
 ) -> PlainEvents:
     values = RecordValues(
         {"sentAt": SENT_AT}, received_ms=1, default_type="track", client_ip=client_ip, depth_max=4
@@ -54,11 +62,12 @@ def plain_events(
         source="web",
         key_of=IDENTITY.message_keys("web"),
         partitions=PARTITIONS,
+        sessions=in_session,
     )
 
 
 def taken(*items: object, limits: EventLimits = LIMITS) -> Taken:
-    found = plain_events(limits).take(items)
+    found = plain_events(limits).take(0, items)
     assert found is not None
     return found
 
@@ -126,6 +135,79 @@ def test_many_at_once_become_what_they_become_one_by_one(
     assert together.quarantined == each.quarantined[:-1]
 
 
+def sessions(
+    first_sequence: int | None, epoch: int, acknowledged: int, others: frozenset[str]
+) -> ClientSession:
+    own = frozenset({"sequence", *others})
+    return ClientSession("c", SESSION, epoch, acknowledged, first_sequence, own, b"c" * 16, b"s" * 16)
+
+
+SEQUENCES = st.sampled_from([1, 2, 7, 2**64 - 1, 0, float(2**64), -1, True, None, "1", 1.0])
+OF_A_SESSION = st.one_of(
+    st.lists(st.builds(lambda said, at: {**said, "sequence": at}, USUAL, SEQUENCES), min_size=1, max_size=3),
+    st.lists(
+        st.builds(
+            lambda said, at: {**{name: said[name] for name in said if name != "messageId"}, "sequence": at},
+            USUAL,
+            SEQUENCES,
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.lists(
+        st.fixed_dictionaries({"type": st.just("track"), "sequence": st.integers(1, 3)}),
+        min_size=1,
+        max_size=4,
+    ),
+    st.lists(st.fixed_dictionaries({"type": st.just("track")}), min_size=1, max_size=4),
+    st.lists(st.one_of(USUAL, FIELDS), min_size=1, max_size=4),
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    items=OF_A_SESSION,
+    session=st.builds(
+        sessions,
+        st.sampled_from([None, 1, 5, 2**64 - 9]),
+        st.sampled_from([0, 3]),
+        st.sampled_from([0, 4]),
+        st.sampled_from([frozenset(), frozenset({"attempt", "epoch"})]),
+    ),
+    key=st.sampled_from([None, None, b"k"]),
+    is_strict=st.booleans(),
+)
+def test_many_of_a_session_become_what_they_become_one_by_one(
+    items: list[dict[str, Any]], session: ClientSession, key: bytes | None, is_strict: bool
+) -> None:
+    arrival = Arrival("web", 1, session=session, idempotency_key=key, is_strict=is_strict)
+    together = identifier().identify(Payload(items, None, {}), arrival)
+    each = identifier().identify(Payload([*items, NO_EVENT], None, {}), arrival)
+    assert len(together.events) == len(each.events)
+    for event, other in zip(together.events, each.events, strict=True):
+        assert json.loads(event.value, object_pairs_hook=dict_of) == orjson.loads(other.value)
+        assert event._replace(value=b"") == other._replace(value=b"")
+    assert together.places == each.places
+    assert together.rejections == each.rejections[:-1]
+    assert together.quarantined == each.quarantined[:-1]
+
+
+def test_events_of_a_session_are_plain_with_ids_of_their_own_or_without_any() -> None:
+    session = sessions(11, 0, 4, frozenset())
+    events = SessionEvents(IDENTITY, PARTITIONS, "web", session=session, stored=(), is_strict=False)
+    plain = plain_events(in_session=events)
+    found = plain.take(3, [{"type": "track"}] * 2)
+    assert found is not None
+    assert [event.session and event.session.sequence for event in found.events] == [14, 15]
+    assert [event.flags for event in found.events] == [FLAG_ID_ASSIGNED] * 2
+    found = plain.take(0, [PLAIN, PLAIN | {"messageId": "2", "sequence": 20}])
+    assert found is not None
+    assert [event.session and event.session.sequence for event in found.events] == [11, 20]
+    assert [event.message_id for event in found.events] == ["1", "2"]
+    assert plain.take(0, [PLAIN, {"type": "track"}]) is None
+    assert plain.take(0, [{"type": "track", "sequence": 0}]) is None
+
+
 def dict_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build an object of names that stand in it once."""
     found = dict(pairs)
@@ -154,7 +236,7 @@ def captured() -> list[Any]:
 @pytest.mark.parametrize("batch", captured())
 def test_what_sdks_send_is_plain(batch: list[Any]) -> None:
     limits = replace(LIMITS, event_bytes_max=100_000, event_depth_max=32)
-    found = plain_events(limits).take([event | {"integrations": 1} for event in batch])
+    found = plain_events(limits).take(0, [event | {"integrations": 1} for event in batch])
     assert found is None, "batch-level fields that would have to be merged"
     batch = [{name: event[name] for name in event if name != "integrations"} for event in batch]
     assert len(taken(*batch, limits=limits).events) == len(batch)
@@ -189,11 +271,11 @@ def test_what_sdks_send_is_plain(batch: list[Any]) -> None:
     ids=repr,
 )
 def test_what_needs_a_look_of_its_own_is_not_plain(item: object) -> None:
-    assert plain_events().take([PLAIN, item]) is None
+    assert plain_events().take(0, [PLAIN, item]) is None
     assert taken(PLAIN).events[0].message_id == "1"
 
 
-def test_events_that_something_else_identifies_are_never_plain() -> None:
+def test_fingerprint_of_a_stored_event_and_place_in_a_session_are_kept() -> None:
     payload, client, session = Payload([PLAIN | {"sequence": 1}], None, {}), b"c" * 16, b"s" * 16
     fields = ClientSession("c", "s", 1, 0, None, frozenset({"sequence"}), client, session)
     stored = b"12345678"
@@ -206,8 +288,8 @@ def test_events_that_something_else_identifies_are_never_plain() -> None:
 
 def test_field_with_a_meaning_is_never_left_out() -> None:
     ignored = RETRY_FIELDS | {"context"}
-    assert plain_events(ignored=ignored).take([PLAIN | {"context": {"a": 1}}]) is None
-    assert plain_events(ignored=ignored).take([PLAIN]) is not None
+    assert plain_events(ignored=ignored).take(0, [PLAIN | {"context": {"a": 1}}]) is None
+    assert plain_events(ignored=ignored).take(0, [PLAIN]) is not None
 
 
 def test_size_is_that_of_what_events_say() -> None:
@@ -250,11 +332,11 @@ def test_events_of_many_fields_are_not_looked_at_before_their_turn() -> None:
     limits = replace(LIMITS, event_bytes_max=800 * 1024)
     wide = PLAIN | {str(place): 1 for place in range(STEP_FIELDS - len(PLAIN))}
     assert len(taken(wide, limits=limits).events) == 1
-    assert plain_events(limits).take([wide, PLAIN]) is None
+    assert plain_events(limits).take(0, [wide, PLAIN]) is None
 
 
 def test_what_retries_change_is_not_looked_at_before_its_turn() -> None:
     limits = replace(LIMITS, event_bytes_max=800 * 1024)
     large, other = PLAIN | {"properties": "x" * STEP_BYTES}, PLAIN | {"_metadata": "y" * RETRY_BYTES_FREE}
-    assert plain_events(limits).take([other]) is None
+    assert plain_events(limits).take(0, [other]) is None
     assert len(taken(large, other, limits=limits).events) == 1
