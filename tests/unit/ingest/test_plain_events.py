@@ -127,12 +127,7 @@ def test_many_at_once_become_what_they_become_one_by_one(
 ) -> None:
     together = identified(items, shared, client_ip, ignore)
     each = identified([*items, NO_EVENT], shared, client_ip, ignore)  # which nobody takes for plain
-    for event, other in zip(together.events, each.events, strict=True):
-        assert json.loads(event.value, object_pairs_hook=dict_of) == orjson.loads(other.value)
-        assert event._replace(value=b"") == other._replace(value=b"")
-    assert together.places == each.places
-    assert together.rejections == each.rejections[:-1]
-    assert together.quarantined == each.quarantined[:-1]
+    assert_alike(together, each)
 
 
 def sessions(
@@ -183,13 +178,7 @@ def test_many_of_a_session_become_what_they_become_one_by_one(
     arrival = Arrival("web", 1, session=session, idempotency_key=key, is_strict=is_strict)
     together = identifier().identify(Payload(items, None, {}), arrival)
     each = identifier().identify(Payload([*items, NO_EVENT], None, {}), arrival)
-    assert len(together.events) == len(each.events)
-    for event, other in zip(together.events, each.events, strict=True):
-        assert json.loads(event.value, object_pairs_hook=dict_of) == orjson.loads(other.value)
-        assert event._replace(value=b"") == other._replace(value=b"")
-    assert together.places == each.places
-    assert together.rejections == each.rejections[:-1]
-    assert together.quarantined == each.quarantined[:-1]
+    assert_alike(together, each)
 
 
 def test_events_of_a_session_are_plain_with_ids_of_their_own_or_without_any() -> None:
@@ -206,6 +195,16 @@ def test_events_of_a_session_are_plain_with_ids_of_their_own_or_without_any() ->
     assert [event.message_id for event in found.events] == ["1", "2"]
     assert plain.take(0, [PLAIN, {"type": "track"}]) is None
     assert plain.take(0, [{"type": "track", "sequence": 0}]) is None
+
+
+def assert_alike(together: Identified, each: Identified) -> None:
+    """Check that items became the same as beside one more, NO_EVENT."""
+    for event, other in zip(together.events, each.events, strict=True):
+        assert json.loads(event.value, object_pairs_hook=dict_of) == orjson.loads(other.value)
+        assert event._replace(value=b"") == other._replace(value=b"")
+    assert together.places == each.places
+    assert together.rejections == each.rejections[:-1]
+    assert together.quarantined == each.quarantined[:-1]
 
 
 def dict_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
