@@ -79,7 +79,7 @@ class SqliteStore:
                 of records.
 
         Raises:
-            ConfigurationError: it is no log, a newer version, or cannot be opened. Final.
+            ConfigurationError: it is no log, a newer version, damaged, or cannot be opened. Final.
             RetriableError: another process holds it, the disk fails, or there is no log in it yet.
         """
         log_id = await asyncio.to_thread(open_or_create, path, limits, read_only=read_only)

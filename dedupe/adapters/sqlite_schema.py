@@ -116,7 +116,7 @@ def open_or_create(path: Path, limits: SqliteLimits, *, read_only: bool) -> str:
     Make sure that `path` is a log file of this version, creating it if it may, and return its log_id.
 
     Raises:
-        ConfigurationError: it is something else, a newer version, or cannot be opened.
+        ConfigurationError: it is something else, a newer version, damaged, or cannot be opened.
         RetriableError: another process holds it, the disk fails, or `read_only` and nothing is in it yet.
     """
     try:
@@ -127,6 +127,7 @@ def open_or_create(path: Path, limits: SqliteLimits, *, read_only: bool) -> str:
                     raise RetriableError(f"{path} is empty: its gateway has not created the log yet")
                 _create(connection)
             log_id = _checked_log_id(connection, path)
+            _check_partitions(connection, path)
             if not read_only:
                 _turn_on_wal(connection, path, limits)
                 _add_column(connection)
@@ -191,6 +192,24 @@ def _checked_log_id(connection: sqlite3.Connection, path: Path) -> str:
     return str(meta["log_id"])
 
 
+def _check_partitions(connection: sqlite3.Connection, path: Path) -> None:
+    """
+    See that the table of partitions agrees with its index; it has a few pages, so this takes no time.
+
+    In a file that was put back without its write-ahead log, some pages are older than others.
+    """
+    (found,) = connection.execute("PRAGMA integrity_check(partitions)").fetchone()
+    if found != "ok":
+        raise _damaged(path, found)
+
+
+def _damaged(path: Path, why: object) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path} is damaged: {why}. If it was restored or copied, {path.name}-wal belongs beside it; "
+        "otherwise restore a backup"
+    )
+
+
 def _add_column(connection: sqlite3.Connection) -> None:
     """Give an early file the column that it lacks; readers of the others do not notice."""
     if not any(name == "gs" for _, name, *_ in connection.execute("PRAGMA table_info(records)")):
@@ -228,6 +247,8 @@ def _translated_at_open(err: sqlite3.Error | MemoryError, path: Path) -> Gateway
     primary_code = getattr(err, "sqlite_errorcode", 0) & 0xFF
     if primary_code == sqlite3.SQLITE_NOTADB:
         return ConfigurationError(f"{path} is not an event log of the gateway")
+    if primary_code == sqlite3.SQLITE_CORRUPT:
+        return _damaged(path, err)
     if primary_code == sqlite3.SQLITE_CANTOPEN:
         return ConfigurationError(f"{path} cannot be opened: {err}")
     return RetriableError(f"{path} cannot be opened now: {err!r}")

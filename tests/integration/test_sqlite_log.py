@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from dedupe.adapters import sqlite_schema
 from dedupe.adapters.sqlite_log import SqliteLimits, SqliteLog, SqliteStore
-from dedupe.adapters.sqlite_schema import SCHEMA_VERSION
+from dedupe.adapters.sqlite_schema import PAGE_BYTES, SCHEMA_VERSION
 from dedupe.errors import (
     ConfigurationError,
     FencedError,
@@ -823,6 +823,30 @@ async def test_file_of_something_else_is_refused_and_left_alone(path: Path, cont
         await SqliteStore.open(path)
 
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("page", ["partitions", "sqlite_autoindex_partitions_1"])
+@pytest.mark.parametrize("content", ["older", "zeroed"])
+async def test_file_without_its_write_ahead_log_is_called_damaged_and_left_alone(
+    path: Path, page: str, content: str
+) -> None:
+    await (await SqliteStore.open(path)).close()  # as a checkpoint leaves it that copied some pages only
+    older = path.read_bytes()
+    store = await SqliteStore.open(path)
+    await store.create_topic(TOPIC, PARTITIONS)
+    await store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (page,)).fetchone()
+    damaged = bytearray(path.read_bytes())
+    place = slice((root - 1) * PAGE_BYTES, root * PAGE_BYTES)
+    damaged[place] = older[place] if content == "older" else bytes(PAGE_BYTES)
+    path.write_bytes(damaged)
+
+    for read_only in (False, True):
+        with pytest.raises(ConfigurationError, match=r"is damaged: .* log\.sqlite-wal belongs beside it"):
+            await SqliteStore.open(path, read_only=read_only)
+
+    assert path.read_bytes() == damaged
 
 
 async def test_file_that_cannot_be_opened_is_a_configuration_error(path: Path) -> None:
