@@ -22,6 +22,9 @@ STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp build/rest-catalog/.
 TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/spark/.stamp-jars \
   build/spark/home/classes.jsa build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
 
+# Each of a test run's thousand processes, and each start of a gateway, would compile all sources anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # apt and pip lock what they write

@@ -1,5 +1,6 @@
 """The command line: what can be typed. app.cli.console says how each command runs and ends."""
 
+import gc
 import sys
 from typing import Annotated
 
@@ -102,12 +103,14 @@ def serve(
     """
 
     def run() -> None:
+        gc.disable()  # a tenth of a start went into looking for cycles among what is being imported
         import uvloop
 
         from app.config import Settings, load, refuse_unknown_variables
         from app.main import serve as serve_gateway
         from app.process import configure_logging, protect_stderr, run_workers, workers_of
 
+        gc.enable()
         protect_stderr()
         refuse_unknown_variables()
         settings = load(Settings)

@@ -12,8 +12,9 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from pipeline.cli import main
-from pipeline.runtime.session import LOG_CONFIG, create_session, local_jars
+from pipeline.runtime.session import JAVA_OPTIONS, LOG_CONFIG, create_session, local_jars
 from tests.support import s3
+from tests.support.jobs import INTERPRETED, QUICK_JVM
 
 HERE = Path(__file__).parent
 FORMATS = frozenset({"kafka", "delta", "iceberg"})
@@ -22,17 +23,12 @@ STORE_JARS = Path(__file__).resolve().parents[2] / "build" / "spark" / "test-jar
 # pandas on Spark, which assertDataFrameEqual loads, warns where this is not said before Spark starts.
 os.environ["PYARROW_IGNORE_TIMEZONE"] = "1"
 
-# Half of a short run is the JVM's start and its compiler; tests have no long loops to win it back. With
-# this compiler alone the JVM's default is 48 MB of code, and once they are full it throws away and compiles
-# anew: all tests after the first few minutes took three times as long.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xshare:auto"
+# With the quick compiler alone the JVM's default is 48 MB of code, and once they are full it throws away and
+# compiles anew: all tests after the first few minutes took three times as long.
+LONG_JVM = f"{QUICK_JVM} -XX:ReservedCodeCacheSize=240m -Xshare:auto"
 
-TEST_CONF = {
+TEST_CONF = INTERPRETED | {
     "spark.sql.shuffle.partitions": "2",
-    # To generate and compile code for each plan takes longer than to interpret it on a few rows. The jobs
-    # that spark-submit and Spark Connect run in test_launchers.py do compile theirs.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.extensions": (
         "io.delta.sql.DeltaSparkSessionExtension,"
         "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
@@ -109,8 +105,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         | {
             "spark.jars": ",".join(jars),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
-            "spark.driver.extraJavaOptions": (
-                f"{QUICK_JVM} -Dlog4j2.configurationFile={LOG_CONFIG} -Dderby.system.home={folder}"
+            JAVA_OPTIONS: (
+                f"{LONG_JVM} -Dlog4j2.configurationFile={LOG_CONFIG} -Dderby.system.home={folder}"
             ),
         }
     )

@@ -6,15 +6,28 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
+from pipeline.runtime.session import JAVA_OPTIONS
 from tests.support.processes import kill_when_parent_dies
 
 START_TIMEOUT_S = 240.0  # ten seconds on two free cores; a loaded machine gets twenty times that
 POLL_INTERVAL_S = 0.05
 
 # Half of a short run is the JVM's start and its compiler.
-QUICK = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+# To generate and compile code for each plan takes longer than to interpret it on a few rows. The jobs
+# that spark-submit and Spark Connect run in test_launchers.py do compile theirs.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+QUICK = INTERPRETED | {JAVA_OPTIONS: QUICK_JVM}
+
+
+def as_options(conf: Mapping[str, str]) -> list[str]:
+    """Return settings as our jobs and spark-submit take them."""
+    return [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
 
 
 class JobProcess:
@@ -25,7 +38,7 @@ class JobProcess:
         with self._log.open("ab") as log:
             self._said_before = log.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "pipeline", *map(str, arguments), *QUICK],
+                [sys.executable, "-m", "pipeline", *map(str, arguments), *as_options(QUICK)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
