@@ -58,6 +58,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let libraries take down what they count, DuckDB's bindings of which complain otherwise."""
+    gc.unfreeze()
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> BySharedFixtures:
     return BySharedFixtures(config, log)
 
