@@ -24,9 +24,8 @@ STORE_JARS = Path(__file__).resolve().parents[2] / "build" / "spark" / "test-jar
 os.environ["PYARROW_IGNORE_TIMEZONE"] = "1"
 
 # With the quick compiler alone the JVM's default is 48 MB of code, and once they are full it throws away and
-# compiles anew: all tests after the first few minutes took three times as long. Room for what is new, and for
-# classes, spares the collector a tenth of all CPU.
-LONG_JVM = f"{QUICK_JVM} -XX:ReservedCodeCacheSize=240m -Xmn640m -XX:MetaspaceSize=400m -Xshare:auto"
+# compiles anew: all tests after the first few minutes took three times as long.
+LONG_JVM = f"{QUICK_JVM} -XX:ReservedCodeCacheSize=240m -Xshare:auto"
 
 TEST_CONF = INTERPRETED | {
     "spark.sql.shuffle.partitions": "2",
