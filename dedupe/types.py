@@ -83,10 +83,11 @@ def events_of(
     source: str,
     message_ids: Iterable[str],
     values: Iterable[bytes],
+    **others: Iterable[Any],
 ) -> list[Event]:
-    """Return events of one source that have nothing but these, by columns."""
-    defaults = map(repeat, Event._field_defaults.values())
-    columns = zip(keys, partitions, fingerprints, repeat(source), message_ids, values, *defaults)
+    """Return events of one source, by columns; fields that are not among `others` have their defaults."""
+    rest = (others.get(name, repeat(default)) for name, default in Event._field_defaults.items())
+    columns = zip(keys, partitions, fingerprints, repeat(source), message_ids, values, *rest)
     return list(map(event_of, columns))
 
 

@@ -13,7 +13,7 @@ from app.ingest.session_fields import ClientSession
 from dedupe.identity import Identity, KeyOf
 from dedupe.record import FLAG_ID_ASSIGNED
 from dedupe.routing import partition_of
-from dedupe.types import Event, Fingerprint, Order, Session, event_of
+from dedupe.types import Event, Fingerprint, Order, Session, events_of
 
 
 class SessionEvents:
@@ -76,25 +76,17 @@ class SessionEvents:
         key_of, guard_of, partition = self._keys_of(places[0].client_hash, places[0].session_hash)
         keys = [key_of(place.sequence.to_bytes(8, "big")) for place in places]
         flags, guards = (FLAG_ID_ASSIGNED, repeat(None)) if ids is None else (0, map(guard_of, ids))
-        surroundings = repeat(partition), fingerprints, repeat(self._source)
-        no_reason, nothing_earlier = repeat(None), repeat(())
-        return list(
-            map(
-                event_of,
-                zip(
-                    keys,
-                    *surroundings,
-                    message_ids,
-                    values,
-                    repeat(flags),
-                    places,
-                    no_reason,
-                    nothing_earlier,
-                    guards,
-                    repeat(self._order),
-                    strict=False,
-                ),
-            )
+        return events_of(
+            keys,
+            repeat(partition),
+            fingerprints,
+            self._source,
+            message_ids,
+            values,
+            flags=repeat(flags),
+            session=places,
+            guard=guards,
+            order=repeat(self._order),
         )
 
     def event(
