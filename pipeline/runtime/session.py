@@ -205,6 +205,14 @@ def class_archive() -> Path:
     return spark_home() / "classes.jsa"
 
 
+def archive_options() -> str:
+    """Return what has a JVM take Spark's classes from their archive; nothing where there is none."""
+    if not class_archive().exists():
+        return ""
+    # One of another JVM or Spark is no use, and passed over.
+    return f"-Xlog:cds=off -Xlog:cds+dynamic=off -XX:SharedArchiveFile={class_archive()}"
+
+
 def _jars_dir() -> Path:
     return Path(os.environ.get(JARS_VARIABLE, JARS_DIR))
 
@@ -214,10 +222,7 @@ def _local_jvm(formats: frozenset[str]) -> dict[str, str]:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     level = "error" if os.environ.get(DEBUG_VARIABLE) else "off"
     options = f"{PATIENT_COMPILER} -Dlog4j2.configurationFile={LOG_CONFIG} -Dpipeline.log={level}"
-    if class_archive().exists():
-        # One of another JVM or Spark is no use, and passed over.
-        options += f" -Xlog:cds=off -Xlog:cds+dynamic=off -XX:SharedArchiveFile={class_archive()}"
-    settings = {JAVA_OPTIONS: options}
+    settings = {JAVA_OPTIONS: f"{options} {archive_options()}"}
     if (spark_home() / "bin" / "spark-submit").exists():
         os.environ.setdefault("SPARK_HOME", str(spark_home()))
     if jars := local_jars(formats):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runtime.session import JAVA_OPTIONS, TABLE_FORMATS, class_archive, local_jars, spark_home
+from pipeline.runtime.session import JAVA_OPTIONS, TABLE_FORMATS, archive_options, local_jars, spark_home
 from tests.support.jobs import QUICK_JVM, START_TIMEOUT_S, as_options
 from tests.support.logs import append_to_log
 from tests.support.processes import HOST, free_port, is_free, kill_when_parent_dies
@@ -20,11 +20,10 @@ SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
 MAIN = Path(__file__).resolve().parents[2] / "pipeline" / "__main__.py"
 CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 ENVIRONMENT = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST}
-JVM = QUICK_JVM
-if class_archive().exists():  # Spark as it is installed, quicker to start
+if archive := archive_options():  # Spark as it is installed, quicker to start
     ENVIRONMENT["SPARK_HOME"] = str(spark_home())
-    JVM += f" -Xlog:cds=off -XX:SharedArchiveFile={class_archive()}"
-LOCAL = ("--master", "local[2]", *as_options({"spark.ui.enabled": "false", JAVA_OPTIONS: JVM}))
+QUICK = {"spark.ui.enabled": "false", JAVA_OPTIONS: f"{QUICK_JVM} {archive}"}
+LOCAL = ("--master", "local[2]", *as_options(QUICK))
 
 
 @pytest.fixture
