@@ -16,6 +16,7 @@ import orjson
 
 REQUEST_TIMEOUT_S = 10.0
 RETRY_PAUSE_S = 0.05
+PAUSE_S = 0.02  # half of the time something is under way, and the machine has other tests to run
 
 
 class Receipt(NamedTuple):
@@ -61,6 +62,7 @@ class Client:
                 await self.deliver(self._random.choice(list(self._answers)))
             if self._answers and self._random.random() < 0.2:
                 await self.deliver(self._regrouped_body())
+            await asyncio.sleep(PAUSE_S)
 
     async def deliver(self, body: bytes) -> None:
         """Send one body until it is accepted."""
