@@ -15,6 +15,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from tests.support.gateway import Gateway
 from tests.support.kafka import KafkaBroker, Properties, create_topic, delete_topics
 from tests.support.schedule import BySharedFixtures
 from tests.support.virtual_time import VirtualTimeLoop
@@ -30,6 +31,8 @@ BOOTSTRAP_VARIABLE = "TEST_KAFKA_BOOTSTRAP_SERVERS"
 # A shell that starts the tests in the background has them, and whatever they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+Gateway.forks = True
 
 # The same examples in every run, and no opinion on how fast the machine is.
 settings.register_profile(

@@ -10,8 +10,9 @@ import orjson
 import pytest
 import yaml
 
+from tests.support.forked import COMMAND
 from tests.support.gateway import Gateway
-from tests.support.http import COMMAND, cli, new_event, post
+from tests.support.http import cli, new_event, post
 from tests.support.processes import HOST, free_port
 
 

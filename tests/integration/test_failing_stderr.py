@@ -12,8 +12,9 @@ from pathlib import Path
 import httpx
 import orjson
 
+from tests.support.forked import COMMAND
 from tests.support.gateway import POLL_INTERVAL_S, START_TIMEOUT_S, Gateway
-from tests.support.http import AUTH, COMMAND, new_event
+from tests.support.http import AUTH, new_event
 
 
 @contextmanager

@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx
 import orjson
 
+from tests.support.forked import COMMAND
 from tests.support.gateway import Gateway
-from tests.support.http import COMMAND, cli, new_event, post, stored
+from tests.support.http import cli, new_event, post, stored
 from tests.support.raw_http import RawConnection
 
 

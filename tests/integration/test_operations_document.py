@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from tests.support.documents import ROOT
+from tests.support.forked import COMMAND
 from tests.support.gateway import Gateway
-from tests.support.http import AUTH, COMMAND, cli, new_event, post
+from tests.support.http import AUTH, cli, new_event, post
 
 DOCUMENT = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import orjson
 
+from tests.support.forked import COMMAND
 from tests.support.gateway import Gateway
-from tests.support.http import COMMAND, cli, stored
+from tests.support.http import cli, stored
 
 
 def sent_to(gateway: Gateway, *arguments: str) -> dict[str, Any]:

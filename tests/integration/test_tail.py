@@ -11,8 +11,9 @@ import orjson
 import pytest
 
 from app.admin.tail import BURST, LISTENERS_MAX
+from tests.support.forked import COMMAND
 from tests.support.gateway import Gateway
-from tests.support.http import AUTH, COMMAND, new_event, post
+from tests.support.http import AUTH, new_event, post
 from tests.support.raw_http import RawConnection
 
 WAIT_S = 30.0

@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.forked import COMMAND
 from tests.support.gateway import Gateway
-from tests.support.http import COMMAND
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

@@ -1,8 +1,8 @@
 """
 A real gateway process for tests: started, killed and started again on the same ports and data.
 
-`python -m tests.support.gateway STEP HITS` is the gateway with a crash point: it ends itself with
-SIGKILL right after the given commit step was reached for the given time.
+`main` is the gateway with a crash point: it ends itself with SIGKILL right after the commit step that its
+arguments name was reached for the time that they give.
 """
 
 import asyncio
@@ -15,11 +15,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 import httpx
 import jsonschema
 
+from tests.support.forked import COMMAND, Forked
 from tests.support.processes import HOST, free_port, kill_when_parent_dies
 
 # A start takes about 1 s on two cores; a loaded machine gets thirty times that.
@@ -46,6 +47,9 @@ class Crash(NamedTuple):
 class Gateway:
     """One gateway process; every method blocks."""
 
+    forks = False
+    """Whether it is forked, where tests see no difference; what measures wants an operator's start."""
+
     def __init__(
         self, folder: Path, env: Mapping[str, str] | None = None, *, options: Sequence[str] = ()
     ) -> None:
@@ -59,7 +63,7 @@ class Gateway:
         self.admin_url = f"http://{HOST}:{self.admin_port}"
         self._env = dict(env or {})
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -84,7 +88,7 @@ class Gateway:
         }
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> subprocess.Popen[bytes] | Forked:
         if self._process is None:
             raise GatewayError("the gateway was not started")
         return self._process
@@ -96,20 +100,27 @@ class Gateway:
     def start(self, *, crash: Crash | None = None, wait: bool = True, stderr: int | None = None) -> None:
         """Start the process and wait until it is ready. `stderr` is a descriptor, else the log file."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [str(Path(sys.executable).with_name("gateway")), "serve", *self._options]
-        if crash is not None:
-            command = [sys.executable, "-m", "tests.support.gateway", crash.step, str(crash.hits)]
         with self.log_path.open("ab") as output:
-            self._process = subprocess.Popen(
-                command,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output if stderr is None else stderr,
-            )
+            self._process = self._spawn(output, crash, output.fileno() if stderr is None else stderr)
         self._watcher = kill_when_parent_dies(self._process.pid)
         if wait:
             self.wait_until_ready()
+
+    def _spawn(self, output: IO[bytes], crash: Crash | None, stderr: int) -> subprocess.Popen[bytes] | Forked:
+        if crash is not None:
+            command = [crash.step, str(crash.hits)]
+            return Forked(
+                command, env=self.environment, stdout=output.fileno(), stderr=stderr, entry=f"{__name__}:main"
+            )
+        if self._options or stderr != output.fileno() or not self.forks:
+            return subprocess.Popen(
+                [COMMAND, "serve", *self._options],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=stderr,
+            )
+        return Forked(["serve"], env=self.environment, stdout=output.fileno(), stderr=stderr)
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait for 200 on /readyz, or fail with the tail of the log."""
@@ -209,7 +220,3 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     asyncio.run(serve(Settings(), crashpoint=crashpoint))
-
-
-if __name__ == "__main__":
-    main()

@@ -2,17 +2,15 @@
 
 import itertools
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import httpx
 import orjson
 
+from tests.support import forked
 from tests.support.gateway import Gateway
 
 AUTH = ("web", "")
-COMMAND = str(Path(sys.executable).with_name("gateway"))
 
 _numbers = itertools.count()
 
@@ -29,9 +27,7 @@ def post(client: httpx.Client, path: str, document: Any, **headers: str) -> http
 
 def cli(gateway: Gateway, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """Run a command with the gateway's settings."""
-    return subprocess.run(
-        [COMMAND, *arguments], env=gateway.environment, capture_output=True, timeout=30, check=False
-    )
+    return forked.run(arguments, env=gateway.environment, timeout_s=30)
 
 
 def stored(gateway: Gateway, *arguments: str) -> list[dict[str, Any]]:
