@@ -14,9 +14,9 @@ NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
 """FastAPI's own spans have a request's query in them: write keys, and events. See app/process/traces.py."""
 
 
-def bare_application(problems: Problems) -> FastAPI:
+def bare_application(problems: Problems, kind: type[FastAPI] = FastAPI) -> FastAPI:
     """Return an application that answers every error with a problem, the framework's own included."""
-    app = FastAPI(
+    app = kind(
         openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=NO_TELEMETRY
     )
 

@@ -15,6 +15,7 @@ from app.config import Network
 Address = IPv4Address | IPv6Address
 
 HEADERS_CACHED = 4096
+ADDRESSES_CACHED = 4096
 
 FORWARDED_BYTES_MAX = 512
 """What is read, and kept, of an X-Forwarded-For, from its end: a dozen proxies with IPv6 addresses."""
@@ -64,6 +65,7 @@ class TrustedProxies:
         return any(address in network for network in self._networks)
 
 
+@lru_cache(ADDRESSES_CACHED)
 def crowd_of(address: str) -> str:
     """Return what limits per address count by: an IPv4 address, or the network of an IPv6 one."""
     parsed = _parse(address)

@@ -320,12 +320,14 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
+        self._request_transport.begin(cycle)
         if cycle.waiting_for_100_continue:
             app = closing_unless_continued(cycle, app)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """Go on with the next request, or rest, or say the last words."""
+        self._request_transport.end()
         self._is_answering = bool(self.pipeline)
         if self._is_deaf and not self.pipeline:
             self.server_state.total_requests += 1

@@ -20,24 +20,48 @@ class Connection(Protocol):
 
 
 class RequestTransport:
-    """The connection as a request sees it: to close it is to linger."""
+    """
+    The connection as a request sees it: to close it is to linger, and an answer is written in one piece.
 
-    __slots__ = ("_connection", "is_closing", "write")
+    Uvicorn writes head and body one after the other, which are two calls of the system, and two packets.
+    """
+
+    __slots__ = ("_connection", "_cycle", "_head", "_write", "is_closing")
 
     def __init__(self, connection: Connection) -> None:
         """Take the connection, whose transport is there already."""
         self._connection: Connection | None = connection
-        self.write: Callable[[bytes], None] = connection.transport.write
+        self._write: Callable[[bytes], None] = connection.transport.write
         self.is_closing: Callable[[], bool] = connection.transport.is_closing
+        self._cycle: RequestResponseCycle | None = None  # whose head is still to be written
+        self._head = b""
+
+    def begin(self, cycle: RequestResponseCycle) -> None:
+        """What is written from now on answers this request."""
+        self._cycle = cycle
+
+    def write(self, data: bytes) -> None:
+        """Write a part of an answer; its head waits for what follows, or for `end`."""
+        if self._cycle is not None and self._cycle.response_started:  # else it is 100 Continue
+            self._cycle, self._head = None, data
+        else:
+            head, self._head = self._head, b""
+            self._write(head + data)
+
+    def end(self) -> None:
+        """The answer is complete, or nothing will follow."""
+        if self._head:
+            self.write(b"")
 
     def close(self) -> None:
         """End the connection as soon as the client can have read its answer."""
+        self.end()
         if self._connection is not None:
             self._connection.linger()
 
     def release(self) -> None:
         """Hold the connection no longer: the cycle collector would come late, and find thousands."""
-        self._connection = None
+        self._connection = self._cycle = None
 
 
 def lease_of(cycle: RequestResponseCycle) -> Lease:

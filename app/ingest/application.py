@@ -3,7 +3,8 @@
 import asyncio
 
 import orjson
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.http import (
@@ -31,6 +32,15 @@ from app.process import Health
 from dedupe.errors import GatewayError
 
 
+class _Edge(FastAPI):
+    """FastAPI without the layers that nothing here uses: a tenth of what a request with one event costs."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Return the routes, and what answers their errors; whatever nobody foresaw is the hook's."""
+        known = {kind: answer for kind, answer in self.exception_handlers.items() if kind is not Exception}
+        return ExceptionMiddleware(self.router, known)
+
+
 def create_edge(
     ingest: Ingest,
     *,
@@ -41,7 +51,7 @@ def create_edge(
     public_host: str | None = None,
 ) -> ASGIApp:
     """Return the ingest application; `public_host` is what settings documents name, if anything."""
-    app = bare_application(problems)
+    app = bare_application(problems, _Edge)
     app.router.routes.append(PathTable(PATHS, _handlers(ingest, metrics, problems, public_host)))
 
     @app.exception_handler(QuotaExceededError)

@@ -7,6 +7,7 @@ event alone.
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -140,4 +141,9 @@ def _tail(fields: Mapping[str, Any]) -> bytes:
 
 def _iso(ms: int) -> str:
     seconds, rest = divmod(ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}.{rest:03d}Z"
+    return f"{_iso_second(seconds)}.{rest:03d}Z"
+
+
+@lru_cache(2)
+def _iso_second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()

@@ -1,6 +1,7 @@
 """
 Claim: a connection that ended is freed at once, whatever happened on it, and so is every request on it;
-no crowd piles up as garbage, and nothing that a client sends beside its bodies is kept.
+no crowd piles up as garbage, and nothing that a client sends beside its bodies is kept. An answer is
+written in one piece.
 """
 
 import asyncio
@@ -33,12 +34,16 @@ class Wire(asyncio.Transport):
 
     def __init__(self, peer: str = "192.0.2.1") -> None:
         super().__init__({"peername": (peer, 1), "sockname": ("192.0.2.2", 2)})
-        self.written = b""
+        self.writes: list[bytes] = []
         self.is_closed = False
+
+    @property
+    def written(self) -> bytes:
+        return b"".join(self.writes)
 
     def write(self, data: Any) -> None:
         assert not self.is_closed
-        self.written += data
+        self.writes.append(data)
 
     def write_eof(self) -> None:
         pass
@@ -204,3 +209,50 @@ async def test_offer_of_another_protocol_does_not_widen_the_limit_of_a_head() ->
     await settle()
     assert wire.written.startswith(b"HTTP/1.1 400")
     connection.connection_lost(None)
+
+
+async def tell(_scope: Scope, receive: Receive, send: Send) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+    await asyncio.sleep(0)
+    await send({"type": "http.response.body", "body": b"told"})
+
+
+@pytest.mark.parametrize(
+    ("data", "writes"),
+    [
+        (POST + b"{}", [b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ntold"]),
+        ((POST + b"{}") * 2, [b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ntold"] * 2),
+        (POST.replace(b"POST", b"HEAD") + b"{}", [b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"]),
+        (POST.replace(b"Host: x", b"Host: x\r\nExpect: 100-continue"), [b"HTTP/1.1 100 Continue\r\n\r\n"]),
+    ],
+)
+async def test_head_of_an_answer_is_written_with_its_body(data: bytes, writes: list[bytes]) -> None:
+    wire = Wire()
+    connections = Connections(connections_max=9, per_address_max=9)
+    connection = connect(port_over(connections, BodyMemory(1_000)), wire, tell)
+    connection.data_received(data)
+    await settle()
+    assert [write for write in wire.writes if write] == writes
+    connection.connection_lost(None)
+    await settle()
+
+
+async def test_head_of_an_answer_that_breaks_off_is_written_before_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def break_off(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        raise RuntimeError("broken")
+
+    wire = Wire()
+    connections = Connections(connections_max=9, per_address_max=9)
+    connection = connect(port_over(connections, BodyMemory(1_000)), wire, break_off)
+    connection.data_received(POST + b"{}")
+    await settle()
+    assert wire.written == b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"
+    assert wire.is_closed
+    assert "broken" in caplog.text
+    connection.connection_lost(None)
+    await settle()
