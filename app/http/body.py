@@ -9,6 +9,7 @@ and no more, and inflating stops at the first byte too many. Nothing here looks 
 import asyncio
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect
@@ -85,11 +86,12 @@ async def _arrived(receive: Receive, bytes_max: int, limits: BodyLimits, lease: 
     size = 0
     began = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(None) as patience:
+        async with nullcontext() if lease.is_whole else asyncio.timeout(None) as patience:
             more = True
             while more:
                 lease.check()
-                patience.reschedule(began + limits.patience_s(size))
+                if patience is not None:
+                    patience.reschedule(began + limits.patience_s(size))
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnect

@@ -65,7 +65,7 @@ class BodyMemory:
 class Lease:
     """What one request holds of the budget."""
 
-    __slots__ = ("_memory", "_owner", "error", "held", "on_release")
+    __slots__ = ("_memory", "_owner", "error", "held", "is_whole", "on_release")
 
     def __init__(self, memory: BodyMemory, on_release: Callable[[], None] | None = None) -> None:
         """Hold nothing yet; `on_release` is called once at the end."""
@@ -75,6 +75,8 @@ class Lease:
         self.held = 0
         self.error: GatewayError | None = None
         """Why the body cannot be read to its end, once that is so."""
+        self.is_whole = False
+        """Whether all of the body is here, so that reading it waits for nobody, and needs no timer."""
 
     def belong_to(self, owner: str) -> None:
         """Count what is held, and all that will be, for an address."""

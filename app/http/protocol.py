@@ -275,6 +275,7 @@ class EdgeProtocol(HttpToolsProtocol):
         cycle = self.cycle
         cycle.more_body = False
         cycle.message_event.set()
+        self._lease.is_whole = True
         self._trailer_bytes = 0
         if self._is_waiting and self._is_answering:
             self._port.connections.busy(self)

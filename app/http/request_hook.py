@@ -66,7 +66,7 @@ class RequestHook:
                 await self._problems.answer(OutcomeUnknownError())(scope, receive, send_with_id)
             raise
         except Exception as err:
-            if status == CLIENT_LEFT:  # else the framework has answered, and only passes it on
+            if status == CLIENT_LEFT:  # else an answer has begun, and breaks off
                 await self._problems.unforeseen(err, scope)(scope, receive, send_with_id)
         finally:
             scope.pop("gateway.watched", None)  # its connection keeps the scope until the next request
