@@ -75,6 +75,8 @@ class LaneCounts:
 
         A rebuild meets copies of them, too, that are older than the window.
         """
+        if not self._in_doubt:
+            return
         found = {
             key for key, entry in entries if key in self._in_doubt and entry.offset >= self._in_doubt_from
         }
