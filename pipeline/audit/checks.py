@@ -2,8 +2,7 @@
 What a clean topic must look like, as DataFrame functions: each record that does not is named.
 
     examined    each record by itself (pipeline/audit/rules.py)
-    chained     and by those before it in its partition
-    surveyed    summed up, so that a clean topic needs nothing more
+    chained     and by those before it in its partition, where pipeline/audit/stretches.py proves no order
     violations, repeats, notices    who is to be named
 
 Offsets have gaps, one a transaction, so nothing here is concluded from them: lane_seq tells what is
@@ -19,7 +18,7 @@ from pyspark.sql import functions as F
 
 from dedupe.record import VERSION as VERSION_READ
 from pipeline.audit.rules import documents, flaw, is_of_its_key
-from pipeline.transforms import BASE_HEADER_BYTES, decoded, minute_of, routed_partition
+from pipeline.transforms import BASE_HEADER_BYTES, decoded, routed_partition
 
 FOREIGN = "foreign"
 VERSION = "version"
@@ -109,8 +108,8 @@ def examined(records: DataFrame, partitions: int | None) -> DataFrame:
 
     Returns:
         topic, partition, offset, timestamp, message_id, source, flaw, event_key, fingerprint,
-        lane_seq, client_hash, session_hash, sequence, acknowledged_through, gs, expected_partition,
-        hash, and `faults`, the kinds of _OWN_FLAGS as bits.
+        lane_seq, client_hash, session_hash, sequence, acknowledged_through, gs, expected_partition (null if
+        it is this one), hash, and `faults`, the kinds of _OWN_FLAGS as bits.
     """
     is_readable = (F.length("gw") >= BASE_HEADER_BYTES) & (F.col("version") == VERSION_READ)
     own = (
@@ -144,13 +143,13 @@ def examined(records: DataFrame, partitions: int | None) -> DataFrame:
     routed = F.lit(None).cast("bigint")
     if partitions is not None:
         routed = routed_partition(F.col("event_key"), F.col("client_hash"), partitions)
-    judged = own.select("*", routed.alias("expected_partition"))
+    judged = own.select("*", F.nullif(routed, F.col("partition")).alias("expected_partition"))
     is_other_version = F.coalesce(F.col("is_other_version"), F.lit(False))
     conditions = {
         VERSION: is_other_version,
         FOREIGN: F.col("flaw").isNotNull() & ~is_other_version,
         VALUE: F.col("flaw").isNull() & ~F.col("is_of_its_key"),
-        WRONG_PARTITION: F.col("expected_partition") != F.col("partition"),
+        WRONG_PARTITION: F.col("expected_partition").isNotNull(),
     }
     return judged.select("*", F.xxhash64("event_key").alias("hash"), _bits(conditions).alias("faults")).drop(
         "is_other_version", "is_of_its_key"
@@ -175,7 +174,7 @@ def chained(
     earlier = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
 
     def largest(column: str, first: Mapping[int, Any]) -> Column:
-        return F.coalesce(F.max(column).over(earlier), _by_partition(first, column, examined_records))
+        return F.coalesce(F.max(column).over(earlier), by_partition(first, column, examined_records))
 
     compared = examined_records.select(
         "*",
@@ -188,45 +187,18 @@ def chained(
     # missing: a gateway that finds its partition emptied by retention goes on at the log's end.
     is_renumbered = (
         F.lit(outlives_retention)
-        & (lane_seq - seq_before > offset - F.col("offset_before"))
+        & (lane_seq - offset > seq_before - F.col("offset_before"))
         & (lane_seq <= offset)
     )
+    is_further = lane_seq - 1 > seq_before  # the other way round, the largest lane_seq has no next one
     conditions = {
-        GAP: (lane_seq > seq_before + 1) & ~is_renumbered,
+        GAP: is_further & ~is_renumbered,
         ORDER: lane_seq <= seq_before,
         TIME_ORDER: F.col("timestamp") < F.col("time_before"),
-        RENUMBERED: (lane_seq > seq_before + 1) & is_renumbered,
+        RENUMBERED: is_further & is_renumbered,
     }
     faults = F.col("faults").bitwiseOR(_bits(conditions))
     return compared.withColumn("faults", faults)
-
-
-def surveyed(chained_records: DataFrame, counted_ranges: Mapping[int, tuple[int, int]]) -> DataFrame:
-    """
-    Sum up per partition and minute.
-
-    Args:
-        chained_records: of `chained`.
-        counted_ranges: by partition, the offsets [start, end) that a reconciliation counts.
-
-    Returns:
-        partition, minute, records, counted, faults (bits of all), first_offset, last_offset,
-        first_seq, last_seq, last_time, session_records, first_topic, last_topic.
-    """
-    minutes = chained_records.groupBy("partition", minute_of(F.col("timestamp")).alias("minute"))
-    return minutes.agg(
-        F.count("*").alias("records"),
-        F.sum(_is_counted(counted_ranges).cast("int")).alias("counted"),
-        F.bit_or("faults").alias("faults"),
-        F.min("offset").alias("first_offset"),
-        F.max("offset").alias("last_offset"),
-        F.min("lane_seq").alias("first_seq"),
-        F.max("lane_seq").alias("last_seq"),
-        F.max("timestamp").alias("last_time"),
-        F.count("client_hash").alias("session_records"),
-        F.min("topic").alias("first_topic"),
-        F.max("topic").alias("last_topic"),
-    )
 
 
 def with_known(examined_records: DataFrame, known: DataFrame | None) -> DataFrame:
@@ -278,7 +250,7 @@ def faulty(chained_records: DataFrame) -> DataFrame:
         VALUE: F.lit(""),
         WRONG_PARTITION: F.concat(F.lit("belongs into partition "), F.col("expected_partition")),
         GAP: F.concat(
-            (F.col("lane_seq") - F.col("seq_before") - 1).cast("string"),
+            (F.col("lane_seq") - 1 - F.col("seq_before")).cast("string"),
             F.lit(" missing: lane_seq "),
             F.col("lane_seq"),
             F.when(F.col("seq_before") < 0, " is the first").otherwise(
@@ -329,7 +301,7 @@ def _bits(conditions: Mapping[str, Column]) -> Column:
     return bits
 
 
-def _by_partition(values: Mapping[int, Any], column: str, like: DataFrame) -> Column:
+def by_partition(values: Mapping[int, Any], column: str, like: DataFrame) -> Column:
     """Return each partition's value as a column of the type of `column`; null where there is none."""
     known = {partition: value for partition, value in values.items() if value is not None}
     found = F.lit(None)
@@ -337,14 +309,6 @@ def _by_partition(values: Mapping[int, Any], column: str, like: DataFrame) -> Co
         pairs = [F.lit(item) for pair in known.items() for item in pair]
         found = F.create_map(*pairs)[F.col("partition")]
     return found.cast(like.schema[column].dataType)
-
-
-def _is_counted(ranges: Mapping[int, tuple[int, int]]) -> Column:
-    is_counted = F.lit(False)
-    for partition, (start, end) in ranges.items():
-        is_there = (F.col("offset") >= start) & (F.col("offset") < end)
-        is_counted = is_counted | ((F.col("partition") == partition) & is_there)
-    return is_counted
 
 
 def _named(records: DataFrame, kind: Column, detail: Column) -> DataFrame:

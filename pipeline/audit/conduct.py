@@ -137,7 +137,6 @@ class _Seen:
 
     records: DataFrame
     examined: DataFrame
-    chained: DataFrame
     summaries: list[PartitionSummary]
     timeline: Timeline
 
@@ -176,15 +175,17 @@ class _Task:
             span = span_of(ranges, span)
         records = read_records(self.spark, self.order.source, span)
         examined = checks.examined(records, self.partitions).persist(StorageLevel.DISK_ONLY)
-        chained = checks.chained(examined, self._before, outlives_retention=self.order.is_of_archive)
-        summaries, timeline = judge.survey(chained, self.stats.counted_ranges if self.stats else {})
-        return _Seen(records, examined, chained, summaries, timeline)
+        counted_ranges = self.stats.counted_ranges if self.stats else {}
+        return _Seen(records, examined, *judge.survey(examined, self._before, counted_ranges))
 
     def judge(self, seen: _Seen, memory: Memory | None) -> tuple[dict[str, Finding], list[str]]:
         """Return what is to be said of the records, by kind, and why there can be no verdict."""
         self.say(f"comparing the keys of {seen.count:,} records")
         earlier = memory.keys_like(self.past, seen.examined, seen.count) if memory else None
-        found = judge.find(seen.chained, seen.summaries) | self.known.unjudged
+        found = judge.find(
+            seen.examined, seen.summaries, self._before, outlives_retention=self.order.is_of_archive
+        )
+        found |= self.known.unjudged
         found |= judge.find_repeats(checks.with_known(seen.examined, earlier), self.promise)
         found |= judge.find_notices(seen.examined, retention=self.order.retention)
         if self.order.secret is not None and self.partitions is not None:

@@ -1,43 +1,64 @@
 """
 Runs the checks and collects what they say: the only place where an audit brings rows to the driver.
 
-What it brings is bounded: a row a partition, TIMES_MAX times, and the first NAMED_MAX of each kind.
+What it brings is bounded: ROWS_MAX rows of a survey, and the first NAMED_MAX of each kind.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import reduce
+from itertools import groupby
+from operator import itemgetter, or_
+from typing import Any
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit import checks, clients
-from pipeline.audit.checks import Promise
+from pipeline.audit import checks, clients, stretches
+from pipeline.audit.checks import Place, Promise
 from pipeline.audit.verdict import ClientSessions, Finding, Named, PartitionSummary, SessionGaps, Timeline
 
 NAMED_MAX = 100  # of each kind; their number is always told
 TIMES_MAX = 500  # of a timeline
-MINUTE_S = 60
 TIME_STEPS_S = (60, 600, 3600, 6 * 3600, 86_400, 7 * 86_400, 30 * 86_400, 365 * 86_400)
 """Widths of a timeline's columns; of the last one, multiples."""
 
+ROW_STEPS_S = (60, 600, 3600, 86_400)
+"""Widths of what is brought for it, each of them a part of all longer ones, until few enough rows come."""
+
+ROWS_MAX = 200_000
+"""Minutes of sixteen partitions in a week are less, and 100 MB of memory; more are asked for once more."""
+
 
 def survey(
-    chained: DataFrame, counted_ranges: Mapping[int, tuple[int, int]]
+    examined: DataFrame, before: Mapping[int, Place], counted_ranges: Mapping[int, tuple[int, int]]
 ) -> tuple[list[PartitionSummary], Timeline]:
     """Read everything once, and return what each partition holds and how many records came when."""
-    minutes = checks.surveyed(chained, counted_ranges).persist(StorageLevel.DISK_ONLY)
-    try:
-        rows = _folded(minutes).orderBy("partition").collect()
-        step_s = _step_s(rows)
-        return [_summary(row) for row in rows], Timeline(step_s, _timeline(minutes, step_s))
-    finally:
-        minutes.unpersist()
+    linked = stretches.linked(stretches.stretches(examined, counted_ranges), before)
+    for step_s in ROW_STEPS_S[:-1]:
+        rows = stretches.surveyed(linked, step_s).limit(ROWS_MAX + 1).collect()
+        if len(rows) <= ROWS_MAX:
+            break
+    else:
+        step_s = ROW_STEPS_S[-1]
+        rows = stretches.surveyed(linked, step_s).collect()
+    partitions = groupby(sorted(rows, key=itemgetter("partition")), key=itemgetter("partition"))
+    return [_summary(p, list(of_partition)) for p, of_partition in partitions], _timeline(rows, step_s)
 
 
-def find(chained: DataFrame, summaries: Sequence[PartitionSummary]) -> dict[str, Finding]:
-    """Return what the survey says that there is to name, by kind."""
-    return collected(checks.faulty(chained)) if any(summary.faults for summary in summaries) else {}
+def find(
+    examined: DataFrame,
+    summaries: Sequence[PartitionSummary],
+    before: Mapping[int, Place],
+    *,
+    outlives_retention: bool = False,
+) -> dict[str, Finding]:
+    """Return what is wrong with single records and with their order, by kind; costly unless all is proven."""
+    if all(summary.is_in_order and not summary.faults for summary in summaries):
+        return {}
+    return collected(checks.faulty(checks.chained(examined, before, outlives_retention=outlives_retention)))
 
 
 def find_repeats(examined: DataFrame, promise: Promise) -> dict[str, Finding]:
@@ -125,41 +146,42 @@ def collected(named: DataFrame) -> dict[str, Finding]:
     return found
 
 
-def _folded(minutes: DataFrame) -> DataFrame:
-    """Sum up the rows of `checks.surveyed` per partition; times become seconds since 1970."""
-    return minutes.groupBy("partition").agg(
-        F.sum("records").alias("records"),
-        F.sum("counted").alias("counted"),
-        F.bit_or("faults").alias("faults"),
-        F.sum("session_records").alias("session_records"),
-        *(F.min(name).alias(name) for name in ("first_offset", "first_seq", "first_topic")),
-        *(F.max(name).alias(name) for name in ("last_offset", "last_seq", "last_topic")),
-        F.unix_micros(F.max("last_time")).alias("last_time_us"),
-        F.min(F.unix_seconds("minute")).alias("first_minute_s"),
-        F.max(F.unix_seconds("minute")).alias("last_minute_s"),
+def _summary(partition: int, rows: Sequence[Row]) -> PartitionSummary:
+    """Sum up rows of `stretches.surveyed` of one partition."""
+
+    def known(name: str) -> list[Any]:
+        return [row[name] for row in rows if row[name] is not None]
+
+    return PartitionSummary(
+        partition,
+        records=sum(known("records")),
+        first_offset=min(known("first_offset")),
+        last_offset=max(known("last_offset")),
+        first_seq=min(known("first_seq"), default=None),
+        last_seq=max(known("last_seq"), default=None),
+        last_time_us=max(known("last_time_us")),
+        counted=sum(known("counted")),
+        session_records=sum(known("session_records")),
+        faults=reduce(or_, known("faults")),
+        is_in_order=all(known("is_in_order")),
+        first_topic=min(known("topic"), default=None),
+        last_topic=max(known("topic"), default=None),
     )
 
 
-def _timeline(minutes: DataFrame, step_s: int) -> dict[datetime, int]:
-    step = F.unix_seconds("minute") - F.pmod(F.unix_seconds("minute"), F.lit(step_s))
-    sums = minutes.groupBy(step.alias("step")).agg(F.sum("records").alias("records")).orderBy("step")
-    return {datetime.fromtimestamp(row["step"], UTC): row["records"] for row in sums.collect()}
+def _timeline(rows: Sequence[Row], row_step_s: int) -> Timeline:
+    """Sum up rows of `stretches.surveyed` of steps of this width, in as narrow ones as are few enough."""
+    step_s = _step_s([row["begins_s"] for row in rows], row_step_s)
+    records: Counter[int] = Counter()
+    for row in rows:
+        records[row["begins_s"] // step_s * step_s] += row["records"]
+    return Timeline(step_s, {datetime.fromtimestamp(s, UTC): n for s, n in sorted(records.items())})
 
 
-def _step_s(rows: Sequence[Row]) -> int:
-    """Return the smallest width with which a timeline is short enough."""
-    if not rows:
-        return MINUTE_S
-    length_s = (
-        max(row["last_minute_s"] for row in rows) - min(row["first_minute_s"] for row in rows) + MINUTE_S
-    )
-    needed_s = -(-length_s // TIMES_MAX)
+def _step_s(begins_s: Sequence[int], row_step_s: int) -> int:
+    if not begins_s:
+        return row_step_s
+    needed_s = -(-(max(begins_s) - min(begins_s) + row_step_s) // TIMES_MAX)
     longest_s = TIME_STEPS_S[-1]
-    return next(
-        (step_s for step_s in TIME_STEPS_S if step_s >= needed_s), -(-needed_s // longest_s) * longest_s
-    )
-
-
-def _summary(row: Row) -> PartitionSummary:
-    values = row.asDict()
-    return PartitionSummary(**{name: values[name] for name in PartitionSummary.__dataclass_fields__})
+    fit = (step_s for step_s in TIME_STEPS_S if step_s >= max(needed_s, row_step_s))
+    return next(fit, -(-needed_s // longest_s) * longest_s)

@@ -44,7 +44,8 @@ class PartitionSummary:
     last_time_us: int  # of the newest log time, since 1970
     counted: int  # in the range that the gateway's counters cover
     session_records: int
-    faults: int  # bits of checks.chained
+    faults: int  # bits of checks.examined
+    is_in_order: bool  # surely, by pipeline/audit/stretches.py; else checks.chained tells
     first_topic: str | None  # other than the last one where an archive holds more than one
     last_topic: str | None
 

@@ -34,13 +34,13 @@ Lanes = dict[int, list[NewRecord]]
 def test_clean_lanes_have_nothing_to_name(spark: SparkSession) -> None:
     records = as_dataframe(spark, clean(RecordMaker()))
 
-    found = chained(examined(records, PARTITIONS), FROM_FIRST)
-    summaries, timeline = survey(found, {0: (0, 10), 1: (5, 7)})
+    summaries, timeline = survey(examined(records, PARTITIONS), FROM_FIRST, {0: (0, 10), 1: (5, 7)})
 
     assert [(s.partition, s.records, s.counted, s.faults) for s in summaries] == [
         (0, 20, 10, 0),
         (1, 20, 2, 0),
     ]
+    assert all(summary.is_in_order for summary in summaries)
     assert (timeline.step_s, sum(timeline.records.values())) == (60, 40)
     assert named(records) == []
     assert wrong_keys(records, secret=SECRET, partitions=PARTITIONS).collect() == []
@@ -195,7 +195,7 @@ def test_year_of_records_is_folded_before_it_reaches_the_driver(spark: SparkSess
     lane = [maker.record(maker.event_of(0)) for _ in range(8760)]
 
     records = as_dataframe(spark, {0: lane})
-    _, timeline = survey(chained(examined(records, PARTITIONS), {}), {})
+    _, timeline = survey(examined(records, PARTITIONS), {}, {})
 
     assert (timeline.step_s, len(timeline.records), sum(timeline.records.values())) == (86_400, 366, 8760)
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dedupe.types import NewRecord
-from pipeline.audit.checks import chained, examined
+from pipeline.audit.checks import examined
 from pipeline.audit.deep import wrong_keys
 from pipeline.audit.judge import collected, find, survey
 from pipeline.jobs.minute_counts import _counted
@@ -185,9 +185,8 @@ def test_no_record_stops_the_other_jobs(nasty: DataFrame, spark: SparkSession, t
     nasty.transform(sessions, timedelta(minutes=30), timedelta(hours=2)).write.parquet(f"{tmp_path}/sessions")
     nasty.transform(sorted_out, "web").write.parquet(f"{tmp_path}/sorted")
     judged = nasty.transform(examined, 8)
-    judged = chained(judged, {})
-    summaries, timeline = survey(judged, {})
-    found = find(judged, summaries)
+    summaries, timeline = survey(judged, {}, {})
+    found = find(judged, summaries, {})
     found |= collected(wrong_keys(nasty, secret=b"s" * 16, partitions=8))
 
     assert spark.read.parquet(f"{tmp_path}/sorted").where(F.col("verdict") != REJECTED).count() == 0

@@ -69,6 +69,10 @@ ODD: dict[str, NewRecord] = {
     "value is no JSON": _record()._replace(value=b"nonsense"),
     "value is cut off": _record()._replace(value=_record().value[:-1]),
     "value is followed by more": _record()._replace(value=_record().value + b" more"),
+    "value closes a bracket and goes on": _record()._replace(value=_record().value + b"] more"),
+    "value closes a bracket for another event": _record()._replace(
+        value=_record().value + b',{"messageId":""}]'
+    ),
     "value is two documents": _record()._replace(value=_record().value * 2),
     "value is not UTF-8": _record()._replace(value=b'{"messageId":"id-1","x":"\xff"}'),
     "value is another event's": _record()._replace(value=_event("id-2").value),

@@ -1,0 +1,133 @@
+"""
+Proves the order of a clean topic without comparing each record with the one before it.
+
+    stretches   records that follow one another, summed up: far fewer than records
+    linked      and compared with those before them in their partition
+    surveyed    summed up, so that a clean topic needs nothing more
+
+What is not proven here need not be wrong: checks.chained compares record with record, and names them.
+"""
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from pipeline.audit.checks import Place, by_partition
+from pipeline.transforms import minute_of
+
+BLOCK_BITS = 6
+"""A stretch stays within 64 offsets, so that one number tells which of them are there."""
+
+LENGTH_MAX = 2**BLOCK_BITS
+
+
+def stretches(examined_records: DataFrame, counted_ranges: Mapping[int, tuple[int, int]]) -> DataFrame:
+    """
+    Sum up records of one topic, partition and time whose lane_seq is equally far from their offsets.
+
+    So a transaction of a gateway is one stretch, or a few.
+
+    Args:
+        examined_records: of checks.examined.
+        counted_ranges: by partition, the offsets [start, end) that a reconciliation counts.
+
+    Returns:
+        topic, partition, timestamp, records, counted, faults (bits of all), first_offset, last_offset,
+        first_seq, last_seq (null where lane_seq is), offset_count (how many different ones),
+        session_records.
+    """
+    offset, lane_seq = F.col("offset"), F.col("lane_seq")
+    alike = examined_records.groupBy(
+        "topic",
+        "partition",
+        "timestamp",
+        (lane_seq - offset).alias("ahead"),
+        F.shiftright(offset, BLOCK_BITS).alias("block"),
+    )
+    place = F.call_function(
+        "shiftleft", F.lit(1).cast("bigint"), F.pmod(offset, F.lit(LENGTH_MAX)).cast("int")
+    )
+    return alike.agg(
+        F.count("*").alias("records"),
+        F.sum(_is_counted(counted_ranges).cast("int")).alias("counted"),
+        F.bit_or("faults").alias("faults"),
+        F.min(offset).alias("first_offset"),
+        F.max(offset).alias("last_offset"),
+        F.min(lane_seq).alias("first_seq"),
+        F.max(lane_seq).alias("last_seq"),
+        F.bit_count(F.bit_or(place)).alias("offset_count"),
+        F.count("client_hash").alias("session_records"),
+    )
+
+
+def linked(found: DataFrame, before: Mapping[int, Place]) -> DataFrame:
+    """
+    Add `is_in_order`; where it holds for a whole partition, checks.chained finds nothing there.
+
+    Proof. As many offsets as records, all different, none left out between first and last: in order of
+    offset, lane_seq goes up by one, for it is always equally far from it; time stands still. Stretches whose
+    offsets do not overlap, each one lane_seq after the last of the one before and no older, continue that.
+
+    Args:
+        found: of `stretches`.
+        before: by partition, what came before the first record; without it that one begins the chain.
+    """
+    in_partition = Window.partitionBy("partition").orderBy("first_offset")
+
+    def last(column: str, first: Mapping[int, object]) -> Column:
+        own = F.lag(column).over(in_partition)
+        return F.coalesce(own, by_partition(first, column, found))
+
+    compared = found.select(
+        "*",
+        F.lag("last_offset").over(in_partition).alias("offset_before"),
+        last("last_seq", {p: place.lane_seq for p, place in before.items()}).alias("seq_before"),
+        last("timestamp", {p: place.timestamp for p, place in before.items()}).alias("time_before"),
+    )
+    records, first_offset, first_seq = F.col("records"), F.col("first_offset"), F.col("first_seq")
+    conditions = (
+        records == F.col("offset_count"),
+        records == F.col("last_offset") - first_offset + 1,
+        first_seq.isNotNull(),
+        F.col("offset_before").isNull() | (F.col("offset_before") < first_offset),
+        # Not one more than the one before: that could go beyond 64 bits.
+        F.col("seq_before").isNull() | (first_seq - 1 == F.col("seq_before")),
+        F.col("time_before").isNull() | (F.col("time_before") <= F.col("timestamp")),
+    )
+    is_in_order = F.lit(True)
+    for condition in conditions:
+        is_in_order = is_in_order & F.coalesce(condition, F.lit(False))
+    return compared.withColumn("is_in_order", is_in_order)
+
+
+def surveyed(linked_stretches: DataFrame, step_s: int) -> DataFrame:
+    """
+    Sum up per topic, partition and step of time.
+
+    Args:
+        linked_stretches: of `linked`.
+        step_s: width of a step.
+
+    Returns:
+        topic, partition, begins_s (of the step, since 1970), records, counted, session_records,
+        first_offset, first_seq, last_offset, last_seq, last_time_us, faults, is_in_order.
+    """
+    minute_s = F.unix_seconds(minute_of(F.col("timestamp")))
+    begins_s = minute_s - F.pmod(minute_s, F.lit(step_s))
+    return linked_stretches.groupBy("topic", "partition", begins_s.alias("begins_s")).agg(
+        *(F.sum(name).alias(name) for name in ("records", "counted", "session_records")),
+        *(F.min(name).alias(name) for name in ("first_offset", "first_seq")),
+        *(F.max(name).alias(name) for name in ("last_offset", "last_seq")),
+        F.unix_micros(F.max("timestamp")).alias("last_time_us"),
+        F.bit_or("faults").alias("faults"),
+        F.bool_and("is_in_order").alias("is_in_order"),
+    )
+
+
+def _is_counted(ranges: Mapping[int, tuple[int, int]]) -> Column:
+    is_counted = F.lit(False)
+    for partition, (start, end) in ranges.items():
+        is_there = (F.col("offset") >= start) & (F.col("offset") < end)
+        is_counted = is_counted | ((F.col("partition") == partition) & is_there)
+    return is_counted
