@@ -38,7 +38,7 @@ run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variab
 	@exec $(BIN)/gateway serve $(if $(WORKERS),--workers $(WORKERS))
 
 test: $(TEST_NEEDS) ## run all tests, three at a time; or some, e.g. make test ARGS="tests/unit -x"
-	@[ -n "$(ARGS)" ] || echo "All tests, about twenty minutes on two cores: Spark in two processes, and in a third" \
+	@[ -n "$(ARGS)" ] || echo "All tests, about a quarter of an hour on two cores: Spark in two processes, and in a third" \
 	  "gateways, logs and brokers, faults, SDKs, simulation, contracts and units." \
 	  "Those that need Python alone, in about a minute: make unit"
 	@exec $(BIN)/pytest $(or $(ARGS),-n 3)
