@@ -45,7 +45,7 @@ test: $(TEST_NEEDS) ## run all tests, three at a time; or some, e.g. make test A
 
 unit: export SIM_HISTORIES ?= 500
 unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, with half of the simulated histories, in about a minute
-	@exec $(BIN)/pytest -m "not kafka and not slow" tests/unit tests/sim tests/contract $(ARGS)
+	@exec $(BIN)/pytest -n 2 -m "not kafka and not slow" tests/unit tests/sim tests/contract $(ARGS)
 
 mutants: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## break the code on purpose, see that the named tests fail; half an hour
 	@exec $(BIN)/python -m tests.mutants $(ARGS)

@@ -331,5 +331,5 @@ class DedupeMachine(RuleBasedStateMachine):
         assert all(one.lane_seq <= one.record.offset for one in self.log)
 
 
-TestDedupe = DedupeMachine.TestCase
+TestDedupe = pytest.mark.slow(DedupeMachine.TestCase)
 TestDedupe.settings = settings(max_examples=200, stateful_step_count=40)
