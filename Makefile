@@ -43,8 +43,8 @@ test: $(TEST_NEEDS) ## run all tests, three at a time; or some, e.g. make test A
 	  "Those that need Python alone, in about a minute: make unit"
 	@exec $(BIN)/pytest $(or $(ARGS),-n 3)
 
-unit: export SIM_HISTORIES ?= 500
-unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, with half of the simulated histories, in about a minute
+unit: export SIM_HISTORIES ?= 250
+unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, with a quarter of the simulated histories, in a minute
 	@exec $(BIN)/pytest -n 2 -m "not kafka and not slow" tests/unit tests/sim tests/contract $(ARGS)
 
 mutants: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## break the code on purpose, see that the named tests fail; half an hour

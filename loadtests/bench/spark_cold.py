@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dedupe.types import NewRecord
 from loadtests.bench.spark_jobs import CHUNK_RECORDS, KEPT, PARTITIONS, bench_event
 from tests.support.kafka import KafkaBroker, create_topic
-from tests.support.records import RecordMaker, fill_topic
+from tests.support.records import BATCH_RECORDS, RecordMaker, fill_topic
 
 SHORT = 10  # times shorter
 NEW = 100  # of so many records one is new to an incremental audit
@@ -127,7 +128,17 @@ async def fill(servers: str, counts: dict[str, int], firsts: Sequence[int] = (0,
         maker = MAKERS.setdefault(name, RecordMaker(PARTITIONS))
         for first in range(begin, begin + count, CHUNK_RECORDS):
             chunk = range(first, min(begin + count, first + CHUNK_RECORDS))
-            await fill_topic(servers, name, maker.lanes(bench_event(maker, n) for n in chunk))
+            lanes = maker.lanes(bench_event(maker, n) for n in chunk)
+            await fill_topic(servers, name, {p: at_once(records) for p, records in lanes.items()})
+
+
+def at_once(records: Sequence[NewRecord]) -> list[NewRecord]:
+    """Return a lane's records with one time a transaction, as a gateway gives them."""
+    firsts = [records[n - n % BATCH_RECORDS] for n in range(len(records))]
+    return [
+        record._replace(timestamp_ms=first.timestamp_ms)
+        for record, first in zip(records, firsts, strict=True)
+    ]
 
 
 def main() -> None:
