@@ -134,10 +134,9 @@ async def fill(servers: str, counts: dict[str, int], firsts: Sequence[int] = (0,
 
 def at_once(records: Sequence[NewRecord]) -> list[NewRecord]:
     """Return a lane's records with one time a transaction, as a gateway gives them."""
-    firsts = [records[n - n % BATCH_RECORDS] for n in range(len(records))]
     return [
-        record._replace(timestamp_ms=first.timestamp_ms)
-        for record, first in zip(records, firsts, strict=True)
+        record._replace(timestamp_ms=records[n - n % BATCH_RECORDS].timestamp_ms)
+        for n, record in enumerate(records)
     ]
 
 

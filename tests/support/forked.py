@@ -27,7 +27,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 COMMAND = str(Path(sys.executable).with_name("gateway"))
 ENTRY = "app.cli:main"
@@ -102,11 +102,19 @@ class Forked:
         return int.from_bytes(told, "big", signed=True)
 
 
+Process: TypeAlias = subprocess.Popen[bytes] | Forked
+
+
+def can_fork(env: Mapping[str, str]) -> bool:
+    """Whether an environment tells the interpreter nothing that this one was not told."""
+    return all(not name.startswith("PYTHON") or value == os.environ.get(name) for name, value in env.items())
+
+
 def run(
     arguments: Sequence[str], *, env: Mapping[str, str], timeout_s: float
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command to its end, as subprocess.run does. Raises subprocess.TimeoutExpired."""
-    if any(name.startswith("PYTHON") and value != os.environ.get(name) for name, value in env.items()):
+    if not can_fork(env):
         command = [COMMAND, *arguments]
         return subprocess.run(command, env=env, capture_output=True, timeout=timeout_s, check=False)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple, Self
 import httpx
 import jsonschema
 
-from tests.support.forked import COMMAND, Forked
+from tests.support.forked import COMMAND, Forked, Process, can_fork
 from tests.support.processes import HOST, free_port, kill_when_parent_dies
 
 # A start takes about 1 s on two cores; a loaded machine gets thirty times that.
@@ -63,7 +63,7 @@ class Gateway:
         self.admin_url = f"http://{HOST}:{self.admin_port}"
         self._env = dict(env or {})
         self._options = options
-        self._process: subprocess.Popen[bytes] | Forked | None = None
+        self._process: Process | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -88,7 +88,7 @@ class Gateway:
         }
 
     @property
-    def process(self) -> subprocess.Popen[bytes] | Forked:
+    def process(self) -> Process:
         if self._process is None:
             raise GatewayError("the gateway was not started")
         return self._process
@@ -106,21 +106,15 @@ class Gateway:
         if wait:
             self.wait_until_ready()
 
-    def _spawn(self, output: IO[bytes], crash: Crash | None, stderr: int) -> subprocess.Popen[bytes] | Forked:
+    def _spawn(self, output: IO[bytes], crash: Crash | None, stderr: int) -> Process:
+        env, stdout = self.environment, output.fileno()
         if crash is not None:
-            command = [crash.step, str(crash.hits)]
-            return Forked(
-                command, env=self.environment, stdout=output.fileno(), stderr=stderr, entry=f"{__name__}:main"
-            )
-        if self._options or stderr != output.fileno() or not self.forks:
-            return subprocess.Popen(
-                [COMMAND, "serve", *self._options],
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=stderr,
-            )
-        return Forked(["serve"], env=self.environment, stdout=output.fileno(), stderr=stderr)
+            crashing = [crash.step, str(crash.hits)]
+            return Forked(crashing, env=env, stdout=stdout, stderr=stderr, entry=f"{__name__}:main")
+        if self.forks and not self._options and stderr == stdout and can_fork(env):
+            return Forked(["serve"], env=env, stdout=stdout, stderr=stderr)
+        command = [COMMAND, "serve", *self._options]
+        return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait for 200 on /readyz, or fail with the tail of the log."""
