@@ -19,7 +19,7 @@ def test_an_event_costs_what_was_recorded() -> None:
     way = next((way for way in ways() if key_of(way) in bounds), None)
     if way is None:
         # Another Python runs other instructions: what was counted with one says nothing of the other.
-        pytest.skip(f"nothing is recorded for {key_of(LOOP)}: run `python -m loadtests.guard` before a change")
+        pytest.skip(f"nothing is recorded for {key_of(LOOP)}: `python -m loadtests.guard` before a change")
     bound = bounds[key_of(way)]
     grown = exceeded(measured(way, bound), bound)
     assert not grown, f"by {way}, {'; '.join(grown)}; if that is meant: .venv/bin/python -m loadtests.guard"
