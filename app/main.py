@@ -158,7 +158,7 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         parts = Parts(settings, opened, identity, clock, guards, watched, IngestLoop(), traces)
         servers = list(zip(_build_servers(parts), listeners, strict=True))
         chores = _chores(parts, *map(url_of, listeners[:2]))
-        _tune_interpreter()
+        tune_interpreter()
         lanes = group or LocalLanes(router.all_lanes)
         await _supervise(settings, router, lanes, servers, chores, stop)
         log.info("stopped")
@@ -266,7 +266,7 @@ def _server(kind: type[Server], app: ASGIApp, port: Port, settings: Settings) ->
     )
 
 
-def _tune_interpreter() -> None:
+def tune_interpreter() -> None:
     """Spend no CPU on cycles that are not there, and let threads have their turn."""
     gc.collect()
     gc.freeze()

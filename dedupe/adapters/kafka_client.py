@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
@@ -51,20 +50,6 @@ class KafkaConfig:
         admin = AIOKafkaAdminClient(**self._options())
         keep_from_creating_topics(admin._client)
         return admin
-
-    def consumer(self, *, fetch_bytes_max: int) -> AIOKafkaConsumer:
-        """Return an unstarted consumer that sees committed records and never jumps to another offset."""
-        consumer = AIOKafkaConsumer(
-            **self._options(),
-            isolation_level="read_committed",
-            auto_offset_reset="none",
-            enable_auto_commit=False,
-            fetch_max_bytes=fetch_bytes_max,
-            max_partition_fetch_bytes=fetch_bytes_max,
-            fetch_max_wait_ms=100,
-        )
-        keep_from_creating_topics(consumer._client)
-        return consumer
 
     @property
     def uses_sasl(self) -> bool:
@@ -146,17 +131,6 @@ async def bounded(work: Coroutine[Any, Any, T], timeout_s: float) -> T:
         raise
     except Exception as err:
         raise KafkaError(f"the client failed: {err!r}") from err
-
-
-async def stop_consumer(consumer: AIOKafkaConsumer) -> None:
-    """
-    Stop a consumer in any state; bounded, raises nothing.
-
-    Its `stop` does not come to its connections if the fetcher is just waiting to try again.
-    """
-    with suppress(KafkaError, OSError):
-        await bounded(consumer.stop(), CLOSE_TIMEOUT_S)
-    await close_client(consumer._client)
 
 
 async def close_client(client: Any) -> None:

@@ -38,7 +38,7 @@ class Connection(asyncio.Protocol):
         self._answer_bytes_max = answer_bytes_max
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
-        self._received = b""
+        self._received = bytearray()  # of an answer that is not here whole
         self._answer: asyncio.Future[bytes] | None = None
         self._correlation_id = 0
         self._error: BaseException | None = None
@@ -109,18 +109,19 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
-        data = self._received = self._received + data if self._received else data
-        if len(data) < _ANSWER_HEAD.size:
+        received = self._received
+        received += data
+        if len(received) < _ANSWER_HEAD.size:
             return
-        size, correlation_id = _ANSWER_HEAD.unpack_from(data)
+        size, correlation_id = _ANSWER_HEAD.unpack_from(received)
         is_asked = self._answer is not None and correlation_id == self._correlation_id
-        if not is_asked or size > self._answer_bytes_max or len(data) > _SIZE + size:
+        if not is_asked or size > self._answer_bytes_max or len(received) > _SIZE + size:
             self._fail(ConnectionAbortedError("the broker answers what was not asked"))
-        elif len(data) == _SIZE + size:
-            answer, self._answer, self._received = self._answer, None, b""
+        elif len(received) == _SIZE + size:
+            answer, self._answer, self._received = self._answer, None, bytearray()
             self._used_at = self._loop.time()
             if answer is not None and not answer.done():
-                answer.set_result(data[_ANSWER_HEAD.size :])
+                answer.set_result(bytes(memoryview(received)[_ANSWER_HEAD.size :]))
 
     def _fail(self, err: BaseException) -> None:
         if self._error is None:

@@ -1,5 +1,5 @@
 """
-The log on Kafka: a fenced producer per partition, read_committed consumers to read back.
+The log on Kafka: a fenced producer per partition, and readers of what is committed.
 
 The transactional.id is a function of topic and partition alone (rule R4), so whoever takes the
 partition over fences whoever had it. `fence` first has a marker of a new epoch written, and only then asks
@@ -10,13 +10,14 @@ from collections.abc import AsyncGenerator, Sequence
 from time import monotonic
 
 import structlog
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from dedupe.adapters.kafka_client import Background, KafkaConfig, bounded, stop_consumer
+from dedupe.adapters.kafka_client import Background, KafkaConfig, bounded
 from dedupe.adapters.kafka_cluster import EARLIEST, LATEST, NO_OFFSET, KafkaCluster, group_of
 from dedupe.adapters.kafka_group import KafkaMembership
 from dedupe.adapters.kafka_producer import FencedProducer
+from dedupe.adapters.kafka_reader import PartitionReader
 from dedupe.clock import Clock
 from dedupe.errors import FencedError, NotAppendedError, RetriableError
 from dedupe.log import Crashpoint, no_crashpoint
@@ -24,10 +25,8 @@ from dedupe.types import LogRecord, NewRecord, Offset
 
 PAUSE_AFTER_APPEND_S = 0.0015
 """What arrives meanwhile shares the next record batch: fewer and larger ones cost client and broker less."""
-POLL_MS = 50
-"""One wait for records. The position may move past markers without any, so it is looked at this often."""
 READ_BATCH_RECORDS_MAX = 2_000
-FETCH_BYTES_MAX = 8 * 1024 * 1024
+FETCH_BYTES = 4 * 1024 * 1024
 FETCH_BYTES_OF_FEW = 64 * 1024
 """A fetch for a short read. The broker answers with one whole batch where that is larger."""
 
@@ -164,30 +163,25 @@ class KafkaLog:
         if start < log_start:
             log.warning("reading from the log start", partition=self._tp, asked=start, log_start=log_start)
             start = log_start
-        consumer = self._config.consumer(
-            fetch_bytes_max=FETCH_BYTES_MAX if records_max is None else FETCH_BYTES_OF_FEW
-        )
+        fetch_bytes = FETCH_BYTES if records_max is None else FETCH_BYTES_OF_FEW
+        reader = PartitionReader(self._config, self._store.cluster, self._tp, start, fetch_bytes=fetch_bytes)
+        left = end - start if records_max is None else records_max
+        timeout_s = self._config.request_timeout_s
         try:
-            await bounded(consumer.start(), self._config.request_timeout_s)
-            consumer.assign([self._tp])
-            consumer.seek(self._tp, start)
             position, progress_at = start, monotonic()
-            while position < end and records_max != 0:
-                records, moved_to = await bounded(
-                    self._fetch(consumer, end, records_max), self._config.request_timeout_s
-                )
-                if records:
+            while position < end and left > 0:
+                read = await bounded(reader.read(min(left, READ_BATCH_RECORDS_MAX)), timeout_s)
+                if records := [record for record in read if record.offset < end]:
                     yield records
-                    if records_max is not None:
-                        records_max -= len(records)
-                if moved_to > position:
-                    position, progress_at = moved_to, monotonic()
-                elif monotonic() - progress_at > self._config.request_timeout_s:
+                    left -= len(records)
+                if reader.position > position:
+                    position, progress_at = reader.position, monotonic()
+                elif monotonic() - progress_at > timeout_s:
                     raise RetriableError(f"{self._tp} stopped delivering at offset {position} before {end}")
         except (KafkaError, OSError) as err:
             raise RetriableError(f"cannot read {self._tp}: {err!r}") from err
         finally:
-            self._store.background.run(stop_consumer(consumer))
+            reader.close()
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         """See PartitionLog."""
@@ -212,24 +206,6 @@ class KafkaLog:
     async def close(self) -> None:
         """See PartitionLog."""
         self._discard()
-
-    async def _fetch(
-        self, consumer: AIOKafkaConsumer, end: Offset, records_max: int | None
-    ) -> tuple[list[LogRecord], Offset]:
-        """Return the next committed records below `end`, often none, and the offset behind them."""
-        fetched = await consumer.getmany(
-            self._tp,
-            timeout_ms=POLL_MS,
-            max_records=min(READ_BATCH_RECORDS_MAX, records_max or READ_BATCH_RECORDS_MAX),
-        )
-        records = [
-            LogRecord(
-                record.offset, record.timestamp, record.key or b"", record.value or b"", list(record.headers)
-            )
-            for record in fetched.get(self._tp, ())
-            if record.offset < end
-        ]
-        return records, await consumer.position(self._tp)
 
     def _discard(self) -> None:
         if self._producer is not None:

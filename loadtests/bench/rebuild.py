@@ -22,6 +22,7 @@ import uvloop
 
 from app.build import build_router
 from app.config import Settings
+from app.main import tune_interpreter
 from app.stores import create_indexes
 from dedupe.adapters import KafkaConfig, KafkaStore, SqliteStore
 from dedupe.clock import SystemClock
@@ -129,6 +130,7 @@ def main() -> None:
         servers = None
         if args.log == "kafka":
             servers = stack.enter_context(KafkaBroker(folder / "kafka")).bootstrap_servers
+        tune_interpreter()
         uvloop.run(run(args, servers, folder))
 
 

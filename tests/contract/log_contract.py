@@ -208,6 +208,7 @@ class LogContract:
         expected = at(base, records)
 
         assert await read_all(log, base + 3, base + 7) == expected[3:7]
+        assert await read_all(log, 0, base + 7) == expected[:7]  # a marker may stand before the first
         assert await read_all(log, base + 9, base + 10) == expected[9:]
         assert await read_all(log, base + 4, base + 4) == []
 

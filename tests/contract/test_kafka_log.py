@@ -64,14 +64,13 @@ class TestKafkaLog(LogContract):
 async def test_retention_during_a_read_skips_nothing_that_is_kept(
     world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_log, "FETCH_BYTES_MAX", 1)  # a fetch is one transaction then
+    monkeypatch.setattr(kafka_log, "FETCH_BYTES", 1)  # a fetch is one append then
     log = await fenced(world)
     bases = [await log.append(records_of(number, 1)) for number in range(5)]
     end = await visible_end(log, bases[-1] + 1)
 
     async with aclosing(log.read(0, end)) as batches:
         await anext(batches)
-        # The second one may have been fetched already, the third is not.
         await world.trim(0, at(bases[3], records_of(3, 1))[0])
         with pytest.raises(RetriableError, match="OffsetOutOfRange"):
             async for _ in batches:

@@ -5,7 +5,6 @@ an error that may be retried, nothing of them is left behind, and they work agai
 
 import asyncio
 import gc
-import logging
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Iterator
@@ -133,28 +132,22 @@ async def test_broker_frozen_during_a_read_or_an_append_fails_it_in_time(
     await assert_works_again(log)
 
 
-async def test_closing_a_read_leaks_no_cancellation_while_the_client_waits_to_fetch_again(
-    broker: KafkaBroker, log: KafkaLog
-) -> None:
-    failed = asyncio.Event()
+async def test_log_that_ends_before_it_should_fails_a_read_in_time(log: KafkaLog) -> None:
+    async with aclosing(log.read(0, 100)) as batches:
+        await anext(batches)
+        await assert_fails_in_time(anext(batches))
+    await assert_works_again(log)
 
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "Failed fetch messages" in record.msg:
-                failed.set()
 
-    listener = Listener()
-    logging.getLogger("aiokafka.consumer.fetcher").addHandler(listener)
-    batches = log.read(0, 100)
-    await anext(batches)
-    broker.kill()
-    try:
-        # It is said just before the pause, so the fetch task is in the pause when this task goes on.
-        await failed.wait()
-        await batches.aclose()
-    finally:
-        logging.getLogger("aiokafka.consumer.fetcher").removeHandler(listener)
-        await asyncio.to_thread(broker.start)
+async def test_broker_killed_during_a_read_fails_it(broker: KafkaBroker, log: KafkaLog) -> None:
+    async with aclosing(log.read(0, 100)) as batches:
+        assert list(await anext(batches)) == at(FIRST, records_of(0, 3))
+        broker.kill()
+        try:
+            with pytest.raises(RetriableError, match="cannot read"):
+                await anext(batches)
+        finally:
+            await asyncio.to_thread(broker.start)
     await assert_works_again(log)
 
 
