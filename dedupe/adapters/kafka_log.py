@@ -26,7 +26,7 @@ from dedupe.types import LogRecord, NewRecord, Offset
 PAUSE_AFTER_APPEND_S = 0.0015
 """What arrives meanwhile shares the next record batch: fewer and larger ones cost client and broker less."""
 READ_BATCH_RECORDS_MAX = 2_000
-FETCH_BYTES = 4 * 1024 * 1024
+FETCH_BYTES = 2 * 1024 * 1024
 FETCH_BYTES_OF_FEW = 64 * 1024
 """A fetch for a short read. The broker answers with one whole batch where that is larger."""
 

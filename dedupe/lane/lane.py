@@ -10,12 +10,10 @@ routes.post_events -> Router.submit -> **Lane.submit** -> admit -> PartitionLog.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 from typing import TypeVar
 
 import structlog
 
-from dedupe.admission import NEW, SessionAdmission, Verdicts, admit
 from dedupe.cancellation import is_own_cancellation
 from dedupe.clock import Deadline
 from dedupe.committed import Committed
@@ -30,6 +28,7 @@ from dedupe.errors import (
 )
 from dedupe.index import DedupeIndex
 from dedupe.lane.ages import Ages
+from dedupe.lane.committer import Committer
 from dedupe.lane.context import LaneContext
 from dedupe.lane.counting import LaneCounts
 from dedupe.lane.follower import Follower
@@ -41,9 +40,8 @@ from dedupe.lane.state import TRANSITIONS, WITH_INDEX, LaneState
 from dedupe.lane.verifier import Verifier
 from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics
-from dedupe.record import build_record
-from dedupe.sessions import SessionKey, SessionState, keys_of
-from dedupe.types import Entry, Event, EventKey, Offset, Session
+from dedupe.sessions import SessionKey, SessionState
+from dedupe.types import Entry, Event, EventKey, Offset
 
 Found = TypeVar("Found")
 
@@ -75,7 +73,7 @@ class Lane:
         self._number = number
         self._wake = asyncio.Event()
         self._is_draining = False
-        self._has_begun_sessions = False
+        self._committer = Committer(partition, partition_log, context, self.restorer, self.counts, self.ages)
         self._housekeeping = Housekeeping(
             partition_log, context.clock, interval_s=context.times.housekeeping_s, wake=self._wake.set
         )
@@ -236,94 +234,17 @@ class Lane:
         self._housekeeping.begin()
         while (batch := await self._take()) is not None:
             try:
-                has_appended = await self._commit(batch)
+                committed = await self._committer.commit(batch)
+                if committed is not None:
+                    self.health.note_commit()
+                    if self.ship is not None:
+                        self.ship(committed)
+                self._context.crashpoint("answer")
             except BaseException as err:  # a cancellation too: nobody else knows whose events these are
                 self._refuse(batch, err)
                 raise
             # A batch of duplicates waits for nothing: without this a queue of them would hold the loop.
-            await asyncio.sleep(self._log.pause_after_append_s if has_appended else 0)
-
-    async def _commit(self, batch: Batch) -> bool:
-        """Decide one batch: look up, admit, append and commit, apply, answer. True if it appended."""
-        crashpoint = self._context.crashpoint
-        crashpoint("take")
-        self.counts.note_batch(batch, self._context.clock.monotonic())
-        known = self.restorer.index.lookup([event.key for event in batch.events])
-        crashpoint("lookup")
-        timestamp_ms = max(batch.received_ms, self.restorer.index.state.newest_timestamp_ms)
-        sessions = self._session_admission(batch, timestamp_ms) if batch.has_sessions else None
-        verdicts = admit(batch.events, known, window_start=self.restorer.known_from, sessions=sessions)
-        crashpoint("admit")
-        new = [
-            event
-            for event, admission in zip(batch.events, verdicts.admissions, strict=True)
-            if admission is NEW
-        ]
-        recorded = () if sessions is None else sessions.recorded
-        if new and recorded:
-            await self._begin_sessions()
-        committed = await self._append(new, recorded, timestamp_ms) if new else None
-        self._answer(batch, verdicts, 0 if committed is None else committed.base)
-        if committed is not None and self.ship is not None:
-            self.ship(committed)
-        crashpoint("answer")
-        return committed is not None
-
-    async def _begin_sessions(self) -> None:
-        """Note it before the first record of a client session is appended."""
-        if not self._has_begun_sessions:
-            await self._context.session_notes.begin_sessions(self.partition)
-            self._has_begun_sessions = True
-
-    def _session_admission(self, batch: Batch, timestamp_ms: int) -> SessionAdmission:
-        """Look up what decides on the batch's session events besides their own keys."""
-        index = self.restorer.index
-        keys = keys_of(event.session for event in batch.events if event.session is not None)
-        guards = [event.guard for event in batch.events if event.guard is not None]
-        return SessionAdmission(
-            dict(zip(keys, index.sessions(keys), strict=True)),
-            dict(zip(guards, index.lookup(guards), strict=True)),
-            self._context.session_policy,
-            now_ms=timestamp_ms,
-        )
-
-    async def _append(
-        self, new: Sequence[Event], sessions: Sequence[Session | None], timestamp_ms: int
-    ) -> Committed:
-        """Append and commit the new events, and what is recorded of their sessions, and apply them."""
-        state = self.restorer.index.state
-        first_seq = state.next_lane_seq
-        records = [
-            build_record(event, lane_seq=first_seq + i, timestamp_ms=timestamp_ms, recorded=recorded)
-            for i, (event, recorded) in enumerate(zip_longest(new, sessions))
-        ]
-        began = self._context.clock.monotonic()
-        try:
-            base = await self._log.append(records)
-            assert base >= state.applied_offset, (base, state)
-            committed = Committed.of(new, state, base, timestamp_ms, sessions)
-            index = self.restorer.index
-            index.apply(committed.update(self.restorer.window, index, self._context.session_policy))
-        except BaseException:
-            self.counts.note_doubt((event.key for event in new), state.applied_offset)
-            raise
-        self._context.crashpoint("apply")
-        took_s = self._context.clock.monotonic() - began
-        self.counts.note_commit(first_seq + len(new), timestamp_ms, took_s)
-        self.ages.note_commit(base, timestamp_ms)
-        self.health.note_commit()
-        return committed
-
-    def _answer(self, batch: Batch, verdicts: Verdicts, base: Offset) -> None:
-        """Hand out the outcomes; submissions whose last event this was are answered."""
-        admissions, offsets = verdicts.admissions, verdicts.offsets(base)
-        self.counts.note_verdicts(batch, admissions)
-        self.ages.note(admissions, verdicts.originals, self.restorer.window, batch.received_ms)
-        start = 0
-        for submission, count in batch.shares:
-            end = start + count
-            submission.decide(admissions[start:end], offsets[start:end])
-            start = end
+            await asyncio.sleep(0 if committed is None else self._log.pause_after_append_s)
 
     async def _take(self) -> Batch | None:
         """Wait for the next batch; None once drained."""
@@ -363,12 +284,11 @@ class Lane:
             proved = await self.restorer.check()
         await self._context.gate.pass_lane(self._number, proved=proved)
         end = self.restore_end_offset = await self._log.fence()
-        self._has_begun_sessions = False  # the log may have been made again, without its notes
+        self._committer.begin()
         self._transition_to(LaneState.RESTORING)
         async with self._context.restore_slots:
             await self.restorer.replay(end, self.counts.resolve_doubt)
         self.counts.begin(end, self.restorer.index.state.next_lane_seq)
-        self.ages.forget()
         await self._context.gate.wait(self._context.times.gate_s)
         self.has_been_active = True
         self.health.note_active()
