@@ -225,7 +225,7 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._is_in_head:
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
-                self.expect_100_continue = True
+                self.expect_100_continue = self.parser.get_http_version() != "1.0"
             self.headers.append((name, value))
             if len(self.headers) > HEADERS_MAX:  # now, since each takes 20 times its bytes
                 self._fault = HeadTooLargeError(told=f"more than {HEADERS_MAX} fields")

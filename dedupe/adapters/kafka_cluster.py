@@ -255,7 +255,9 @@ class KafkaCluster:
         """Return the record batches from an offset on, without waiting for any."""
         places = [(tp.topic, [(tp.partition, start, FETCH_BYTES)])]
         request = FetchRequest(0, 1, FETCH_BYTES, READ_COMMITTED, places)
-        answer = await admin._client.send(self._leaders.get(tp) or await _leader_of(admin, tp), request)
+        leader = self._leaders.get(tp) or await _leader_of(admin, tp)
+        while not (answer := await admin._client.send(leader, request)).topics:  # noqa: ASYNC110
+            await asyncio.sleep(answer.throttle_time_ms / 1000)  # a quota is used up
         ((_, ((_, code, *_, raw),)),) = answer.topics
         if code != 0:
             raise for_code(code)()

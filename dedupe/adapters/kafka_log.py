@@ -7,7 +7,6 @@ for the end: the leader takes nothing of an older epoch behind the marker, so al
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from time import monotonic
 
 import structlog
 from aiokafka import TopicPartition
@@ -166,20 +165,12 @@ class KafkaLog:
         fetch_bytes = FETCH_BYTES if records_max is None else FETCH_BYTES_OF_FEW
         reader = PartitionReader(self._config, self._store.cluster, self._tp, start, fetch_bytes=fetch_bytes)
         left = end - start if records_max is None else records_max
-        timeout_s = self._config.request_timeout_s
         try:
-            position, progress_at = start, monotonic()
-            while position < end and left > 0:
-                read = await bounded(reader.read(min(left, READ_BATCH_RECORDS_MAX)), timeout_s)
+            while reader.position < end and left > 0:
+                read = await reader.read(min(left, READ_BATCH_RECORDS_MAX))
                 if records := [record for record in read if record.offset < end]:
                     yield records
                     left -= len(records)
-                if reader.position > position:
-                    position, progress_at = reader.position, monotonic()
-                elif monotonic() - progress_at > timeout_s:
-                    raise RetriableError(f"{self._tp} stopped delivering at offset {position} before {end}")
-        except (KafkaError, OSError) as err:
-            raise RetriableError(f"cannot read {self._tp}: {err!r}") from err
         finally:
             reader.close()
 

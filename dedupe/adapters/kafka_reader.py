@@ -2,27 +2,34 @@
 Reads one partition of Kafka: Fetch requests to its leader, one after another, on a connection of our own.
 
 aiokafka takes the answer apart: checksums, compression, markers, and what an aborted transaction has left.
-Its consumer would take 4 ms of CPU to start, and recovery often wants one record; it retries inside, and
-can hang when it is stopped. Here whatever goes wrong ends the reader, and the lane tries again.
+Its consumer would take 4 ms of CPU to start, and recovery often wants one record; and it can hang when it is
+stopped. A request that failed is sent again from the same place: reading twice changes nothing.
 """
 
+import asyncio
 from itertools import islice
+from time import monotonic
 from typing import Any
 
+import structlog
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import PartitionRecords
-from aiokafka.errors import for_code
+from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.fetch import FetchRequest_v4
 from aiokafka.record.memory_records import MemoryRecords
 
-from dedupe.adapters.kafka_client import READ_COMMITTED, KafkaConfig
+from dedupe.adapters.kafka_client import READ_COMMITTED, KafkaConfig, bounded
 from dedupe.adapters.kafka_cluster import KafkaCluster
 from dedupe.adapters.kafka_connection import Connection
 from dedupe.adapters.kafka_wire import request_of
+from dedupe.errors import RetriableError
 from dedupe.types import LogRecord, Offset
 
 WAIT_MS = 100
 """How long a broker that has nothing yet waits with its answer."""
+
+RETRY_S = 0.1
+"""Between two requests of which the first brought nothing: an election takes a second."""
 
 ANSWER_BYTES_MAX = 2**31 - 1
 """The protocol's own bound: a broker answers with one whole batch, however few bytes it is asked for."""
@@ -49,38 +56,75 @@ class PartitionReader:
         self._fetch_bytes = fetch_bytes
         self._connection: Connection | None = None
         self._fetched: _Records | None = None
+        self._throttled_s = 0.0
+        self._has_told = False
 
     async def read(self, records_max: int) -> list[LogRecord]:
         """
-        Return the next records, often none, with or without another `position`; unbounded.
+        Return the next records; none if nothing but the position has moved.
 
         Raises:
-            KafkaError, OSError, RetriableError: nothing but `close` may follow.
+            RetriableError: nothing has come for the request timeout, time for which a quota makes us wait
+                apart; or the leader says that nothing will. Only `close` may follow.
         """
+        before, since = self.position, monotonic()
+        while True:
+            self._throttled_s = 0.0
+            try:
+                records = await self._read(records_max)
+            except (KafkaError, OSError, RetriableError) as err:
+                is_final = isinstance(err, KafkaError) and not err.retriable
+                if is_final or monotonic() - since > self._config.request_timeout_s:
+                    raise RetriableError(f"cannot read {self._tp}: {err!r}") from err
+                self.close()
+            else:
+                if records or self.position > before:
+                    return records
+                if not self._throttled_s and monotonic() - since > self._config.request_timeout_s:
+                    raise RetriableError(f"{self._tp} stopped delivering at offset {self.position}")
+            await asyncio.sleep(max(self._throttled_s, RETRY_S))
+            since += self._throttled_s
+
+    def close(self) -> None:
+        """Release the connection; raises nothing."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def _read(self, records_max: int) -> list[LogRecord]:
+        """Return what is left of the last answer, or of the next one. Bounded by two request timeouts."""
+        timeout_s = self._config.request_timeout_s
+        if self._fetched is None and (self._connection is None or not self._connection.is_usable):
+            self.close()
+            leader = await self._cluster.leader_of(self._tp)
+            opening = Connection.open(self._config, *leader, answer_bytes_max=ANSWER_BYTES_MAX)
+            self._connection = await bounded(opening, timeout_s)
+        return await bounded(self._take(records_max), timeout_s)
+
+    async def _take(self, records_max: int) -> list[LogRecord]:
         if self._fetched is None:
             self._fetched = await self._fetch()
+            if self._fetched is None:
+                return []
         records = list(islice(self._fetched, records_max))
         self.position = self._fetched.next_fetch_offset
         if len(records) < records_max:
             self._fetched = None
         return records
 
-    def close(self) -> None:
-        """Release the connection; raises nothing."""
-        if self._connection is not None:
-            self._connection.close()
-
-    async def _fetch(self) -> "_Records":
-        if self._connection is None:
-            leader = await self._cluster.leader_of(self._tp)
-            self._connection = await Connection.open(self._config, *leader, answer_bytes_max=ANSWER_BYTES_MAX)
+    async def _fetch(self) -> "_Records | None":
+        """Ask for what follows `position`; None, and `_throttled_s`, if a quota is used up."""
+        assert self._connection is not None
         topic, partition = self._tp
         places = [(topic, [(partition, self.position, self._fetch_bytes)])]
         request = FetchRequest_v4(-1, WAIT_MS, 1, self._fetch_bytes, READ_COMMITTED, places)
         answer: Any = request.RESPONSE_TYPE.decode(await self._connection.ask(request_of(request)))
+        if not answer.topics:
+            self._note_throttled(answer.throttle_time_ms)
+            return None
         ((_, ((_, code, _, _, aborted, batches),)),) = answer.topics
         if code != 0:
-            raise for_code(code)()
+            raise for_code(code)(f"error {code}")
         return _Records(  # type: ignore[no-untyped-call]
             self._tp,
             MemoryRecords(batches),
@@ -91,6 +135,15 @@ class PartitionReader:
             check_crcs=True,
             isolation_level=READ_COMMITTED,
         )
+
+    def _note_throttled(self, throttle_time_ms: int) -> None:
+        """The broker reads nothing of this connection for so long."""
+        self._throttled_s = throttle_time_ms / 1000
+        if not self._has_told:
+            self._has_told = True
+            structlog.get_logger(__name__).warning(
+                "a quota of the brokers slows the reading of the log", partition=self._tp
+            )
 
 
 class _Records(PartitionRecords):

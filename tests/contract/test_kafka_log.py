@@ -91,3 +91,20 @@ async def test_what_a_gateway_of_old_wrote_in_transactions_counts_where_it_was_c
 
     found = await read_all(log, 0, base + 1)
     assert [record[1:] for record in found] == records_of(2, 3)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+async def test_what_the_broker_compresses_is_read_back(
+    kafka_bootstrap: str, topic: TopicFactory, codec: str
+) -> None:
+    name = await topic("compressed", configs={"compression.type": codec})
+    store = await KafkaStore.open(KafkaConfig(kafka_bootstrap))
+    log = store.partition_log(name, 0)
+    await log.fence()
+    records = records_of(0, 100)
+
+    base = await log.append(records)
+
+    assert await read_all(log, 0, await log.fence()) == at(base, records)
+    await log.close()
+    await store.close()

@@ -6,6 +6,7 @@ an error that may be retried, nothing of them is left behind, and they work agai
 import asyncio
 import gc
 import os
+import struct
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import aclosing, suppress
@@ -15,8 +16,11 @@ from typing import Any
 
 import pytest
 
+from dedupe.adapters import kafka_log
 from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_connection import Connection
 from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
+from dedupe.adapters.kafka_wire import CLIENT_ID, Request
 from dedupe.errors import RetriableError
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.kafka import KafkaBroker, create_topic
@@ -26,13 +30,19 @@ pytestmark = pytest.mark.kafka
 
 FIRST = 1  # behind the marker of the fence
 TIMEOUT_S = 1.0
+ALTER_CLIENT_QUOTAS = 49
+QUOTA_WINDOWS = 4  # of a second each
 SLACK_S = 2.0
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker that tests may stop, if they start it again."""
-    with KafkaBroker(tmp_path_factory.mktemp("kafka-unreachable")) as broker:
+    folder, properties = (
+        tmp_path_factory.mktemp("kafka-unreachable"),
+        {"quota.window.num": str(QUOTA_WINDOWS)},
+    )
+    with KafkaBroker(folder, properties=properties) as broker:
         yield broker
 
 
@@ -71,6 +81,25 @@ async def log(broker: KafkaBroker, store: KafkaStore) -> AsyncIterator[KafkaLog]
     await log.append(records_of(0, 3))
     yield log
     await log.close()
+
+
+async def set_quota(broker: KafkaBroker, bytes_per_s: float | None) -> None:
+    """Let each client read so many bytes a second, by AlterClientQuotas; None ends it."""
+    host, _, port = broker.bootstrap_servers.partition(":")
+    connection = await Connection.open(KafkaConfig(broker.bootstrap_servers), host, int(port))
+    parts = (
+        packed(CLIENT_ID),
+        struct.pack(">ii", 1, 1) + packed("client-id") + struct.pack(">h", -1),
+        struct.pack(">i", 1) + packed("consumer_byte_rate"),
+        struct.pack(">d??", bytes_per_s or 0, bytes_per_s is None, False),
+    )
+    answer = await connection.ask(Request(ALTER_CLIENT_QUOTAS, 0, parts))
+    connection.close()
+    assert struct.unpack_from(">iih", answer)[1:] == (1, 0), answer
+
+
+def packed(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
 
 
 async def assert_fails_in_time(*calls: Awaitable[object]) -> None:
@@ -139,15 +168,35 @@ async def test_log_that_ends_before_it_should_fails_a_read_in_time(log: KafkaLog
     await assert_works_again(log)
 
 
-async def test_broker_killed_during_a_read_fails_it(broker: KafkaBroker, log: KafkaLog) -> None:
-    async with aclosing(log.read(0, 100)) as batches:
+async def test_read_goes_on_after_its_broker_was_started_again(broker: KafkaBroker, log: KafkaLog) -> None:
+    patient = await KafkaStore.open(KafkaConfig(broker.bootstrap_servers, request_timeout_s=30))
+    async with aclosing(patient.partition_log(log._tp.topic, 0).read(0, 100)) as batches:
         assert list(await anext(batches)) == at(FIRST, records_of(0, 3))
+        next_batch = asyncio.ensure_future(anext(batches))
         broker.kill()
-        try:
-            with pytest.raises(RetriableError, match="cannot read"):
-                await anext(batches)
-        finally:
-            await asyncio.to_thread(broker.start)
+        await asyncio.to_thread(broker.start)
+        await assert_works_again(log)  # which appends
+
+        assert [record[1:] for record in await next_batch] == records_of(7, 2)
+    await patient.close()
+
+
+async def test_quota_of_the_brokers_slows_a_read_and_ends_none(
+    broker: KafkaBroker, log: KafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_log, "FETCH_BYTES", 1)
+    large = [record._replace(value=bytes(100_000)) for record in records_of(3, 3)]
+    bases = [await log.append([record]) for record in large]
+    await set_quota(broker, 60_000)
+    try:
+        began_at = monotonic()
+        found = await read_all(log, 0, bases[-1] + 1)
+        took_s = monotonic() - began_at
+    finally:
+        await set_quota(broker, None)
+
+    assert found[3:] == [record for base, one in zip(bases, large, strict=True) for record in at(base, [one])]
+    assert took_s > 2 * TIMEOUT_S  # so a quota was used up, and its time did not count
     await assert_works_again(log)
 
 

@@ -226,6 +226,7 @@ async def tell(_scope: Scope, receive: Receive, send: Send) -> None:
         ((POST + b"{}") * 2, [b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ntold"] * 2),
         (POST.replace(b"POST", b"HEAD") + b"{}", [b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"]),
         (POST.replace(b"Host: x", b"Host: x\r\nExpect: 100-continue"), [b"HTTP/1.1 100 Continue\r\n\r\n"]),
+        (POST.replace(b"1.1\r\nHost: x", b"1.0\r\nExpect: 100-continue"), []),  # RFC 9110, 10.1.1
     ],
 )
 async def test_head_of_an_answer_is_written_with_its_body(data: bytes, writes: list[bytes]) -> None:
