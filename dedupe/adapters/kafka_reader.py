@@ -19,7 +19,7 @@ from aiokafka.protocol.fetch import FetchRequest_v4
 from aiokafka.record.memory_records import MemoryRecords
 
 from dedupe.adapters.kafka_client import READ_COMMITTED, KafkaConfig, bounded
-from dedupe.adapters.kafka_cluster import KafkaCluster
+from dedupe.adapters.kafka_cluster import Address, KafkaCluster
 from dedupe.adapters.kafka_connection import Connection
 from dedupe.adapters.kafka_wire import request_of
 from dedupe.errors import RetriableError
@@ -86,26 +86,30 @@ class PartitionReader:
             since += self._throttled_s
 
     def close(self) -> None:
-        """Release the connection; raises nothing."""
+        """Release the connection, and what of its last answer was not read; raises nothing."""
+        self._fetched = None
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     async def _read(self, records_max: int) -> list[LogRecord]:
-        """Return what is left of the last answer, or of the next one. Bounded by two request timeouts."""
+        """Return what is left of the last answer, or else of the next one; bounded."""
         timeout_s = self._config.request_timeout_s
-        if self._fetched is None and (self._connection is None or not self._connection.is_usable):
+        if records := await bounded(self._unpack(records_max), timeout_s):
+            return records
+        if self._connection is None or not self._connection.is_usable:
             self.close()
-            leader = await self._cluster.leader_of(self._tp)
-            opening = Connection.open(self._config, *leader, answer_bytes_max=ANSWER_BYTES_MAX)
-            self._connection = await bounded(opening, timeout_s)
-        return await bounded(self._take(records_max), timeout_s)
+            await bounded(self._connect(await self._cluster.leader_of(self._tp)), timeout_s)
+        self._fetched = await bounded(self._fetch(), timeout_s)
+        return await bounded(self._unpack(records_max), timeout_s)
 
-    async def _take(self, records_max: int) -> list[LogRecord]:
+    async def _connect(self, leader: Address) -> None:
+        self._connection = await Connection.open(self._config, *leader, answer_bytes_max=ANSWER_BYTES_MAX)
+
+    async def _unpack(self, records_max: int) -> list[LogRecord]:
+        """Return the next records of the last answer; none if there is no more."""
         if self._fetched is None:
-            self._fetched = await self._fetch()
-            if self._fetched is None:
-                return []
+            return []
         records = list(islice(self._fetched, records_max))
         self.position = self._fetched.next_fetch_offset
         if len(records) < records_max:

@@ -7,7 +7,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
-from dedupe.adapters import kafka_log
+from dedupe.adapters import kafka_log, kafka_reader
 from dedupe.adapters.kafka_client import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.errors import RetriableError
@@ -91,6 +91,20 @@ async def test_what_a_gateway_of_old_wrote_in_transactions_counts_where_it_was_c
 
     found = await read_all(log, 0, base + 1)
     assert [record[1:] for record in found] == records_of(2, 3)
+
+
+async def test_read_pauses_only_where_there_is_nothing_to_read(
+    world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_log, "FETCH_BYTES", 1)  # a fetch is one append then
+    monkeypatch.setattr(kafka_log, "READ_BATCH_RECORDS_MAX", 2)
+    monkeypatch.setattr(kafka_reader, "RETRY_S", 1_000)
+    log = await fenced(world)
+    bases = [await log.append(records_of(number, count)) for number, count in ((0, 2), (2, 3), (5, 4))]
+
+    found = await read_all(log, 0, bases[-1] + 4)
+
+    assert [record[1:] for record in found] == records_of(0, 9)
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
