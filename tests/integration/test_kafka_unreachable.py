@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from dedupe.adapters import kafka_log
+from dedupe.adapters import kafka_log, kafka_reader
 from dedupe.adapters.kafka_client import KafkaConfig
 from dedupe.adapters.kafka_connection import Connection
 from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
+from dedupe.adapters.kafka_reader import PartitionReader
 from dedupe.adapters.kafka_wire import CLIENT_ID, Request
 from dedupe.errors import RetriableError
 from tests.contract.log_contract import at, read_all, records_of
@@ -166,6 +167,24 @@ async def test_log_that_ends_before_it_should_fails_a_read_in_time(log: KafkaLog
         await anext(batches)
         await assert_fails_in_time(anext(batches))
     await assert_works_again(log)
+
+
+async def test_leader_that_has_nothing_is_asked_ten_times_a_second(
+    log: KafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch, asked = PartitionReader._fetch, 0
+
+    async def counted(reader: PartitionReader) -> Any:
+        nonlocal asked
+        asked += 1
+        return await fetch(reader)
+
+    monkeypatch.setattr(PartitionReader, "_fetch", counted)
+    monkeypatch.setattr(kafka_reader, "WAIT_MS", 0)  # so that it answers at once
+    async with aclosing(log.read(0, 100)) as batches:
+        await anext(batches)
+        await assert_fails_in_time(anext(batches))
+    assert asked < 2 * TIMEOUT_S / kafka_reader.RETRY_S
 
 
 async def test_read_goes_on_after_its_broker_was_started_again(broker: KafkaBroker, log: KafkaLog) -> None:
