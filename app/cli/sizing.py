@@ -12,9 +12,9 @@ GB, GIB, MIB = 1e9, 2**30, 2**20
 DAY_S = 86_400
 
 # Measured.
-SERVICE_US = {100: 23.2, 1: 323.8}
+SERVICE_US = {100: 20.9, 1: 295.1}
 """CPU of a new event in the gateway, in microseconds, by the events of a request."""
-BROKER_US = {100: 4.4, 1: 87.6}
+BROKER_US = {100: 3.5, 1: 50.3}
 """The same in Kafka, of each copy."""
 GROUP_COST = {False: 1.5, True: 1.7}
 """CPU of an event in a group of several gateways, to that of one alone: without and with standbys."""

@@ -31,13 +31,13 @@ def test_cost_of_an_event_falls_with_the_size_of_its_request() -> None:
 
 def test_sum_of_a_hundred_million_events_one_by_one() -> None:
     need = need_of(Load(100e6, batch_events=1))
-    assert need.cores == pytest.approx(100e6 * 1.05 / 86_400 * 4 * 323.8e-6 * 1.7)
-    assert (need.gateways, need.partitions, need.index_copies, need.brokers) == (6, 32, 2, 3)
+    assert need.cores == pytest.approx(100e6 * 1.05 / 86_400 * 4 * 295.1e-6 * 1.7)
+    assert (need.gateways, need.partitions, need.index_copies, need.brokers) == (5, 32, 2, 3)
     keys = 2 * 700e6
-    assert need.memory_gib == pytest.approx(keys * 5 / 2**30 + 6 * (512 + 812) / 1024)
-    assert need.disk_gb == pytest.approx(keys * 38 * 2 / 1e9 + 6 * 2)
+    assert need.memory_gib == pytest.approx(keys * 5 / 2**30 + 5 * (512 + 812) / 1024)
+    assert need.disk_gb == pytest.approx(keys * 38 * 2 / 1e9 + 5 * 2)
     assert need.broker_gb == pytest.approx(100e6 * 1_000 * 3 * 8 / 1e9)
-    assert need.rebuild_s == pytest.approx(700e6 / 40_000 / 6)
+    assert need.rebuild_s == pytest.approx(700e6 / 40_000 / 5)
 
 
 def test_partitions_are_a_power_of_two_within_what_settings_take() -> None:
