@@ -256,11 +256,9 @@ class KafkaCluster:
         places = [(tp.topic, [(tp.partition, start, FETCH_BYTES)])]
         request = FetchRequest(0, 1, FETCH_BYTES, READ_COMMITTED, places)
         leader = self._leaders.get(tp) or await _leader_of(admin, tp)
-        while not (answer := await admin._client.send(leader, request)).topics:  # noqa: ASYNC110
-            await asyncio.sleep(answer.throttle_time_ms / 1000)  # a quota is used up
-        ((_, ((_, code, *_, raw),)),) = answer.topics
-        if code != 0:
-            raise for_code(code)()
+        while (found := fetched_in(answer := await admin._client.send(leader, request))) is None:  # noqa: ASYNC110
+            await asyncio.sleep(answer.throttle_time_ms / 1000)
+        *_, raw = found
         return list(_batches_in(raw))
 
     async def _offset(self, admin: AIOKafkaAdminClient, tp: TopicPartition, timestamp: int) -> Offset:
@@ -279,6 +277,22 @@ class KafkaCluster:
             if tries == LEADER_TRIES:
                 raise RetriableError(f"cannot read the offsets of {tp}: {_name(code)}")
             await asyncio.sleep(LEADER_RETRY_S)
+
+
+def fetched_in(answer: Any) -> tuple[Any, ...] | None:
+    """
+    Return what the answer to a Fetch of one partition says of it; the record batches stand last.
+
+    None if a quota is used up: then the broker reads nothing more for the answer's throttle time.
+    Raises KafkaError.
+    """
+    if not answer.topics:
+        return None
+    ((_, (found,)),) = answer.topics
+    _, code, *_ = found
+    if code != 0:
+        raise for_code(code)(f"error {code}")
+    return tuple(found)
 
 
 def _batches_in(raw: bytes) -> Iterator[DefaultRecordBatchProtocol]:

@@ -14,12 +14,12 @@ from typing import Any
 import structlog
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import PartitionRecords
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import KafkaError
 from aiokafka.protocol.fetch import FetchRequest_v4
 from aiokafka.record.memory_records import MemoryRecords
 
 from dedupe.adapters.kafka_client import READ_COMMITTED, KafkaConfig, bounded
-from dedupe.adapters.kafka_cluster import Address, KafkaCluster
+from dedupe.adapters.kafka_cluster import Address, KafkaCluster, fetched_in
 from dedupe.adapters.kafka_connection import Connection
 from dedupe.adapters.kafka_wire import request_of
 from dedupe.errors import RetriableError
@@ -123,12 +123,11 @@ class PartitionReader:
         places = [(topic, [(partition, self.position, self._fetch_bytes)])]
         request = FetchRequest_v4(-1, WAIT_MS, 1, self._fetch_bytes, READ_COMMITTED, places)
         answer: Any = request.RESPONSE_TYPE.decode(await self._connection.ask(request_of(request)))
-        if not answer.topics:
+        found = fetched_in(answer)
+        if found is None:
             self._note_throttled(answer.throttle_time_ms)
             return None
-        ((_, ((_, code, _, _, aborted, batches),)),) = answer.topics
-        if code != 0:
-            raise for_code(code)(f"error {code}")
+        *_, aborted, batches = found
         return _Records(  # type: ignore[no-untyped-call]
             self._tp,
             MemoryRecords(batches),

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from aiokafka.protocol.types import String
 
 from dedupe.adapters import kafka_log, kafka_reader
 from dedupe.adapters.kafka_client import KafkaConfig
@@ -34,16 +35,14 @@ TIMEOUT_S = 1.0
 ALTER_CLIENT_QUOTAS = 49
 QUOTA_WINDOWS = 4  # of a second each
 SLACK_S = 2.0
+STRING = String("utf-8")
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker that tests may stop, if they start it again."""
-    folder, properties = (
-        tmp_path_factory.mktemp("kafka-unreachable"),
-        {"quota.window.num": str(QUOTA_WINDOWS)},
-    )
-    with KafkaBroker(folder, properties=properties) as broker:
+    folder = tmp_path_factory.mktemp("kafka-unreachable")
+    with KafkaBroker(folder, properties={"quota.window.num": str(QUOTA_WINDOWS)}) as broker:
         yield broker
 
 
@@ -89,18 +88,14 @@ async def set_quota(broker: KafkaBroker, bytes_per_s: float | None) -> None:
     host, _, port = broker.bootstrap_servers.partition(":")
     connection = await Connection.open(KafkaConfig(broker.bootstrap_servers), host, int(port))
     parts = (
-        packed(CLIENT_ID),
-        struct.pack(">ii", 1, 1) + packed("client-id") + struct.pack(">h", -1),
-        struct.pack(">i", 1) + packed("consumer_byte_rate"),
+        STRING.encode(CLIENT_ID),
+        struct.pack(">ii", 1, 1) + STRING.encode("client-id") + struct.pack(">h", -1),
+        struct.pack(">i", 1) + STRING.encode("consumer_byte_rate"),
         struct.pack(">d??", bytes_per_s or 0, bytes_per_s is None, False),
     )
     answer = await connection.ask(Request(ALTER_CLIENT_QUOTAS, 0, parts))
     connection.close()
     assert struct.unpack_from(">iih", answer)[1:] == (1, 0), answer
-
-
-def packed(text: str) -> bytes:
-    return struct.pack(">h", len(text)) + text.encode()
 
 
 async def assert_fails_in_time(*calls: Awaitable[object]) -> None:
