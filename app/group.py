@@ -1,19 +1,25 @@
-"""What one worker of a group has besides a gateway that is alone: its links, and who keeps its lanes."""
+"""The parts that a worker of a group has besides those of a gateway that is alone."""
 
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
 
 from app.config import Settings
-from app.peers import Peers, PeerTLS, SocketNetwork
+from app.peers.network import SocketNetwork
+from app.peers.peers import Peers
+from app.peers.tls import PeerTLS
 from dedupe.clock import Clock
-from dedupe.group import GroupHost, GroupRoute, Keeper, Member, Membership
+from dedupe.group.assignment import Member
+from dedupe.group.lane_manager import LaneManager
+from dedupe.group.membership import Membership
+from dedupe.group.request_handler import PeerRequestHandler
+from dedupe.group.route import GroupRoute
 from dedupe.lane import Lane
 from dedupe.route import Route
 
 
 class GroupLanes:
-    """The lanes of a worker, as its group assigns them; see Lanes of app.process."""
+    """Runs the lanes that the group assigns to this worker; see app.process.life.Lanes."""
 
     def __init__(
         self,
@@ -24,50 +30,53 @@ class GroupLanes:
         clock: Clock,
         has_disk_room: Callable[[], bool],
     ) -> None:
-        """Take all lanes, quarantine's last, none running, where others connect, and the disk's guard."""
-        port = listener.getsockname()[1]
+        """
+        Compose the parts; `run` starts them.
+
+        Args:
+            settings: this worker's.
+            lanes: all lanes, those of quarantine last, none running.
+            membership: this worker's membership in the group.
+            listener: the bound socket for other workers.
+            clock: of all time limits.
+            has_disk_room: returns whether the disk has room for more events.
+        """
         member = Member(
             settings.worker_id,
-            settings.peer_address or f"{settings.peer_host}:{port}",
+            settings.peer_address or f"{settings.peer_host}:{listener.getsockname()[1]}",
             zone=settings.zone,
             can_follow=settings.standby,
             started_ms=clock.now_ms(),
         )
-        self.keeper = Keeper(member, lanes, membership, clock)
-        self.host = GroupHost(self.keeper, clock, has_disk_room)
-        self.peers = Peers(
-            settings.worker_id,
-            self.host,
-            secret=settings.identity_key,
-            clock=clock,
-            network=network_of(settings),
-        )
-        self.routes: list[Route] = [
-            GroupRoute(number, lane, self.keeper) for number, lane in enumerate(lanes)
-        ]
         self.membership = membership
+        self.peers = Peers(
+            settings.worker_id, secret=settings.identity_key, clock=clock, network=network_of(settings)
+        )
+        self.manager = LaneManager(member, lanes, membership, self.peers, clock)
+        self.handler = PeerRequestHandler(self.manager, clock, has_disk_room)
+        self.routes: list[Route] = [
+            GroupRoute(number, lane, self.manager) for number, lane in enumerate(lanes)
+        ]
         self._listener = listener
 
     async def run(self) -> None:
-        """See Lanes; leaves the group in the end."""
+        """Be a worker of the group until cancelled, then leave it."""
         try:
             async with asyncio.TaskGroup() as running:
-                running.create_task(self.peers.run(self._listener))
-                running.create_task(self.keeper.run(self.peers))
+                running.create_task(self.peers.run(self._listener, self.handler))
+                running.create_task(self.manager.run())
         finally:
             await self.membership.leave()
 
     async def hand_over(self) -> bool:
-        """See Lanes."""
-        return await self.keeper.hand_over()
+        return await self.manager.hand_over()
 
     async def finish(self, limit_s: float) -> None:
-        """See Lanes."""
-        await self.keeper.finish(limit_s)
+        await self.manager.finish(limit_s)
 
 
 def network_of(settings: Settings) -> SocketNetwork:
-    """Return TCP, or TLS with certificates on both sides. Raises ConfigurationError."""
+    """Return TCP, with TLS where certificates are configured. Raises ConfigurationError."""
     cert, key, ca = settings.peer_tls_cert_file, settings.peer_tls_key_file, settings.peer_tls_ca_file
     if cert is None or key is None or ca is None:
         return SocketNetwork()

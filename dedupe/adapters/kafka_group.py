@@ -36,7 +36,8 @@ from dedupe.adapters.kafka_wire import request_of
 from dedupe.cancellation import is_own_cancellation
 from dedupe.clock import Clock
 from dedupe.errors import GatewayError, RetriableError
-from dedupe.group import Describe, Member, Take
+from dedupe.group.assignment import Member
+from dedupe.group.membership import Describe, Take
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 """The longest answer tells the leader of all members: 50 that claim 1,024 lanes each take less than 1 MiB."""

@@ -14,7 +14,7 @@ from aiokafka.protocol.group import (
     SyncGroupRequest_v3,
 )
 
-from dedupe.group import NOBODY, Assignment, Member, WorkerId, assign
+from dedupe.group.assignment import NOBODY, Assignment, Member, WorkerId, assign
 
 PROTOCOL_TYPE, PROTOCOL = "gateway", "lanes-v1"
 """The coordinator keeps members of other types out of the group."""

@@ -10,7 +10,7 @@ routes.post_events -> Router.submit -> **Lane.submit** -> admit -> PartitionLog.
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import structlog
 
@@ -46,6 +46,9 @@ from dedupe.types import Entry, EventKey, Offset
 
 Found = TypeVar("Found")
 
+Replicate: TypeAlias = Callable[[int, Committed], None]
+"""Takes a lane's number and each of its commits, before they are answered. Must not raise."""
+
 
 class Lane:
     """One partition's only writer: create it, `run` it as a task, `submit` to it, `drain` it."""
@@ -67,8 +70,6 @@ class Lane:
         self.is_running = False
         self.health = LaneHealth(context.clock, context.times, context.dice)
         self.follower = Follower(partition_log, context, self.restorer, number=number)
-        self.ship: Callable[[Committed], None] | None = None
-        """Tells the worker that follows this lane what was committed; None if none does. Must not raise."""
         self._log = partition_log
         self._context = context
         self._number = number
@@ -141,7 +142,7 @@ class Lane:
         """Whether `run` has a reason to go on: one who sees it end although it has must start it again."""
         return not self._is_draining and not self.health.is_lost
 
-    async def run(self) -> None:
+    async def run(self, replicate: Replicate | None = None) -> None:
         """
         Recover and serve until drained, or until another gateway has taken the partition for good.
 
@@ -157,7 +158,7 @@ class Lane:
                 pause_s = 0.0
                 try:
                     await self._recover()
-                    await self._serve()
+                    await self._serve(replicate)
                 except (Exception, asyncio.CancelledError) as err:
                     if is_own_cancellation(err):
                         raise
@@ -234,15 +235,15 @@ class Lane:
 
     # ---- serving
 
-    async def _serve(self) -> None:
+    async def _serve(self, replicate: Replicate | None) -> None:
         self._housekeeping.begin()
         while (batch := await self._take()) is not None:
             try:
                 committed = await self._committer.commit(batch)
                 if committed is not None:
                     self.health.note_commit()
-                    if self.ship is not None:
-                        self.ship(committed)
+                    if replicate is not None:
+                        replicate(self._number, committed)
                 self._context.crashpoint("answer")
             except BaseException as err:  # a cancellation too: nobody else knows whose events these are
                 self._refuse(batch, err)

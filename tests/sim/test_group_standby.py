@@ -9,7 +9,7 @@ import pytest
 
 from dedupe.committed import Committed, LastRecord
 from dedupe.errors import IndexCorruptError
-from dedupe.group.codec import COMMITTED, told_committed
+from dedupe.group.codec import COMMITTED, encode_committed
 from dedupe.index import IndexIdentity
 from dedupe.sim.faults import SimFaults
 from dedupe.types import Event
@@ -164,15 +164,17 @@ async def test_standby_applies_shipments_and_does_not_read_the_log() -> None:
 
 
 @pytest.mark.parametrize("missed", [1, 20])
-async def test_standby_that_heard_nothing_reads_the_log_within_seconds(missed: int) -> None:
+async def test_standby_that_missed_commits_reads_the_log_within_seconds(missed: int) -> None:
     async with GroupWorld(*NAMES) as group:
         await group.start()
         _, follower = owner_and_follower(group)
-        tamper(follower, lambda _: [])
-        await deliver_each(group, events_of(group, "x", missed))
         lane = follower.router.all_lanes[0]
+        await deliver_each(group, events_of(group, "received", 1))
+        await group.until(lambda: lane.restorer.index.state.next_lane_seq == 1)
+        tamper(follower, lambda _: [])
+        await deliver_each(group, events_of(group, "missed", missed))
 
-        assert await group.until(lambda: lane.restorer.index.state.next_lane_seq == missed) < 6
+        assert await group.until(lambda: lane.restorer.index.state.next_lane_seq == 1 + missed) < 6
         await group.judge()
 
 
@@ -184,9 +186,9 @@ async def test_shipments_of_no_sense_end_nothing(place: int, value: object) -> N
     async with GroupWorld("a", "b") as group:
         await group.start()
         owner, follower = owner_and_follower(group)
-        shipped = told_committed(0, committed_next(follower, group.world.event("x")))
+        shipped = encode_committed(0, committed_next(follower, group.world.event("x")))
         shipped[1 + place] = value
-        follower.host.take(owner.name, COMMITTED, shipped)
+        follower.handler.on_notification(owner.name, COMMITTED, shipped)
         await deliver_each(group, events_of(group, "x", 2))
         await group.until(lambda: 0 in follower.followed)
 
@@ -247,8 +249,8 @@ async def test_shipments_of_no_sense_cost_no_index() -> None:
     async with GroupWorld("a", "b") as group:
         await group.start()
         owner, follower = owner_and_follower(group)
-        shipped = told_committed(0, committed_next(follower, group.world.event("x")))
-        follower.host.take(owner.name, COMMITTED, [0, "one", *shipped[2:]])
+        shipped = encode_committed(0, committed_next(follower, group.world.event("x")))
+        follower.handler.on_notification(owner.name, COMMITTED, [0, "one", *shipped[2:]])
         await asyncio.sleep(1)
 
         assert follower.router.all_lanes[0].metrics.rebuilds == 0
