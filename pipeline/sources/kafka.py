@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -222,12 +223,12 @@ def _ask(brokers: str, topic: str, answer: Coroutine[Any, Any, T]) -> T:
 
 async def _identify(brokers: str, topic: str) -> TopicId:
     async with asyncio.timeout(METADATA_TIMEOUT_S):
-        admin = AIOKafkaAdminClient(bootstrap_servers=brokers, **KafkaSettings.read().client_options())
+        client = AIOKafkaClient(bootstrap_servers=brokers, **KafkaSettings.read().client_options())
         try:
-            await admin.start()
-            found = await describe_topic(admin, topic)
+            await client.bootstrap()
+            found = await describe_topic(client, topic)
         finally:
-            await admin.close()
+            await client.close()
     if found.error_code != 0:
         raise PipelineError(f"Kafka at {brokers} has no topic {topic!r}")
     return found
