@@ -69,19 +69,15 @@ class KafkaStore:
         return self._log_id
 
     async def partitions_of(self, topic: str) -> int:
-        """See LogStore."""
         return await self.cluster.partitions_of(topic)
 
     def partition_log(self, topic: str, partition: int) -> "KafkaLog":
-        """See LogStore."""
         return KafkaLog(self, topic, partition)
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
-        """See LogStore."""
         return await self.cluster.notes(name, topic)
 
     async def note(self, name: str, topic: str, partition: int, text: str) -> None:
-        """See LogStore."""
         await self.cluster.note(name, topic, partition, text)
 
     def membership(self, topic: str, *, lanes: int, standbys: bool, clock: Clock) -> KafkaMembership:
@@ -98,7 +94,6 @@ class KafkaStore:
         return KafkaMembership(self.config, self.cluster, group, lanes, standbys=standbys, clock=clock)
 
     async def close(self) -> None:
-        """See LogStore."""
         self.cluster.close()
 
 
@@ -122,7 +117,6 @@ class KafkaLog:
         self._abandoned_fences = 0
 
     async def fence(self) -> Offset:
-        """See PartitionLog."""
         self._discard()
         cluster, crashpoint = self._store.cluster, self._store.crashpoint
         producer = self._producer = FencedProducer(self._config, self._tp, cluster, crashpoint=crashpoint)
@@ -148,7 +142,6 @@ class KafkaLog:
         return end
 
     async def bounds(self) -> tuple[Offset, Offset]:
-        """See PartitionLog."""
         start, end = await self._store.cluster.offsets(self._tp, EARLIEST, LATEST)
         return start, end
 
@@ -161,7 +154,6 @@ class KafkaLog:
     async def read(
         self, start: Offset, end: Offset, *, records_max: int | None = None
     ) -> AsyncGenerator[Sequence[LogRecord], None]:
-        """See PartitionLog."""
         if start >= end:
             return
         log_start, _ = await self.bounds()
@@ -180,7 +172,6 @@ class KafkaLog:
             reader.close()
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
-        """See PartitionLog."""
         producer = self._producer
         if producer is None:
             raise NotAppendedError(f"{self._tp} is not fenced")
@@ -199,7 +190,6 @@ class KafkaLog:
         return base
 
     async def close(self) -> None:
-        """See PartitionLog."""
         self._discard()
 
     def _reader(self, start: Offset, fetch_bytes: int) -> PartitionReader:
