@@ -76,7 +76,7 @@ async def rebuild(store: LogStore, settings: Settings, count: int) -> tuple[floa
     (lane,) = router.lanes
     began, cpu_began = time.monotonic(), time.process_time()
     running = [asyncio.create_task(each.run()) for each in router.all_lanes]
-    while not lane.has_been_active:  # noqa: ASYNC110 - the poll costs nothing beside what is measured
+    while not lane.has_served:  # noqa: ASYNC110 - the poll costs nothing beside what is measured
         await asyncio.sleep(POLL_S)
     took = time.monotonic() - began, time.process_time() - cpu_began
     assert lane.metrics.restored_records == count, lane.metrics.restored_records
