@@ -106,7 +106,8 @@ class KafkaCluster:
         request = metadata_request(topics, with_operations=with_operations)
         metadata = (await self.send_to_any(request)).to_object()
         brokers = {each["node_id"]: Address(each["host"], each["port"]) for each in metadata["brokers"]}
-        self._any += [address for address in brokers.values() if address not in self._any]
+        known = dict.fromkeys((*self._bootstrap, *brokers.values()))
+        self._any = [*dict.fromkeys(address for address in (*self._any, *known) if address in known)]
         controller = brokers.get(metadata["controller_id"])
         return Cluster(metadata["cluster_id"], controller, brokers, metadata["topics"])
 

@@ -8,6 +8,7 @@ accepts nothing of an older epoch behind the marker, so all of it lies below the
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import closing
 
 import structlog
 from aiokafka import TopicPartition
@@ -125,11 +126,8 @@ class KafkaLog:
             async with asyncio.timeout(self._config.request_timeout_s):
                 await producer.start()
             _, end = await self.bounds()
-            reader = self._reader(before, FETCH_BYTES_OF_FEW)
-            try:
+            with closing(self._reader(before, FETCH_BYTES_OF_FEW)) as reader:
                 is_marked = await reader.has_control_marker(producer.marked, end=end)
-            finally:
-                reader.close()
             if not is_marked:
                 raise RetriableError(f"the leader of {self._tp} does not know of its fence")
         except BaseException as err:
@@ -160,16 +158,14 @@ class KafkaLog:
         if start < log_start:
             log.warning("reading from the log start", partition=self._tp, asked=start, log_start=log_start)
             start = log_start
-        reader = self._reader(start, FETCH_BYTES if records_max is None else FETCH_BYTES_OF_FEW)
         left = end - start if records_max is None else records_max
-        try:
+        fetch_bytes = FETCH_BYTES if records_max is None else FETCH_BYTES_OF_FEW
+        with closing(self._reader(start, fetch_bytes)) as reader:
             while reader.position < end and left > 0:
                 read = await reader.read(min(left, READ_BATCH_RECORDS_MAX))
                 if records := [record for record in read if record.offset < end]:
                     yield records
                     left -= len(records)
-        finally:
-            reader.close()
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         producer = self._producer
