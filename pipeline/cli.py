@@ -23,7 +23,7 @@ from pipeline.jobs.compact import compact
 from pipeline.jobs.minute_counts import minute_counts
 from pipeline.jobs.replay import replay
 from pipeline.jobs.sessionize import sessionize
-from pipeline.runtime import DEBUG_VARIABLE
+from pipeline.runtime.session import DEBUG_VARIABLE
 
 EXIT_FAILED, EXIT_INTERRUPTED = 2, 130
 SENTENCE_CHARACTERS_MAX = 600

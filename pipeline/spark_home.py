@@ -23,8 +23,8 @@ from pyspark.sql import SparkSession
 from pipeline.cli import main as run_job
 from pipeline.runtime.session import JAVA_OPTIONS, class_archive, create_session, spark_home
 from pipeline.schema import RECORD
-from pipeline.sinks import FOLDERS
-from pipeline.transforms import archived
+from pipeline.sinks.lake import FOLDERS
+from pipeline.transforms.clean_topic import archived
 
 EXIT_TIMEOUT_S = 300.0
 """How long the JVM may take to write it; seconds, but on a machine that is busy."""

@@ -61,7 +61,7 @@ class Acceptor(Connection):
         self._questions: set[asyncio.Task[None]] = set()
         self.handle({Kind.HELLO: self._on_hello, Kind.PROOF: self._on_proof})
 
-    def on_begin(self) -> None:
+    def on_made(self) -> None:
         """See Connection."""
         self._on_stranger(self)
 

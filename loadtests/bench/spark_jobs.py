@@ -24,10 +24,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from dedupe.types import Event, NewRecord
 from pipeline.audit import checks, judge
-from pipeline.runtime import StreamPlan, options
+from pipeline.runtime import options
 from pipeline.runtime.session import create_session
-from pipeline.sinks import FOLDERS, ParquetFolder, Storing, run_stored
-from pipeline.sources import origin_of
+from pipeline.runtime.streams import StreamPlan
+from pipeline.sinks.lake import FOLDERS
+from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sinks.stored import Storing, run_stored
+from pipeline.sources.origin import origin_of
 from pipeline.sources.records import KafkaSource, LakeSource, Source, Span, read_records, stream_records
 from pipeline.transforms.clean_topic import archived, per_minute
 from tests.support.kafka import KafkaBroker, create_topic

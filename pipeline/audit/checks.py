@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from dedupe.record import VERSION as VERSION_READ
 from pipeline.audit.rules import documents, flaw, is_of_its_key
-from pipeline.transforms import BASE_HEADER_BYTES, decoded, routed_partition
+from pipeline.transforms.clean_topic import BASE_HEADER_BYTES, decoded, routed_partition
 
 FOREIGN = "foreign"
 VERSION = "version"

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dedupe.record import ABOVE_BYTES_MAX
-from pipeline.transforms import unsigned
+from pipeline.transforms.clean_topic import unsigned
 
 RANGES_MAX = 32
 """Of a session, as in the header Gateway-Session-Missing; the number of sequences is always told."""

@@ -20,7 +20,8 @@ from pipeline.audit.memory import Memory, Remembered
 from pipeline.audit.reconciliation import Reading, Reconciliation, Stats, reconcile
 from pipeline.audit.verdict import UNDECIDED, Audit, ClientSessions, Finding, PartitionSummary, Timeline
 from pipeline.errors import UsageError
-from pipeline.sources import LakeSource, Source, Span, read_records, span_of
+from pipeline.sources.extent import span_of
+from pipeline.sources.records import LakeSource, Source, Span, read_records
 
 Say = Callable[[str], None]
 

@@ -14,18 +14,10 @@ from pipeline.audit.checks import UNJUDGED
 from pipeline.audit.scope import Scope
 from pipeline.audit.verdict import Finding, Named
 from pipeline.errors import PipelineError
-from pipeline.runtime import stalled_partitions
-from pipeline.sources import (
-    KafkaSource,
-    LogSource,
-    Offsets,
-    Ranges,
-    Source,
-    Span,
-    origin_of,
-    ranges_of,
-    undecided_below,
-)
+from pipeline.runtime.stall import stalled_partitions
+from pipeline.sources.extent import Ranges, ranges_of, undecided_below
+from pipeline.sources.origin import origin_of
+from pipeline.sources.records import KafkaSource, LogSource, Offsets, Source, Span
 
 Ledger: TypeAlias = Callable[[SparkSession], Scope | None]
 """Reads what an archive's ledger says; None if it has none."""

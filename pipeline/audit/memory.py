@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pipeline.audit.checks import KEY_COLUMNS, Place
 from pipeline.audit.verdict import PartitionSummary
 from pipeline.errors import PipelineError, UsageError
-from pipeline.sources import Offsets
+from pipeline.sources.records import Offsets
 
 VERSION = 1
 BROADCAST_RECORDS_MAX = 5_000_000

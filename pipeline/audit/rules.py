@@ -11,7 +11,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from dedupe.record import FLAG_SESSION, HEADER_GATEWAY, HEADER_SOURCE
-from pipeline.transforms import BASE_HEADER_BYTES, SESSION_HEADER_BYTES
+from pipeline.transforms.clean_topic import BASE_HEADER_BYTES, SESSION_HEADER_BYTES
 
 QUARANTINE_SUFFIX = ".quarantine"
 """How a gateway names the topic of what it kept apart: GATEWAY_TOPIC and this."""

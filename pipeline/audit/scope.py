@@ -17,7 +17,8 @@ from pyspark.sql import functions as F
 
 from pipeline.audit.checks import MISSING, NOT_ARCHIVED
 from pipeline.audit.verdict import Finding, Named, PartitionSummary
-from pipeline.sources import Ranges, Source, Span, read_records, span_of
+from pipeline.sources.extent import Ranges, span_of
+from pipeline.sources.records import Source, Span, read_records
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.audit.checks import Place, by_partition
-from pipeline.transforms import minute_of
+from pipeline.transforms.clean_topic import minute_of
 
 BLOCK_BITS = 6
 """A stretch stays within 64 offsets, so that one number tells which of them are there."""

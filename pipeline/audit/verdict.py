@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pipeline.audit.checks import NOTICES, OPEN_QUESTIONS, VIOLATIONS, Promise
 from pipeline.audit.reconciliation import DIFFERS, Reconciliation
-from pipeline.sources import Span
+from pipeline.sources.records import Span
 
 CLEAN, VIOLATED, UNDECIDED = "clean", "violated", "undecided"
 _EXIT_CODES = {CLEAN: 0, VIOLATED: 1, UNDECIDED: 2}

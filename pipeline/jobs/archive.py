@@ -6,17 +6,16 @@ from typing import Annotated
 import typer
 
 from pipeline.errors import UsageError
-from pipeline.runtime import (
-    StreamPlan,
-    catalog_conf,
-    create_session,
-    default_checkpoint,
-    options,
-    stage_teller,
-)
-from pipeline.sinks import Storing, lake_sink, run_stored
-from pipeline.sources import LakeSource, absolute, is_named, origin_of
-from pipeline.transforms import archived
+from pipeline.runtime import options
+from pipeline.runtime.checkpoint import default_checkpoint
+from pipeline.runtime.session import catalog_conf, create_session
+from pipeline.runtime.stages import stage_teller
+from pipeline.runtime.streams import StreamPlan
+from pipeline.sinks.lake import lake_sink
+from pipeline.sinks.stored import Storing, run_stored
+from pipeline.sources.origin import origin_of
+from pipeline.sources.records import LakeSource, absolute, is_named
+from pipeline.transforms.clean_topic import archived
 
 
 class LakeFormat(StrEnum):

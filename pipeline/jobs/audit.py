@@ -8,19 +8,16 @@ from typing import Annotated
 import typer
 from pyspark.sql import SparkSession
 
-from pipeline.audit import (
-    Order,
-    Scope,
-    check_folder,
-    conduct,
-    identity_secret,
-    load_stats,
-    print_text,
-    write_report,
-)
-from pipeline.runtime import catalog_conf, create_session, options, stage_teller
-from pipeline.sinks import stated_ledger
-from pipeline.sources import LakeSource, Source, parse_source
+from pipeline.audit.conduct import Order, conduct
+from pipeline.audit.deep import identity_secret
+from pipeline.audit.reconciliation import load_stats
+from pipeline.audit.report import check_folder, print_text, write_report
+from pipeline.audit.scope import Scope
+from pipeline.runtime import options
+from pipeline.runtime.session import catalog_conf, create_session
+from pipeline.runtime.stages import stage_teller
+from pipeline.sinks.lake import stated_ledger
+from pipeline.sources.records import LakeSource, Source, parse_source
 
 StatsOption = Annotated[
     str | None,

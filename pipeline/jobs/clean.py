@@ -9,12 +9,15 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.audit import collected, finding_lines
+from pipeline.audit.judge import collected
+from pipeline.audit.report import finding_lines
 from pipeline.errors import UsageError
-from pipeline.runtime import create_session, options, stage_teller
-from pipeline.sinks import Target, publish
-from pipeline.sources import read_records
-from pipeline.transforms import CONFLICT, ORIGINAL, REJECTED, named, sorted_out
+from pipeline.runtime import options
+from pipeline.runtime.session import create_session
+from pipeline.runtime.stages import stage_teller
+from pipeline.sinks.publisher import Target, publish
+from pipeline.sources.records import read_records
+from pipeline.transforms.dirty_topic import CONFLICT, ORIGINAL, REJECTED, named, sorted_out
 
 PARQUET, GATEWAY = "parquet://", ("http://", "https://")
 KEPT = (ORIGINAL, CONFLICT, REJECTED)

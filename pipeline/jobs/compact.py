@@ -10,9 +10,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError, UsageError
-from pipeline.runtime import catalog_conf, create_session, options, stage_teller
-from pipeline.sinks import FOLDERS, Batch, ParquetFolder, lake_sink, refusal, successor
-from pipeline.sources import LakeSource, Origin, read_lake
+from pipeline.runtime import options
+from pipeline.runtime.session import catalog_conf, create_session
+from pipeline.runtime.stages import stage_teller
+from pipeline.sinks.lake import FOLDERS, lake_sink
+from pipeline.sinks.ledger import Batch, refusal, successor
+from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sources.origin import Origin
+from pipeline.sources.records import LakeSource, read_lake
 
 JOB = "compact"
 KEEP_MIN = timedelta(days=1)

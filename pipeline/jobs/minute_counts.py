@@ -8,10 +8,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.errors import UsageError
-from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options, stage_teller
-from pipeline.sinks import ParquetFolder, PostgresCounts, Storing, run_stored
-from pipeline.sources import origin_of
-from pipeline.transforms import per_minute_named
+from pipeline.runtime import options
+from pipeline.runtime.checkpoint import default_checkpoint
+from pipeline.runtime.session import create_session
+from pipeline.runtime.stages import stage_teller
+from pipeline.runtime.streams import StreamPlan
+from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sinks.postgres import PostgresCounts
+from pipeline.sinks.stored import Storing, run_stored
+from pipeline.sources.origin import origin_of
+from pipeline.transforms.clean_topic import per_minute_named
 
 JOB = "minute-counts"
 SHOWN_CHARS = 40

@@ -6,10 +6,13 @@ import typer
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.runtime import StreamPlan, create_session, options, run_stream, stage_teller
-from pipeline.sinks import Target, Verdicts, publish
-from pipeline.sources import stream_records
-from pipeline.transforms import decoded
+from pipeline.runtime import options
+from pipeline.runtime.session import create_session
+from pipeline.runtime.stages import stage_teller
+from pipeline.runtime.streams import StreamPlan, run_stream
+from pipeline.sinks.publisher import Target, Verdicts, publish
+from pipeline.sources.records import stream_records
+from pipeline.transforms.clean_topic import decoded
 
 SESSION_IN_HEADER = (35, 56)
 """First byte, from 1, and number of those that tell an event's place in its client session."""

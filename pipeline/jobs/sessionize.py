@@ -7,10 +7,15 @@ from typing import Annotated
 
 import typer
 
-from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options, stage_teller
-from pipeline.sinks import ParquetFolder, Storing, run_stored
-from pipeline.sources import origin_of
-from pipeline.transforms import sessions
+from pipeline.runtime import options
+from pipeline.runtime.checkpoint import default_checkpoint
+from pipeline.runtime.session import create_session
+from pipeline.runtime.stages import stage_teller
+from pipeline.runtime.streams import StreamPlan
+from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sinks.stored import Storing, run_stored
+from pipeline.sources.origin import origin_of
+from pipeline.transforms.clean_topic import sessions
 
 
 class Whose(StrEnum):

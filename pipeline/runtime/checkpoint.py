@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from pipeline.runtime.folder import Folder
-from pipeline.sources import Offsets
+from pipeline.sources.records import Offsets
 
 
 class Reached(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from pipeline.errors import UsageError
-from pipeline.sources import Offsets, Source, Span, parse_source
+from pipeline.sources.records import Offsets, Source, Span, parse_source
 
 T = TypeVar("T")
 

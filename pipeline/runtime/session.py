@@ -15,8 +15,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from pipeline.embedded_log import GatewayLogSource
 from pipeline.errors import UsageError
-from pipeline.sources import NAMED, GatewayLogSource, LakeSource, Source, is_named, quoted
+from pipeline.sources.records import NAMED, LakeSource, Source, is_named, quoted
 
 DEBUG_VARIABLE = "PIPELINE_DEBUG"
 JARS_VARIABLE = "PIPELINE_JARS_DIR"

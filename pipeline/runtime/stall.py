@@ -11,7 +11,8 @@ import threading
 import time
 
 from pipeline.errors import PipelineError
-from pipeline.sources import KafkaSource, Offsets, Source, Standing, standings
+from pipeline.sources.kafka import Standing, standings
+from pipeline.sources.records import KafkaSource, Offsets, Source
 
 STALL_AFTER_S = 10.0
 """How long a transaction may stay open before it is called a stall: a hundred times a gateway's."""

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pipeline.errors import PipelineError
 from pipeline.runtime.progress import JobProgress
 from pipeline.runtime.stall import StallLooks, stalled_partitions
-from pipeline.sources import Source
+from pipeline.sources.records import Source
 
 POLL_INTERVAL_S = 0.5
 FINISH_TIMEOUT_S = 600.0

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import refuse_foreign
+from pipeline.runtime.folder import refuse_foreign
 from pipeline.sinks.ledger import Ledger
 
 APPLICATION = "gateway-ledger"

@@ -15,9 +15,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import IcebergTable, refuse_foreign
+from pipeline.runtime.folder import refuse_foreign
+from pipeline.runtime.session import IcebergTable
 from pipeline.sinks.ledger import Ledger
-from pipeline.sources import is_named
+from pipeline.sources.records import is_named
 
 PROPERTY, WRITER = "gateway-ledger", "gateway-writer"
 COMPACTION = "compact"

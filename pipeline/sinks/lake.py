@@ -3,13 +3,13 @@
 from pyspark.sql import SparkSession
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import IcebergTable
+from pipeline.runtime.session import IcebergTable
 from pipeline.schema import ARCHIVE
 from pipeline.sinks.delta import DeltaTable
 from pipeline.sinks.iceberg import IcebergLake
 from pipeline.sinks.ledger import Ledger
 from pipeline.sinks.parquet import ParquetFolder
-from pipeline.sources import LakeSource
+from pipeline.sources.records import LakeSource
 
 FOLDERS = ("dt", "hr")
 

@@ -22,8 +22,9 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import Reached
-from pipeline.sources import Offsets, Origin
+from pipeline.runtime.checkpoint import Reached
+from pipeline.sources.origin import Origin
+from pipeline.sources.records import Offsets
 
 VERSION = 1
 RETENTION_RUNBOOK = "docs/runbooks/retention-overtook.md"

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import Folder, refuse_foreign
+from pipeline.runtime.folder import Folder, refuse_foreign
 from pipeline.sinks.ledger import Ledger
 
 MANIFESTS = "_gateway"

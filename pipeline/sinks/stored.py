@@ -16,7 +16,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import Checkpoint, StreamPlan, run_stream
+from pipeline.runtime.checkpoint import Checkpoint
+from pipeline.runtime.streams import StreamPlan, run_stream
 from pipeline.sinks.ledger import (
     Batch,
     Ledger,
@@ -27,7 +28,9 @@ from pipeline.sinks.ledger import (
     successor,
     with_records_end,
 )
-from pipeline.sources import Offsets, Origin, Ranges, Span, origin_of, records_ends, stream_records, within
+from pipeline.sources.extent import Ranges, records_ends
+from pipeline.sources.origin import Origin, origin_of
+from pipeline.sources.records import Offsets, Span, stream_records, within
 
 Compute = Callable[[DataFrame], DataFrame]
 

@@ -15,8 +15,7 @@ from dedupe.sessions import SessionRecord, SessionState, with_progress, with_rec
 from dedupe.types import NewRecord, Session
 from pipeline.audit.checks import examined
 from pipeline.audit.clients import RANGES_MAX, standings
-from pipeline.sources import read_records
-from pipeline.sources.records import LogSource, Span
+from pipeline.sources.records import LogSource, Span, read_records
 from tests.pipeline.conftest import JobRunner
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, post

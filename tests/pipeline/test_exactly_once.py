@@ -18,12 +18,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import Checkpoint
+from pipeline.runtime.checkpoint import Checkpoint
 from pipeline.schema import RECORD, SESSIONS
-from pipeline.sinks import DeltaTable, IcebergLake, Ledger, ParquetFolder, PostgresCounts, Storing
-from pipeline.sinks.stored import Stored
-from pipeline.sources import LakeSource, Offsets, Origin, Ranges, read_lake
-from pipeline.transforms import archived
+from pipeline.sinks.delta import DeltaTable
+from pipeline.sinks.iceberg import IcebergLake
+from pipeline.sinks.ledger import Ledger
+from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sinks.postgres import PostgresCounts
+from pipeline.sinks.stored import Stored, Storing
+from pipeline.sources.extent import Ranges
+from pipeline.sources.origin import Origin
+from pipeline.sources.records import LakeSource, Offsets, read_lake
+from pipeline.transforms.clean_topic import archived
 from tests.pipeline.conftest import JobRunner
 from tests.support.logs import append_to_log, trim_log
 from tests.support.postgres import Postgres

@@ -19,12 +19,14 @@ from pipeline.audit.checks import examined
 from pipeline.audit.deep import wrong_keys
 from pipeline.audit.judge import collected, find, survey
 from pipeline.jobs.minute_counts import _counted
-from pipeline.runtime import IcebergTable
+from pipeline.runtime.session import IcebergTable
 from pipeline.schema import RECORD
-from pipeline.sinks import Ledger, ParquetFolder, PostgresCounts, lake_sink
+from pipeline.sinks.lake import lake_sink
+from pipeline.sinks.ledger import Ledger
+from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sinks.postgres import PostgresCounts
 from pipeline.sinks.publisher import Target, publish
-from pipeline.sources import LakeSource, read_lake
-from pipeline.sources.records import Span, from_archive, parse_source, read_records
+from pipeline.sources.records import LakeSource, Span, from_archive, parse_source, read_lake, read_records
 from pipeline.transforms.clean_topic import KEY_CHARS_MAX, archived, per_minute, sessions
 from pipeline.transforms.dirty_topic import REJECTED, sorted_out
 from tests.conftest import TopicFactory

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import Reached
+from pipeline.runtime.checkpoint import Reached
 from pipeline.sinks.ledger import Batch, Ledger, Way, refusal, starting, successor, with_records_end
-from pipeline.sources import Origin
+from pipeline.sources.origin import Origin
 
 JOB = "archive"
 ORIGIN = Origin("kafka:cluster/topic-id", "events", 2, {0: 0, 1: 0})

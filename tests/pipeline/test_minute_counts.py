@@ -15,7 +15,8 @@ from pyspark.testing import assertDataFrameEqual
 from dedupe.types import NewRecord
 from pipeline.errors import PipelineError
 from pipeline.schema import MINUTE_COUNTS, RECORD
-from pipeline.sinks import Ledger, PostgresCounts
+from pipeline.sinks.ledger import Ledger
+from pipeline.sinks.postgres import PostgresCounts
 from pipeline.transforms.clean_topic import per_minute
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner

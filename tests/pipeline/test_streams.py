@@ -14,7 +14,7 @@ from pipeline.runtime import stall, streams
 from pipeline.runtime.stall import StallLooks
 from pipeline.sinks import publisher
 from pipeline.sinks.publisher import Verdicts
-from pipeline.sources import KafkaSource
+from pipeline.sources.records import KafkaSource
 from tests.support.logs import append_to_log, trim_log
 from tests.support.processes import HOST, free_port
 from tests.support.records import RecordMaker

@@ -9,11 +9,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import IcebergTable
+from pipeline.runtime.session import IcebergTable
 from pipeline.schema import ARCHIVE, RECORD
-from pipeline.sinks import FOLDERS, DeltaTable, IcebergLake, Ledger, lake_sink
-from pipeline.sources import LakeSource, Span, read_records
-from pipeline.transforms import archived
+from pipeline.sinks.delta import DeltaTable
+from pipeline.sinks.iceberg import IcebergLake
+from pipeline.sinks.lake import FOLDERS, lake_sink
+from pipeline.sinks.ledger import Ledger
+from pipeline.sources.records import LakeSource, Span, read_records
+from pipeline.transforms.clean_topic import archived
 
 
 def ledger_of(commit: int) -> Ledger:
