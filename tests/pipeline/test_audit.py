@@ -265,7 +265,7 @@ def test_key_of_another_secret_is_named_by_a_deep_audit(
         (["--source", "nonsense"], "is no source"),
         (["--source", "log://nowhere"], "there is no embedded log"),
         (["--source", "log://nowhere", "--since", "noon"], "is no time"),
-        (["--source", "kafka://127.0.0.1:1/events"], "did not tell of topic 'events'"),
+        (["--source", "kafka://127.0.0.1:1/events"], "did not describe topic 'events'"),
         (["--source", "parquet:///nowhere"], "PATH_NOT_FOUND"),
     ],
 )
