@@ -127,7 +127,7 @@ class Committer:
         self._counts.note_verdicts(batch, admissions)
         self._ages.note(admissions, verdicts.originals, self._restorer.window, batch.received_ms)
         start = 0
-        for submission, count in batch.shares:
+        for queued, count in batch.shares:
             end = start + count
-            submission.decide(admissions[start:end], offsets[start:end])
+            queued.decide(admissions[start:end], offsets[start:end])
             start = end

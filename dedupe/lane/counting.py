@@ -8,7 +8,7 @@ event that was answered "unknown" moves there when recovery finds it committed a
 from collections.abc import Iterable, Sequence
 
 from dedupe.admission import Admission
-from dedupe.lane.queue import Batch, Submission
+from dedupe.lane.queue import Batch, QueuedSubmission
 from dedupe.metrics import LaneMetrics, Tally
 from dedupe.types import Entry, EventKey, Offset
 
@@ -65,9 +65,9 @@ class LaneCounts:
         """Nobody knows what became of a batch."""
         self._metrics.tally.unknown += len(batch.events)
 
-    def note_untaken(self, submission: Submission) -> None:
-        """The rest of a submission is given back unjudged."""
-        self._metrics.tally.refused += len(submission.events) - submission.taken
+    def note_untaken(self, queued: QueuedSubmission) -> None:
+        """Count the events of a submission that is answered before they were decided."""
+        self._metrics.tally.refused += len(queued.submission.events) - queued.taken
 
     def resolve_doubt(self, entries: Sequence[tuple[EventKey, Entry]]) -> None:
         """

@@ -9,7 +9,7 @@ routes.post_events -> Router.submit -> **Lane.submit** -> admit -> PartitionLog.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 import structlog
@@ -34,14 +34,15 @@ from dedupe.lane.counting import LaneCounts
 from dedupe.lane.follower import Follower
 from dedupe.lane.health import LaneHealth
 from dedupe.lane.housekeeping import Housekeeping
-from dedupe.lane.queue import Batch, LaneQueue, Outcomes, Submission
+from dedupe.lane.queue import Batch, LaneQueue, QueuedSubmission
 from dedupe.lane.restorer import Restorer
 from dedupe.lane.state import TRANSITIONS, WITH_INDEX, LaneState
 from dedupe.lane.verifier import Verifier
 from dedupe.log import PartitionLog
 from dedupe.metrics import LaneMetrics
 from dedupe.sessions import SessionKey, SessionState
-from dedupe.types import Entry, Event, EventKey, Offset
+from dedupe.submission import Outcomes, Submission
+from dedupe.types import Entry, EventKey, Offset
 
 Found = TypeVar("Found")
 
@@ -62,7 +63,7 @@ class Lane:
         self.counts = LaneCounts(self.metrics)
         self.ages = Ages(self.metrics.duplicate_age_s)
         self.restore_end_offset: Offset = 0
-        self.has_been_active = False
+        self.has_served = False
         self.is_running = False
         self.health = LaneHealth(context.clock, context.times, context.dice)
         self.follower = Follower(partition_log, context, self.restorer, number=number)
@@ -81,27 +82,17 @@ class Lane:
 
     # ---- for callers
 
-    def check_room(self, events: int, size_bytes: int, source: str) -> None:
-        """Raise LaneNotActiveError or LaneSaturatedError, both retriable, if `submit` would not take it."""
+    def check_capacity(self, submission: Submission) -> None:
+        """Raise LaneNotActiveError or LaneSaturatedError if `submit` would not take this now."""
         if self.state is not LaneState.ACTIVE:
             raise self._not_active()
-        self.queue.check_room(events, size_bytes, source)
+        self.queue.check_capacity(submission)
 
-    def submit(
-        self, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
-    ) -> "asyncio.Future[Outcomes]":
-        """
-        Queue one request's events, n >= 1, all of this partition; `check_room` has passed.
-
-        Returns:
-            A future of their outcomes, same order. It fails with a RetriableError when an outcome is
-            unknown. Cancelling it cancels nothing.
-        """
-        answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
-        now = self._context.clock.monotonic()
-        self.queue.put(Submission(events, received_ms, deadline, answer, size_bytes, now))
+    def submit(self, submission: Submission) -> "asyncio.Future[Outcomes]":
+        """Queue a submission of this partition; see SubmissionTarget."""
+        queued = self.queue.put(submission, self._context.clock.monotonic())
         self._wake.set()
-        return answer
+        return queued.answer
 
     def drain(self) -> None:
         """Refuse new events, finish what is queued, then let `run` return."""
@@ -182,28 +173,41 @@ class Lane:
 
     # ---- for those who only look
 
-    def find(self, key: EventKey) -> Entry | None:
+    @property
+    def is_serving(self) -> bool:
+        """Whether the lane takes events now."""
+        return self.state is LaneState.ACTIVE
+
+    async def wait(self, deadline: Deadline) -> bool:
+        """Return False at once: no other process serves this partition, so the client retries."""
+        return False
+
+    def may_submit_again(self, err: Exception) -> bool:
+        """Return False: the client submits again, and learns meanwhile what fails."""
+        return False
+
+    async def find(self, key: EventKey) -> Entry | None:
         """
-        Return where the event of a key is, None if another one of the key would be new.
+        Return the entry of an event's key, None if an event of this key would be new.
 
         Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
         (entry,) = self._look(lambda index: index.lookup([key]))
         return entry if entry is not None and entry.offset >= self.restorer.known_from else None
 
-    def session(self, key: SessionKey) -> SessionState | None:
+    async def session(self, key: SessionKey) -> SessionState | None:
         """
-        Return what is known of a client session of this partition now; None if nothing is.
+        Return the state of a client session of this partition; None if there is none.
 
-        It is called evicted as well once its lease is over.
+        It is evicted as well once its lease is over.
 
         Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
         (state,) = self._look(lambda index: index.sessions([key]))
         return self._context.session_policy.told(state, self._context.clock.now_ms())
 
-    def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
-        """Return at most `count` rows of a client, as `session` does."""
+    async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
+        """Return at most `count` sessions of a client; raises as `session` does."""
         rows = self._look(lambda index: index.sessions_of(client_hash, count))
         now_ms, policy = self._context.clock.now_ms(), self._context.session_policy
         return [(key, state) for key, row in rows if (state := policy.told(row, now_ms)) is not None]
@@ -290,7 +294,7 @@ class Lane:
             await self.restorer.replay(end, self.counts.resolve_doubt)
         self.counts.begin(end, self.restorer.index.state.next_lane_seq)
         await self._context.gate.wait(self._context.times.gate_s)
-        self.has_been_active = True
+        self.has_served = True
         self.health.note_active()
         self._transition_to(LaneState.ACTIVE)
         if self._is_draining:
@@ -342,20 +346,20 @@ class Lane:
     def _refuse(self, batch: Batch, err: BaseException) -> None:
         """Answer the waiters of a batch whose commit failed."""
         self.counts.note_unknown(batch)
-        for submission, _ in batch.shares:
-            submission.fail(OutcomeUnknownError(f"commit failed: {type(err).__name__}"))
+        for queued, _ in batch.shares:
+            queued.fail(OutcomeUnknownError(f"commit failed: {type(err).__name__}"))
 
-    def _refuse_untaken(self, submission: Submission) -> None:
-        """Answer a submission of which at least the remaining events were never judged."""
-        self.counts.note_untaken(submission)
-        kind = OutcomeUnknownError if submission.taken else LaneNotActiveError
-        submission.fail(
+    def _refuse_untaken(self, queued: QueuedSubmission) -> None:
+        """Answer a submission of which at least the remaining events were not decided."""
+        self.counts.note_untaken(queued)
+        kind = OutcomeUnknownError if queued.taken else LaneNotActiveError
+        queued.fail(
             kind(f"partition {self.partition} of {self.topic} stopped serving", told="it stopped serving")
         )
 
     def _refuse_queued(self) -> None:
-        for submission in self.queue.take_all():
-            self._refuse_untaken(submission)
+        for queued in self.queue.take_all():
+            self._refuse_untaken(queued)
 
     async def _release(self) -> None:
         """Give everything up; first what needs no waiting, which a cancellation cannot leave undone."""

@@ -16,11 +16,13 @@ from dedupe.errors import DiskFullError, LogCorruptError, RetriableError
 from dedupe.group import NOBODY, Assignment, Describe, GroupHost, Keeper, Link, Member, Take
 from dedupe.group.codec import COMMITTED, STATUS, told_committed
 from dedupe.group.links import Status
-from dedupe.lane import Lane, LaneState, Outcomes
+from dedupe.lane import Lane, LaneState
 from dedupe.lane.restorer import Restorer
 from dedupe.router import Router
 from dedupe.sim.faults import SimFaults
+from dedupe.submission import Outcomes, Submission
 from tests.sim.world import World
+from tests.support.submissions import submission_of
 
 SELF, OTHER, THIRD = "self", "other", "third"
 PATIENCE_S = 120.0
@@ -33,10 +35,10 @@ class SimLink:
     def __init__(self) -> None:
         self.is_up = self.can_send = True
 
-    def check_room(self, events: int, size_bytes: int) -> None:
+    def check_capacity(self, submission: Submission) -> None:
         raise AssertionError("nobody sends here")
 
-    def submit(self, *_args: Any, **_named: Any) -> "asyncio.Future[Outcomes]":
+    def submit(self, lane: int, submission: Submission) -> "asyncio.Future[Outcomes]":
         raise AssertionError("nobody sends here")
 
     def ask(self, kind: str, body: Any, timeout_s: float) -> Awaitable[Any]:
@@ -494,7 +496,7 @@ async def test_owner_whose_disk_is_full_takes_no_events_of_other_workers() -> No
         def submit() -> "asyncio.Future[Outcomes]":
             deadline, now_ms = Deadline(world.clock, 5.0), world.clock.now_ms()
             return site.host.submit(
-                event.partition, [event], size_bytes=100, received_ms=now_ms, deadline=deadline
+                event.partition, submission_of([event], received_ms=now_ms, deadline=deadline)
             )
 
         with pytest.raises(DiskFullError):
@@ -510,11 +512,8 @@ async def test_clock_of_another_worker_does_not_move_a_lanes_window() -> None:
         await site.until(LaneState.ACTIVE)
         event = world.event("of a worker that lives tomorrow")
         world.clock.ms += 1_000
-        await site.host.submit(
-            event.partition,
-            [event],
-            size_bytes=100,
-            received_ms=world.clock.ms + 86_400_000,
-            deadline=Deadline(world.clock, 5),
+        tomorrow = submission_of(
+            [event], received_ms=world.clock.ms + 86_400_000, deadline=Deadline(world.clock, 5)
         )
+        await site.host.submit(event.partition, tomorrow)
         assert site.lanes[event.partition].restorer.index.state.newest_timestamp_ms == world.clock.ms

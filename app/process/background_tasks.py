@@ -77,7 +77,7 @@ async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim)
     """
     while True:
         await asyncio.sleep(settings.trim_interval)
-        if not all(lane.has_been_active for lane in router.all_lanes):
+        if not all(lane.has_served for lane in router.all_lanes):
             continue
         newest_ms = min(clock.now_ms(), _newest_timestamp_ms(router.all_lanes))
         before_ms = newest_ms - int(settings.retention * 1000)
