@@ -1,4 +1,4 @@
-"""Claim: what deploy/compose.yaml names is there and fits together, and its gateway takes events on its Kafka."""
+"""Claim: the files that deploy/compose.yaml names exist and fit; its gateway takes events on its Kafka."""
 
 import re
 from collections.abc import Iterator

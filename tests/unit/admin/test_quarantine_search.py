@@ -2,7 +2,7 @@
 
 import asyncio
 
-from app.admin.kept_apart import SEARCHES_AT_ONCE, KeptApart
+from app.admin.quarantine_search import SEARCHES_AT_ONCE, QuarantineSearch
 from dedupe.clock import SystemClock
 from dedupe.sim.sim_log import SimLog, SimStore
 from dedupe.types import Stream
@@ -32,9 +32,9 @@ class CountingStore(SimStore):
 
 async def test_few_searches_run_at_once_and_the_others_have_their_turn() -> None:
     store = CountingStore()
-    store.create_topic("apart", 1)
-    kept_apart = KeptApart(store, Stream("apart", 1), SystemClock())
-    searches = [asyncio.ensure_future(kept_apart.search("web", "a")) for _ in range(5)]
+    store.create_topic("quarantine", 1)
+    quarantine = QuarantineSearch(store, Stream("quarantine", 1), SystemClock())
+    searches = [asyncio.ensure_future(quarantine.search("web", "a")) for _ in range(5)]
     for _ in range(100):
         await asyncio.sleep(0)
     assert store.open == SEARCHES_AT_ONCE
