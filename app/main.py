@@ -74,7 +74,7 @@ How soon a thread that waits for the interpreter gets it. The embedded log commi
 such waits a commit: with Python's own 5 ms a busy loop made a commit of 2 ms take 15.
 """
 
-Chore: TypeAlias = Coroutine[Any, Any, None]
+BackgroundTask: TypeAlias = Coroutine[Any, Any, None]
 """Runs beside the servers, for ever."""
 
 
@@ -82,7 +82,7 @@ log = structlog.get_logger(__name__)
 
 
 class Parts(NamedTuple):
-    """What the servers and chores of a gateway are made of."""
+    """What the servers and background tasks of a gateway are made of."""
 
     settings: Settings
     opened: OpenLog
@@ -157,10 +157,10 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         )
         parts = Parts(settings, opened, identity, clock, guards, watched, IngestLoop(), traces)
         servers = list(zip(_build_servers(parts), listeners, strict=True))
-        chores = _chores(parts, *map(url_of, listeners[:2]))
+        background_tasks = _background_tasks(parts, *map(url_of, listeners[:2]))
         tune_interpreter()
         lanes = group or LocalLanes(router.all_lanes)
-        await _supervise(settings, router, lanes, servers, chores, stop)
+        await _supervise(settings, router, lanes, servers, background_tasks, stop)
         log.info("stopped")
 
 
@@ -279,7 +279,7 @@ async def _supervise(
     router: Router,
     lanes: Lanes,
     servers: Sequence[tuple[Server, socket]],
-    chores: Sequence[Chore],
+    background_tasks: Sequence[BackgroundTask],
     stop: asyncio.Event,
 ) -> None:
     """Run everything until stopped; what was raised on purpose is raised alone."""
@@ -288,7 +288,7 @@ async def _supervise(
             router,
             lanes,
             servers,
-            chores,
+            background_tasks,
             stop=stop,
             drain_timeout_s=settings.drain_timeout,
             linger_s=settings.drain_linger,
@@ -300,10 +300,10 @@ async def _supervise(
         raise known.exceptions[0] from None
 
 
-def _chores(parts: Parts, url: str, admin_url: str) -> list[Chore]:
+def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[BackgroundTask]:
     settings, router, embedded = parts.settings, parts.router, parts.opened.embedded
-    running: list[Chore] = [
-        parts.ingest_loop.beat(),
+    running: list[BackgroundTask] = [
+        parts.ingest_loop.heartbeat(),
         parts.watched.history.keep(lambda: router.totals),
         announce(router, settings, url=url, admin_url=admin_url),
         tell_outages(router),

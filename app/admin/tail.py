@@ -1,9 +1,9 @@
 """
-The live tail: events as they are decided, for operators who look now, and those kept apart last.
+The live tail: events as they are decided, and those rejected last.
 
-Events are told by the ingest's thread and read by the admin port's. Nothing here waits: a listener that
-does not keep up misses samples, and learns how many. While nobody listens, a request costs a look at
-`is_on`; only what is kept apart is noted always.
+The ingest's thread writes samples and the admin port's reads them. Nothing here waits: a listener that does
+not keep up misses samples, and is sent their number. Without a listener a request costs a look at `is_on`;
+only rejected and conflicting events are always noted.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import structlog
 from starlette.types import Scope
 
-from app.admin.tail_apart import Apart
+from app.admin.recent_rejections import RecentRejections
 from app.admin.tail_sample import VALUE_BYTES_MAX, Sample
 from dedupe.admission import NEW, Admission
 from dedupe.clock import Clock
@@ -38,26 +38,26 @@ _VERDICT_OF = {
 }
 
 _PLACELESS = frozenset({REJECTED, REFUSED, UNKNOWN})
-"""There is no original whose place could be told."""
+"""There is no stored event whose place could be shown."""
 
 _UNKNOWN_CODES = frozenset({"outcome_unknown", "deadline_exceeded", "internal"})
 """Of requests some of whose events may be stored."""
 
 LISTENERS_MAX = 8
 RATE, BURST = 100.0, 200.0
-"""Samples a second and at once of one listener: more than anybody reads, and 1 ms of CPU a second."""
+"""Samples a second and at once of one listener."""
 
 WAITING_MAX, WAITING_BYTES_MAX = 500, 1024 * 1024
 """Samples of one listener that were not sent yet."""
 
-APART_A_REQUEST_MAX = 20
-"""Of the events of one request that are kept apart, the last ones: more would only push out others'."""
+REJECTIONS_A_REQUEST_MAX = 20
+"""Of the rejected events of one request, the last ones: more would push out those of others."""
 
 log = structlog.get_logger(__name__)
 
 
 class Wanted(NamedTuple):
-    """What a listener wants to see; None: all."""
+    """The filter of a listener; None: all."""
 
     source: str | None = None
     message_id: str | None = None
@@ -65,10 +65,9 @@ class Wanted(NamedTuple):
 
 
 class Listener:
-    """What one operator looks at: filled by the ingest's thread, emptied by the admin port's."""
+    """The samples of one reader: filled by the ingest's thread, emptied by the admin port's."""
 
     def __init__(self, wanted: Wanted) -> None:
-        """Take the filter."""
         self.wanted = wanted
         self._samples: deque[Sample] = deque()
         self._allowance = BURST
@@ -118,7 +117,7 @@ class Listener:
 
 
 class Tail:
-    """See the module; a Watcher of app.ingest."""
+    """The Watcher of app.ingest."""
 
     def __init__(
         self,
@@ -127,8 +126,8 @@ class Tail:
         codes: Mapping[Admission, str] | None = None,
         reasons: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the codes of verdicts that have one, and the sentence of each code, as receipts tell them."""
-        self.apart = Apart()
+        """Use the codes of verdicts and the sentence of each code, as receipts have them."""
+        self.rejections = RecentRejections()
         self.reasons = reasons or {}
         self.is_on = False
         self._clock = clock
@@ -156,14 +155,13 @@ class Tail:
     def decided(
         self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], scope: Scope
     ) -> None:
-        """See Watcher."""
         try:
             self._decided(events, outcomes, rejected, scope)
-        except Exception as err:  # the events are stored: whatever this is, their client gets its answer
+        except Exception as err:  # the events are stored, and their client must get its answer
             log.error("the live tail missed a request", exc_info=err)
 
     def refused(self, code: str, scope: Scope | None) -> None:
-        """Tell of a request that got no verdict; event by event if these were known already."""
+        """Offer a request that got no verdict; event by event if these were known already."""
         if not self.is_on or scope is None:
             return
         try:
@@ -187,20 +185,20 @@ class Tail:
         listeners = self._ready()
         if not listeners and not rejected and not any(kind in outcomes.admissions for kind in APART):
             return
-        apart: deque[tuple[Event, str, str | None, int | None]] = deque(maxlen=APART_A_REQUEST_MAX)
+        rejections: deque[tuple[Event, str, str | None, int | None]] = deque(maxlen=REJECTIONS_A_REQUEST_MAX)
         for event, admission, offset in zip(events, *outcomes, strict=True):
             verdict = ACCEPTED if admission is NEW else _VERDICT_OF[admission]
             code = self._codes.get(admission)
             if listeners:
                 self._offer(event, verdict, code, scope, listeners, offset)
             if verdict in (CONFLICT, REJECTED):
-                apart.append((event, verdict, code, offset))
+                rejections.append((event, verdict, code, offset))
         for event in rejected:
             if listeners:
                 self._offer(event, REJECTED, event.reason, scope, listeners)
-            apart.append((event, REJECTED, event.reason, None))
-        for event, verdict, code, offset_there in apart:
-            self.apart.note(self._sample(event, verdict, code, scope, offset_there))
+            rejections.append((event, REJECTED, event.reason, None))
+        for event, verdict, code, offset_there in rejections:
+            self.rejections.note(self._sample(event, verdict, code, scope, offset_there))
 
     def _ready(self) -> tuple[Listener, ...]:
         listeners = self._listeners

@@ -1,6 +1,6 @@
 """The life of the process: start, signals, chores, readiness, disk, clock, logs."""
 
-from app.process.chores import announce, keep_notes, tell_outages, trim_log
+from app.process.background_tasks import announce, keep_notes, tell_outages, trim_log
 from app.process.clock_check import check_clock, judge_clock, keep_time
 from app.process.disk import Disk
 from app.process.life import (

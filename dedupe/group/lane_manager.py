@@ -13,12 +13,13 @@ never loses one, since only the log decides which worker owns a lane. So there a
 A commit reaches the standby's index on one path:
 
     Lane.run -> **LaneManager.replicate** -> PeerLink.notify
-        ~> PeerRequestHandler.on_committed -> Follower.take
+        ~> PeerRequestHandler.on_committed -> Follower.receive
 """
 
 import asyncio
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import structlog
@@ -102,6 +103,8 @@ class LaneManager:
         self._is_stopping = False
         self._wake = [asyncio.Event() for _ in lanes]  # a lane's role may have changed
         self._unreachable: tuple[WorkerId, ...] = ()  # as last told to the group
+        for number, lane in enumerate(lanes):
+            lane.replicate_to(partial(self.replicate, number))
 
     # ---- membership
 
@@ -283,7 +286,7 @@ class LaneManager:
         self._running.add(number)
         self.moves += 1
         lane.assign()
-        running = asyncio.ensure_future(keep_running(lane, self.replicate))
+        running = asyncio.ensure_future(keep_running(lane))
         self.directory.signal_change()
         try:
             while not running.done() and self.role_of(number) is Role.OWNER:

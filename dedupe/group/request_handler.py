@@ -1,7 +1,7 @@
 """
 PeerRequestHandler: serves what other workers send to this one.
 
-    Acceptor (app.peers) -> **PeerRequestHandler** -> Lane.submit, Follower.take, PeerDirectory.update_status
+    Acceptor -> **PeerRequestHandler** -> Lane.submit, Follower.receive, PeerDirectory.update_status
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class PeerRequestHandler:
         """Pass an owner's encoded commit to the lane's follower. Raises ValueError, TypeError, IndexError."""
         number, committed = decode_committed(body)
         if self._manager.role_of(number) is Role.FOLLOWER:
-            self._lanes[number].follower.take(committed)
+            self._lanes[number].follower.receive(committed)
 
     async def on_request(self, kind: str, body: Any) -> Any:
         """Return the response to a request. Raises GatewayError."""

@@ -7,7 +7,7 @@ import structlog
 
 from dedupe.cancellation import is_own_cancellation
 from dedupe.errors import IdentityMismatchError
-from dedupe.lane.lane import Lane, Replicate
+from dedupe.lane.lane import Lane
 from dedupe.lane.state import LaneState
 
 RESTART_PAUSE_S = 1.0
@@ -16,16 +16,9 @@ RESTART_PAUSE_S = 1.0
 log = structlog.get_logger(__name__)
 
 
-async def keep_running(
-    lane: Lane, replicate: Replicate | None = None, *, pause_s: float = RESTART_PAUSE_S
-) -> None:
+async def keep_running(lane: Lane, *, pause_s: float = RESTART_PAUSE_S) -> None:
     """
     Run a lane, and restart it after every failure, until it is drained or another gateway's.
-
-    Args:
-        lane: the lane.
-        replicate: what each commit is passed to.
-        pause_s: before a restart, in seconds.
 
     Raises:
         IdentityMismatchError: final; this process must not serve this log.
@@ -33,7 +26,7 @@ async def keep_running(
     while True:
         error: BaseException | None = None
         try:
-            await lane.run(replicate)
+            await lane.run()
         except IdentityMismatchError:
             raise
         except (Exception, asyncio.CancelledError) as err:

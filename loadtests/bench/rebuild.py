@@ -21,6 +21,7 @@ import structlog
 import uvloop
 
 from app.build import build_router
+from app.cli.load.events import event, message_id_of
 from app.config import Settings
 from app.main import tune_interpreter
 from app.stores import create_indexes
@@ -30,7 +31,6 @@ from dedupe.identity import Identity, fingerprint_of
 from dedupe.log import LogStore, no_crashpoint
 from dedupe.record import build_record
 from dedupe.types import Event, NewRecord
-from loadtests.bench.workload import event, message_id_of
 from tests.support.kafka import KafkaBroker, create_topic
 
 IDENTITY = Identity(b"the bench's, of 24 bytes")

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from app.admin.tail import Listener, Tail, Wanted
+from app.cli.load.events import event as event_bytes
 from app.ingest import CODES, REASONS, Watcher
 from dedupe.admission import Admission
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity, fingerprint_of
 from dedupe.lane import Outcomes
 from dedupe.types import Event
-from loadtests.bench.workload import event as event_bytes
 
 EVENTS = 100
 ROUNDS = 7

@@ -25,6 +25,7 @@ import uvloop
 from starlette.types import ASGIApp, Message
 
 from app.build import build_guards, build_ingest, build_router
+from app.cli.load.events import body
 from app.config import Settings
 from app.http import Problems, RequestMetrics
 from app.ingest import create_edge
@@ -35,7 +36,6 @@ from dedupe.index import IndexStore
 from dedupe.log import no_crashpoint
 from dedupe.router import Router
 from dedupe.sim.sim_log import SimStore
-from loadtests.bench.workload import body
 
 BATCH_EVENTS = 100
 READY_POLL_S = 0.05

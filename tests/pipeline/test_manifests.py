@@ -9,7 +9,7 @@ import yaml
 
 from pipeline.cli import app
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pipeline"
+FOLDER = Path(__file__).resolve().parents[2] / "deploy"
 API_VERSIONS = {
     "spark-application.yaml": "spark.apache.org/v1",
     "sparkoperator-application.yaml": "sparkoperator.k8s.io/v1beta2",

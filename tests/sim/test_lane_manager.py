@@ -22,7 +22,7 @@ from dedupe.group.links import Status
 from dedupe.group.membership import Describe, Take
 from dedupe.group.request_handler import PeerRequestHandler
 from dedupe.lane import Lane, LaneState
-from dedupe.lane.restorer import Restorer
+from dedupe.lane.index_recovery import IndexRecovery
 from dedupe.router import Router
 from dedupe.sim.faults import SimFaults
 from dedupe.submission import Outcomes, Submission
@@ -205,7 +205,7 @@ async def test_lie_about_a_commit_does_not_end_the_follower(lie: Any) -> None:
         site.receive_status(OTHER, owned=True)
         await site.until_caught_up()
         if isinstance(lie, list) and len(lie) == 8 and lie[1] == 0:  # as if it were the next
-            lie = [lie[0], site.lanes[0].restorer.index.state.next_lane_seq, *lie[2:]]
+            lie = [lie[0], site.lanes[0].partition_index.index.state.next_lane_seq, *lie[2:]]
         site.handler.on_notification(OTHER, COMMITTED, lie)
         await asyncio.sleep(1)
         site.assign(SELF)
@@ -217,7 +217,7 @@ async def test_worker_survives_a_cancellation_out_of_a_library(monkeypatch: pyte
     world = await pinned()
     tries = 0
 
-    async def stumbles(_restorer: Restorer) -> int:
+    async def stumbles(_recovery: IndexRecovery) -> int:
         nonlocal tries
         tries += 1
         if tries > 1000:
@@ -226,7 +226,7 @@ async def test_worker_survives_a_cancellation_out_of_a_library(monkeypatch: pyte
 
     async with running(Site(world)) as site:
         with monkeypatch.context() as broken:
-            broken.setattr(Restorer, "check", stumbles)
+            broken.setattr(IndexRecovery, "check", stumbles)
             site.assign(OTHER, SELF)
             site.receive_status(OTHER, owned=True)
             await asyncio.sleep(5)
@@ -242,12 +242,12 @@ async def test_worker_survives_a_cancellation_out_of_a_library(monkeypatch: pyte
 async def test_log_that_cannot_be_proved_at_first_is_proved_later(
     problem: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(_restorer: Restorer) -> int:
+    async def fails(_recovery: IndexRecovery) -> int:
         raise problem
 
     async with running(Site(World())) as site:
         with monkeypatch.context() as broken:
-            broken.setattr(Restorer, "check", fails)
+            broken.setattr(IndexRecovery, "check", fails)
             site.assign(OTHER)
             site.receive_status(OTHER, owned=True)
             await asyncio.sleep(1)
@@ -264,7 +264,7 @@ async def test_commits_that_wait_are_bounded_by_their_events() -> None:
         many = Committed(10**6, 10**6, 1, LastRecord(0, b"", 0), [b"k" * 16] * 1000, [b"f" * 8] * 1000)
         for _ in range(500):
             site.handler.on_notification(OTHER, COMMITTED, encode_committed(0, many))
-        assert sum(len(one.keys) for one in site.lanes[0].follower._shipped) <= 50_000
+        assert sum(len(one.keys) for one in site.lanes[0].follower._replicated) <= 50_000
 
 
 async def test_owner_that_is_gone_is_claimed_from_once() -> None:
@@ -337,15 +337,15 @@ async def test_long_replays_of_followers_hold_up_no_lane_that_shall_serve(
 ) -> None:
     world = await pinned()
     site = Site(world)
-    check = Restorer.check
-    followed = {lane.restorer for lane in site.lanes[1:]}
+    check = IndexRecovery.check
+    followed = {lane.recovery for lane in site.lanes[1:]}
 
-    async def takes_long(restorer: Restorer) -> int:
-        if restorer in followed:
+    async def takes_long(recovery: IndexRecovery) -> int:
+        if recovery in followed:
             await asyncio.sleep(1e6)
-        return await check(restorer)
+        return await check(recovery)
 
-    monkeypatch.setattr(Restorer, "check", takes_long)
+    monkeypatch.setattr(IndexRecovery, "check", takes_long)
     async with running(site):
         site.assign(OTHER, SELF)
         site.receive_status(OTHER, owned=True)
@@ -370,7 +370,7 @@ async def following() -> AsyncIterator[Site]:
 
 def next_commit(site: Site, key: bytes, fingerprint: bytes) -> Committed:
     """Return a commit of one event that follows what the standby of lane 0 knows."""
-    state = site.lanes[0].restorer.index.state
+    state = site.lanes[0].partition_index.index.state
     last = LastRecord.of(state)
     return Committed(
         state.next_lane_seq, state.applied_offset, site.world.clock.ms, last, [key], [fingerprint]
@@ -381,10 +381,10 @@ async def test_replicated_commit_that_the_log_does_not_show_yet_costs_no_rebuild
     async with following() as site:
         lane, world = site.lanes[0], site.world
         event = next(event for event in map(world.event, map(str, range(100, 200))) if event.partition == 0)
-        shipped = next_commit(site, event.key, event.fingerprint)
-        site.handler.on_notification(OTHER, COMMITTED, encode_committed(0, shipped))
+        replicated = next_commit(site, event.key, event.fingerprint)
+        site.handler.on_notification(OTHER, COMMITTED, encode_committed(0, replicated))
         site.handler.on_notification(
-            OTHER, COMMITTED, encode_committed(0, shipped._replace(first_seq=10**6, base=10**6))
+            OTHER, COMMITTED, encode_committed(0, replicated._replace(first_seq=10**6, base=10**6))
         )
         await asyncio.sleep(10)
         assert (lane.metrics.rebuilds, lane.follower.is_caught_up) == (0, False)
@@ -394,7 +394,7 @@ async def test_replicated_commit_that_the_log_does_not_show_yet_costs_no_rebuild
         site.receive_status(OTHER, owned=False)
         await site.until(LaneState.ACTIVE)
         assert lane.metrics.rebuilds == 1
-        assert lane.restorer.index.lookup([event.key]) == [None]
+        assert lane.partition_index.index.lookup([event.key]) == [None]
 
 
 async def test_replicated_commit_that_a_later_one_contradicts_is_not_kept() -> None:
@@ -546,4 +546,4 @@ async def test_clock_of_another_worker_does_not_move_a_lanes_window() -> None:
             [event], received_ms=world.clock.ms + 86_400_000, deadline=Deadline(world.clock, 5)
         )
         await site.handler.submit(event.partition, tomorrow)
-        assert site.lanes[event.partition].restorer.index.state.newest_timestamp_ms == world.clock.ms
+        assert site.lanes[event.partition].partition_index.index.state.newest_timestamp_ms == world.clock.ms

@@ -3,7 +3,7 @@
 import asyncio
 
 from app.config.settings import Settings
-from app.process.chores import trim_log
+from app.process.background_tasks import trim_log
 from dedupe.types import Stream
 from tests.sim.world import CLEAN, QUARANTINE, World
 

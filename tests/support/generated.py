@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 from app.cli.commands import app
 from app.config.settings_table import settings_table
 from loadtests.capacity import table
-from tests.mutants.catalogue import TABLE, all_mutants, table_of
 from tests.support import chart, metrics_page
 from tests.support.documents import README, ROOT
 
@@ -23,7 +22,6 @@ def written_anew() -> dict[Path, str]:
     after = rest.partition(SETTINGS_END)[2]
     return {
         README: f"{before}{SETTINGS}{settings_table()}{SETTINGS_END}{after}",
-        TABLE: table_of(all_mutants()),
         CAPACITY: _between(CAPACITY, "capacity", table()),
         METRICS: _between(METRICS, "metrics", metrics_page.table()),
         OPERATIONS: _between(OPERATIONS, "size", _size("100M", "--window", "7d", "--output", "table")),

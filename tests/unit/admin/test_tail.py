@@ -8,17 +8,17 @@ import orjson
 import pytest
 from starlette.types import Message
 
+from app.admin.recent_rejections import BYTES_MAX, EVENTS_MAX, RecentRejections
 from app.admin.tail import (
-    APART_A_REQUEST_MAX,
     BURST,
     LISTENERS_MAX,
     RATE,
+    REJECTIONS_A_REQUEST_MAX,
     WAITING_BYTES_MAX,
     Listener,
     Tail,
     Wanted,
 )
-from app.admin.tail_apart import BYTES_MAX, EVENTS_MAX, Apart
 from app.admin.tail_sample import VALUE_BYTES_MAX, Sample, told
 from app.ingest import CODES, REASONS
 from dedupe.admission import Admission
@@ -222,7 +222,7 @@ def test_what_is_kept_apart_is_noted_though_nobody_listens(tail: Tail) -> None:
     decide(tail, [event("m-1"), event("m-2")], CONFLICT, DUPLICATE)
     refused = rejected_event("event_too_deep", messageId="x", type="page")
     tail.decided((), Outcomes([], []), [refused], SCOPE)
-    newest, oldest = tail.apart.newest_first()
+    newest, oldest = tail.rejections.newest_first()
     assert (oldest.sample.code, oldest.sample.message_id, oldest.sample.offset) == ("conflict", "m-1", 7)
     assert (newest.sample.code, told(newest.sample)["type"]) == ("event_too_deep", "page")
 
@@ -230,7 +230,7 @@ def test_what_is_kept_apart_is_noted_though_nobody_listens(tail: Tail) -> None:
 def test_what_is_sent_again_is_counted_and_becomes_the_newest(tail: Tail) -> None:
     for message_id in ("m-1", "m-2", "m-1"):
         decide(tail, [event(message_id)], CONFLICT)
-    assert [(kept.sample.message_id, kept.times) for kept in tail.apart.newest_first()] == [
+    assert [(kept.sample.message_id, kept.times) for kept in tail.rejections.newest_first()] == [
         ("m-1", 2),
         ("m-2", 1),
     ]
@@ -238,13 +238,13 @@ def test_what_is_sent_again_is_counted_and_becomes_the_newest(tail: Tail) -> Non
 
 def test_a_request_costs_no_more_samples_than_are_kept(tail: Tail, clock: StillClock) -> None:
     decide(tail, [event(str(number)) for number in range(2_500)], *[CONFLICT] * 2_500)
-    assert clock.samples == APART_A_REQUEST_MAX
+    assert clock.samples == REJECTIONS_A_REQUEST_MAX
 
 
 def test_one_request_does_not_push_out_all_others(tail: Tail) -> None:
     decide(tail, [event("of another request")], CONFLICT)
     decide(tail, [event(str(number)) for number in range(200)], *[CONFLICT] * 200)
-    kept = [one.sample.message_id for one in tail.apart.newest_first()]
+    kept = [one.sample.message_id for one in tail.rejections.newest_first()]
     assert (len(kept), kept[0], kept[-1]) == (21, "199", "of another request")
 
 
@@ -254,14 +254,14 @@ def sample(number: int, *, value: bytes | None = None) -> Sample:
 
 
 def test_what_is_kept_apart_is_bounded_in_events_and_bytes() -> None:
-    apart = Apart()
+    rejections = RecentRejections()
     for number in range(2 * EVENTS_MAX):
-        apart.note(sample(number))
-    kept = apart.newest_first()
+        rejections.note(sample(number))
+    kept = rejections.newest_first()
     assert (len(kept), kept[0].sample.message_id) == (EVENTS_MAX, str(2 * EVENTS_MAX - 1))
     for number in range(EVENTS_MAX):
-        apart.note(sample(number, value=bytes(VALUE_BYTES_MAX)))
-    kept = apart.newest_first()
+        rejections.note(sample(number, value=bytes(VALUE_BYTES_MAX)))
+    kept = rejections.newest_first()
     assert 10 < len(kept) < EVENTS_MAX
     assert sum(one.sample.size_bytes for one in kept) <= BYTES_MAX
 
