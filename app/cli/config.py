@@ -24,7 +24,10 @@ def config(
     """
 
     def run() -> None:
-        from app.config import Settings, effective, load, refuse_unknown_variables
+        from app.config.effective import effective
+        from app.config.environment import refuse_unknown_variables
+        from app.config.section import load
+        from app.config.settings import Settings
 
         refuse_unknown_variables()
         found = [each._asdict() | {"origin": each.origin.value} for each in effective(load(Settings))]

@@ -6,7 +6,7 @@ RETRY_BYTES_FREE = 1024
 """
 Of what retries change (`sentAt`, `_metadata`), this much counts for no limit, as what the gateway adds
 does not: the same event is taken or refused alike at each try, and wherever it comes from.
-app.config.contradictions.RECORD_MARGIN_BYTES has room for it.
+app.config.limit_settings.RECORD_MARGIN_BYTES has room for it.
 """
 
 STEP_BYTES = 192 * 1024
@@ -21,11 +21,15 @@ how many events the step has room for. With more of them, each event is looked a
 """
 
 
+EVENT_DEPTH_MAX = 32
+"""Of an event: SDKs nest a few levels deep, and readers such as Spark recurse into each."""
+
+
 @dataclass(frozen=True, slots=True)
 class EventLimits:
-    """app.config.settings documents each."""
+    """Bounds of an event and of one request's events."""
 
     event_bytes_max: int
     event_depth_max: int
     request_bytes_max: int
-    growth_bytes_max: int = 5 * 1024 * 1024
+    growth_bytes_max: int = 5 * 1024 * 1024  # added by batch-level fields: 500 events with 10 KB each pass

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 class KafkaSettings(BaseSettings):
     """
-    How to reach Kafka; the README's table of settings says what each one means.
+    How to reach Kafka; docs/settings.md says what each variable means.
 
     OAUTHBEARER is the jobs' alone: user name and password are the client's id and secret there.
     """

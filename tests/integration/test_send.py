@@ -71,7 +71,7 @@ def test_rate_is_kept(gateway: Gateway) -> None:
 
 
 def test_gateway_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
-    gateway = Gateway(tmp_path, {"GATEWAY_PARTITIONS": "1", "GATEWAY_DRAIN_LINGER": "0"})
+    gateway = Gateway(tmp_path, {"GATEWAY_PARTITIONS": "1"})
     command = [COMMAND, "send", "40", "--duplicate-ratio", "0", "--url", gateway.url]
     with subprocess.Popen(command, env=gateway.environment, stdout=subprocess.PIPE) as sending:
         time.sleep(1.5)  # it has met a closed port by then, or the test shows less than it could
@@ -85,7 +85,7 @@ def test_gateway_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
 def test_write_key_that_is_not_known_ends_it(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text("- {key: good, source: web}\n")
-    settings = {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_PARTITIONS": "1", "GATEWAY_DRAIN_LINGER": "0"}
+    settings = {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_PARTITIONS": "1"}
     with Gateway(tmp_path / "gateway", settings) as gateway:
         refused = cli(gateway, "send", "100", "--url", gateway.url, "--write-key", "bad")
         assert refused.returncode == 2
