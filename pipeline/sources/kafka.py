@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 class KafkaSettings(BaseSettings):
     """
-    How to connect to Kafka; docs/pipeline.md describes the logins.
+    How to connect to Kafka; docs/settings.md describes the variables, docs/pipeline.md the logins.
 
     Only the jobs know OAUTHBEARER: user name and password are then the client's id and secret.
     """
