@@ -7,22 +7,29 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from app.access import Guards, KeyFile, OpenKeys, Quota, QuotaPolicy
+from app.access.auth import OpenKeys
+from app.access.guards import Guards
+from app.access.key_file import KeyFile
+from app.access.quotas import Quota, QuotaPolicy
 from app.admin import ADMIN_PROBLEMS, ReplayAt, problem_document
 from app.config import KIB, Settings, format_size
-from app.http import (
-    BodyLimits,
-    BodyMemory,
-    ConnectionLimits,
-    Connections,
-    Port,
-    Problems,
-    RefusalLog,
-    RequestMetrics,
-    TrustedProxies,
-)
-from app.ingest import PATH_WORDS, EventLimits, Identifier, Ingest, Watcher, create_refusal, replay_by
-from app.process import Disk, allow_connections
+from app.http.body import BodyLimits
+from app.http.body_memory import BodyMemory
+from app.http.client_address import TrustedProxies
+from app.http.connections import Connections
+from app.http.port import ConnectionLimits, Port
+from app.http.problems import Problems
+from app.http.refusal_log import RefusalLog
+from app.http.request_metrics import RequestMetrics
+from app.ingest.application import create_refusal
+from app.ingest.event_limits import EventLimits
+from app.ingest.identify import Identifier
+from app.ingest.replay import replay_by
+from app.ingest.routes.events import Ingest
+from app.ingest.routes.paths import PATH_WORDS
+from app.ingest.watching import Watcher
+from app.process.disk import Disk
+from app.process.life import allow_connections
 from dedupe.clock import Clock
 from dedupe.identity import Identity
 from dedupe.index import IndexStore

@@ -30,7 +30,7 @@ from pydantic import (
 from app.access.auth import INGEST, Source
 from app.access.quotas import Allowance, Quota, QuotaPolicy
 from app.config import Bytes, Seconds, signature_of
-from app.http import DisabledWriteKeyError, InvalidWriteKeyError
+from app.http.errors import DisabledWriteKeyError, InvalidWriteKeyError
 from dedupe.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)

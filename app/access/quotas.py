@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from app.http import QuotaExceededError
+from app.http.errors import QuotaExceededError
 
 INDEX_BURST = 1 / 8
 """
