@@ -99,7 +99,7 @@ class Parts(NamedTuple):
         return self.watched.router
 
 
-async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -> None:
+async def serve(settings: Settings, *, crashpoint: Crashpoint | None = None) -> None:
     """
     Run the gateway until SIGTERM or SIGINT.
 
@@ -129,7 +129,7 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
             )
             for host, port in _addresses(settings)
         ]
-        opened = await open_log(settings, crashpoint, stop, clock)
+        opened = await open_log(settings, crashpoint or no_crashpoint, stop, clock)
         if opened is None:
             return
         stack.push_async_callback(opened.store.close)
