@@ -48,18 +48,18 @@ async def rebuild_indexes(
         RetriableError: the log cannot be read now; what is not built a gateway builds at its start.
     """
     with ExitStack() as stack:
-        stack.enter_context(locked(settings.data_dir))
-        identity = Identity(settings.identity_key)
+        stack.enter_context(locked(settings.log.data_dir))
+        identity = Identity(settings.gateway.identity_key)
         indexes = create_indexes(settings)
         stack.callback(indexes.close)
-        async with open_for_notes(settings) as store:
+        async with open_for_notes(settings.log) as store:
             router = build_router(
                 settings,
                 store,
                 indexes,
                 identity=identity,
                 clock=SystemClock(),
-                is_pinned=await check_pins(store, settings.streams, identity),
+                is_pinned=await check_pins(store, settings.log.streams, identity),
             )
             lanes = [lane for lane in router.all_lanes if lane.topic == stream.topic]
             chosen = [lanes[number] for number in partitions]
