@@ -60,7 +60,7 @@ def build_router(
     identity: Identity,
     clock: Clock,
     is_pinned: bool,
-    crashpoint: Crashpoint,
+    crashpoint: Crashpoint | None = None,
 ) -> Router:
     """Return the router over all lanes of both streams, none of them running yet."""
     clean, quarantine = streams = settings.log.streams

@@ -110,7 +110,7 @@ async def serve(
     *,
     accepted_day: date | None = None,
     is_sharing_ports: bool = False,
-    crashpoint: Crashpoint = no_crashpoint,
+    crashpoint: Crashpoint | None = None,
 ) -> None:
     """
     Run the gateway until SIGTERM or SIGINT.
@@ -141,7 +141,7 @@ async def serve(
             stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S, is_shared=is_sharing_ports))
             for host, port in _addresses(settings)
         ]
-        opened = await open_log(settings, crashpoint, stop, clock, accepted_day=accepted_day)
+        opened = await open_log(settings, crashpoint or no_crashpoint, stop, clock, accepted_day=accepted_day)
         if opened is None:
             return
         stack.push_async_callback(opened.store.close)
