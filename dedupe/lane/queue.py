@@ -72,13 +72,17 @@ class Batch:
         self.queued_at = min(self.queued_at, queued.queued_at)
 
 
+BATCH_EVENTS_MAX = 1_000
+"""Of one commit: what a lane decides before its event loop has another turn."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Bounds of a lane's queue and of one batch; app.config.settings documents each."""
+    """Bounds of a lane's queue and of one batch."""
 
     queue_events_max: int = 20_000
     queue_bytes_max: int = 32 * 1024 * 1024
-    batch_events_max: int = 1_000
+    batch_events_max: int = BATCH_EVENTS_MAX
     batch_bytes_max: int = 900 * 1024
 
 

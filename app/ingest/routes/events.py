@@ -63,7 +63,7 @@ class Ingest:
     body_limits: BodyLimits
     request_events_max: int
     answer_timeout_s: float
-    keyless_bytes_max: int = 1024 * 1024
+    keyless_bytes_max: int = 1024 * 1024  # SDKs that put the write key into the body send 500 KB at most
     sets_context_ip: bool = False
     gives_advice: bool = False
     watcher: Watcher | None = None

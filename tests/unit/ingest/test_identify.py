@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ksuid import Ksuid
 
-from app.config.contradictions import RECORD_MARGIN_BYTES
+from app.config.limit_settings import RECORD_MARGIN_BYTES
 from app.http.errors import BatchMissingError, InvalidJSONError, RequestTooLargeError, TooManyEventsError
 from app.ingest.deep_json import dumps_any, is_deeper
 from app.ingest.event_limits import STEP_BYTES, EventLimits
