@@ -76,15 +76,15 @@ async def rebuild_indexes(
 
 
 async def _rebuild(lane: Lane, end: Offset) -> Rebuilt:
-    began, restorer = time.monotonic(), lane.restorer
+    began, recovery = time.monotonic(), lane.recovery
     try:
-        await restorer.check()  # proves the log, so that a wrong secret deletes nothing
-        restorer.discard()
-        await restorer.check()
-        await restorer.replay(end, lambda _entries: None)
-        keys = restorer.window.keys
+        await recovery.check()  # proves the log, so that a wrong secret deletes nothing
+        recovery.discard()
+        await recovery.check()
+        index = await recovery.replay(end, lambda _entries: None)
+        keys = index.window.keys
     finally:
-        restorer.close()
+        recovery.close()
     seconds = round(time.monotonic() - began, 2)
     return Rebuilt(lane.topic, lane.partition, lane.metrics.restored_records, keys, seconds)
 

@@ -93,7 +93,7 @@ async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim)
 def _newest_timestamp_ms(lanes: Sequence[Lane]) -> int:
     """Return the log time of the newest record that any of the lanes knows, 0 if none does."""
     indexes = (lane.open_index for lane in lanes)
-    return max((index.state.newest_timestamp_ms for index in indexes if index), default=0)
+    return max((opened.index.state.newest_timestamp_ms for opened in indexes if opened), default=0)
 
 
 async def _trim_topic(topic: str, before_ms: int, records_max: int, trim: Trim) -> None:

@@ -75,14 +75,16 @@ class BrokerConnection(asyncio.Protocol):
         """Whether the connection is open, and was used recently enough to stay so."""
         return self._error is None and self._loop.time() - self._used_at < IDLE_S_MAX
 
-    async def send(self, request: RequestStruct) -> Any:
+    async def send(self, request: RequestStruct, *, timeout_s: float | None = None) -> Any:
         """
         Send one of aiokafka's requests, and return its response.
 
         Raises:
             KafkaError: the connection ended, or the response cannot be read, which ends it.
+            TimeoutError: no response in time; the connection should be closed.
         """
-        response = await self.send_encoded(request_of(request))
+        async with asyncio.timeout(timeout_s):
+            response = await self.send_encoded(request_of(request))
         try:
             return request.RESPONSE_TYPE.decode(response)
         except ValueError as err:

@@ -106,16 +106,14 @@ class KafkaCluster:
         request = metadata_request(topics, with_operations=with_operations)
         metadata = (await self.send_to_any(request)).to_object()
         brokers = {each["node_id"]: Address(each["host"], each["port"]) for each in metadata["brokers"]}
-        self._any += [address for address in brokers.values() if address not in self._any]
+        known = dict.fromkeys((*self._bootstrap, *brokers.values()))
+        self._any = [*dict.fromkeys(address for address in (*self._any, *known) if address in known)]
         controller = brokers.get(metadata["controller_id"])
         return Cluster(metadata["cluster_id"], controller, brokers, metadata["topics"])
 
     async def partitions_of(self, topic: str) -> int:
-        """See LogStore."""
-        (found,) = (await self.describe(topic)).topics
-        if found["error_code"] not in (0, UNKNOWN_TOPIC):
-            raise RetriableError(f"cannot describe topic {topic}: {error_name(found['error_code'])}")
-        return len(found["partitions"])
+        _, described = await self._describe_topic(topic)
+        return len(described["partitions"])
 
     async def offsets(self, tp: TopicPartition, *timestamps: int) -> list[Offset]:
         """
@@ -132,19 +130,12 @@ class KafkaCluster:
         """
         return [await self._offset(tp, timestamp) for timestamp in timestamps]
 
-    async def end_of(self, tp: TopicPartition) -> Offset:
-        """Return the last stable offset. Raises as `offsets` does."""
-        return await self._offset(tp, LATEST)
-
     async def leader_of(self, tp: TopicPartition) -> Address:
         """Return the leader of a partition. Raises RetriableError: no answer, no topic, or no leader."""
         self._leaders.pop(tp, None)
-        cluster = await self.describe(tp.topic)
-        (topic,) = cluster.topics
+        cluster, topic = await self._describe_topic(tp.topic)
         if topic["error_code"] == UNKNOWN_TOPIC:
             raise RetriableError(f"topic {tp.topic} does not exist")
-        if topic["error_code"] != 0:
-            raise RetriableError(f"cannot describe topic {tp.topic}: {error_name(topic['error_code'])}")
         leaders = {each["partition"]: each["leader"] for each in topic["partitions"]}
         leader = cluster.brokers.get(leaders.get(tp.partition, -1))
         if leader is None:
@@ -179,7 +170,6 @@ class KafkaCluster:
         return coordinator
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
-        """See LogStore."""
         group = group_of(name, topic)
         response = await self._send_to_coordinator(group, OffsetFetchRequest_v3(group, None))
         _raise_for_group(group, response.error_code)
@@ -191,7 +181,6 @@ class KafkaCluster:
         return notes
 
     async def note(self, name: str, topic: str, partition: int, text: str) -> None:
-        """See LogStore."""
         group = group_of(name, topic)
         offsets = [(topic, [(partition, 0, text)])]
         request = OffsetCommitRequest_v3(group, NO_MEMBER, "", BROKER_RETENTION, offsets)
@@ -202,6 +191,14 @@ class KafkaCluster:
     def close(self) -> None:
         """Close all connections."""
         self._connections.close()
+
+    async def _describe_topic(self, topic: str) -> tuple[Cluster, dict[str, Any]]:
+        """Return the topic, known or unknown, within its cluster. Raises RetriableError: another error."""
+        cluster = await self.describe(topic)
+        (described,) = cluster.topics
+        if described["error_code"] not in (0, UNKNOWN_TOPIC):
+            raise RetriableError(f"cannot describe topic {topic}: {error_name(described['error_code'])}")
+        return cluster, described
 
     async def _offset(self, tp: TopicPartition, timestamp: int) -> Offset:
         """Ask the partition's leader, again while leadership moves."""

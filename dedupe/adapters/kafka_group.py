@@ -13,12 +13,10 @@ import asyncio
 import math
 import random
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError, for_code
-from aiokafka.protocol.api import RequestStruct
 from aiokafka.protocol.group import HeartbeatRequest_v1, LeaveGroupRequest_v1
 
 from dedupe.adapters.kafka_broker_connection import BrokerConnection
@@ -81,8 +79,6 @@ class GroupTimes:
 
 
 class KafkaMembership:
-    """See Membership."""
-
     def __init__(
         self,
         config: KafkaConfig,
@@ -121,7 +117,6 @@ class KafkaMembership:
         return self._clock.monotonic() - self._answered_at
 
     async def run(self, describe: Describe, take: Take) -> None:
-        """See Membership."""
         try:
             while True:
                 try:
@@ -137,7 +132,6 @@ class KafkaMembership:
             self._disconnect()
 
     def rejoin(self) -> None:
-        """See Membership."""
         self._rejoin.set()
 
     async def leave(self) -> None:
@@ -150,7 +144,7 @@ class KafkaMembership:
             async with asyncio.timeout(self._times.answer_s):
                 connection = await self._connected()
                 request = LeaveGroupRequest_v1(self._group, member_id)
-                answer = await self._ask(connection, request, self._times.answer_s)
+                answer = await connection.send(request, timeout_s=self._times.answer_s)
             self._raise_for_code(answer.error_code)
         except Exception as err:
             log.warning("did not leave the group of workers", group=self._group, problem=repr(err))
@@ -189,7 +183,7 @@ class KafkaMembership:
         shares = self._decided(joined) if joined.leader == joined.member else []
         asked_at = self._clock.monotonic()
         timeout_s = self._times.rebalance_s + self._times.answer_s
-        answer = await self._ask(connection, sync_request(self._group, joined, shares), timeout_s)
+        answer = await connection.send(sync_request(self._group, joined, shares), timeout_s=timeout_s)
         if answer.error_code == REBALANCE_IN_PROGRESS:
             await asyncio.sleep(REBALANCE_AGAIN_S)
             return
@@ -215,14 +209,14 @@ class KafkaMembership:
         request = join_request(
             self._group, self._member_id, member, session_s=times.session_s, rebalance_s=times.rebalance_s
         )
-        return read_joined(await self._ask(connection, request, times.join_s))
+        return read_joined(await connection.send(request, timeout_s=times.join_s))
 
     async def _stay(self, connection: BrokerConnection) -> None:
         """Send heartbeats until it is time to join again."""
         while not await self._is_rejoin_requested():
             asked_at = self._clock.monotonic()
             request = HeartbeatRequest_v1(self._group, self._generation, self._member_id)
-            answer = await self._ask(connection, request, self._times.answer_s)
+            answer = await connection.send(request, timeout_s=self._times.answer_s)
             if answer.error_code == REBALANCE_IN_PROGRESS:
                 self._note_answer(asked_at)
                 break
@@ -271,11 +265,6 @@ class KafkaMembership:
         if assignment.generation > self._assigned_generation:
             self._assigned_generation = assignment.generation
             take(assignment.generation, assignment)
-
-    async def _ask(self, connection: BrokerConnection, request: RequestStruct, timeout_s: float) -> Any:
-        """Return the answer to a request. Raises KafkaError, TimeoutError."""
-        async with asyncio.timeout(timeout_s):
-            return await connection.send(request)
 
     def _raise_for_code(self, code: int) -> None:
         """Raise the error of a code, and forget the ids that the coordinator does not know."""

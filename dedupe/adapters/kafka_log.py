@@ -8,6 +8,7 @@ accepts nothing of an older epoch behind the marker, so all of it lies below the
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import closing
 
 import structlog
 from aiokafka import TopicPartition
@@ -69,19 +70,15 @@ class KafkaStore:
         return self._log_id
 
     async def partitions_of(self, topic: str) -> int:
-        """See LogStore."""
         return await self.cluster.partitions_of(topic)
 
     def partition_log(self, topic: str, partition: int) -> "KafkaLog":
-        """See LogStore."""
         return KafkaLog(self, topic, partition)
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
-        """See LogStore."""
         return await self.cluster.notes(name, topic)
 
     async def note(self, name: str, topic: str, partition: int, text: str) -> None:
-        """See LogStore."""
         await self.cluster.note(name, topic, partition, text)
 
     def membership(self, topic: str, *, lanes: int, standbys: bool, clock: Clock) -> KafkaMembership:
@@ -98,7 +95,6 @@ class KafkaStore:
         return KafkaMembership(self.config, self.cluster, group, lanes, standbys=standbys, clock=clock)
 
     async def close(self) -> None:
-        """See LogStore."""
         self.cluster.close()
 
 
@@ -122,7 +118,6 @@ class KafkaLog:
         self._abandoned_fences = 0
 
     async def fence(self) -> Offset:
-        """See PartitionLog."""
         self._discard()
         cluster, crashpoint = self._store.cluster, self._store.crashpoint
         producer = self._producer = FencedProducer(self._config, self._tp, cluster, crashpoint=crashpoint)
@@ -131,11 +126,8 @@ class KafkaLog:
             async with asyncio.timeout(self._config.request_timeout_s):
                 await producer.start()
             _, end = await self.bounds()
-            reader = self._reader(before, FETCH_BYTES_OF_FEW)
-            try:
+            with closing(self._reader(before, FETCH_BYTES_OF_FEW)) as reader:
                 is_marked = await reader.has_control_marker(producer.marked, end=end)
-            finally:
-                reader.close()
             if not is_marked:
                 raise RetriableError(f"the leader of {self._tp} does not know of its fence")
         except BaseException as err:
@@ -148,7 +140,6 @@ class KafkaLog:
         return end
 
     async def bounds(self) -> tuple[Offset, Offset]:
-        """See PartitionLog."""
         start, end = await self._store.cluster.offsets(self._tp, EARLIEST, LATEST)
         return start, end
 
@@ -161,26 +152,22 @@ class KafkaLog:
     async def read(
         self, start: Offset, end: Offset, *, records_max: int | None = None
     ) -> AsyncGenerator[Sequence[LogRecord], None]:
-        """See PartitionLog."""
         if start >= end:
             return
         log_start, _ = await self.bounds()
         if start < log_start:
             log.warning("reading from the log start", partition=self._tp, asked=start, log_start=log_start)
             start = log_start
-        reader = self._reader(start, FETCH_BYTES if records_max is None else FETCH_BYTES_OF_FEW)
         left = end - start if records_max is None else records_max
-        try:
+        fetch_bytes = FETCH_BYTES if records_max is None else FETCH_BYTES_OF_FEW
+        with closing(self._reader(start, fetch_bytes)) as reader:
             while reader.position < end and left > 0:
                 read = await reader.read(min(left, READ_BATCH_RECORDS_MAX))
                 if records := [record for record in read if record.offset < end]:
                     yield records
                     left -= len(records)
-        finally:
-            reader.close()
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
-        """See PartitionLog."""
         producer = self._producer
         if producer is None:
             raise NotAppendedError(f"{self._tp} is not fenced")
@@ -199,7 +186,6 @@ class KafkaLog:
         return base
 
     async def close(self) -> None:
-        """See PartitionLog."""
         self._discard()
 
     def _reader(self, start: Offset, fetch_bytes: int) -> PartitionReader:

@@ -23,7 +23,13 @@ from aiokafka.protocol.transaction import (
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dedupe.adapters.kafka_broker_connection import BrokerConnection, ConnectionPool
-from dedupe.adapters.kafka_cluster import NO_COORDINATOR_CODES, KafkaCluster, error_name, transactional_id_of
+from dedupe.adapters.kafka_cluster import (
+    LATEST,
+    NO_COORDINATOR_CODES,
+    KafkaCluster,
+    error_name,
+    transactional_id_of,
+)
 from dedupe.adapters.kafka_config import Address, KafkaConfig
 from dedupe.adapters.kafka_wire import ProduceCodec, ProducerIdAndEpoch, response_for
 from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
@@ -182,7 +188,7 @@ class FencedProducer:
         self._coordinator = await self._cluster.coordinator_of(self._transactional_id) or self._coordinator
         await self._connections.connect(self._leader)
         await self._mark(self._producer)
-        while (end := await self._cluster.end_of(self._tp)) == expected:  # noqa: ASYNC110 - only asking tells
+        while (end := (await self._cluster.offsets(self._tp, LATEST))[0]) == expected:  # noqa: ASYNC110
             await asyncio.sleep(RETRY_S)
         if end != expected + 1:
             raise NotAppendedError(f"the partition ends at {end} instead of {expected + 1}")

@@ -174,8 +174,7 @@ class PartitionReader:
         topic, partition = self._tp
         topics = [(topic, [(partition, self.position, self._fetch_bytes)])]
         request = FetchRequest_v4(CONSUMER, WAIT_MS, 1, self._fetch_bytes, READ_COMMITTED, topics)
-        async with asyncio.timeout(self._config.request_timeout_s):
-            response = await self._connection.send(request)
+        response = await self._connection.send(request, timeout_s=self._config.request_timeout_s)
         if not response.topics:
             self._throttled_s = response.throttle_time_ms / 1000
             self._warn_throttled()

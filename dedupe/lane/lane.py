@@ -27,19 +27,18 @@ from dedupe.errors import (
     OutcomeUnknownError,
 )
 from dedupe.index import DedupeIndex
-from dedupe.lane.ages import Ages
 from dedupe.lane.committer import Committer
 from dedupe.lane.context import LaneContext
-from dedupe.lane.counting import LaneCounts
 from dedupe.lane.follower import Follower
 from dedupe.lane.health import LaneHealth
-from dedupe.lane.housekeeping import Housekeeping
+from dedupe.lane.index_recovery import IndexRecovery
+from dedupe.lane.maintenance import Maintenance
+from dedupe.lane.metrics import LaneCounts, LaneMetrics
+from dedupe.lane.partition_index import PartitionIndex
 from dedupe.lane.queue import Batch, LaneQueue, QueuedSubmission
-from dedupe.lane.restorer import Restorer
 from dedupe.lane.state import TRANSITIONS, WITH_INDEX, LaneState
 from dedupe.lane.verifier import Verifier
 from dedupe.log import PartitionLog
-from dedupe.metrics import LaneMetrics
 from dedupe.sessions import SessionKey, SessionState
 from dedupe.submission import Outcomes, Submission
 from dedupe.types import Entry, EventKey, Offset
@@ -59,25 +58,20 @@ class Lane:
         self.state = LaneState.UNASSIGNED
         self.metrics = LaneMetrics()
         self.queue = LaneQueue(context.limits)
-        self.restorer = Restorer(partition, partition_log, context, self.metrics)
+        self.recovery = IndexRecovery(partition, partition_log, context, self.metrics)
         self.counts = LaneCounts(self.metrics)
-        self.ages = Ages(self.metrics.duplicate_age_s)
         self.restore_end_offset: Offset = 0
         self.has_served = False
         self.is_running = False
         self.health = LaneHealth(context.clock, context.times, context.dice)
-        self.follower = Follower(partition_log, context, self.restorer, number=number)
-        self.ship: Callable[[Committed], None] | None = None
-        """Tells the worker that follows this lane what was committed; None if none does. Must not raise."""
+        self.follower = Follower(partition_log, context, self.recovery, number=number)
         self._log = partition_log
         self._context = context
         self._number = number
         self._wake = asyncio.Event()
         self._is_draining = False
-        self._committer = Committer(partition, partition_log, context, self.restorer, self.counts, self.ages)
-        self._housekeeping = Housekeeping(
-            partition_log, context.clock, interval_s=context.times.housekeeping_s, wake=self._wake.set
-        )
+        self._committer = Committer(partition, partition_log, context, self.counts)
+        self._maintenance = Maintenance(partition, partition_log, context, self._wake.set)
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
 
     # ---- for callers
@@ -101,6 +95,10 @@ class Lane:
             self._transition_to(LaneState.DRAINING)
         self._wake.set()
 
+    def replicate_to(self, replicate: Callable[[Committed], None] | None) -> None:
+        """Send each commit to the worker that follows this lane; None if none does. It must not raise."""
+        self._committer.replicate = replicate
+
     def assign(self) -> None:
         """Be ready to `run` once more: the group has said that this process owns the partition."""
         self._is_draining = False
@@ -119,7 +117,7 @@ class Lane:
 
     def forget(self) -> None:
         """Close the index of a lane that neither runs nor follows."""
-        self.restorer.close()
+        self.recovery.close()
         if self.state is LaneState.FOLLOWING:
             self._transition_to(LaneState.UNASSIGNED)
 
@@ -131,10 +129,10 @@ class Lane:
     async def prove(self) -> None:
         """Check the log of a lane that this process does not run, so that the gate need not wait for it."""
         try:
-            proved = await self.restorer.check()
+            proved = await self.recovery.check()
             await self._context.gate.pass_lane(self._number, proved=proved)
         finally:
-            self.restorer.close()
+            self.recovery.close()
 
     @property
     def should_run(self) -> bool:
@@ -156,8 +154,7 @@ class Lane:
             while self.should_run:
                 pause_s = 0.0
                 try:
-                    await self._recover()
-                    await self._serve()
+                    await self._serve(await self._recover())
                 except (Exception, asyncio.CancelledError) as err:
                     if is_own_cancellation(err):
                         raise
@@ -192,8 +189,8 @@ class Lane:
 
         Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
-        (entry,) = self._look(lambda index: index.lookup([key]))
-        return entry if entry is not None and entry.offset >= self.restorer.known_from else None
+        (entry,) = self._read(lambda index: index.lookup([key]))
+        return entry if entry is not None and entry.offset >= self.partition_index.known_from else None
 
     async def session(self, key: SessionKey) -> SessionState | None:
         """
@@ -203,57 +200,67 @@ class Lane:
 
         Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
-        (state,) = self._look(lambda index: index.sessions([key]))
+        (state,) = self._read(lambda index: index.sessions([key]))
         return self._context.session_policy.told(state, self._context.clock.now_ms())
 
     async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         """Return at most `count` sessions of a client; raises as `session` does."""
-        rows = self._look(lambda index: index.sessions_of(client_hash, count))
+        rows = self._read(lambda index: index.sessions_of(client_hash, count))
         now_ms, policy = self._context.clock.now_ms(), self._context.session_policy
         return [(key, state) for key, row in rows if (state := policy.told(row, now_ms)) is not None]
 
-    def _look(self, read: Callable[[DedupeIndex], Found]) -> Found:
-        """Read what is told and decides nothing: the next event that needs it has damage rebuilt."""
+    def _read(self, read: Callable[[DedupeIndex], Found]) -> Found:
+        """Read for a caller who decides nothing; damage is left to the next event, whose commit rebuilds."""
         if self.state is not LaneState.ACTIVE:
             raise self._not_active()
         try:
-            return read(self.restorer.index)
+            return read(self.partition_index.index)
         except IndexCorruptError as err:
             raise IndexUnavailableError(f"{err}") from err
 
     def verifier(self, partition_log: PartitionLog) -> Verifier:
         """Return what compares the open index with a log that is read. Raises LaneNotActiveError."""
-        if self.open_index is None:
+        index = self.open_index
+        if index is None:
             raise self._not_active()
-        return Verifier(self.partition, partition_log, self._context, self.restorer)
+        return Verifier(self.partition, partition_log, self._context, index)
 
     @property
-    def open_index(self) -> DedupeIndex | None:
+    def open_index(self) -> PartitionIndex | None:
         """The index while it is surely open."""
-        return self.restorer.index if self.state in WITH_INDEX and self.restorer.is_open else None
+        return self.recovery.opened if self.state in WITH_INDEX else None
+
+    @property
+    def window_seconds(self) -> float:
+        """For how long ids are remembered; only while there is an open index."""
+        return self.partition_index.window_seconds(self._context.clock.now_ms())
+
+    @property
+    def partition_index(self) -> PartitionIndex:
+        """The index of a lane that serves, or of one that is known to have an open index."""
+        assert self.recovery.opened is not None
+        return self.recovery.opened
 
     # ---- serving
 
-    async def _serve(self) -> None:
-        self._housekeeping.begin()
+    async def _serve(self, index: PartitionIndex) -> None:
+        self._maintenance.begin(index)
         while (batch := await self._take()) is not None:
             try:
-                committed = await self._committer.commit(batch)
-                if committed is not None:
-                    self.health.note_commit()
-                    if self.ship is not None:
-                        self.ship(committed)
-                self._context.crashpoint("answer")
+                committed = await self._committer.commit(batch, index)
             except BaseException as err:  # a cancellation too: nobody else knows whose events these are
                 self._refuse(batch, err)
                 raise
+            if committed is not None and self.health.failures:
+                self.health.note_commit()
             # A batch of duplicates waits for nothing: without this a queue of them would hold the loop.
             await asyncio.sleep(0 if committed is None else self._log.pause_after_append_s)
 
     async def _take(self) -> Batch | None:
         """Wait for the next batch; None once drained."""
         while True:
-            self._keep_house()
+            if self._maintenance.is_due and not self._is_draining:
+                self._maintenance.run()
             for expired in self.queue.take_expired():
                 self._refuse_untaken(expired)
             batch = self.queue.take_batch()
@@ -262,7 +269,7 @@ class Lane:
             if self._is_draining:
                 return None
             self._wake.clear()
-            await self._wait(self._housekeeping.interval_s)
+            await self._wake.wait()
 
     async def _wait(self, seconds: float) -> None:
         """Wait to be woken, but not longer; an asyncio.timeout would take four times as much CPU."""
@@ -272,33 +279,27 @@ class Lane:
         finally:
             alarm.cancel()
 
-    def _keep_house(self) -> None:
-        if self._is_draining:
-            return
-        log_start = self._housekeeping.due_answer(self.restorer.index.state.applied_offset)
-        if log_start is not None:
-            self.restorer.keep_house(log_start)
-
     # ---- failing and recovering
 
-    async def _recover(self) -> None:
+    async def _recover(self) -> PartitionIndex:
         """Fence, prove or rebuild the index, replay to the end, and only then serve."""
         self._transition_to(LaneState.FENCING)
         async with self._context.restore_slots:
-            proved = await self.restorer.check()
+            proved = await self.recovery.check()
         await self._context.gate.pass_lane(self._number, proved=proved)
         end = self.restore_end_offset = await self._log.fence()
         self._committer.begin()
         self._transition_to(LaneState.RESTORING)
         async with self._context.restore_slots:
-            await self.restorer.replay(end, self.counts.resolve_doubt)
-        self.counts.begin(end, self.restorer.index.state.next_lane_seq)
+            index = await self.recovery.replay(end, self.counts.resolve_doubt)
+        self.counts.begin(end, index.index.state.next_lane_seq)
         await self._context.gate.wait(self._context.times.gate_s)
         self.has_served = True
         self.health.note_active()
         self._transition_to(LaneState.ACTIVE)
         if self._is_draining:
             self._transition_to(LaneState.DRAINING)
+        return index
 
     def _not_active(self) -> LaneNotActiveError:
         why = "is being stopped" if self._is_draining else self.health.why_not_active()
@@ -317,15 +318,15 @@ class Lane:
         if self.state is not LaneState.FAILED:
             self._transition_to(LaneState.FAILED)
         self._refuse_queued()
-        self._housekeeping.end()
+        self._maintenance.end()
         if isinstance(err, IndexCorruptError):
             self._discard_index()
         elif isinstance(err, IndexUnavailableError):
-            self.restorer.close()
+            self.recovery.close()
 
     def _discard_index(self) -> None:
         try:
-            self.restorer.discard()
+            self.recovery.discard()
         except IndexCorruptError as err:
             self._report.error("index cannot be deleted", error=str(err))
 
@@ -363,8 +364,8 @@ class Lane:
 
     async def _release(self) -> None:
         """Give everything up; first what needs no waiting, which a cancellation cannot leave undone."""
-        self._housekeeping.end()
-        self.restorer.close()
+        self._maintenance.end()
+        self.recovery.close()
         if self.state is LaneState.ACTIVE:
             self._transition_to(LaneState.DRAINING)
         if self.state in (LaneState.FENCING, LaneState.RESTORING):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -191,11 +191,7 @@ async def identify_topic(brokers: str, topic: str) -> TopicId:
     Raises:
         PipelineError: Kafka does not answer, is older than 2.8, or has no such topic.
     """
-    async with _admin(brokers) as admin:
-        described = await describe_topic(admin, topic)
-    if described.error_code != 0:
-        raise PipelineError(f"Kafka at {brokers} has no topic {topic!r}")
-    return described
+    return await _describe(brokers, topic)
 
 
 @_blocking
@@ -260,21 +256,20 @@ async def records_ends(brokers: str, topic: str, ranges: Mapping[int, tuple[int,
 
 
 async def _partitions(brokers: str, topic: str) -> list[TopicPartition]:
-    async with _admin(brokers) as admin:
-        description = (await admin.describe_topics([topic]))[0]
-    if description["error_code"] != 0:
-        raise PipelineError(f"Kafka at {brokers} has no topic {topic!r}")
-    return [TopicPartition(topic, described["partition"]) for described in description["partitions"]]
+    described = await _describe(brokers, topic)
+    return [TopicPartition(topic, number) for number in range(described.partitions)]
 
 
-@asynccontextmanager
-async def _admin(brokers: str) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=brokers, **KafkaSettings.read().client_options())
+async def _describe(brokers: str, topic: str) -> TopicId:
+    client = AIOKafkaClient(bootstrap_servers=brokers, **KafkaSettings.read().client_options())
     try:
-        await admin.start()
-        yield admin
+        await client.bootstrap()
+        described = await describe_topic(client, topic)
     finally:
-        await admin.close()
+        await client.close()
+    if described.error_code != 0:
+        raise PipelineError(f"Kafka at {brokers} has no topic {topic!r}")
+    return described
 
 
 @asynccontextmanager

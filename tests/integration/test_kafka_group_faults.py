@@ -87,7 +87,7 @@ async def test_killed_broker_finds_its_group_again(
         await until(lambda: has_heard(*workers))
 
     await own_group.agree(*workers)
-    kinds = [entry["problem"].split("(")[0] for entry in logs if "no place" in entry["event"]]
+    kinds = [entry["problem"].split("(")[0] for entry in logs if "not a member" in entry["event"]]
     assert 0 < len(kinds) <= 2 * len(set(kinds))  # each worker says each thing once
 
 

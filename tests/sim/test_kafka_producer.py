@@ -6,7 +6,7 @@ a hiccup.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from itertools import groupby
 from random import Random
 from typing import Any
@@ -107,10 +107,8 @@ async def has_marker(
     cluster: KafkaCluster, producer: ProducerIdAndEpoch, *, start: Offset, end: Offset
 ) -> bool:
     reader = PartitionReader(CONFIG, cluster, TopicPartition("events", 0), start, fetch_bytes=64 * 1024)
-    try:
+    with closing(reader):
         return await reader.has_control_marker(producer, end=end)
-    finally:
-        reader.close()
 
 
 def sent(net: SimKafkaNet) -> list[int]:

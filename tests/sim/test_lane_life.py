@@ -310,11 +310,11 @@ async def test_clock_that_runs_ahead_deletes_no_session() -> None:
 
     world.clock.ms += 10 * world.sessions.remembered_ms
     await asyncio.sleep(3)
-    assert lane.restorer.index.session_counts.live == 1
+    assert lane.partition_index.index.session_counts.live == 1
 
     await world.deliver([later])
     await asyncio.sleep(3)
-    assert lane.restorer.index.session_counts.live == 0
+    assert lane.partition_index.index.session_counts.live == 0
     await world.crash()
 
 
