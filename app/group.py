@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 
-from app.config import Settings
+from app.config.settings import Settings
 from app.peers.network import SocketNetwork
 from app.peers.peers import Peers
 from app.peers.tls import PeerTLS
@@ -41,16 +41,21 @@ class GroupLanes:
             clock: of all time limits.
             has_disk_room: returns whether the disk has room for more events.
         """
+        assert settings.group.peer_listen is not None
+        bound = settings.group.peer_listen._replace(port=listener.getsockname()[1])
         member = Member(
-            settings.worker_id,
-            settings.peer_address or f"{settings.peer_host}:{listener.getsockname()[1]}",
-            zone=settings.zone,
-            can_follow=settings.standby,
+            settings.group.worker_id,
+            settings.group.peer_address or str(bound),
+            zone=settings.group.zone,
+            can_follow=settings.group.standby,
             started_ms=clock.now_ms(),
         )
         self.membership = membership
         self.peers = Peers(
-            settings.worker_id, secret=settings.identity_key, clock=clock, network=network_of(settings)
+            member.worker,
+            secret=settings.gateway.identity_key,
+            clock=clock,
+            network=network_of(settings),
         )
         self.manager = LaneManager(member, lanes, membership, self.peers, clock)
         self.handler = PeerRequestHandler(self.manager, clock, has_disk_room)
@@ -77,7 +82,8 @@ class GroupLanes:
 
 def network_of(settings: Settings) -> SocketNetwork:
     """Return TCP, with TLS where certificates are configured. Raises ConfigurationError."""
-    cert, key, ca = settings.peer_tls_cert_file, settings.peer_tls_key_file, settings.peer_tls_ca_file
+    group = settings.group
+    cert, key, ca = group.peer_tls_cert_file, group.peer_tls_key_file, group.peer_tls_ca_file
     if cert is None or key is None or ca is None:
         return SocketNetwork()
     return SocketNetwork(PeerTLS(cert, key, ca))

@@ -12,7 +12,6 @@ from app.stores import create_indexes, open_for_notes
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
 from dedupe.lane import Lane
-from dedupe.log import no_crashpoint
 from dedupe.pinning import check_pins
 from dedupe.types import Offset, Stream
 
@@ -49,19 +48,18 @@ async def rebuild_indexes(
         RetriableError: the log cannot be read now; what is not built a gateway builds at its start.
     """
     with ExitStack() as stack:
-        stack.enter_context(locked(settings.data_dir))
-        identity = Identity(settings.identity_key)
+        stack.enter_context(locked(settings.log.data_dir))
+        identity = Identity(settings.gateway.identity_key)
         indexes = create_indexes(settings)
         stack.callback(indexes.close)
-        async with open_for_notes(settings) as store:
+        async with open_for_notes(settings.log) as store:
             router = build_router(
                 settings,
                 store,
                 indexes,
                 identity=identity,
                 clock=SystemClock(),
-                is_pinned=await check_pins(store, settings.streams, identity),
-                crashpoint=no_crashpoint,
+                is_pinned=await check_pins(store, settings.log.streams, identity),
             )
             lanes = [lane for lane in router.all_lanes if lane.topic == stream.topic]
             chosen = [lanes[number] for number in partitions]

@@ -20,6 +20,7 @@ from starlette.types import Scope
 
 from app.http.errors import BodyTimeoutError, QuotaExceededError, TooManyConnectionsError
 from app.http.refusal_log import RefusalLog, Watch
+from app.http.request_context import CONTEXT, RequestContext
 from dedupe.errors import GatewayError, RetriableError
 
 
@@ -102,6 +103,9 @@ _CODES_BY_STATUS = {
 Form: TypeAlias = Callable[[str, int, str], tuple[bytes, str]]
 """Makes the body of an error from code, status and message, and says its media type."""
 
+RETRY_AFTER_MAX_S = 30
+"""The largest Retry-After but that of a quota: SDKs that wait longer fill their queues."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -175,7 +179,8 @@ class Problems:
 
     def unforeseen(self, err: BaseException, scope: Scope | None) -> Response:
         """Answer what nobody foresaw, and log it with the id of its request, whose scope this is."""
-        log.error("unforeseen error", request_id=(scope or {}).get("gateway.request_id"), exc_info=err)
+        context: RequestContext | None = scope.get(CONTEXT) if scope else None
+        log.error("unforeseen error", request_id=context.request_id if context else None, exc_info=err)
         self._refusals.count("internal", scope)
         return self._response("internal", {})
 

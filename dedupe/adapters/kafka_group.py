@@ -80,6 +80,8 @@ class GroupTimes:
 
 
 class KafkaMembership:
+    """A worker's membership; implements Membership."""
+
     def __init__(
         self,
         config: KafkaConfig,
@@ -144,8 +146,7 @@ class KafkaMembership:
         try:
             async with asyncio.timeout(self._times.answer_s):
                 connection = await self._connected()
-                request = LeaveGroupRequest_v1(self._group, member_id)
-                answer = await connection.send(request, timeout_s=self._times.answer_s)
+                answer = await connection.send(LeaveGroupRequest_v1(self._group, member_id))
             self._raise_for_code(answer.error_code)
         except Exception as err:
             log.warning("did not leave the group of workers", group=self._group, problem=repr(err))

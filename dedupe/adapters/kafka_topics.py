@@ -86,7 +86,7 @@ class Demands:
             ),
             "max.message.bytes": (
                 lambda value: int(value) >= self.batch_bytes_max,
-                f"must be at least {self.batch_bytes_max} (GATEWAY_BATCH_BYTES_MAX): "
+                f"must be at least {self.batch_bytes_max} (100 KiB above GATEWAY_EVENT_BYTES_MAX): "
                 "the broker would refuse full batches",
             ),
             "unclean.leader.election.enable": (
@@ -114,7 +114,7 @@ class Demands:
             ),
             "transaction.max.timeout.ms": (
                 lambda value: int(value) >= self.transaction_timeout_ms,
-                f"must be at least {self.transaction_timeout_ms} (GATEWAY_KAFKA_TRANSACTION_TIMEOUT)",
+                f"must be at least {self.transaction_timeout_ms}: the broker would refuse every takeover",
             ),
             "transaction.state.log.replication.factor": (
                 lambda value: int(value) >= REPLICATION_FACTOR_MIN,

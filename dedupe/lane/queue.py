@@ -72,13 +72,17 @@ class Batch:
         self.queued_at = min(self.queued_at, queued.queued_at)
 
 
+BATCH_EVENTS_MAX = 1_000
+"""Of one commit: what a lane decides before its event loop has another turn."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Bounds of a lane's queue and of one batch; app.config.settings documents each."""
+    """Bounds of a lane's queue and of one batch."""
 
     queue_events_max: int = 20_000
     queue_bytes_max: int = 32 * 1024 * 1024
-    batch_events_max: int = 1_000
+    batch_events_max: int = BATCH_EVENTS_MAX
     batch_bytes_max: int = 900 * 1024
 
 
@@ -113,7 +117,7 @@ class LaneQueue:
         events, size_bytes = len(submission.events), submission.size_bytes
         events_left = self._limits.queue_events_max - self.events - events
         bytes_left = self._limits.queue_bytes_max - self.size_bytes - size_bytes
-        own = self._sources.get(submission.source)
+        own = self._sources.get(submission.events[0].source)
         if own is not None:
             events_left -= own.events + events
             bytes_left -= own.bytes + size_bytes
@@ -122,7 +126,7 @@ class LaneQueue:
 
     def put(self, submission: Submission, now: float) -> QueuedSubmission:
         """Append a submission; `check_capacity` has passed. `now` is by the monotonic clock."""
-        source = submission.source
+        source = submission.events[0].source
         own = self._sources.get(source)
         if own is None:
             own = self._sources[source] = _SourceQueue()

@@ -32,6 +32,7 @@ from dedupe.log import LogStore, no_crashpoint
 from dedupe.record import build_record
 from dedupe.types import Event, NewRecord
 from tests.support.kafka import KafkaBroker, create_topic
+from tests.support.settings import make_settings
 
 IDENTITY = Identity(b"the bench's, of 24 bytes")
 SOURCE = "bench"
@@ -100,7 +101,7 @@ async def run(args: argparse.Namespace, servers: str | None, folder: Path) -> No
         store = await KafkaStore.open(KafkaConfig(servers))
     await fill(store, topic, args.records)
     for number in range(args.rounds):
-        settings = Settings(
+        settings = make_settings(
             mode="development",
             data_dir=folder / f"data-{number}",
             topic=topic,

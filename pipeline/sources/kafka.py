@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 class KafkaSettings(BaseSettings):
     """
-    How to connect to Kafka; docs/pipeline.md describes the logins.
+    How to connect to Kafka; docs/settings.md describes the variables, docs/pipeline.md the logins.
 
     Only the jobs know OAUTHBEARER: user name and password are then the client's id and secret.
     """
@@ -233,8 +233,6 @@ async def records_ends(brokers: str, topic: str, ranges: Mapping[int, tuple[int,
     Reads the last TAIL_OFFSETS of each range. A partition whose last record lies before them is left out.
 
     Args:
-        brokers: bootstrap servers.
-        topic: its name.
         ranges: offsets [start, end) by partition.
 
     Raises:

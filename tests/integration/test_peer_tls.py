@@ -14,6 +14,7 @@ from app.peers.tls import PeerTLS
 from dedupe.errors import ConfigurationError
 from tests.integration.test_peers import Worker, are_linked, running, until
 from tests.support.certificates import write_certificate
+from tests.support.settings import make_settings
 
 
 def settings(files: Path | None) -> Settings:
@@ -24,7 +25,9 @@ def settings(files: Path | None) -> Settings:
             "peer_tls_key_file": files / "key.pem",
             "peer_tls_ca_file": files / "ca.pem",
         }
-    return Settings(mode="development", log="kafka", kafka_bootstrap_servers="x:1", peer_port=0, **names)
+    return make_settings(
+        mode="development", log="kafka", kafka_bootstrap_servers="x:1", peer_listen="127.0.0.1:0", **names
+    )
 
 
 def issue(folder: Path) -> Path:
