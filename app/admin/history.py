@@ -94,7 +94,7 @@ def add_history(
         async def columns_of_this_worker(_body: Any) -> dict[str, Any]:
             return history.columns()
 
-        group.host.answers[HISTORY] = columns_of_this_worker
+        group.handler.requests[HISTORY] = columns_of_this_worker
 
     @app.get("/admin/v1/history", dependencies=[READ])
     async def get_history(request: Request) -> Response:
@@ -118,18 +118,18 @@ def add_history(
 
 async def _of_all(group: GroupLanes, history: History) -> tuple[dict[str, list[int]], dict[str, str]]:
     """Return the sum of all workers that answer, and why the others do not."""
-    keeper = group.keeper
+    manager = group.manager
     questions: dict[str, Awaitable[Any]] = {
-        name: keeper.neighbours.ask(name, HISTORY, None, ANSWER_S)
-        for name in keeper.assignment.addresses
-        if name != keeper.worker and keeper.neighbours.is_up(name)
+        name: manager.directory.request(name, HISTORY, None, ANSWER_S)
+        for name in manager.assignment.addresses
+        if name != manager.worker and manager.directory.is_up(name)
     }
     answers = await asyncio.gather(*questions.values(), return_exceptions=True)
     steps = list(steps_of(history.columns()))
     silent = {
         name: "there is no link to it"
-        for name in keeper.assignment.addresses
-        if name != keeper.worker and name not in questions
+        for name in manager.assignment.addresses
+        if name != manager.worker and name not in questions
     }
     for name, answer in zip(questions, answers, strict=True):
         if isinstance(answer, BaseException):
