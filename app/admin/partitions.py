@@ -1,4 +1,4 @@
-"""Each partition once, as whoever serves it says, whichever worker of the group is asked."""
+"""Each partition once, as its serving worker describes it; any worker of the group may be asked."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Path, Response
 
 from app.admin.answers import NotFoundError, json_answer
-from app.admin.group import Read, ask_others
+from app.admin.group import STATS, Read, ask_others
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ
 from app.group import GroupLanes
@@ -14,7 +14,7 @@ from app.group import GroupLanes
 Stats = Mapping[str, Any]
 
 STREAMS = ("partitions", "quarantine")
-"""Where statistics have the partitions of each topic."""
+"""The fields of the statistics that have the partitions of each topic."""
 
 
 def add_partitions(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: IngestLoop) -> None:
@@ -22,12 +22,12 @@ def add_partitions(app: FastAPI, group: GroupLanes | None, read: Read, ingest_lo
 
     async def ask() -> tuple[dict[str, Stats], dict[str, str]]:
         own = read()
-        others, silent = ({}, {}) if group is None else await ask_others(group)
+        others, silent = ({}, {}) if group is None else await ask_others(group, STATS)
         return {own["worker"]: own, **others}, silent
 
     @app.get("/admin/v1/partitions", dependencies=[READ])
     async def get_partitions() -> Response:
-        """Return each partition once, as the worker says that serves it, or else its owner, or this one."""
+        """Return each partition once, as its serving worker describes it, or else its owner, or this one."""
         workers, silent = await ingest_loop.run(ask)
         return json_answer(
             {"silent": silent, **{stream: told_by_servers(workers, stream) for stream in STREAMS}}
@@ -35,7 +35,7 @@ def add_partitions(app: FastAPI, group: GroupLanes | None, read: Read, ingest_lo
 
     @app.get("/admin/v1/partitions/{partition}", dependencies=[READ])
     async def get_partition(partition: Annotated[int, Path(ge=0)], quarantine: bool = False) -> Response:
-        """Return what each worker says of one partition."""
+        """Return each worker's view of one partition."""
         workers, silent = await ingest_loop.run(ask)
         stream = STREAMS[quarantine]
         count = len(next(iter(workers.values()))[stream])
