@@ -7,9 +7,11 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from app.access import Guards, KeyFile, OpenKeys, Quota, QuotaPolicy
+from app.access import Guards, KeyFile, OpenKeys, QuotaPolicy
+from app.access.quotas import PRODUCTION_QUOTA, Quota
 from app.admin import ADMIN_PROBLEMS, ReplayAt, problem_document
-from app.config import KIB, Settings, format_size
+from app.config.settings import Settings
+from app.config.units import KIB, format_size
 from app.http import (
     BodyLimits,
     BodyMemory,
@@ -21,7 +23,10 @@ from app.http import (
     RequestMetrics,
     TrustedProxies,
 )
+from app.http.port import HEAD_BYTES_MAX
+from app.http.problems import RETRY_AFTER_MAX_S
 from app.ingest import PATH_WORDS, EventLimits, Identifier, Ingest, Watcher, create_refusal, replay_by
+from app.ingest.event_limits import EVENT_DEPTH_MAX
 from app.process import Disk, allow_connections
 from dedupe.clock import Clock
 from dedupe.identity import Identity
@@ -40,6 +45,8 @@ ADMIN_CONNECTIONS_MAX = 64
 """Orchestrator, collectors and some operators, each with a few."""
 
 ADMIN_HEAD_BYTES_MAX, ADMIN_BODY_BYTES = 16 * KIB, 64 * KIB
+ADMIN_BODY_TIMEOUT_S = 10.0
+"""A small body arrives as soon as a head does."""
 
 
 def build_router(
@@ -53,19 +60,20 @@ def build_router(
     crashpoint: Crashpoint,
 ) -> Router:
     """Return the router over all lanes of both streams, none of them running yet."""
-    clean, quarantine = streams = settings.streams
+    clean, quarantine = streams = settings.log.streams
     gate = IdentityGate(
         clean.partitions + quarantine.partitions,
         None if is_pinned else partial(pin, store, streams, identity),
     )
-    restore_slots, open_turn = asyncio.Semaphore(settings.restore_concurrency), asyncio.Lock()
-    follow_slots = asyncio.Semaphore(settings.restore_concurrency)
+    restore_slots, open_turn = asyncio.Semaphore(settings.advanced.restore_concurrency), asyncio.Lock()
+    follow_slots = asyncio.Semaphore(settings.advanced.restore_concurrency)
     window_policy = WindowPolicy(
-        window_ms=round(settings.window * 1000), keys_max=settings.index_keys_max // settings.partitions
+        window_ms=round(settings.index.window * 1000),
+        keys_max=settings.index.keys_max // settings.log.partitions,
     )
     session_policy = SessionPolicy(
-        lease_ms=round(settings.session_lease * 1000),
-        sessions_max=max(1, settings.sessions_max // settings.partitions),
+        lease_ms=round(settings.index.session_lease * 1000),
+        sessions_max=max(1, settings.index.sessions_max // settings.log.partitions),
     )
 
     def lanes_of(stream: Stream, first_number: int) -> list[Lane]:
@@ -85,7 +93,7 @@ def build_router(
             session_notes=SessionNotes(store, stream.topic),
             load_skips=partial(load_skips, store, stream.topic),
             limits=_queue_limits(settings),
-            times=_lane_times(settings),
+            times=LaneTimes(fencings_max=1 if settings.group.peer_listen is None else 0),
             crashpoint=crashpoint,
         )
         return [
@@ -110,35 +118,31 @@ def build_ingest(
 ) -> Ingest:
     """Return what the paths of the ingest port need."""
     limits = EventLimits(
-        event_bytes_max=settings.event_bytes_max,
-        event_depth_max=settings.event_depth_max,
-        request_bytes_max=settings.request_bytes_max,
-        growth_bytes_max=settings.request_growth_max,
+        event_bytes_max=settings.limits.event_bytes_max,
+        event_depth_max=EVENT_DEPTH_MAX,
+        request_bytes_max=settings.limits.request_bytes_max,
     )
     return Ingest(
         router=router,
         identifier=Identifier(
             identity,
-            settings.partitions,
+            settings.log.partitions,
             router.quarantine,
             limits,
-            fingerprint_ignore=frozenset(settings.fingerprint_ignore),
+            fingerprint_ignore=frozenset(settings.gateway.fingerprint_ignore),
             earlier_ignore=earlier_ignore,
         ),
         write_keys=guards.write_keys,
         clock=clock,
         body_limits=BodyLimits(
-            bytes_max=settings.body_bytes_max,
-            compressed_bytes_max=settings.body_compressed_bytes_max,
-            timeout_s=settings.body_timeout,
-            grace_s=settings.body_grace,
-            rate_min=settings.body_rate_min,
+            bytes_max=settings.limits.body_bytes_max,
+            compressed_bytes_max=settings.limits.body_compressed_bytes_max,
+            timeout_s=settings.limits.body_timeout,
         ),
-        request_events_max=settings.request_events_max,
-        answer_timeout_s=settings.answer_timeout,
-        keyless_bytes_max=settings.body_keyless_bytes_max,
-        sets_context_ip=settings.context_ip,
-        gives_advice=settings.is_development,
+        request_events_max=settings.limits.request_events_max,
+        answer_timeout_s=settings.limits.answer_timeout,
+        sets_context_ip=settings.gateway.context_ip,
+        gives_advice=settings.gateway.is_development,
         watcher=watcher,
     )
 
@@ -170,49 +174,44 @@ def build_guards(settings: Settings, clock: Clock, *, index_files: int) -> Guard
         ConfigurationError: the key file cannot be used.
     """
     quotas = QuotaPolicy(
-        Quota(
-            requests=settings.quota_requests,
-            events=settings.quota_events,
-            bytes=settings.quota_bytes,
-            burst_s=settings.quota_burst,
-            index_share=settings.quota_index_share,
-        ),
-        index_keys_max=settings.index_keys_max,
-        window_s=settings.window,
+        Quota() if settings.gateway.is_development else PRODUCTION_QUOTA,
+        index_keys_max=settings.index.keys_max,
+        window_s=settings.index.window,
         clock=clock.monotonic,
     )
-    key_file = settings.write_keys_file
+    key_file = settings.gateway.write_keys_file
     return Guards(
         write_keys=OpenKeys(quotas) if key_file is None else KeyFile(key_file, quotas),
         quotas=quotas,
-        memory=BodyMemory(settings.body_memory),
+        memory=BodyMemory(settings.limits.body_memory),
         connections=Connections(
-            connections_max=allow_connections(settings.connections_max, index_files=index_files),
-            per_address_max=settings.connections_per_address_max,
+            connections_max=allow_connections(settings.limits.connections_max, index_files=index_files)
         ),
-        disk=Disk(settings.data_dir, free_min_bytes=settings.disk_free_min),
+        disk=Disk(settings.log.data_dir, free_min_bytes=settings.limits.disk_free_min),
     )
 
 
 def build_problems(settings: Settings) -> Problems:
     """Return what makes answers of errors on the ingest port."""
-    body, compressed = map(format_size, (settings.body_bytes_max, settings.body_compressed_bytes_max))
+    body, compressed = map(
+        format_size, (settings.limits.body_bytes_max, settings.limits.body_compressed_bytes_max)
+    )
     figures = {
-        "head_too_large": f"at most {format_size(settings.head_bytes_max)}",
+        "head_too_large": f"at most {format_size(HEAD_BYTES_MAX)}",
         "body_too_large": f"at most {body}, and {compressed} if compressed",
     }
     return Problems(
-        retry_after_max=settings.retry_after_max,
+        retry_after_max=RETRY_AFTER_MAX_S,
         dice=random.Random(),
         figures=figures,
         refusals=RefusalLog(PATH_WORDS),
     )
 
 
-def build_admin_problems(settings: Settings) -> Problems:
+def build_admin_problems() -> Problems:
     """Return the same for the admin port."""
     return Problems(
-        retry_after_max=settings.retry_after_max,
+        retry_after_max=RETRY_AFTER_MAX_S,
         dice=random.Random(),
         figures={"head_too_large": f"at most {format_size(ADMIN_HEAD_BYTES_MAX)}"},
         table=ADMIN_PROBLEMS,
@@ -223,36 +222,22 @@ def build_admin_problems(settings: Settings) -> Problems:
 def build_port(settings: Settings, guards: Guards, *, problems: Problems, metrics: RequestMetrics) -> Port:
     """Return what the connections of the ingest port share."""
     return Port(
-        limits=ConnectionLimits(
-            head_bytes_max=settings.head_bytes_max,
-            head_timeout_s=settings.head_timeout,
-            body_timeout_s=settings.body_timeout,
-            send_timeout_s=settings.send_timeout,
-        ),
+        limits=ConnectionLimits(body_timeout_s=settings.limits.body_timeout),
         connections=guards.connections,
         memory=guards.memory,
-        proxies=TrustedProxies(settings.trusted_proxies),
+        proxies=TrustedProxies(settings.gateway.trusted_proxies),
         problems=problems,
         metrics=metrics,
         refuse=create_refusal(memory=guards.memory, problems=problems, metrics=metrics),
     )
 
 
-def build_admin_port(settings: Settings, *, problems: Problems) -> Port:
+def build_admin_port(*, problems: Problems) -> Port:
     """Return what the connections of the admin port share: limits of its own, and small ones."""
     memory, metrics = BodyMemory(ADMIN_BODY_BYTES), RequestMetrics()
     return Port(
-        limits=ConnectionLimits(
-            head_bytes_max=ADMIN_HEAD_BYTES_MAX,
-            head_timeout_s=settings.head_timeout,
-            body_timeout_s=settings.head_timeout,
-            send_timeout_s=settings.send_timeout,
-        ),
-        connections=Connections(
-            connections_max=ADMIN_CONNECTIONS_MAX,
-            per_address_max=None,
-            refused_max=ADMIN_CONNECTIONS_MAX,
-        ),
+        limits=ConnectionLimits(head_bytes_max=ADMIN_HEAD_BYTES_MAX, body_timeout_s=ADMIN_BODY_TIMEOUT_S),
+        connections=Connections(connections_max=ADMIN_CONNECTIONS_MAX, refused_max=ADMIN_CONNECTIONS_MAX),
         memory=memory,
         proxies=TrustedProxies(()),
         problems=problems,
@@ -263,21 +248,7 @@ def build_admin_port(settings: Settings, *, problems: Problems) -> Port:
 
 def _queue_limits(settings: Settings) -> QueueLimits:
     return QueueLimits(
-        queue_events_max=settings.queue_events_max,
-        queue_bytes_max=settings.queue_bytes_max,
-        batch_events_max=settings.batch_events_max,
-        batch_bytes_max=settings.batch_bytes_max,
-    )
-
-
-def _lane_times(settings: Settings) -> LaneTimes:
-    return LaneTimes(
-        backoff_s=settings.lane_backoff,
-        backoff_max_s=settings.lane_backoff_max,
-        refence_s=(settings.refence_min, settings.refence_max),
-        fenced_again_s=settings.fenced_again,
-        fencings_max=1 if settings.peer_port is None else 0,
-        unseen_s=settings.kafka_transaction_timeout,
-        housekeeping_s=settings.housekeeping_interval,
-        gate_s=settings.start_timeout,
+        queue_events_max=settings.limits.queue_events_max,
+        queue_bytes_max=settings.limits.queue_bytes_max,
+        batch_bytes_max=settings.limits.batch_bytes_max,
     )

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 
-from app.config import Settings
+from app.config.settings import Settings
 from app.peers import Peers, PeerTLS, SocketNetwork
 from dedupe.clock import Clock
 from dedupe.group import GroupHost, GroupRoute, Keeper, Member, Membership
@@ -25,20 +25,21 @@ class GroupLanes:
         has_disk_room: Callable[[], bool],
     ) -> None:
         """Take all lanes, quarantine's last, none running, where others connect, and the disk's guard."""
-        port = listener.getsockname()[1]
+        assert settings.group.peer_listen is not None
+        bound = settings.group.peer_listen._replace(port=listener.getsockname()[1])
         member = Member(
-            settings.worker_id,
-            settings.peer_address or f"{settings.peer_host}:{port}",
-            zone=settings.zone,
-            can_follow=settings.standby,
+            settings.group.worker_id,
+            settings.group.peer_address or str(bound),
+            zone=settings.group.zone,
+            can_follow=settings.group.standby,
             started_ms=clock.now_ms(),
         )
         self.keeper = Keeper(member, lanes, membership, clock)
         self.host = GroupHost(self.keeper, clock, has_disk_room)
         self.peers = Peers(
-            settings.worker_id,
+            settings.group.worker_id,
             self.host,
-            secret=settings.identity_key,
+            secret=settings.gateway.identity_key,
             clock=clock,
             network=network_of(settings),
         )
@@ -68,7 +69,11 @@ class GroupLanes:
 
 def network_of(settings: Settings) -> SocketNetwork:
     """Return TCP, or TLS with certificates on both sides. Raises ConfigurationError."""
-    cert, key, ca = settings.peer_tls_cert_file, settings.peer_tls_key_file, settings.peer_tls_ca_file
+    cert, key, ca = (
+        settings.group.peer_tls_cert_file,
+        settings.group.peer_tls_key_file,
+        settings.group.peer_tls_ca_file,
+    )
     if cert is None or key is None or ca is None:
         return SocketNetwork()
     return SocketNetwork(PeerTLS(cert, key, ca))

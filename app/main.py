@@ -6,6 +6,7 @@ import sys
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from datetime import date
 from functools import partial
 from socket import socket
 from typing import Any, NamedTuple, TypeAlias
@@ -15,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from app.access import Guards, KeyFile
+from app.access.key_file import LOOK_INTERVAL_S
 from app.admin import (
     EdgeCollector,
     History,
@@ -36,10 +38,13 @@ from app.build import (
     build_replays,
     build_router,
 )
-from app.config import Settings, locked
+from app.config.data_dir import locked
+from app.config.settings import Settings
 from app.group import GroupLanes
 from app.http import EdgeProtocol, Leased, Port, Problems, RequestMetrics
+from app.http.port import SEND_TIMEOUT_S
 from app.ingest import CODES, REASONS, Ingest, create_edge
+from app.ingest.application import QUOTA_PENALTY_S
 from app.process import (
     Lanes,
     Server,
@@ -56,6 +61,7 @@ from app.process import (
     trim_log,
     url_of,
 )
+from app.process.life import DRAIN_LINGER_S
 from app.stores import OpenLog, create_indexes, membership_of, open_log
 from dedupe.clock import Clock, SystemClock
 from dedupe.errors import ConfigurationError, GatewayError
@@ -99,12 +105,20 @@ class Parts(NamedTuple):
         return self.watched.router
 
 
-async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -> None:
+async def serve(
+    settings: Settings,
+    *,
+    accepted_day: date | None = None,
+    is_sharing_ports: bool = False,
+    crashpoint: Crashpoint = no_crashpoint,
+) -> None:
     """
     Run the gateway until SIGTERM or SIGINT.
 
     Args:
         settings: complete and free of contradictions.
+        accepted_day: the date in UTC for which the operator vouches for the clock.
+        is_sharing_ports: whether other workers of this machine listen on the same ports.
         crashpoint: called after each commit step; tests end the process in it.
 
     Raises:
@@ -116,7 +130,7 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         raise ConfigurationError("python -O removes the checks that protect the log: start without it")
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(stop_signals())
-        stack.enter_context(locked(settings.data_dir))
+        stack.enter_context(locked(settings.log.data_dir))
         for warning in settings.warnings():
             log.warning(warning)
         clock = SystemClock()
@@ -124,19 +138,19 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
         stack.callback(indexes.close)
         guards = build_guards(settings, clock, index_files=indexes.open_files_max)
         listeners = [
-            stack.enter_context(
-                bind(host, port, send_timeout_s=settings.send_timeout, is_shared=settings.share_ports)
-            )
+            stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S, is_shared=is_sharing_ports))
             for host, port in _addresses(settings)
         ]
-        opened = await open_log(settings, crashpoint, stop, clock)
+        opened = await open_log(settings, crashpoint, stop, clock, accepted_day=accepted_day)
         if opened is None:
             return
         stack.push_async_callback(opened.store.close)
         traces = stack.enter_context(
-            tracing(is_on=settings.traces, system=settings.log, instance=settings.worker_id)
+            tracing(
+                is_on=settings.advanced.traces, system=settings.log.kind, instance=settings.group.worker_id
+            )
         )
-        identity = Identity(settings.identity_key)
+        identity = Identity(settings.gateway.identity_key)
         router = build_router(
             settings,
             opened.store if traces is None else traces.appends_of(opened.store),
@@ -151,7 +165,7 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
             router,
             EdgeCollector(guards),
             group,
-            settings.worker_id,
+            settings.group.worker_id,
             Tail(clock, codes=CODES, reasons=REASONS),
             History(clock),
         )
@@ -166,21 +180,20 @@ async def serve(settings: Settings, *, crashpoint: Crashpoint = no_crashpoint) -
 
 def _addresses(settings: Settings) -> Iterator[tuple[str, int]]:
     """Yield where the servers listen, in their order."""
-    yield settings.host, settings.port
-    yield settings.admin_host, settings.admin_port
-    if settings.probe_port is not None:
-        yield settings.probe_host, settings.probe_port
+    yield settings.gateway.host, settings.gateway.port
+    yield settings.admin.host, settings.admin.port
+    if settings.admin.probe_listen is not None:
+        yield settings.admin.probe_listen
 
 
 def _group_of(
     settings: Settings, opened: OpenLog, router: Router, clock: Clock, stack: AsyncExitStack
 ) -> GroupLanes | None:
     """Return who runs the router's lanes as the group assigns them; None in a gateway that is alone."""
-    if settings.peer_port is None:
+    if settings.group.peer_listen is None:
         return None
-    listener = stack.enter_context(
-        bind(settings.peer_host, settings.peer_port, send_timeout_s=settings.send_timeout)
-    )
+    host, port = settings.group.peer_listen
+    listener = stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S))
     membership = membership_of(opened, settings, clock)
     group = GroupLanes(settings, router.all_lanes, membership, listener, clock, lambda: router.has_disk_room)
     router.reach_by(group.routes)
@@ -204,9 +217,9 @@ def _build_servers(parts: Parts) -> Iterator[Server]:
     )
     yield _ingest_server(parts, ingest, problems, metrics)
     registry = _registry_of(parts, metrics)
-    admin_problems = build_admin_problems(settings)
+    admin_problems = build_admin_problems()
     admin = create_admin(
-        replace(watched, replay_at=build_replays(ingest, parts.opened.store, settings.streams[1])),
+        replace(watched, replay_at=build_replays(ingest, parts.opened.store, settings.log.streams[1])),
         settings=settings,
         identity=parts.identity,
         store=parts.opened.store,
@@ -216,7 +229,7 @@ def _build_servers(parts: Parts) -> Iterator[Server]:
         ingest_loop=parts.ingest_loop,
     )
     yield _admin_server(admin, settings, admin_problems)
-    if settings.probe_port is not None:
+    if settings.admin.probe_listen is not None:
         probes = create_probes(
             parts.router,
             settings=settings,
@@ -244,8 +257,8 @@ def _ingest_server(parts: Parts, ingest: Ingest, problems: Problems, metrics: Re
         memory=guards.memory,
         problems=problems,
         metrics=metrics,
-        quota_penalty_s=settings.quota_penalty,
-        public_host=settings.public_host,
+        quota_penalty_s=QUOTA_PENALTY_S,
+        public_host=settings.gateway.public_host,
     )
     if parts.traces is not None:
         edge = parts.traces.requests_of(edge)
@@ -253,7 +266,7 @@ def _ingest_server(parts: Parts, ingest: Ingest, problems: Problems, metrics: Re
 
 
 def _admin_server(app: ASGIApp, settings: Settings, problems: Problems) -> Server:
-    port = build_admin_port(settings, problems=problems)
+    port = build_admin_port(problems=problems)
     return _server(ThreadServer, Leased(app, port.memory), port, settings)
 
 
@@ -261,8 +274,8 @@ def _server(kind: type[Server], app: ASGIApp, port: Port, settings: Settings) ->
     return kind(
         app,
         http=partial(EdgeProtocol, port=port),
-        keep_alive_s=settings.keep_alive,
-        stop_timeout_s=settings.answer_timeout + 1,
+        keep_alive_s=settings.limits.keep_alive,
+        stop_timeout_s=settings.limits.answer_timeout + 1,
     )
 
 
@@ -290,8 +303,8 @@ async def _supervise(
             servers,
             background_tasks,
             stop=stop,
-            drain_timeout_s=settings.drain_timeout,
-            linger_s=settings.drain_linger,
+            drain_timeout_s=settings.advanced.drain_timeout,
+            linger_s=DRAIN_LINGER_S,
         )
     except ExceptionGroup as group:  # not `except*`: until Python 3.11.4 it groups what is raised in it
         known, unforeseen = group.split(GatewayError)
@@ -307,12 +320,12 @@ def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[Background
         parts.watched.history.keep(lambda: router.totals),
         announce(router, settings, url=url, admin_url=admin_url),
         tell_outages(router),
-        keep_notes(partial(renew_notes, parts.opened.store, settings.streams)),
-        parts.guards.disk.watch(router, interval_s=settings.disk_check_interval),
+        keep_notes(partial(renew_notes, parts.opened.store, settings.log.streams)),
+        parts.guards.disk.watch(router),
     ]
     if embedded is not None:
         running.append(trim_log(router, settings, parts.clock, embedded.trim))
-        running.append(keep_time(embedded, settings.topic, parts.clock))
+        running.append(keep_time(embedded, settings.log.topic, parts.clock))
     if isinstance(parts.guards.write_keys, KeyFile):
-        running.append(parts.guards.write_keys.watch(settings.write_keys_interval))
+        running.append(parts.guards.write_keys.watch(LOOK_INTERVAL_S))
     return running

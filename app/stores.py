@@ -6,20 +6,15 @@ implementations of the core's seams.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import date
 from typing import Any, NamedTuple
 
 import structlog
 
-from app.config import (
-    DAY,
-    LogSettings,
-    Settings,
-    check_format,
-    index_path,
-    refuse_lost_log,
-    sqlite_path,
-    variable_of,
-)
+from app.config.data_dir import check_format, index_path, refuse_lost_log, sqlite_path
+from app.config.log_settings import LogSettings
+from app.config.settings import Settings
+from app.config.units import DAY
 from app.process import check_clock
 from dedupe.adapters import (
     Demands,
@@ -62,28 +57,40 @@ class OpenLog(NamedTuple):
 def membership_of(opened: OpenLog, settings: Settings, clock: Clock) -> Membership:
     """Return this worker's place in the group of those that share the topic, which is on Kafka."""
     assert isinstance(opened.store, KafkaStore)
-    lanes = settings.partitions + settings.quarantine_partitions
-    return opened.store.membership(settings.topic, lanes=lanes, standbys=settings.standby, clock=clock)
+    topic, lanes = settings.log.topic, settings.log.partitions + settings.log.quarantine_partitions
+    return opened.store.membership(topic, lanes=lanes, standbys=settings.group.standby, clock=clock)
 
 
 def create_indexes(settings: Settings) -> RocksStore:
     """Return the store of all lanes' indexes, none of them open yet."""
     return RocksStore(
-        index_path(settings.data_dir),
-        lanes=settings.partitions + settings.quarantine_partitions,
-        memory_bytes=settings.index_memory,
-        keys_max=settings.index_keys_max // settings.partitions,
+        index_path(settings.log.data_dir),
+        lanes=settings.log.partitions + settings.log.quarantine_partitions,
+        memory_bytes=settings.index.memory,
+        keys_max=settings.index.keys_max // settings.log.partitions,
     )
 
 
 async def open_log(
-    settings: Settings, crashpoint: Crashpoint, stop: asyncio.Event, clock: Clock
+    settings: Settings,
+    crashpoint: Crashpoint,
+    stop: asyncio.Event,
+    clock: Clock,
+    *,
+    accepted_day: date | None = None,
 ) -> OpenLog | None:
     """
     Open the log with its topics for the one gateway that writes to it, trying again for a while.
 
+    Args:
+        settings: of the gateway.
+        crashpoint: called after each commit step.
+        stop: ends the attempts.
+        clock: of this machine.
+        accepted_day: see check_clock.
+
     Returns:
-        None if told to stop meanwhile.
+        None if `stop` is set meanwhile.
 
     Raises:
         ConfigurationError: it must not start like this.
@@ -91,10 +98,10 @@ async def open_log(
         RetriableError: the log was not reachable for GATEWAY_START_TIMEOUT.
     """
     loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + settings.start_timeout
+    give_up_at = loop.time() + settings.advanced.start_timeout
     while not stop.is_set():
         try:
-            return await _try_to_open(settings, crashpoint, clock)
+            return await _try_to_open(settings, crashpoint, clock, accepted_day)
         except RetriableError as err:
             if loop.time() > give_up_at:
                 raise
@@ -103,28 +110,32 @@ async def open_log(
     return None
 
 
-async def _try_to_open(settings: Settings, crashpoint: Crashpoint, clock: Clock) -> OpenLog:
+async def _try_to_open(
+    settings: Settings, crashpoint: Crashpoint, clock: Clock, accepted_day: date | None
+) -> OpenLog:
     """Connect to the log, compare its pins before anything is concluded from its topics, prepare these."""
     store: SqliteStore | KafkaStore
-    if settings.log == "sqlite":
-        refuse_lost_log(settings.data_dir)
-        store = await SqliteStore.open(sqlite_path(settings.data_dir), crashpoint=crashpoint)
+    if settings.log.kind == "sqlite":
+        refuse_lost_log(settings.log.data_dir)
+        store = await SqliteStore.open(sqlite_path(settings.log.data_dir), crashpoint=crashpoint)
     else:
-        store = await KafkaStore.open(_writing_config(settings), crashpoint=crashpoint)
+        config = _kafka_config(settings.log, batch_bytes_max=settings.limits.batch_bytes_max)
+        store = await KafkaStore.open(config, crashpoint=crashpoint)
     try:
-        is_pinned = await check_pins(store, settings.streams, Identity(settings.identity_key))
+        is_pinned = await check_pins(store, settings.log.streams, Identity(settings.gateway.identity_key))
         if isinstance(store, SqliteStore):
-            for stream in settings.streams:
+            for stream in settings.log.streams:
                 await store.create_topic(*stream)
-            await check_clock(store, settings, clock, newest_ms=await store.newest_timestamp_ms())
+            newest_ms = await store.newest_timestamp_ms()
+            await check_clock(store, settings, clock, newest_ms=newest_ms, accepted_day=accepted_day)
         else:
             await _prepare_topics(store, settings)
         earlier_ignore = await adopt_fingerprint_rule(
             store,
-            settings.topic,
-            settings.fingerprint_ignore,
+            settings.log.topic,
+            settings.gateway.fingerprint_ignore,
             now_ms=clock.now_ms(),
-            remembered_ms=round((settings.window + DAY) * 1000),
+            remembered_ms=round((settings.index.window + DAY) * 1000),
         )
     except BaseException:
         await store.close()
@@ -141,7 +152,7 @@ async def open_for_reading(settings: LogSettings) -> AsyncIterator[LogStore | No
         ConfigurationError: it is of a newer format, or not a log.
         RetriableError: no broker answers.
     """
-    if settings.log == "sqlite" and not sqlite_path(settings.data_dir).exists():
+    if settings.kind == "sqlite" and not sqlite_path(settings.data_dir).exists():
         yield None
         return
     async with _open_beside(settings, read_only=True) as store:
@@ -157,7 +168,7 @@ async def open_for_notes(settings: LogSettings) -> AsyncIterator[LogStore]:
         ConfigurationError: there is none yet, it is of a newer format, or not a log.
         RetriableError: no broker answers.
     """
-    if settings.log == "sqlite" and not sqlite_path(settings.data_dir).exists():
+    if settings.kind == "sqlite" and not sqlite_path(settings.data_dir).exists():
         raise ConfigurationError(f"there is no log in {settings.data_dir}")
     async with _open_beside(settings, read_only=False) as store:
         yield store
@@ -166,7 +177,7 @@ async def open_for_notes(settings: LogSettings) -> AsyncIterator[LogStore]:
 @asynccontextmanager
 async def _open_beside(settings: LogSettings, *, read_only: bool) -> AsyncIterator[LogStore]:
     store: LogStore
-    if settings.log == "sqlite":
+    if settings.kind == "sqlite":
         check_format(settings.data_dir)
         store = await SqliteStore.open(sqlite_path(settings.data_dir), read_only=read_only)
     else:
@@ -186,59 +197,52 @@ async def inspect_kafka(store: LogStore, settings: Settings) -> Inspection:
     """
     if not isinstance(store, KafkaStore):
         return Inspection([], [])
-    missing = await missing_rights(store, [stream.topic for stream in settings.streams])
-    hidden = tuple(f"topic {stream.topic}: " for stream in settings.streams)
+    missing = await missing_rights(store, [stream.topic for stream in settings.log.streams])
+    hidden = tuple(f"topic {stream.topic}: " for stream in settings.log.streams)
     if any(sentence.startswith(hidden) for sentence in missing):
         return Inspection(missing, [])  # what else is wrong with topics does not show
-    wrong, unsafe = await inspect_topics(store, *_needs(settings))
+    wrong, unsafe = await inspect_topics(store, *_needs(store, settings))
     return Inspection(missing + wrong, unsafe)
 
 
 async def create_kafka_topics(store: LogStore, settings: Settings, *, replication_factor: int) -> list[str]:
     """Create the topics that are missing on Kafka and return their names. Raises as create_topics does."""
     assert isinstance(store, KafkaStore)
-    return await create_topics(store, *_needs(settings), replication_factor=replication_factor)
+    return await create_topics(store, *_needs(store, settings), replication_factor=replication_factor)
 
 
 async def _prepare_topics(store: KafkaStore, settings: Settings) -> None:
-    await prepare_topics(store, *_needs(settings), is_development=settings.is_development)
+    await prepare_topics(store, *_needs(store, settings), is_development=settings.gateway.is_development)
 
 
-def _needs(settings: Settings) -> tuple[list[TopicSpec], Demands]:
-    """Return which topics there have to be, and how."""
-    names = ("partitions", "quarantine_partitions")
+def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Demands]:
+    """Return which topics there have to be, and their settings."""
+    variables = ("GATEWAY_PARTITIONS", "GATEWAY_QUARANTINE_PARTITIONS")
     specs = [
-        TopicSpec(*stream, variable_of(name)) for stream, name in zip(settings.streams, names, strict=True)
+        TopicSpec(*stream, variable) for stream, variable in zip(settings.log.streams, variables, strict=True)
     ]
     demands = Demands(
-        retention_ms=round(settings.retention * 1000),
-        batch_bytes_max=settings.batch_bytes_max,
-        transaction_timeout_ms=round(settings.kafka_transaction_timeout * 1000),
+        retention_ms=round(settings.index.retention * 1000),
+        batch_bytes_max=settings.limits.batch_bytes_max,
+        transaction_timeout_ms=round(store.config.transaction_timeout_s * 1000),
     )
     return specs, demands
 
 
-def _writing_config(settings: Settings) -> KafkaConfig:
-    return _kafka_config(
-        settings,
-        transaction_timeout_s=settings.kafka_transaction_timeout,
-        batch_bytes_max=settings.batch_bytes_max,
-    )
-
-
 def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:
-    assert settings.kafka_bootstrap_servers is not None
-    password = settings.kafka_sasl_password
+    kafka = settings.kafka
+    assert kafka.bootstrap_servers is not None
+    password = kafka.sasl_password
     return KafkaConfig(
-        bootstrap_servers=settings.kafka_bootstrap_servers,
-        security_protocol=settings.kafka_security_protocol,
-        sasl_mechanism=settings.kafka_sasl_mechanism,
-        sasl_username=settings.kafka_sasl_username,
+        bootstrap_servers=kafka.bootstrap_servers,
+        security_protocol=kafka.security_protocol,
+        sasl_mechanism=kafka.sasl_mechanism,
+        sasl_username=kafka.sasl_username,
         sasl_password=password.get_secret_value() if password else None,
-        ssl_ca_file=_text(settings.kafka_ssl_ca_file),
-        ssl_cert_file=_text(settings.kafka_ssl_cert_file),
-        ssl_key_file=_text(settings.kafka_ssl_key_file),
-        request_timeout_s=settings.kafka_request_timeout,
+        ssl_ca_file=_text(kafka.ssl_ca_file),
+        ssl_cert_file=_text(kafka.ssl_cert_file),
+        ssl_key_file=_text(kafka.ssl_key_file),
+        request_timeout_s=kafka.request_timeout,
         **more,
     )
 

@@ -15,6 +15,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from tests.support.constants import NO_LINGER
 from tests.support.gateway import Gateway
 from tests.support.kafka import KafkaBroker, Properties, create_topic, delete_topics
 from tests.support.schedule import BySharedFixtures
@@ -33,6 +34,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Gateway.forks = True
+Gateway.forked_constants = NO_LINGER
 
 # The same examples in every run, and no opinion on how fast the machine is.
 settings.register_profile(

@@ -29,9 +29,13 @@ from pydantic import (
 
 from app.access.auth import INGEST, Source
 from app.access.quotas import Allowance, Quota, QuotaPolicy
-from app.config import Bytes, Seconds, signature_of
+from app.config.file_signature import signature_of
+from app.config.units import Bytes, Seconds
 from app.http import DisabledWriteKeyError, InvalidWriteKeyError
 from dedupe.errors import ConfigurationError
+
+LOOK_INTERVAL_S = 1.0
+"""How often the file is looked at; a change is used once the file has rested for as long."""
 
 log = structlog.get_logger(__name__)
 
@@ -122,9 +126,9 @@ class KeyFile:
 
     def _use(self, contents: "_Contents") -> None:
         """Exchange all keys in one step; a key whose quota did not change keeps what is left of it."""
-        previous = self._sources
+        previous, defaults = self._sources, contents.defaults.over(self._policy.default)
         self._sources = {
-            digest: entry.source_by(self._policy, previous.get(digest))
+            digest: entry.source_by(self._policy, defaults, previous.get(digest))
             for digest, entry in contents.entries.items()
         }
         self._digest = contents.digest
@@ -132,7 +136,7 @@ class KeyFile:
 
 
 class _Quotas(BaseModel):
-    """The limits of one entry; one that is absent is the default's, null is none."""
+    """The limits of one entry, or of all; one that is absent is the default's, null is none."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -179,9 +183,9 @@ class _Entry(BaseModel):
         assert self.key is not None
         return hashlib.sha256(self.key.encode()).digest()
 
-    def source_by(self, policy: QuotaPolicy, previous: Source | None) -> Source:
-        """Return whose the key is, with the previous allowance if its quota is the same."""
-        quota = self.quotas.over(policy.default)
+    def source_by(self, policy: QuotaPolicy, defaults: Quota, previous: Source | None) -> Source:
+        """Return the source of the key, with the previous allowance if its quota is the same."""
+        quota = self.quotas.over(defaults)
         allowance: Allowance | None = previous.allowance if previous else None
         if allowance is None or allowance.quota != quota:
             allowance = policy.allowance(quota, self.source)
@@ -191,6 +195,7 @@ class _Entry(BaseModel):
 class _Contents(NamedTuple):
     """A key file as read."""
 
+    defaults: _Quotas
     entries: Mapping[bytes, _Entry]
     digest: bytes
 
@@ -209,7 +214,8 @@ def _read(path: Path) -> _Contents:
     Read a YAML or JSON file: a list of entries, or an object with the list as `keys`.
 
     An entry has `key` or `key_sha256` (64 hex digits), `source` (the id that identities are made
-    of: never change it), and may have `name`, `enabled`, `scopes` and `quotas`.
+    of: never change it), and may have `name`, `enabled`, `scopes` and `quotas`. An object may have
+    `defaults`: the quotas of entries that do not have their own.
 
     Raises:
         ConfigurationError: one sentence that says what is wrong and where, never a key.
@@ -222,15 +228,19 @@ def _read(path: Path) -> _Contents:
         raise ConfigurationError(f"write keys file {path} cannot be read: {err.strerror}") from err
     except (ValueError, yaml.YAMLError) as err:
         raise ConfigurationError(f"write keys file {path} is not valid YAML or JSON{_place(err)}") from None
-    entries = document.get("keys") if isinstance(document, dict) else document
+    keyed = document if isinstance(document, dict) else {"keys": document}
+    part = ""
     try:
-        by_digest = _by_digest(_ENTRIES.validate_python(entries))
+        by_digest = _by_digest(_ENTRIES.validate_python(keyed.get("keys")))
+        part = ", defaults"
+        defaults = _Quotas.model_validate(keyed.get("defaults", {}))
     except ValidationError as err:
-        place, message = _told(err)
+        place, message = _told(err, is_quotas=bool(part))
+        place = part + place
         raise ConfigurationError(f"write keys file {path}{place}: {message}") from None
     except ValueError as err:
         raise ConfigurationError(f"write keys file {path}: {err}") from None
-    return _Contents(by_digest, hashlib.sha256(raw).digest())
+    return _Contents(defaults, by_digest, hashlib.sha256(raw).digest())
 
 
 def _by_digest(entries: list[_Entry]) -> dict[bytes, _Entry]:
@@ -244,13 +254,13 @@ def _by_digest(entries: list[_Entry]) -> dict[bytes, _Entry]:
     return found
 
 
-def _told(err: ValidationError) -> tuple[str, str]:
-    """Where the first problem is, and what it is; an unknown field is not named, it may be a key."""
+def _told(err: ValidationError, *, is_quotas: bool) -> tuple[str, str]:
+    """Return place and message of the first problem; an unknown field is not named, it may be a key."""
     problem = err.errors(include_input=False, include_url=False)[0]
     where, message = list(problem["loc"]), problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         where.pop()
-        fields = (_Quotas if "quotas" in where else _Entry).model_fields
+        fields = (_Quotas if is_quotas or "quotas" in where else _Entry).model_fields
         message = f"it has a field that is none of {', '.join(fields)}"
     place = "".join(f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in where)
     return place, message

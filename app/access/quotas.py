@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from app.config.units import MIB
 from app.http import QuotaExceededError
 
 INDEX_BURST = 1 / 8
@@ -46,6 +47,14 @@ class Quota:
     def is_unlimited(self) -> bool:
         """Whether there is nothing to measure."""
         return self.requests is self.events is self.bytes is self.index_share is None
+
+
+PRODUCTION_QUOTA = Quota(requests=1_000, events=10_000, bytes=16 * MIB, index_share=0.5)
+"""
+Of a key without a quota of its own, unless the key file has other defaults: a multiple of what a large
+app sends, which leaves room for other keys. Half of an index of 500 million ids and 7 days is 31 million
+new events at once and 361 a second, 250 million in a window.
+"""
 
 
 class Bucket:
@@ -137,9 +146,9 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class QuotaPolicy:
-    """What all allowances of a process have in common; app.config.settings documents the default."""
+    """What all allowances of a process have in common."""
 
-    default: Quota
+    default: Quota  # of keys without one, where the key file has no other defaults
     index_keys_max: int  # of which a key may have a share
     window_s: float  # how long the index remembers them
     clock: Callable[[], float]  # seconds, never set

@@ -9,7 +9,9 @@ from fastapi import FastAPI, Response
 from app.admin.answers import json_answer
 from app.admin.scopes import READ
 from app.admin.stats import SCHEMA_VERSION
-from app.config import VERSION, Settings, effective
+from app.config.effective import effective
+from app.config.settings import Settings
+from app.config.version import VERSION
 from dedupe.index import IndexIdentity
 from dedupe.record import VERSION as RECORD_VERSION
 
@@ -45,7 +47,7 @@ def version_document() -> dict[str, Any]:
 
 
 def config_document(settings: Settings) -> dict[str, Any]:
-    """Return the settings in the order of README's table, as `gateway config` prints those of its own."""
+    """Return the settings in the order of docs/settings.md, as `gateway config` prints those of its own."""
     return {
         "settings": [each._asdict() | {"origin": each.origin.value} for each in effective(settings)],
         "warnings": list(settings.warnings()),

@@ -73,7 +73,7 @@ ADMIN_PROBLEMS: dict[str, Problem] = {
     "not_found": Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path"),
     "method_not_allowed": Problem(HTTPStatus.METHOD_NOT_ALLOWED, "this path does not know this method"),
     "alone": Problem(
-        HTTPStatus.CONFLICT, "this gateway is alone: GATEWAY_PEER_PORT makes it one of a group of workers"
+        HTTPStatus.CONFLICT, "this gateway is alone: GATEWAY_PEER_LISTEN makes it one of a group of workers"
     ),
     "busy": Problem(HTTPStatus.CONFLICT, "one at a time: wait for the other one to end"),
     "unavailable": Problem(_UNAVAILABLE, "it cannot be said or done now; try again"),

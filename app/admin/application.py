@@ -38,7 +38,8 @@ from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of
 from app.admin.tail import Tail
 from app.admin.tail_routes import add_tail
 from app.admin.verify import add_verify
-from app.config import VERSION, Settings
+from app.config.settings import Settings
+from app.config.version import VERSION
 from app.group import GroupLanes
 from app.http import Problems, RequestError, bare_application
 from dedupe.clock import Clock, SystemClock
@@ -103,7 +104,7 @@ def create_admin(
     _add_stats(app, watched, settings, store.log_id, ingest_loop)
     add_group(app, watched.group, watched.stats, ingest_loop)
     add_sessions(app, watched.router, identity, ingest_loop)
-    add_lookup(app, Lookup(watched.router, store, identity, settings.streams, clock), ingest_loop)
+    add_lookup(app, Lookup(watched.router, store, identity, settings.log.streams, clock), ingest_loop)
     add_history(app, watched.history, watched.group, clock, ingest_loop)
     place_of = partial(locate, watched.router, identity)
     add_tail(app, watched.tail, ingest_loop, place_of, is_ending=lambda: watched.router.is_draining)
@@ -134,7 +135,7 @@ def create_probes(
 
 def tokens_of(settings: Settings) -> list[tuple[Scope, bytes]]:
     """Return the tokens of the settings; without any, each request may do everything."""
-    tokens = ((Scope.WRITE, settings.admin_token), (Scope.READ, settings.admin_read_token))
+    tokens = ((Scope.WRITE, settings.admin.token), (Scope.READ, settings.admin.read_token))
     return [(scope, token.get_secret_value().encode()) for scope, token in tokens if token is not None]
 
 
@@ -157,8 +158,9 @@ def _new(problems: Problems) -> FastAPI:
 
 
 def _guarded(app: FastAPI, settings: Settings, problems: Problems) -> ASGIApp:
-    hosts = [settings.admin_host, settings.probe_host, *settings.admin_hosts]
-    return guard_names(app, hosts=hosts, problems=problems)
+    admin = settings.admin
+    probed = () if admin.probe_listen is None else (admin.probe_listen.host,)
+    return guard_names(app, hosts=[admin.host, *probed, *admin.hosts], problems=problems)
 
 
 def _add_stats(
@@ -181,13 +183,13 @@ def _add_stats(
                 "schema_version": SCHEMA_VERSION,
                 "version": VERSION,
                 "uptime_seconds": round(time.monotonic() - began, 3),
-                "mode": settings.mode,
-                "log": settings.log,
+                "mode": settings.gateway.mode,
+                "log": settings.log.kind,
                 "log_id": log_id,
-                "topic": settings.topic,
-                "quarantine_topic": settings.quarantine_topic,
-                "window_seconds": settings.window,
-                "index_keys_max": settings.index_keys_max,
+                "topic": settings.log.topic,
+                "quarantine_topic": settings.log.quarantine_topic,
+                "window_seconds": settings.index.window,
+                "index_keys_max": settings.index.keys_max,
                 **await ingest_loop.read(watched.stats),
             }
         )

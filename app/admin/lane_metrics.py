@@ -12,9 +12,9 @@ from prometheus_client.utils import floatToGoString
 from app.admin.stats import SOURCES_TOLD, bytes_of, files_of, oldest_use_ms
 from app.config import VERSION
 from app.process import lines_left_out, lines_lost
-from dedupe.index import DedupeIndex
 from dedupe.lane import Lane, LaneState
-from dedupe.metrics import Histogram, LaneMetrics
+from dedupe.lane.metrics import Histogram, LaneMetrics
+from dedupe.lane.partition_index import PartitionIndex
 from dedupe.router import Router
 
 LANE_LABELS = ("topic", "partition")
@@ -159,7 +159,7 @@ def _session_states(lanes: Sequence[Lane]) -> Metric:
     )
     for lane in lanes:
         if lane.open_index is not None:
-            counts = lane.open_index.session_counts
+            counts = lane.open_index.index.session_counts
             rows.add_metric([*_labels(lane), "live"], counts.live)
             rows.add_metric([*_labels(lane), "evicted"], counts.evicted)
     return rows
@@ -183,13 +183,13 @@ def _labels(lane: Lane) -> list[str]:
 
 
 def _restore_ratio(lane: Lane) -> float:
-    restoring = lane.restorer.restoring
+    restoring = lane.recovery.restoring
     return restoring.ratio if restoring else float(lane.state is LaneState.ACTIVE)
 
 
-def _of_index(value_of: Callable[[Lane, DedupeIndex], float | None]) -> Callable[[Lane], float | None]:
-    """Return a value that only an open index has."""
-    return lambda lane: None if lane.open_index is None else value_of(lane, lane.open_index)
+def _of_index(value_of: Callable[[PartitionIndex], float | None]) -> Callable[[Lane], float | None]:
+    """Return a value that only a lane with an open index has."""
+    return lambda lane: None if lane.open_index is None else value_of(lane.open_index)
 
 
 def _seconds(ms: int | None) -> float | None:
@@ -222,7 +222,7 @@ GAUGES: Table = (
     (
         "gateway_restore_remaining_seconds",
         "How long a replay will take at its pace so far",
-        lambda lane: lane.restorer.restoring and lane.restorer.restoring.remaining_s,
+        lambda lane: lane.recovery.restoring and lane.recovery.restoring.remaining_s,
     ),
     (
         "gateway_last_commit_timestamp_seconds",
@@ -272,34 +272,32 @@ INDEX_GAUGES: Table = (
     (
         "gateway_index_window_seconds",
         "How long ids are remembered now",
-        _of_index(lambda lane, _: lane.restorer.window_seconds),
+        lambda lane: lane.window_seconds if lane.open_index else None,
     ),
     (
         "gateway_index_keys",
         "Ids remembered now",
-        _of_index(lambda lane, _: lane.restorer.window.keys),
+        _of_index(lambda opened: opened.window.keys),
     ),
     (
         "gateway_index_size_bytes",
         "What the entries take, on disk or in memory on their way there",
-        _of_index(lambda _, index: bytes_of(index)),
+        _of_index(lambda opened: bytes_of(opened.index)),
     ),
     (
         "gateway_index_files",
         "Files that the entries are in",
-        _of_index(lambda _, index: files_of(index)),
+        _of_index(lambda opened: files_of(opened.index)),
     ),
     (
         "gateway_index_oldest_timestamp_seconds",
         "When the oldest id that is remembered arrived, to a step of the window",
-        _of_index(
-            lambda lane, _: _seconds(lane.restorer.window.oldest_ms(log_start=lane.restorer.log_start))
-        ),
+        _of_index(lambda opened: _seconds(opened.window.oldest_ms(log_start=opened.log_start))),
     ),
     (
         "gateway_applied_offset",
         "The index follows the log up to here",
-        _of_index(lambda _, index: index.state.applied_offset),
+        _of_index(lambda opened: opened.index.state.applied_offset),
     ),
 )
 
@@ -307,11 +305,11 @@ SESSION_GAUGES: Table = (
     (
         "gateway_sessions_with_gaps",
         "Live sessions that lack a sequence below their highest",
-        _of_index(lambda _, index: index.session_counts.with_gaps),
+        _of_index(lambda opened: opened.index.session_counts.with_gaps),
     ),
     (
         "gateway_session_oldest_use_timestamp_seconds",
         "When the live session used longest ago was used, by log time",
-        _of_index(lambda _, index: _seconds(oldest_use_ms(index))),
+        _of_index(lambda opened: _seconds(oldest_use_ms(opened.index))),
     ),
 )

@@ -14,17 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from app.access import check_key_file
-from app.config import (
-    Settings,
-    UnusableSettingError,
-    check_format,
-    format_size,
-    holders_of,
-    refuse_lost_log,
-    refuse_unknown_variables,
-    remaining_settings,
-    variable_of,
-)
+from app.config.data_dir import check_format, holders_of, refuse_lost_log
+from app.config.environment import refuse_unknown_variables
+from app.config.remaining import UnusableSettingError, remaining_settings
+from app.config.section import sections_in
+from app.config.settings import Settings
+from app.config.units import format_size
 from app.process import judge_clock
 from app.stores import inspect_kafka, open_for_reading
 from dedupe.clock import SystemClock
@@ -69,7 +64,7 @@ async def all_checks() -> AsyncIterator[Finding]:
     for sentence in problems:
         yield Finding(Result.WRONG, "settings", sentence)
     if not problems:
-        yield Finding(Result.OK, "settings", f"they contradict nothing, for {settings.mode}")
+        yield Finding(Result.OK, "settings", f"they contradict nothing, for {settings.gateway.mode}")
     for warning in warnings:
         yield Finding(Result.WARNING, "settings", warning)
     for about, look in LOOKS_HERE.items():
@@ -91,17 +86,17 @@ def _refused(about: str, look: Callable[[], object]) -> Iterator[Finding]:
 
 
 def _check_files(settings: Settings) -> Iterator[Finding]:
-    for name in type(settings).model_fields:
-        path = getattr(settings, name) if name.endswith("_file") else None
-        if path is not None and not _is_readable(path):
-            says = (
-                f"{variable_of(name)} names {path}, which is no file that can be read here: mount or name it"
-            )
-            yield Finding(Result.WRONG, "files", says)
+    for section in sections_in(settings):
+        for name in type(section).model_fields:
+            path = getattr(section, name) if name.endswith("_file") else None
+            if path is not None and not _is_readable(path):
+                variable = section.variable(name)
+                says = f"{variable} names {path}, which is no file that can be read here: mount or name it"
+                yield Finding(Result.WRONG, "files", says)
 
 
 def _check_write_keys(settings: Settings) -> Iterator[Finding]:
-    path = settings.write_keys_file
+    path = settings.gateway.write_keys_file
     if path is not None and _is_readable(path):
         refused = list(_refused("write keys", partial(check_key_file, path)))
         yield from refused or [Finding(Result.OK, "write keys", f"{path} can be used")]
@@ -112,7 +107,7 @@ def _is_readable(path: Path) -> bool:
 
 
 def _check_folder(settings: Settings) -> Iterator[Finding]:
-    folder = settings.data_dir
+    folder = settings.log.data_dir
     there = _existing(folder)
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         says = (
@@ -121,7 +116,7 @@ def _check_folder(settings: Settings) -> Iterator[Finding]:
         yield Finding(Result.WRONG, "data folder", f"{says} with GATEWAY_DATA_DIR")
         return
     refused = list(_refused("data folder", partial(check_format, folder)))
-    if settings.log == "sqlite":
+    if settings.log.kind == "sqlite":
         refused += _refused("data folder", partial(refuse_lost_log, folder))
     yield from refused
     if processes := holders_of(folder):
@@ -134,12 +129,12 @@ def _check_folder(settings: Settings) -> Iterator[Finding]:
 
 
 def _check_disk(settings: Settings) -> Iterator[Finding]:
-    there = _existing(settings.data_dir)
+    there = _existing(settings.log.data_dir)
     disk = shutil.disk_usage(there)
-    if disk.free < settings.disk_free_min:
+    if disk.free < settings.limits.disk_free_min:
         says = (
             f"{_gib(disk.free)} are free under {there}, less than GATEWAY_DISK_FREE_MIN "
-            f"({format_size(settings.disk_free_min)}): every request would get 503; make room"
+            f"({format_size(settings.limits.disk_free_min)}): every request would get 503; make room"
         )
         yield Finding(Result.WRONG, "disk", says)
         return
@@ -158,13 +153,13 @@ LOOKS_HERE: dict[str, Callable[[Settings], Iterator[Finding]]] = {
 async def _check_log(settings: Settings) -> AsyncIterator[Finding]:
     """Yield what is found at the log; what cannot be looked at keeps nothing else from being so."""
     try:
-        async with open_for_reading(settings) as store:
+        async with open_for_reading(settings.log) as store:
             if store is None:
                 yield Finding(
-                    Result.OK, "log", f"there is none yet in {settings.data_dir}: a start begins one"
+                    Result.OK, "log", f"there is none yet in {settings.log.data_dir}: a start begins one"
                 )
                 return
-            yield Finding(Result.OK, "log", f"{settings.log} answers as {store.log_id}")
+            yield Finding(Result.OK, "log", f"{settings.log.kind} answers as {store.log_id}")
             looks: dict[str, Look] = {
                 "topics": partial(_topics, store, settings),
                 "identity secret": partial(_identity, store, settings),
@@ -182,30 +177,31 @@ async def _check_log(settings: Settings) -> AsyncIterator[Finding]:
 
 
 async def _topics(store: LogStore, settings: Settings) -> list[Finding]:
-    if settings.log == "sqlite":
+    if settings.log.kind == "sqlite":
         return await _embedded_topics(store, settings)
     wrong, unsafe = await inspect_kafka(store, settings)
     found = [Finding(Result.WRONG, "topics", sentence) for sentence in wrong]
-    result = Result.WARNING if settings.is_development else Result.WRONG
+    result = Result.WARNING if settings.gateway.is_development else Result.WRONG
     found += [Finding(result, "topics", sentence) for sentence in unsafe]
     return found or [Finding(Result.OK, "topics", "topics, brokers and rights are as they should be")]
 
 
 async def _embedded_topics(store: LogStore, settings: Settings) -> list[Finding]:
     found = []
-    for stream, name in zip(settings.streams, ("partitions", "quarantine_partitions"), strict=True):
+    variables = ("GATEWAY_PARTITIONS", "GATEWAY_QUARANTINE_PARTITIONS")
+    for stream, variable in zip(settings.log.streams, variables, strict=True):
         partitions = await store.partitions_of(stream.topic)
         if partitions not in (0, stream.partitions):
-            says = f"{stream.topic} has {partitions} partitions, which never changes: set {variable_of(name)}"
+            says = f"{stream.topic} has {partitions} partitions, which never changes: set {variable}"
             found.append(Finding(Result.WRONG, "topics", f"{says}={partitions}"))
     return found or [Finding(Result.OK, "topics", "they have the partitions that are set")]
 
 
 async def _identity(store: LogStore, settings: Settings) -> list[Finding]:
-    identity = Identity(settings.identity_key)
-    is_pinned = await check_pins(store, settings.streams, identity)
+    identity = Identity(settings.gateway.identity_key)
+    is_pinned = await check_pins(store, settings.log.streams, identity)
     checked = 0
-    for stream in settings.streams:
+    for stream in settings.log.streams:
         for partition in range(await store.partitions_of(stream.topic)):
             record = await _newest(store.partition_log(stream.topic, partition))
             if record is not None:
@@ -221,10 +217,10 @@ async def _identity(store: LogStore, settings: Settings) -> list[Finding]:
 async def _clock(store: LogStore, settings: Settings) -> list[Finding]:
     now_ms = SystemClock().now_ms()
     newest_ms = 0
-    for partition in range(await store.partitions_of(settings.topic)):
-        record = await _newest(store.partition_log(settings.topic, partition))
+    for partition in range(await store.partitions_of(settings.log.topic)):
+        record = await _newest(store.partition_log(settings.log.topic, partition))
         newest_ms = max(newest_ms, record.timestamp_ms if record else 0)
-    if newest_ms and settings.log == "sqlite":
+    if newest_ms and settings.log.kind == "sqlite":
         await judge_clock(store, settings, now_ms=now_ms, newest_ms=newest_ms)
     behind_s = (newest_ms - now_ms) / 1000
     if behind_s > CLOCK_BEHIND_S:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import sys
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -85,11 +86,21 @@ def serve(
             "the ports and the partitions, and one that ends is started again.",
         ),
     ] = None,
+    accept_clock: Annotated[
+        datetime | None,
+        typer.Option(
+            metavar="DATE",
+            formats=["%Y-%m-%d"],
+            help="Today's date in UTC, to say that a clock far ahead of the embedded log is right. It holds "
+            "for that date, the day before and the day after.",
+        ),
+    ] = None,
+    share_ports: Annotated[bool, typer.Option("--share-ports", hidden=True)] = False,
 ) -> None:
     """
     Run the gateway until SIGTERM or Ctrl-C.
 
-    All settings are environment variables, GATEWAY_*; the README lists them. In production
+    All settings are environment variables, GATEWAY_*; docs/settings.md lists them. In production
     (GATEWAY_MODE, the default) GATEWAY_IDENTITY_SECRET and GATEWAY_WRITE_KEYS_FILE must be set;
     GATEWAY_MODE=development needs nothing.
 
@@ -104,7 +115,9 @@ def serve(
     gc.disable()  # imports make many objects, and no cycles to collect
     import uvloop
 
-    from app.config import Settings, load, refuse_unknown_variables
+    from app.config.environment import refuse_unknown_variables
+    from app.config.section import load
+    from app.config.settings import Settings
     from app.main import serve as serve_gateway
     from app.process import configure_logging, protect_stderr, run_workers, workers_of
 
@@ -113,15 +126,17 @@ def serve(
     refuse_unknown_variables()
     settings = load(Settings)
     configure_logging(
-        level=settings.logging_level,
-        is_json=settings.logging_format == "json",
-        worker=None if settings.peer_port is None else settings.worker_id,
+        level=settings.advanced.logging_level,
+        is_json=settings.advanced.logging_format == "json",
+        worker=None if settings.group.peer_listen is None else settings.group.worker_id,
     )
     if workers is None:
+        day = None if accept_clock is None else accept_clock.date()
+        gateway = serve_gateway(settings, accepted_day=day, is_sharing_ports=share_ports)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve_gateway(settings))
+            runner.run(gateway)
     else:
-        command = [sys.executable, "-c", "from app.cli import main; main()", "serve"]
+        command = [sys.executable, "-c", "from app.cli import main; main()", "serve", "--share-ports"]
         asyncio.run(run_workers(command, settings, workers_of(workers)))
 
 

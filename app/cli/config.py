@@ -24,7 +24,10 @@ def config(
     Example: `gateway config --set`, or `gateway config -o json`
     """
 
-    from app.config import Settings, effective, load, refuse_unknown_variables
+    from app.config.effective import effective
+    from app.config.environment import refuse_unknown_variables
+    from app.config.section import load
+    from app.config.settings import Settings
 
     refuse_unknown_variables()
     rows = [each._asdict() | {"origin": each.origin.value} for each in effective(load(Settings))]

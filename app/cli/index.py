@@ -43,7 +43,7 @@ def rebuild(
         from app.config import Settings, load
 
         settings = load(Settings)
-        stream = settings.streams[quarantine]
+        stream = settings.log.streams[quarantine]
         numbers = sorted(set(partitions or range(stream.partitions)))
         if numbers[-1] >= stream.partitions:
             raise typer.BadParameter(f"{stream.topic} has partitions 0 to {stream.partitions - 1}")

@@ -46,11 +46,11 @@ def skip(
         from dedupe.errors import ConfigurationError
 
         settings = load(Settings)
-        streams = {stream.topic: stream for stream in settings.streams}
-        stream = streams.get(topic or settings.topic)
+        streams = {stream.topic: stream for stream in settings.log.streams}
+        stream = streams.get(topic or settings.log.topic)
         if stream is None:
             raise ConfigurationError(f"--topic must be {' or '.join(streams)}")
-        async with open_for_notes(settings) as store:
+        async with open_for_notes(settings.log) as store:
             span = range(offset, last + 1)
             records = await skip_records(store, settings, stream, partition, span)
         note(

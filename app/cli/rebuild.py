@@ -49,18 +49,18 @@ async def rebuild_indexes(
         RetriableError: the log cannot be read now; what is not built a gateway builds at its start.
     """
     with ExitStack() as stack:
-        stack.enter_context(locked(settings.data_dir))
-        identity = Identity(settings.identity_key)
+        stack.enter_context(locked(settings.log.data_dir))
+        identity = Identity(settings.gateway.identity_key)
         indexes = create_indexes(settings)
         stack.callback(indexes.close)
-        async with open_for_notes(settings) as store:
+        async with open_for_notes(settings.log) as store:
             router = build_router(
                 settings,
                 store,
                 indexes,
                 identity=identity,
                 clock=SystemClock(),
-                is_pinned=await check_pins(store, settings.streams, identity),
+                is_pinned=await check_pins(store, settings.log.streams, identity),
                 crashpoint=no_crashpoint,
             )
             lanes = [lane for lane in router.all_lanes if lane.topic == stream.topic]
@@ -76,15 +76,15 @@ async def rebuild_indexes(
 
 
 async def _rebuild(lane: Lane, end: Offset) -> Rebuilt:
-    began, restorer = time.monotonic(), lane.restorer
+    began, recovery = time.monotonic(), lane.recovery
     try:
-        await restorer.check()  # proves the log, so that a wrong secret deletes nothing
-        restorer.discard()
-        await restorer.check()
-        await restorer.replay(end, lambda _entries: None)
-        keys = restorer.window.keys
+        await recovery.check()  # proves the log, so that a wrong secret deletes nothing
+        recovery.discard()
+        await recovery.check()
+        index = await recovery.replay(end, lambda _entries: None)
+        keys = index.window.keys
     finally:
-        restorer.close()
+        recovery.close()
     seconds = round(time.monotonic() - began, 2)
     return Rebuilt(lane.topic, lane.partition, lane.metrics.restored_records, keys, seconds)
 

@@ -26,9 +26,9 @@ async def skip(store: LogStore, settings: Settings, stream: Stream, partition: i
     """
     if not 0 <= partition < await store.partitions_of(stream.topic):
         raise ConfigurationError(f"topic {stream.topic} has no partition {partition}")
-    await check_pins(store, [stream], Identity(settings.identity_key))
+    await check_pins(store, [stream], Identity(settings.gateway.identity_key))
     log = store.partition_log(stream.topic, partition)
-    check = RecordCheck(Identity(settings.identity_key), partition, stream.partitions)
+    check = RecordCheck(Identity(settings.gateway.identity_key), partition, stream.partitions)
     log_start, end = await log.bounds()
     written = range(span.start, min(span.stop, end))  # what is not written yet nobody has looked at
     ours, foreign = await _count(log, check, written)

@@ -43,9 +43,9 @@ def create(
     async def work(store: "LogStore", settings: "Settings") -> None:
         from app.stores import create_kafka_topics
 
-        were_there = [stream for stream in settings.streams if await store.partitions_of(stream.topic)]
+        were_there = [stream for stream in settings.log.streams if await store.partitions_of(stream.topic)]
         await _settled(lambda: create_kafka_topics(store, settings, replication_factor=replicas))
-        for stream in settings.streams:
+        for stream in settings.log.streams:
             done = "was there" if stream in were_there else f"created, {stream.partitions} partitions"
             note(f"topic {stream.topic} {done}")
         await _settled(lambda: _check(store, settings))
@@ -97,9 +97,9 @@ def _on_kafka(work: Work) -> None:
         from dedupe.errors import ConfigurationError
 
         settings = load(Settings)
-        if settings.log != "kafka":
+        if settings.log.kind != "kafka":
             raise ConfigurationError("the embedded log has no topics to make: set GATEWAY_LOG=kafka")
-        async with open_for_notes(settings) as store:
+        async with open_for_notes(settings.log) as store:
             await work(store, settings)
 
     run_quietly(run(), level="error")

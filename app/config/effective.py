@@ -1,19 +1,20 @@
 """The settings in force: each with its value as one would write it, and where that comes from."""
 
 from collections.abc import Iterator
-from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from app.config.log_settings import LogSettings, variable_of
-from app.config.units import AS_DURATION, AS_SIZE, format_duration, format_size
+from app.config.networks import Endpoint
+from app.config.section import Section, sections_in, settings_of
+from app.config.settings import Settings
+from app.config.units import AS_DURATION, AS_SIZE, format_duration, format_size, kinds_of
 
 REDACTED = "(set)"
-"""Stands for a secret, of which not even the length is told."""
+"""Stands for a secret; not even its length is shown."""
 
 
 class Origin(StrEnum):
@@ -32,20 +33,22 @@ class Effective(NamedTuple):
     origin: Origin
 
 
-def effective(settings: LogSettings) -> Iterator[Effective]:
-    """Yield every setting in the order of README's table; secrets are redacted."""
-    for name, field in type(settings).model_fields.items():
-        if name in settings.model_fields_set:
+def effective(settings: Settings) -> Iterator[Effective]:
+    """Yield every setting in the order of docs/settings.md; secrets are redacted."""
+    sections: dict[type[Section], Section] = {type(each): each for each in sections_in(settings)}
+    for variable, kind, name, field in settings_of(Settings):
+        section = sections[kind]
+        if name in section.model_fields_set:
             origin = Origin.ENVIRONMENT
         else:
             origin = Origin.DERIVED if field.default_factory else Origin.DEFAULT
-        yield Effective(variable_of(name), _shown(getattr(settings, name), field), origin)
+        yield Effective(variable, _shown(getattr(section, name), field), origin)
 
 
 def _shown(value: Any, field: FieldInfo) -> str | int | bool | None:
     if value is None or isinstance(value, bool | str):
         return value
-    kinds = set(_kinds(field.annotation, field.metadata))
+    kinds = kinds_of(field)
     if AS_SIZE in kinds:
         return format_size(value)
     if AS_DURATION in kinds:
@@ -61,15 +64,8 @@ def _text(value: Any) -> str:
             return REDACTED
         case float():
             return f"{value:g}"
-        case tuple():
-            return ",".join(map(str, value))
-        case _:
-            assert isinstance(value, Path | date), f"no way to show {value!r}"
+        case Endpoint() | Path():
             return str(value)
-
-
-def _kinds(annotation: Any, metadata: Any) -> Iterator[Any]:
-    """Yield what a field's annotation says of it, also within a union such as `Bytes | None`."""
-    yield from (each for each in metadata if each in (AS_SIZE, AS_DURATION))
-    for part in get_args(annotation):
-        yield from _kinds(part, getattr(part, "__metadata__", ()))
+        case _:
+            assert isinstance(value, tuple), f"no way to show {value!r}"
+            return ",".join(map(str, value))

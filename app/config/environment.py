@@ -5,7 +5,8 @@ import os
 import re
 from collections.abc import Mapping
 
-from app.config.log_settings import PREFIX, variable_of
+from app.config.replaced import REPLACED
+from app.config.section import PREFIX, settings_of
 from app.config.settings import Settings
 from dedupe.errors import ConfigurationError
 
@@ -18,7 +19,7 @@ _LINK_NAME = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$
 
 def refuse_unknown_variables(environment: Mapping[str, str] = os.environ) -> None:
     """Raise ConfigurationError for GATEWAY_* variables that mean nothing here, one sentence each."""
-    known = CLIENT_VARIABLES.union(map(variable_of, Settings.model_fields))
+    known = CLIENT_VARIABLES.union(setting.variable for setting in settings_of(Settings))
     problems = []
     for name, value in sorted(environment.items()):
         upper = name.upper()
@@ -29,6 +30,8 @@ def refuse_unknown_variables(environment: Mapping[str, str] = os.environ) -> Non
                 f"{name} looks like a service link of Kubernetes, not a setting: a Service named gateway "
                 "injects such variables; set enableServiceLinks: false in the pod"
             )
+        elif upper in REPLACED:
+            problems.append(f"{name} is no setting any more: {REPLACED[upper]}")
         elif upper not in known:
             close = difflib.get_close_matches(upper, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""

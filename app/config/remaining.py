@@ -1,28 +1,31 @@
-"""What can be read of settings when some are wrong, so that all the rest can be looked at meanwhile."""
+"""Reads the settings that are right when others are wrong, so that `gateway check` can look at the rest."""
 
+import os
 import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from types import new_class
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource
 
-from app.config.log_settings import sentences_of, variable_of
+from app.config.section import Section, Setting, sentences_of, settings_of, variable_at, variables_in
 from app.config.settings import Settings
 
-NEEDED = ("identity_secret", "kafka_bootstrap_servers", "kafka_sasl_username")
+NEEDED = ("GATEWAY_IDENTITY_SECRET", "GATEWAY_KAFKA_BOOTSTRAP_SERVERS", "GATEWAY_KAFKA_SASL_USERNAME")
 """Those without which something cannot be looked at, if a rule says that they are missing or wrong."""
+
+AnySection = TypeVar("AnySection", bound=Section)
 
 
 class UnusableSettingError(Exception):
     """A setting was read that is wrong."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"this is looked at once {variable_of(name)} is right")
+    def __init__(self, variable: str) -> None:
+        super().__init__(f"this is looked at once {variable} is right")
 
 
 class Remaining(NamedTuple):
-    """The settings, which raise UnusableSettingError where they are wrong, and what is to be said of them."""
+    """The settings, which raise UnusableSettingError where they are wrong, and sentences about them."""
 
     settings: Settings
     problems: list[str]
@@ -30,41 +33,40 @@ class Remaining(NamedTuple):
 
 
 def remaining_settings() -> Remaining:
-    """Read the settings from the environment, whatever is wrong with them."""
+    """Read the settings from the environment, even if some of them are wrong."""
+    variables = variables_in(os.environ)
+    malformed: set[str] = set()
+    sentences: list[str] = []
     try:
-        settings = Settings()
+        settings = Settings.model_validate(variables)
     except ValidationError as err:
-        return _remaining(err)
-    return Remaining(settings, [], list(settings.warnings()))
-
-
-def _remaining(err: ValidationError) -> Remaining:
-    malformed = _malformed(err)
-    hidden: set[str] = set()
-    settings = _read_without(malformed, hidden)
+        malformed, sentences = _malformed(err), list(sentences_of(err))
+        right = {name: value for name, value in variables.items() if name not in malformed}
+        settings = Settings.model_validate(right)
 
     def true_anyway(sentences: Iterator[str]) -> list[str]:
         return [each for each in sentences if not any(_is_about(each, name) for name in malformed)]
 
-    broken = true_anyway(Settings.contradictions(settings))
+    broken = true_anyway(settings.contradictions())
     warnings = true_anyway(settings.warnings())
-    missing = {name for name in NEEDED if any(each.startswith(variable_of(name)) for each in broken)}
-    hidden |= malformed | missing  # only now: the rules read all settings
-    return Remaining(settings, [*(sentences_of(err) if malformed else ()), *broken], warnings)
+    missing = {name for name in NEEDED if any(each.startswith(name) for each in broken)}
+    hidden = _hide(settings, malformed | missing) if malformed or missing else settings
+    return Remaining(hidden, [*sentences, *broken], warnings)
 
 
 def _malformed(err: ValidationError) -> set[str]:
-    """Return the settings that cannot be read, and those whose defaults are made of them."""
+    """Return the variables that cannot be read, and those whose defaults follow from them."""
+    by_variable = {setting.variable: setting for setting in settings_of(Settings)}
     malformed: set[str] = set()
     for problem in err.errors():
-        if problem["loc"]:
-            name = str(problem["loc"][0])
-            if problem["type"] != "default_factory_not_called" or _default_follows(name, malformed):
-                malformed.add(name)
+        variable = variable_at(problem["loc"])
+        follows = problem["type"] == "default_factory_not_called"
+        if not follows or _default_follows(by_variable[variable], malformed):
+            malformed.add(variable)
     return malformed
 
 
-def _default_follows(name: str, others: set[str]) -> bool:
+def _default_follows(setting: Setting, others: set[str]) -> bool:
     asked: set[str] = set()
 
     class Fields(dict[str, Any]):
@@ -72,39 +74,34 @@ def _default_follows(name: str, others: set[str]) -> bool:
             asked.add(name)
             return default
 
-    Settings.model_fields[name].get_default(call_default_factory=True, validated_data=Fields())
-    return not asked.isdisjoint(others)
+    setting.field.get_default(call_default_factory=True, validated_data=Fields())
+    fields = setting.section.model_fields
+    return not others.isdisjoint(fields[name].alias for name in asked)
 
 
-def _read_without(malformed: set[str], hidden: set[str]) -> Settings:
-    """Return settings that may contradict each other, with the default for each malformed one."""
-
-    class Tolerant(Settings):
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            *_: PydanticBaseSettingsSource,
-            **__: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            source = EnvSettingsSource(settings_cls)
-            variables = {variable_of(name).lower() for name in malformed}
-            source.env_vars = {
-                name: value for name, value in source.env_vars.items() if name not in variables
-            }
-            return (source,)
-
-        def contradictions(self) -> Iterator[str]:
-            yield from ()
-
-        def __getattribute__(self, name: str) -> Any:
-            if name in hidden:
-                raise UnusableSettingError(name)
-            return super().__getattribute__(name)
-
-    return Tolerant()
+def _hide(section: AnySection, variables: set[str]) -> AnySection:
+    """Return the section with fields that raise UnusableSettingError where their variables are named."""
+    kind = type(section)
+    hidden = {s.name: s.variable for s in settings_of(kind) if s.section is kind and s.variable in variables}
+    values = {name: getattr(section, name) for name in kind.model_fields}
+    values |= {name: _hide(each, variables) for name, each in values.items() if isinstance(each, Section)}
+    methods = {"__getattribute__": _reader(hidden)}
+    tolerant: Any = new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(methods))
+    copy: AnySection = tolerant.model_construct(
+        **{kind.model_fields[name].alias or name: value for name, value in values.items()}
+    )
+    return copy
 
 
-def _is_about(sentence: str, name: str) -> bool:
-    is_named = re.search(rf"\b{variable_of(name)}\b", sentence) is not None
-    return is_named or (name == "mode" and "in production" in sentence)
+def _reader(hidden: dict[str, str]) -> Callable[[Section, str], Any]:
+    def read(section: Section, name: str) -> Any:
+        if name in hidden:
+            raise UnusableSettingError(hidden[name])
+        return Section.__getattribute__(section, name)
+
+    return read
+
+
+def _is_about(sentence: str, variable: str) -> bool:
+    is_named = re.search(rf"\b{variable}\b", sentence) is not None
+    return is_named or (variable == "GATEWAY_MODE" and "in production" in sentence)

@@ -39,13 +39,13 @@ _ZLIB_METHOD = 8  # low half of a zlib stream's first byte; a raw deflate stream
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """Bounds of one request body; app.config.settings documents each."""
+    """Bounds of one request body."""
 
     bytes_max: int
     compressed_bytes_max: int
     timeout_s: float
-    grace_s: float = 10.0
-    rate_min: int = 512  # bytes a second, on average, once the grace is over
+    grace_s: float = 10.0  # at any pace
+    rate_min: int = 512  # bytes a second, on average, once the grace is over; phones on 2G reach 2 KiB
 
     def patience_s(self, size: int) -> float:
         """Return the seconds since its start within which more of a body must come than so many bytes."""

@@ -6,6 +6,7 @@ crowd of idle sockets cannot keep out clients that send. Where that is not enoug
 more than its share loses the requests that it is slowest to send, or whose answers it does not read.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,8 +18,9 @@ REFUSED_MAX = 256
 
 SHARE = 1 / 16
 """
-The part of all connections that one address may keep once there are no others to be had: 1,024 of
-the default. A company's NAT has fewer at work at once; a load balancer is a trusted proxy.
+The part of all connections that one address may keep once there are no others to be had, and the
+requests that one behind a trusted proxy may have at once: 1,024 of the default. A company's NAT has
+fewer at work at once; a load balancer is a trusted proxy.
 """
 
 
@@ -42,12 +44,8 @@ class Crowd:
 class Connections:
     """All connections of one port."""
 
-    def __init__(
-        self, *, connections_max: int, per_address_max: int | None, refused_max: int = REFUSED_MAX
-    ) -> None:
-        """Take the limits; None is none."""
+    def __init__(self, *, connections_max: int, refused_max: int = REFUSED_MAX) -> None:
         self.connections_max = connections_max
-        self._per_address_max = per_address_max
         self._sockets_max = connections_max + refused_max
         self._share = max(1, int(connections_max * SHARE))
         self._slots: dict[Evictable, Crowd] = {}
@@ -55,6 +53,7 @@ class Connections:
         self._leaving: dict[Evictable, None] = {}  # without a slot: refused, evicted or closing
         self._crowds: dict[str | None, Crowd] = {}
         self._greedy: dict[str | None, Crowd] = {}  # those over the share: a few at most
+        self._requests: Counter[str] = Counter()  # behind trusted proxies, by address
         self.open = 0
         self.evicted = 0
         self.refused = 0
@@ -74,7 +73,7 @@ class Connections:
         """
         self.open += 1
         crowd = self._join(address)
-        has_room = self._is_within_limit(crowd) and self._has_slot(crowd)
+        has_room = self._has_slot(crowd)
         if has_room:
             self._slots[connection] = crowd
             self.rest(connection)
@@ -123,24 +122,23 @@ class Connections:
 
     def enter_crowd(self, address: str) -> bool:
         """
-        Count one request of an address behind a trusted proxy; false if that is one too many.
+        Count one request of an address behind a trusted proxy; false if it has more than its share at once.
 
         Each call, whatever it returns, is undone by leave_crowd.
         """
-        if self._per_address_max is None:
-            return True
-        has_room = self._is_within_limit(self._join(address))
+        name = crowd_of(address)
+        self._requests[name] += 1
+        has_room = self._requests[name] <= self._share
         if not has_room:
             self.refused += 1
         return has_room
 
     def leave_crowd(self, address: str) -> None:
         """Undo one enter_crowd."""
-        if self._per_address_max is not None:
-            self._part(self._crowds[crowd_of(address)])
-
-    def _is_within_limit(self, crowd: Crowd) -> bool:
-        return self._per_address_max is None or crowd.name is None or crowd.count <= self._per_address_max
+        name = crowd_of(address)
+        self._requests[name] -= 1
+        if not self._requests[name]:
+            del self._requests[name]
 
     def _has_slot(self, crowd: Crowd) -> bool:
         """Whether there is a slot for a newcomer, made if necessary."""

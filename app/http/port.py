@@ -20,14 +20,24 @@ MALFORMED = "malformed"
 """The route of requests that could not be parsed, in metrics."""
 
 
+HEAD_BYTES_MAX = 64 * 1024
+"""Of a request line and its headers: four times what servers in front of a gateway pass on by default."""
+
+HEAD_TIMEOUT_S = 10.0
+"""From the connection, or from a head's first byte, to its last: a phone on 2G sends one in two seconds."""
+
+SEND_TIMEOUT_S = 30.0
+"""How long a client may leave its answers unread, which are small, before it loses the connection."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Bounds of one connection; app.config.settings documents each."""
+    """Bounds of one connection."""
 
-    head_bytes_max: int
-    head_timeout_s: float
     body_timeout_s: float
-    send_timeout_s: float
+    head_bytes_max: int = HEAD_BYTES_MAX
+    head_timeout_s: float = HEAD_TIMEOUT_S
+    send_timeout_s: float = SEND_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,9 @@ _CODES_BY_STATUS = {
 Form: TypeAlias = Callable[[str, int, str], tuple[bytes, str]]
 """Makes the body of an error from code, status and message, and says its media type."""
 
+RETRY_AFTER_MAX_S = 30
+"""The largest Retry-After but that of a quota: SDKs that wait longer fill their queues."""
+
 log = structlog.get_logger(__name__)
 
 

@@ -40,6 +40,13 @@ class _Edge(FastAPI):
         return ExceptionMiddleware(self.router, self.exception_handlers)
 
 
+QUOTA_PENALTY_S = 0.5
+"""
+How long the answer to a used-up quota, or to a body for which there is no memory, is held back, so that
+a client that ignores Retry-After cannot crowd the others out.
+"""
+
+
 def create_edge(
     ingest: Ingest,
     *,

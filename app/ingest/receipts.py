@@ -6,6 +6,7 @@ every retry of a request gets the same bytes. What changes between tries stands 
 """
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 import orjson
 from starlette.responses import Response
@@ -18,7 +19,6 @@ from app.ingest.identify import (
     SEQUENCE_INVALID,
     TYPE_INVALID,
     Identified,
-    Rejection,
 )
 from app.ingest.prefer import Preferences
 from dedupe.admission import DUPLICATE, NEW, REPEAT, STALE, Admission
@@ -85,12 +85,14 @@ def answer(
         wants_receipts = preferences.returned == "representation"
     admissions = outcomes.admissions
     accepted = admissions.count(NEW)
-    rejections = list(found.rejections)
+    rejected = [
+        (rejection.item_index, rejection.message_id, rejection.code) for rejection in found.rejections
+    ]
     duplicates = sum([admissions.count(known) for known in KNOWN])
     if accepted + duplicates < len(admissions):
-        rejections += [
-            Rejection(place, event.message_id, CODES[admission])
-            for event, place, admission in zip(found.events, found.places, admissions, strict=True)
+        rejected += [
+            (index, event.message_id, CODES[admission])
+            for event, index, admission in zip(found.events, found.indexes(), admissions, strict=True)
             if admission in CODES
         ]
     body: dict[str, object] = {"success": True}
@@ -100,10 +102,10 @@ def answer(
             for event, admission, offset in zip(found.events, *outcomes, strict=True)
             if admission is NEW or admission in KNOWN
         ]
-    if rejections:
-        rejections.sort(key=lambda rejection: rejection.place)
+    if rejected:
+        rejected.sort(key=itemgetter(0))
         reasons = SESSION_REASONS if any([event.session for event in found.events]) else REASONS
-        body["rejected"] = [_rejected(rejection, reasons) for rejection in rejections]
+        body["rejected"] = [_rejected(*item, reasons) for item in rejected]
     if advice:
         body["warnings"] = advice
     headers = _headers(accepted, duplicates, preferences)
@@ -147,13 +149,13 @@ def _receipt(event: Event, admission: Admission, offset: Offset) -> dict[str, ob
     return receipt
 
 
-def _rejected(rejection: Rejection, reasons: Mapping[str, str]) -> dict[str, object]:
-    told: dict[str, object] = {
-        "index": rejection.place,
-        "messageId": rejection.message_id,
-        "code": rejection.code,
-        "message": reasons[rejection.code],
+def _rejected(index: int, message_id: str | None, code: str, reasons: Mapping[str, str]) -> dict[str, object]:
+    rejected: dict[str, object] = {
+        "index": index,
+        "messageId": message_id,
+        "code": code,
+        "message": reasons[code],
     }
-    if rejection.code in NOT_TAKEN.values():
-        told["retriable"] = True
-    return told
+    if code in NOT_TAKEN.values():
+        rejected["retriable"] = True
+    return rejected

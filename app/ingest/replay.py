@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
-from app.ingest.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT, Arrival
+from app.ingest.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT, Arrival, Identified
 from app.ingest.large_json import JSONLimits
 from app.ingest.payload import parse_events
 from app.ingest.prefer import NO_PREFERENCES
@@ -101,7 +101,8 @@ def replay_by(ingest: Ingest) -> Replay:
         payload = await parse_events(body_of(kept), limits, _no_turn)
         received_ms = ingest.clock.now_ms()
         arrival = Arrival(kept.source, received_ms, idempotency_key=key_of(kept).encode())
-        found = ingest.identifier.identify(payload, arrival)
+        found = Identified()
+        found.take(ingest.identifier.identify(payload, arrival))
         outcomes = await ingest.router.submit(
             found.events,
             found.quarantined,

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from app.config import VERSION, Settings
+from app.config.settings import Settings
+from app.config.version import VERSION
 from dedupe.clock import Clock
 from dedupe.errors import GatewayError, RetriableError
 from dedupe.lane import Lane
@@ -16,6 +17,10 @@ READY_POLL_S = 0.05
 NOTES_RENEWAL_S = 12 * 3600.0
 """Kafka forgets them after a week by default (`offsets.retention.minutes`), at least after a day."""
 OUTAGE_POLL_S = 1.0
+TRIM_INTERVAL_S = 10.0
+"""How often expired events are deleted from the embedded log."""
+TRIM_RECORDS_MAX = 5_000
+"""How many records of a partition one step deletes; more would hold up commits."""
 TRIM_PAUSE_S = 0.02
 """Between two steps of deletion, so that commits get their turn."""
 
@@ -30,11 +35,11 @@ async def announce(router: Router, settings: Settings, *, url: str, admin_url: s
     log.info("starting", events=url, admin=admin_url)
     while not router.is_ready:  # noqa: ASYNC110 - it follows from the states of all lanes
         await asyncio.sleep(READY_POLL_S)
-    write_key = "my-write-key" if settings.write_keys_file is None else "WRITE_KEY"
-    worker = "" if settings.peer_port is None else f", {settings.worker_id}"
+    write_key = "my-write-key" if settings.gateway.write_keys_file is None else "WRITE_KEY"
+    worker = "" if settings.group.peer_listen is None else f", {settings.group.worker_id}"
     event = '{"messageId":"hello-1","type":"track","event":"Hello","userId":"u1"}'
     print(
-        f"\nGateway {VERSION} is ready ({settings.mode}, {settings.log} log{worker}).\n"
+        f"\nGateway {VERSION} is ready ({settings.gateway.mode}, {settings.log.kind} log{worker}).\n"
         f"  events  {url}\n"
         f"  admin   {admin_url}/admin/v1/stats\n"
         "Send an event; sent again, it gets the same answer:\n"
@@ -76,16 +81,16 @@ async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim)
     clock that is ahead now has been refused at start (app.process.clock_check).
     """
     while True:
-        await asyncio.sleep(settings.trim_interval)
-        if not all(lane.has_been_active for lane in router.all_lanes):
+        await asyncio.sleep(TRIM_INTERVAL_S)
+        if not all(lane.has_served for lane in router.all_lanes):
             continue
         newest_ms = min(clock.now_ms(), _newest_timestamp_ms(router.all_lanes))
-        before_ms = newest_ms - int(settings.retention * 1000)
+        before_ms = newest_ms - int(settings.index.retention * 1000)
         if before_ms <= 0:
             continue
-        for topic in (settings.topic, settings.quarantine_topic):
+        for topic in (settings.log.topic, settings.log.quarantine_topic):
             try:
-                await _trim_topic(topic, before_ms, settings.trim_records_max, trim)
+                await _trim_topic(topic, before_ms, TRIM_RECORDS_MAX, trim)
             except RetriableError as err:
                 log.warning("expired events not deleted, trying again later", topic=topic, error=str(err))
 
@@ -93,7 +98,7 @@ async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim)
 def _newest_timestamp_ms(lanes: Sequence[Lane]) -> int:
     """Return the log time of the newest record that any of the lanes knows, 0 if none does."""
     indexes = (lane.open_index for lane in lanes)
-    return max((index.state.newest_timestamp_ms for index in indexes if index), default=0)
+    return max((opened.index.state.newest_timestamp_ms for opened in indexes if opened), default=0)
 
 
 async def _trim_topic(topic: str, before_ms: int, records_max: int, trim: Trim) -> None:

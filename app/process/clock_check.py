@@ -12,7 +12,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import structlog
 
-from app.config import Settings, format_duration
+from app.config.settings import Settings
+from app.config.units import format_duration
 from dedupe.clock import Clock
 from dedupe.errors import ConfigurationError, GatewayError
 from dedupe.log import LogStore
@@ -20,42 +21,56 @@ from dedupe.log import LogStore
 NOTE = "clock"
 RENEW_S = 60.0
 ACCEPTED_FOR = timedelta(days=1)
-"""So that GATEWAY_CLOCK_ACCEPT, once said and forgotten, cannot vouch for another clock."""
+"""Before and after the day of `--accept-clock`, so that an option left behind accepts no other clock."""
+
+JUMP_MAX = 1 / 2
+"""
+The part of the window that the clock may be ahead of the log. A wrong clock within it shortens the
+window by as much; a gateway may rest for so long without a question.
+"""
 
 log = structlog.get_logger(__name__)
 
 
-async def check_clock(store: LogStore, settings: Settings, clock: Clock, *, newest_ms: int | None) -> None:
+async def check_clock(
+    store: LogStore,
+    settings: Settings,
+    clock: Clock,
+    *,
+    newest_ms: int | None,
+    accepted_day: date | None = None,
+) -> None:
     """
     Refuse a clock that is implausibly far ahead of the log, and note the time otherwise.
 
     Args:
         store: the log.
-        settings: what is implausible, and what the operator vouches for.
+        settings: the window, and the topic.
         clock: the one to judge.
         newest_ms: log time of the log's newest record, None if it is empty: then any clock will do.
+        accepted_day: the date in UTC for which the operator vouches for the clock.
 
     Raises:
-        ConfigurationError: it is, and the operator does not say that it is right.
+        ConfigurationError: it is, and the operator does not vouch for it.
         RetriableError: the log cannot be read or written now.
     """
     now_ms = clock.now_ms()
-    if _is_accepted(now_ms, settings.clock_accept):
-        log.warning("the clock is believed because of GATEWAY_CLOCK_ACCEPT", clock=_text(now_ms))
+    if accepted_day is not None and abs(_utc(now_ms).date() - accepted_day) <= ACCEPTED_FOR:
+        log.warning("the clock is accepted because of --accept-clock", clock=_text(now_ms))
         newest_ms = None
     if newest_ms is None:
-        await _note(store, settings.topic, now_ms)
+        await _note(store, settings.log.topic, now_ms)
         return
     noted_ms = await judge_clock(store, settings, now_ms=now_ms, newest_ms=newest_ms)
     known_ms = newest_ms if noted_ms is None else noted_ms
     log.info("the log was last in use", at=_text(known_ms))
     if noted_ms is None or now_ms > noted_ms:
-        await _note(store, settings.topic, max(now_ms, known_ms))
+        await _note(store, settings.log.topic, max(now_ms, known_ms))
 
 
 async def judge_clock(store: LogStore, settings: Settings, *, now_ms: int, newest_ms: int) -> int | None:
     """
-    Refuse a clock that is implausibly far ahead of the log, unless it is vouched for; note nothing.
+    Refuse a clock that is implausibly far ahead of the log; note nothing.
 
     Returns:
         The time that is noted in the log, in ms, if one is.
@@ -63,12 +78,11 @@ async def judge_clock(store: LogStore, settings: Settings, *, now_ms: int, newes
     Raises:
         ConfigurationError, RetriableError: see check_clock.
     """
-    noted_ms = await _noted_ms(store, settings.topic)
+    noted_ms = await _noted_ms(store, settings.log.topic)
     known_ms = newest_ms if noted_ms is None else noted_ms
-    if _is_accepted(now_ms, settings.clock_accept):
-        return noted_ms
-    if now_ms - known_ms > settings.clock_jump_max * 1000:
-        raise ConfigurationError(_refusal(now_ms, known_ms, settings.clock_jump_max))
+    jump_max_s = settings.index.window * JUMP_MAX
+    if now_ms - known_ms > jump_max_s * 1000:
+        raise ConfigurationError(_refusal(now_ms, known_ms, jump_max_s))
     return noted_ms
 
 
@@ -93,16 +107,12 @@ async def _note(store: LogStore, topic: str, now_ms: int) -> None:
     await store.note(NOTE, topic, 0, str(now_ms))
 
 
-def _is_accepted(now_ms: int, accepted: date | None) -> bool:
-    return accepted is not None and abs(_utc(now_ms).date() - accepted) <= ACCEPTED_FOR
-
-
 def _refusal(now_ms: int, known_ms: int, jump_max_s: float) -> str:
     return (
         f"this machine's clock says {_text(now_ms)}, but the log was last in use at {_text(known_ms)}, "
-        f"which is more than GATEWAY_CLOCK_JUMP_MAX ({format_duration(jump_max_s)}) before: correct the "
+        f"which is more than half of GATEWAY_WINDOW ({format_duration(jump_max_s)}) before: correct the "
         "clock, for with a wrong one ids are forgotten and events deleted too early; or, if it is right "
-        f"and no gateway ran meanwhile, say so with GATEWAY_CLOCK_ACCEPT={_utc(now_ms).date()}"
+        f"and no gateway ran meanwhile, start with --accept-clock {_utc(now_ms).date()}"
     )
 
 

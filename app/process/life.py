@@ -31,6 +31,9 @@ SIGNAL_EXIT_CODE = 128
 PARENT_ENDED = signal.SIGUSR1
 """The kernel sends it to a worker whose parent has ended, at worst once for each thread of the parent."""
 
+DRAIN_LINGER_S = 0.5
+"""How long a gateway that stops still answers 503, so that clients learn of it and turn elsewhere."""
+
 BACKLOG = 2048
 
 FILES_RESERVED = 1024

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import structlog
 
-from app.config import Settings, holders_of
+from app.config.data_dir import holders_of
+from app.config.networks import Endpoint
+from app.config.settings import Settings
 from app.process.life import PARENT_ENDED, bind
 from dedupe.errors import ConfigurationError, GatewayError, IdentityMismatchError
 
@@ -38,12 +40,22 @@ class Workers:
     """The workers of one machine."""
 
     def __init__(self, command: Sequence[str], settings: Settings, count: int) -> None:
-        """Take what starts one, the settings of all, and how many there are, n >= 1."""
-        if settings.log != "kafka":
+        """
+        Check that the settings allow several workers.
+
+        Args:
+            command: starts one worker; it listens on ports that others share.
+            settings: of all.
+            count: of workers, n >= 1.
+
+        Raises:
+            ConfigurationError: they are for one gateway alone.
+        """
+        if settings.log.kind != "kafka":
             raise ConfigurationError(
                 "--workers needs GATEWAY_LOG=kafka: the embedded log is for one process, which owns its file"
             )
-        if settings.peer_address:
+        if settings.group.peer_address:
             raise ConfigurationError(
                 "--workers and GATEWAY_PEER_ADDRESS exclude each other: the address is one worker's"
             )
@@ -70,8 +82,8 @@ class Workers:
                 ports = [
                     stack.enter_context(bind(host, port, send_timeout_s=1, is_shared=True)).getsockname()[1]
                     for host, port in (
-                        (self._settings.host, self._settings.port),
-                        (self._settings.admin_host, self._settings.admin_port),
+                        (self._settings.gateway.host, self._settings.gateway.port),
+                        (self._settings.admin.host, self._settings.admin.port),
                     )
                 ]
                 async with asyncio.TaskGroup() as tasks:
@@ -144,18 +156,17 @@ class Workers:
             return
 
     def _folder_of(self, worker: int) -> Path:
-        return Path(self._settings.data_dir) / f"worker-{worker}"
+        return Path(self._settings.log.data_dir) / f"worker-{worker}"
 
     def _environment(self, worker: int, ports: Sequence[int]) -> dict[str, str]:
         settings = self._settings
-        peer_port = settings.peer_port and settings.peer_port + worker
+        host, port = settings.group.peer_listen or Endpoint("127.0.0.1", 0)
         own = {
-            "WORKER_ID": f"{settings.worker_id}-{worker}",
+            "WORKER_ID": f"{settings.group.worker_id}-{worker}",
             "DATA_DIR": str(self._folder_of(worker)),
-            "PEER_PORT": str(peer_port or 0),
+            "PEER_LISTEN": str(Endpoint(host, port and port + worker)),
             "PORT": str(ports[0]),
             "ADMIN_PORT": str(ports[1]),
-            "SHARE_PORTS": "true",
         }
         return os.environ | {f"GATEWAY_{name}": value for name, value in own.items()}
 

@@ -31,6 +31,7 @@ from dedupe.clock import SystemClock
 from dedupe.identity import Identity
 from dedupe.log import no_crashpoint
 from dedupe.router import Router
+from tests.support.settings import make_settings
 
 ROUNDS = 50
 
@@ -60,15 +61,15 @@ def median_ms(function: Callable[[], object]) -> float:
 
 async def measure(folder: Path, partitions: int) -> None:
     """Measure on lanes that serve, and print."""
-    settings = Settings(mode="development", log="sqlite", data_dir=folder, partitions=partitions)
+    settings = make_settings(mode="development", log="sqlite", data_dir=folder, partitions=partitions)
     store = await SqliteStore.open(sqlite_path(folder))
-    await store.create_topic(settings.topic, partitions)
-    await store.create_topic(settings.quarantine_topic, settings.quarantine_partitions)
-    lanes = partitions + settings.quarantine_partitions
+    await store.create_topic(settings.log.topic, partitions)
+    await store.create_topic(settings.log.quarantine_topic, settings.log.quarantine_partitions)
+    lanes = partitions + settings.log.quarantine_partitions
     indexes = RocksStore(
-        index_path(folder), lanes=lanes, memory_bytes=settings.index_memory, keys_max=1_000_000
+        index_path(folder), lanes=lanes, memory_bytes=settings.index.memory, keys_max=1_000_000
     )
-    identity = Identity(settings.identity_key)
+    identity = Identity(settings.gateway.identity_key)
     router = build_router(
         settings,
         store,

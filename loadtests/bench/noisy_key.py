@@ -84,14 +84,15 @@ def main() -> None:
     parser.add_argument("--unlimited", action="store_true", help="the noisy key has no quota")
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--batch-events", type=int, default=BATCH_EVENTS)
-    parser.add_argument("--penalty", default="500ms", help="GATEWAY_QUOTA_PENALTY")
+    parser.add_argument("--penalty", type=float, default=0.5, help="seconds that a 429 is held back")
     args = parser.parse_args()
     noise = Noise("unlimited" if args.unlimited else "noisy", args.connections, args.batch_events)
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys.yaml"
         keys.write_text(KEYS)
-        env = {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_QUOTA_PENALTY": args.penalty}
-        with Gateway(Path(folder) / "gateway", env | {"GATEWAY_LOGGING_LEVEL": "warning"}) as gateway:
+        env = {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_LOGGING_LEVEL": "warning"}
+        constants = {"app.main:QUOTA_PENALTY_S": args.penalty}
+        with Gateway(Path(folder) / "gateway", env, constants=constants) as gateway:
             measure(gateway, 2, None)
             medians: dict[bool, list[float]] = {False: [], True: []}
             for _ in range(args.rounds):

@@ -25,7 +25,6 @@ import orjson
 import uvloop
 
 from app.build import build_guards, build_ingest
-from app.config.settings import Settings
 from app.http.problems import Problems
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
@@ -33,11 +32,12 @@ from app.main import GC_THRESHOLDS
 from dedupe.admission import Admission
 from dedupe.clock import Deadline, SystemClock
 from dedupe.identity import Identity
-from dedupe.lane.queue import Outcomes
 from dedupe.quarantine import Quarantine
 from dedupe.router import Router
+from dedupe.submission import Outcomes
 from dedupe.types import Event, Stream
 from loadtests.bench.workload import make_bodies
+from tests.support.settings import make_settings
 
 HELD_MS_MAX = 25.0
 MIB = 1024 * 1024
@@ -139,7 +139,7 @@ async def run(rounds: int) -> None:
     """Measure every case and print a table."""
     identity = Identity(b"a secret of 24 bytes....")
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(mode="development", data_dir=Path(folder))
+        settings = make_settings(mode="development", data_dir=Path(folder))
         guards = build_guards(settings, SystemClock(), index_files=0)
         router = AcceptingRouter([], [], Quarantine(identity, Stream("q", 1)))
         ingest = build_ingest(

@@ -32,6 +32,7 @@ from dedupe.log import LogStore, no_crashpoint
 from dedupe.record import build_record
 from dedupe.types import Event, NewRecord
 from tests.support.kafka import KafkaBroker, create_topic
+from tests.support.settings import make_settings
 
 IDENTITY = Identity(b"the bench's, of 24 bytes")
 SOURCE = "bench"
@@ -76,7 +77,7 @@ async def rebuild(store: LogStore, settings: Settings, count: int) -> tuple[floa
     (lane,) = router.lanes
     began, cpu_began = time.monotonic(), time.process_time()
     running = [asyncio.create_task(each.run()) for each in router.all_lanes]
-    while not lane.has_been_active:  # noqa: ASYNC110 - the poll costs nothing beside what is measured
+    while not lane.has_served:  # noqa: ASYNC110 - the poll costs nothing beside what is measured
         await asyncio.sleep(POLL_S)
     took = time.monotonic() - began, time.process_time() - cpu_began
     assert lane.metrics.restored_records == count, lane.metrics.restored_records
@@ -100,7 +101,7 @@ async def run(args: argparse.Namespace, servers: str | None, folder: Path) -> No
         store = await KafkaStore.open(KafkaConfig(servers))
     await fill(store, topic, args.records)
     for number in range(args.rounds):
-        settings = Settings(
+        settings = make_settings(
             mode="development",
             data_dir=folder / f"data-{number}",
             topic=topic,

@@ -36,6 +36,7 @@ from dedupe.index import IndexStore
 from dedupe.log import no_crashpoint
 from dedupe.router import Router
 from dedupe.sim.sim_log import SimStore
+from tests.support.settings import make_settings
 
 BATCH_EVENTS = 100
 READY_POLL_S = 0.05
@@ -49,7 +50,7 @@ async def gateway() -> AsyncIterator[Post]:
     """Run a gateway in this process; yield what posts the batch of a number and checks the verdict."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(mode="development", data_dir=Path(folder))
+        settings = make_settings(mode="development", data_dir=Path(folder))
         indexes = create_indexes(settings)
         router = _router(settings, indexes)
         edge = _edge(settings, router)
@@ -80,7 +81,7 @@ def bodies(count: int) -> list[bytes]:
 
 def _router(settings: Settings, indexes: IndexStore) -> Router:
     store = SimStore()
-    for stream in settings.streams:
+    for stream in settings.log.streams:
         store.create_topic(stream.topic, stream.partitions)
     return build_router(
         settings,

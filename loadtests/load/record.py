@@ -77,7 +77,7 @@ class Group:
             "GATEWAY_KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers,
             "GATEWAY_TOPIC": self.topic,
             "GATEWAY_PARTITIONS": str(PARTITIONS),
-            "GATEWAY_PEER_PORT": "0",
+            "GATEWAY_PEER_LISTEN": "127.0.0.1:0",
         }
         self._bootstrap_servers = bootstrap_servers
 

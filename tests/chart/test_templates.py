@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from app.config.log_settings import variable_of
+from app.config.section import load
 from app.config.settings import Settings
 from tests.chart.helm import CHART, PROFILES, HelmError, environment, helm, only, render, values
 from tests.chart.schemas import validate
 from tests.support.documents import blocks_of
+from tests.support.settings import VARIABLES
 
 VERSIONS = ("1.30", "1.37")
 
-GROUP = {"GATEWAY_WORKER_ID", "GATEWAY_PEER_HOST", "GATEWAY_PEER_PORT", "GATEWAY_ZONE"}
+GROUP = {"GATEWAY_WORKER_ID", "GATEWAY_PEER_LISTEN", "GATEWAY_ZONE"}
 PEER_FILES = {f"GATEWAY_PEER_TLS_{name}_FILE": name for name in ("CERT", "KEY", "CA")}
 KAFKA = {"log": "kafka", "mode": "development", "kafka__bootstrapServers": "kafka:9092"}
 
@@ -116,7 +117,7 @@ def test_pods_run_under_the_restricted_profile(manifests: list[dict[str, Any]]) 
 
 
 def test_settings_are_the_gateways(manifests: list[dict[str, Any]]) -> None:
-    known = set(map(variable_of, Settings.model_fields))
+    known = set(VARIABLES)
     named = {name for name in environment(manifests) if name.startswith("GATEWAY_")}
     is_group = "HorizontalPodAutoscaler" in {manifest["kind"] for manifest in manifests} or (
         only(manifests, "StatefulSet")["spec"].get("replicas", 0) > 1
@@ -131,9 +132,10 @@ def test_settings_contradict_nothing(
     for name, value in environment(manifests).items():
         if name.startswith("GATEWAY_") and name not in GROUP:
             monkeypatch.setenv(name, value if isinstance(value, str) else f"the secret of {name}")
-    settings = Settings()
-    assert (settings.host, settings.port) == ("0.0.0.0", 8080)
-    assert (settings.admin_host, settings.probe_host) == ("0.0.0.0", "0.0.0.0")
+    settings = load(Settings)
+    assert (settings.gateway.host, settings.gateway.port) == ("0.0.0.0", 8080)
+    assert settings.admin.probe_listen is not None
+    assert (settings.admin.host, settings.admin.probe_listen.host) == ("0.0.0.0", "0.0.0.0")
 
 
 def test_selectors_select_the_pod_and_nothing_else(manifests: list[dict[str, Any]]) -> None:
@@ -169,8 +171,22 @@ def test_settings_restart_the_pods() -> None:
 def test_worker_is_its_pod() -> None:
     told = environment(render("production", replicaCount=3))
     assert told["GATEWAY_WORKER_ID"] == {"fieldRef": {"fieldPath": "metadata.name"}}
-    assert told["GATEWAY_PEER_HOST"] == {"fieldRef": {"fieldPath": "status.podIP"}}
-    assert told["GATEWAY_PEER_PORT"] == "7070"
+    assert told["POD_IP"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert told["GATEWAY_PEER_LISTEN"] == "$(POD_IP):7070"
+    names = list(told)
+    assert names.index("POD_IP") < names.index("GATEWAY_PEER_LISTEN"), "it is not known yet"
+
+
+def test_clock_is_accepted_by_an_option() -> None:
+    def arguments(**settings: str) -> list[str]:
+        (container,) = only(render("development", **settings), "StatefulSet")["spec"]["template"]["spec"][
+            "containers"
+        ]
+        found: list[str] = container["args"]
+        return found
+
+    assert arguments() == ["serve"]
+    assert arguments(acceptClock="2026-01-31") == ["serve", "--accept-clock", "2026-01-31"]
 
 
 def test_peers_speak_tls_by_the_names_of_the_documented_certificate() -> None:
@@ -214,7 +230,7 @@ def test_monitoring_reaches_the_probes_and_nobody_the_admin_port_unless_named() 
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     told = environment(found)
     assert (str(ports["probes"]), str(ports["admin"])) == (
-        told["GATEWAY_PROBE_PORT"],
+        told["GATEWAY_PROBE_LISTEN"].removeprefix("0.0.0.0:"),
         told["GATEWAY_ADMIN_PORT"],
     )
     probes = [container[f"{name}Probe"]["httpGet"]["port"] for name in ("startup", "liveness", "readiness")]
@@ -290,8 +306,8 @@ CONTRADICTIONS = [
     ),
     (
         ("production",),
-        {"config": {"GATEWAY_DRAIN_TIMEOUT": "0.5 M", "GATEWAY_DRAIN_LINGER": "15500ms"}},
-        "must exceed preStopSeconds (10) by more than 51",
+        {"config": {"GATEWAY_DRAIN_TIMEOUT": "0.75 M"}},
+        "must exceed preStopSeconds (10) by more than 50",
     ),
     (
         ("production",),

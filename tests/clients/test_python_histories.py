@@ -94,7 +94,7 @@ class History:
         """Once, until all is delivered: evicted twice, a session is forgotten."""
         if self.is_forgettable:
             use_sessions(
-                self.gateway, self.client.client_id, SESSIONS_MAX // self.gateway.settings.partitions
+                self.gateway, self.client.client_id, SESSIONS_MAX // self.gateway.settings.log.partitions
             )
             self.is_forgettable = False
 

@@ -32,7 +32,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway on the embedded log."""
-    with Gateway(tmp_path_factory.mktemp("gateway"), {"GATEWAY_DRAIN_LINGER": "0"}) as running:
+    with Gateway(tmp_path_factory.mktemp("gateway"), {}) as running:
         yield running
 
 

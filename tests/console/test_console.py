@@ -68,7 +68,7 @@ CUT = "all => all.filter((one) => one.scrollWidth > one.clientWidth).map((one) =
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway whose admin port has tokens."""
     tokens = {"GATEWAY_ADMIN_TOKEN": TOKEN, "GATEWAY_ADMIN_READ_TOKEN": READ_TOKEN}
-    settings = {"GATEWAY_PARTITIONS": "1", "GATEWAY_DRAIN_LINGER": "0"} | tokens
+    settings = {"GATEWAY_PARTITIONS": "1"} | tokens
     with Gateway(tmp_path_factory.mktemp("locked"), settings) as running:
         yield running
 
@@ -198,7 +198,7 @@ def test_a_group_is_shown_with_its_owners_and_who_is_silent(gateway: Gateway, op
 
 
 def test_an_empty_gateway_says_so_and_a_dead_one_too(folder: Path, open_page: Open) -> None:
-    with Gateway(folder, {"GATEWAY_PARTITIONS": "2", "GATEWAY_DRAIN_LINGER": "0"}) as own:
+    with Gateway(folder, {"GATEWAY_PARTITIONS": "2"}) as own:
         page = open_page(own.admin_url)
         expect(state_of(page)).to_have_text("All 2 partitions serve.")
         expect(page.locator("#apart")).to_contain_text("Nothing was rejected")

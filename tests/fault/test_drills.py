@@ -4,6 +4,7 @@ Claim: in each trouble that docs/runbooks names, its page's commands show it, an
 
 import re
 import sqlite3
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -19,6 +20,7 @@ from app.cli.load.connection import request
 from loadtests.bench.load import send_all
 from loadtests.bench.workload import make_bodies
 from tests.fault.conftest import kafka_log
+from tests.support.constants import IMPATIENT
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, post
 from tests.support.kafka import KafkaBroker
@@ -26,7 +28,7 @@ from tests.support.runbooks import HEADINGS, RUNBOOKS, commands, run
 from tests.support.workers import Workers
 
 SECRET = {"GATEWAY_IDENTITY_SECRET": "an identity secret of tests"}
-SMALL = {"GATEWAY_PARTITIONS": "2", "GATEWAY_DRAIN_LINGER": "0"}
+SMALL = {"GATEWAY_PARTITIONS": "2"}
 WAIT_S = 60.0
 
 
@@ -67,7 +69,7 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
 @pytest.mark.slow
 def test_log_down(private_kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     servers = private_kafka_broker.bootstrap_servers
-    env = {**kafka_log(servers).env, "GATEWAY_KAFKA_REQUEST_TIMEOUT": "5s", "GATEWAY_DRAIN_LINGER": "0"}
+    env = {**kafka_log(servers).env, "GATEWAY_KAFKA_REQUEST_TIMEOUT": "5s"}
     events = [new_event() for _ in range(40)]
     with Gateway(tmp_path, env) as gateway:
         first = send(gateway, events)
@@ -92,8 +94,8 @@ def test_log_down(private_kafka_broker: KafkaBroker, tmp_path: Path) -> None:
 
 async def test_lane_failed(kafka_bootstrap: str, tmp_path: Path) -> None:
     log = kafka_log(kafka_bootstrap)
-    env = {**log.env, "GATEWAY_LANE_BACKOFF_MAX": "0.3s", "GATEWAY_DRAIN_LINGER": "0"}
-    with Gateway(tmp_path, env) as gateway:
+    env = log.env
+    with Gateway(tmp_path, env, constants=IMPATIENT) as gateway:
         producer = AIOKafkaProducer(bootstrap_servers=kafka_bootstrap)
         await producer.start()
         foreign = await producer.send_and_wait(env["GATEWAY_TOPIC"], b"not of ours", partition=3)
@@ -169,10 +171,11 @@ def test_clock_wrong(gateway: Gateway) -> None:
     assert cli(gateway, "serve").returncode == 2
     found = run("clock-wrong", "Diagnosis", gateway, codes={"gateway check": 2})
     assert "the log was last in use at" in wrong(found["gateway check"])["clock"]
-    (accepted,) = run("clock-wrong", "Mitigation", gateway).values()
-    assert wrong(accepted) == {}
-    today = found["date -u"] and time.strftime("%Y-%m-%d", time.gmtime())
-    believed = Gateway(gateway.folder, SMALL | SECRET | {"GATEWAY_CLOCK_ACCEPT": today})
+    (command,) = commands("clock-wrong", "Mitigation")
+    words = subprocess.run(["bash", "-c", f"echo {command}"], capture_output=True, text=True, check=True)
+    believed = Gateway(
+        gateway.folder, SMALL | SECRET, options=words.stdout.removeprefix("gateway serve").split()
+    )
     with believed:
         assert send(believed, events).status_code == first.status_code == 200
 
@@ -195,15 +198,11 @@ def test_window_shrinking(tmp_path: Path) -> None:
 
 def test_retry_storm(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
-    keys.write_text("- {key: app, source: app}\n")
+    keys.write_text("{defaults: {burst: 1s}, keys: [{key: app, source: app}]}\n")
     gateway = Gateway(
         tmp_path / "gateway",
-        SMALL
-        | {
-            "GATEWAY_WRITE_KEYS_FILE": str(keys),
-            "GATEWAY_WRITE_KEYS_INTERVAL": "0.1s",
-            "GATEWAY_QUOTA_BURST": "1s",
-        },
+        SMALL | {"GATEWAY_WRITE_KEYS_FILE": str(keys)},
+        constants={"app.main:LOOK_INTERVAL_S": 0.1},
     )
     with gateway:
         storm = ("--seconds", "1", "--batch", "20", "--write-key", "app", "--duplicates", "0.9")
@@ -215,7 +214,7 @@ def test_retry_storm(tmp_path: Path) -> None:
         assert "per s" in found["gateway stats --watch --output table"]
 
         (quotas,) = re.findall(r"`(quotas: .*?)`", (RUNBOOKS / "duplicates-unusual.md").read_text())
-        keys.write_text(f"- {{key: app, source: app, {quotas}}}\n")
+        keys.write_text(f"{{defaults: {{burst: 1s}}, keys: [{{key: app, source: app, {quotas}}}]}}\n")
         wait_until(lambda: gateway.log_path.read_text().count("write keys read") == 2)
         measured = orjson.loads(cli(gateway, "bench", *storm, "--url", gateway.url).stdout)
         assert measured["refusals"]["quota_exceeded"] > 0

@@ -138,7 +138,9 @@ async def test_cut_between_two_workers_does_no_harm(log: LogUnderTest, tmp_path:
             port, name = free_port(), f"worker-{number}"
             proxies.append(await stack.enter_async_context(PeerProxy(port)))
             address = f"{HOST}:{proxies[-1].port}"
-            workers.all.append(workers.new(name, GATEWAY_PEER_PORT=str(port), GATEWAY_PEER_ADDRESS=address))
+            workers.all.append(
+                workers.new(name, GATEWAY_PEER_LISTEN=f"{HOST}:{port}", GATEWAY_PEER_ADDRESS=address)
+            )
         stack.push_async_callback(workers.stop)
         await workers.start()
         one, other, between = workers.all

@@ -20,7 +20,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         {
             "GATEWAY_PARTITIONS": "4",
             "GATEWAY_BODY_BYTES_MAX": "200KiB",
-            "GATEWAY_BODY_COMPRESSED_BYTES_MAX": "20KiB",
             "GATEWAY_REQUEST_EVENTS_MAX": "50",
             "GATEWAY_EVENT_BYTES_MAX": "10KiB",
             "GATEWAY_BODY_TIMEOUT": "500ms",
@@ -39,7 +38,7 @@ def client(gateway: Gateway) -> Iterator[httpx.Client]:
 @pytest.fixture
 def own_gateway(tmp_path: Path) -> Iterator[Gateway]:
     """A gateway with default limits, not started yet, that stops at once when told to."""
-    gateway = Gateway(tmp_path / "gateway", {"GATEWAY_PARTITIONS": "2", "GATEWAY_DRAIN_LINGER": "0"})
+    gateway = Gateway(tmp_path / "gateway", {"GATEWAY_PARTITIONS": "2"})
     yield gateway
     gateway.stop()
 

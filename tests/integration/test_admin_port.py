@@ -25,8 +25,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         "GATEWAY_PARTITIONS": "2",
         "GATEWAY_ADMIN_TOKEN": WRITE,
         "GATEWAY_ADMIN_READ_TOKEN": READ,
-        "GATEWAY_PROBE_PORT": str(PROBE_PORT),
-        "GATEWAY_DRAIN_LINGER": "0",
+        "GATEWAY_PROBE_LISTEN": f"127.0.0.1:{PROBE_PORT}",
     }
     with Gateway(tmp_path_factory.mktemp("guarded"), settings) as running:
         yield running

@@ -16,7 +16,6 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from app.config.settings import Settings
 from app.process.clock_check import check_clock, keep_time
 from dedupe.adapters.sqlite_log import SqliteLimits, SqliteStore
 from dedupe.errors import ConfigurationError
@@ -24,6 +23,7 @@ from dedupe.types import NewRecord
 from tests.sim.world import ManualClock
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, stored
+from tests.support.settings import make_settings
 
 TOPIC = "events"
 HOUR_MS = 3_600_000
@@ -31,7 +31,7 @@ DAY_MS = 24 * HOUR_MS
 BEGAN_MS = ManualClock().ms
 REFUSAL = (
     r"^this machine's clock says 2023-11-2[23] \d\d:13 UTC, but the log was last in use at "
-    r"2023-11-14 22:13 UTC, .*\(84h\) before: .* say so with GATEWAY_CLOCK_ACCEPT=2023-11-2[23]$"
+    r"2023-11-14 22:13 UTC, .*\(84h\) before: .* start with --accept-clock 2023-11-2[23]$"
 )
 HEADERS = [("source", b"web"), ("gw", b"")]
 
@@ -44,9 +44,9 @@ class Deployment:
         self._store = store
 
     async def start(self, accept: date | None = None) -> None:
-        settings = Settings(mode="development", clock_accept=accept)
+        settings = make_settings(mode="development")
         newest_ms = await self._store.newest_timestamp_ms()
-        await check_clock(self._store, settings, self.clock, newest_ms=newest_ms)
+        await check_clock(self._store, settings, self.clock, newest_ms=newest_ms, accepted_day=accept)
 
     async def run(self, days: int) -> None:
         """Let a gateway run without an event, and end without a goodbye."""
@@ -204,7 +204,7 @@ def test_gateway_refuses_a_clock_that_is_ten_days_ahead_of_its_log(own_gateway: 
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(b"gateway: this machine's clock says ")
     today = f"{datetime.fromtimestamp(time.time(), UTC):%Y-%m-%d}"
-    accepting = Gateway(own_gateway.folder, {"GATEWAY_PARTITIONS": "2", "GATEWAY_CLOCK_ACCEPT": today})
+    accepting = Gateway(own_gateway.folder, {"GATEWAY_PARTITIONS": "2"}, options=("--accept-clock", today))
     with accepting:
         assert accepting.is_ready()
     assert len(stored(own_gateway)) == 1

@@ -9,11 +9,10 @@ import httpx
 import pytest
 import yaml
 
-from app.config.log_settings import variable_of
-from app.config.settings import Settings
 from tests.support.gateway import Gateway
 from tests.support.http import new_event
 from tests.support.kafka import KafkaBroker
+from tests.support.settings import VARIABLES
 
 FOLDER = Path(__file__).parents[2] / "deploy"
 PLACES = (
@@ -67,7 +66,7 @@ def test_services_name_one_another(services: dict[str, Any]) -> None:
 
 def test_settings_are_the_gateways(services: dict[str, Any]) -> None:
     named = set(services["gateway"]["environment"])
-    assert named <= set(map(variable_of, Settings.model_fields))
+    assert named <= set(VARIABLES)
 
 
 @pytest.fixture

@@ -26,12 +26,15 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway that waits for nobody."""
     settings = {
         "GATEWAY_PARTITIONS": "2",
-        "GATEWAY_HEAD_TIMEOUT": "300ms",
-        "GATEWAY_HEAD_BYTES_MAX": "4KiB",
         "GATEWAY_BODY_TIMEOUT": "1s",
-        "GATEWAY_SEND_TIMEOUT": "500ms",
     }
-    with Gateway(tmp_path_factory.mktemp("gateway"), settings) as running:
+    constants = {
+        "app.http.port:ConnectionLimits.head_timeout_s": 0.3,
+        "app.http.port:ConnectionLimits.head_bytes_max": 4096,
+        "app.http.port:ConnectionLimits.send_timeout_s": 0.5,
+        "app.main:SEND_TIMEOUT_S": 0.5,
+    }
+    with Gateway(tmp_path_factory.mktemp("gateway"), settings, constants=constants) as running:
         yield running
 
 
@@ -347,7 +350,7 @@ def test_answer_that_fits_into_buffers_is_not_left_unread_for_ever(gateway: Gate
 
 
 def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
-    settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_CONNECTIONS_MAX": "50", "GATEWAY_DRAIN_LINGER": "0"}
+    settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_CONNECTIONS_MAX": "50"}
     with Gateway(tmp_path, settings) as gateway:
         idle = [RawConnection(gateway.port) for _ in range(300)]
         try:
@@ -366,11 +369,10 @@ def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
 def test_crowd_of_idle_and_slow_sockets_keeps_nobody_out(tmp_path: Path) -> None:
     settings = {
         "GATEWAY_PARTITIONS": "2",
-        "GATEWAY_DRAIN_LINGER": "0",
         "GATEWAY_BODY_TIMEOUT": "5m",
-        "GATEWAY_BODY_GRACE": "5m",
     }
-    with Gateway(tmp_path, settings) as gateway:
+    patient = {"app.http.body:BodyLimits.grace_s": 300}
+    with Gateway(tmp_path, settings, constants=patient) as gateway:
         silent, resting, slow = ([RawConnection(gateway.port) for _ in range(150)] for _ in range(3))
         try:
             for connection in resting:
@@ -395,7 +397,7 @@ def test_crowd_of_idle_and_slow_sockets_keeps_nobody_out(tmp_path: Path) -> None
 
 
 def test_connection_without_room_is_answered(tmp_path: Path) -> None:
-    settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_CONNECTIONS_MAX": "3", "GATEWAY_DRAIN_LINGER": "0"}
+    settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_CONNECTIONS_MAX": "3"}
     with Gateway(tmp_path, settings) as gateway:
         busy = [RawConnection(gateway.port) for _ in range(3)]
         try:
@@ -419,7 +421,7 @@ def test_connection_without_room_is_answered(tmp_path: Path) -> None:
 
 
 def test_crowd_of_one_address_leaves_room_for_the_others(tmp_path: Path) -> None:
-    settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_CONNECTIONS_MAX": "64", "GATEWAY_DRAIN_LINGER": "0"}
+    settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_CONNECTIONS_MAX": "64"}
     with Gateway(tmp_path, settings) as gateway:
         crowd = [RawConnection(gateway.port, source="127.0.0.2") for _ in range(64)]
         try:
@@ -441,24 +443,9 @@ def test_crowd_of_one_address_leaves_room_for_the_others(tmp_path: Path) -> None
                 connection.socket.close()
 
 
-def test_address_has_its_own_limit(tmp_path: Path) -> None:
-    settings = {"GATEWAY_CONNECTIONS_PER_ADDRESS_MAX": "2", "GATEWAY_PARTITIONS": "2"}
-    with Gateway(tmp_path, settings) as gateway:
-        first, second = (RawConnection(gateway.port) for _ in range(2))
-        with first, second, RawConnection(gateway.port) as third:
-            third.send(request())
-            assert third.answer().code == "too_many_connections"
-            second.socket.close()
-            until(lambda: gateway.stats()["connections"]["open"] == 1)
-            first.send(request())
-            assert first.answer().body == SUCCESS
-        until(lambda: gateway.stats()["connections"]["open"] == 0)
-        assert httpx.post(f"{gateway.url}/v1/batch", content=b'{"batch":[]}', auth=AUTH).is_success
-
-
 def test_behind_a_trusted_proxy_the_forwarded_address_has_the_limit(tmp_path: Path) -> None:
     settings = {
-        "GATEWAY_CONNECTIONS_PER_ADDRESS_MAX": "1",
+        "GATEWAY_CONNECTIONS_MAX": "16",
         "GATEWAY_TRUSTED_PROXIES": "127.0.0.0/8, ::1",
         "GATEWAY_PARTITIONS": "2",
     }
@@ -506,8 +493,6 @@ def test_bodies_beyond_the_budget_are_refused_and_the_others_served(tmp_path: Pa
     settings = {
         "GATEWAY_PARTITIONS": "2",
         "GATEWAY_BODY_BYTES_MAX": "1MiB",
-        "GATEWAY_REQUEST_BYTES_MAX": "2MiB",
-        "GATEWAY_BODY_COMPRESSED_BYTES_MAX": "1MiB",
         "GATEWAY_BODY_MEMORY": "4MiB",
     }
     body = orjson.dumps({"batch": [new_event(padding="x" * 1000) for _ in range(800)]})

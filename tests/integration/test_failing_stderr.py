@@ -79,7 +79,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 def test_errors_that_cannot_be_told_stop_nothing(tmp_path: Path) -> None:
     kinds = (pipe_without_reader, full_disk, full_pipe)
-    quick = {"GATEWAY_PARTITIONS": "1", "GATEWAY_ANSWER_TIMEOUT": "500ms", "GATEWAY_DRAIN_LINGER": "0"}
+    quick = {"GATEWAY_PARTITIONS": "1", "GATEWAY_ANSWER_TIMEOUT": "500ms"}
     gateways = [Gateway(tmp_path / kind.__name__, quick) for kind in kinds]
     with ExitStack() as stack:
         for kind, gateway in zip(kinds, gateways, strict=True):

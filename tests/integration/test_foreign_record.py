@@ -10,6 +10,7 @@ import orjson
 from aiokafka import AIOKafkaProducer
 
 from tests.fault.conftest import kafka_log
+from tests.support.constants import IMPATIENT
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event
 
@@ -42,7 +43,7 @@ async def test_foreign_record_is_passed_over_once_the_operator_says_so(
     kafka_bootstrap: str, tmp_path: Path
 ) -> None:
     env = kafka_log(kafka_bootstrap).env
-    with Gateway(tmp_path, {**env, "GATEWAY_LANE_BACKOFF_MAX": "0.3s"}) as gateway:
+    with Gateway(tmp_path, env, constants=IMPATIENT) as gateway:
         assert send(gateway) == 40
         producer = AIOKafkaProducer(bootstrap_servers=kafka_bootstrap)
         await producer.start()

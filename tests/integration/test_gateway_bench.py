@@ -43,7 +43,7 @@ def test_without_the_admin_port_no_cpu_is_told(gateway: Gateway) -> None:
 def test_what_is_refused_is_counted_and_not_sent_again(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text("- {key: few, source: web, quotas: {events: 0.1, burst: 500s}}\n")
-    settings = {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_PARTITIONS": "1", "GATEWAY_DRAIN_LINGER": "0"}
+    settings = {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_PARTITIONS": "1"}
     with Gateway(tmp_path / "gateway", settings) as gateway:
         told = measured(gateway, "--connections", "1", "--write-key", "few")
         assert len(stored(gateway)) == 50

@@ -11,7 +11,6 @@ from tests.support.http import AUTH, cli, new_event, post
 
 SETTINGS = {
     "GATEWAY_PARTITIONS": "2",
-    "GATEWAY_DRAIN_LINGER": "0",
     "GATEWAY_IDENTITY_SECRET": "an identity secret of tests",
 }
 

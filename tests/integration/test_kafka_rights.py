@@ -56,7 +56,6 @@ def gateway_of(folder: Path, servers: str, **more: str) -> Gateway:
             "GATEWAY_LOG": "kafka",
             "GATEWAY_KAFKA_BOOTSTRAP_SERVERS": servers,
             "GATEWAY_PARTITIONS": "2",
-            "GATEWAY_DRAIN_LINGER": "0",
             **more,
         },
     )

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dedupe.adapters import kafka_topics
-from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
 from dedupe.errors import ConfigurationError, NotAppendedError, RetriableError
@@ -92,7 +92,7 @@ async def refusals(prepare: Prepare, *specs: TopicSpec, **more: Any) -> list[str
         ("message.timestamp.type", "LogAppendTime", "must be CreateTime: "),
         ("message.timestamp.after.max.ms", "3600001", "must be at most 3600000: "),
         ("message.timestamp.before.max.ms", "43200001", "must be at most 43200000: "),
-        ("max.message.bytes", "921599", "must be at least 921600 (GATEWAY_BATCH_BYTES_MAX): "),
+        ("max.message.bytes", "921599", "must be at least 921600 (100 KiB above GATEWAY_EVENT_BYTES_MAX): "),
         ("unclean.leader.election.enable", "true", "must be false: "),
         ("min.insync.replicas", "1", "must be at least 2: "),
     ],
@@ -126,7 +126,7 @@ async def test_everything_that_is_wrong_is_said_at_once(topic: TopicFactory, pre
             f"topic {first}: message.timestamp.before.max.ms is 9223372036854775807, ",
             f"topic {first}: max.message.bytes is 1048588, ",
             f"topic {first}: min.insync.replicas is 1, ",
-            "broker 1: transaction.max.timeout.ms is 900000, must be at least 900001 ",
+            "broker 1: transaction.max.timeout.ms is 900000, must be at least 900001: ",
             *BROKER,
         ],
     )

@@ -22,9 +22,8 @@ from tests.support.processes import HOST
 def gateway(tmp_path: Path) -> Iterator[Gateway]:
     settings = {
         "GATEWAY_TRUSTED_PROXIES": "127.0.0.1",
-        "GATEWAY_CONNECTIONS_PER_ADDRESS_MAX": "8",
+        "GATEWAY_CONNECTIONS_MAX": "128",
         "GATEWAY_PARTITIONS": "2",
-        "GATEWAY_DRAIN_LINGER": "0",
     }
     with Gateway(tmp_path / "gateway", settings) as running:
         yield running

@@ -59,8 +59,8 @@ def test_health_and_metrics_are_served(client: httpx.Client, gateway: Gateway) -
 
 
 def test_admin_port_has_limits_of_its_own(tmp_path: Path) -> None:
-    settings = {"GATEWAY_PARTITIONS": "1", "GATEWAY_HEAD_TIMEOUT": "300ms", "GATEWAY_DRAIN_LINGER": "0"}
-    with Gateway(tmp_path, settings) as gateway:
+    impatient = {"app.http.port:ConnectionLimits.head_timeout_s": 0.3}
+    with Gateway(tmp_path, {"GATEWAY_PARTITIONS": "1"}, constants=impatient) as gateway:
         with RawConnection(gateway.admin_port) as slow:
             slow.send(b"GET /livez HTTP/1.1\r\nHost: x")
             assert slow.is_closed()
@@ -154,7 +154,7 @@ def test_contradicting_options_are_refused(gateway: Gateway) -> None:
 
 
 def test_events_are_chosen_by_source_and_time(tmp_path: Path) -> None:
-    with Gateway(tmp_path, {"GATEWAY_PARTITIONS": "2", "GATEWAY_DRAIN_LINGER": "0"}) as gateway:
+    with Gateway(tmp_path, {"GATEWAY_PARTITIONS": "2"}) as gateway:
         ids: dict[str, list[str]] = {"web": [], "ios": []}
         with httpx.Client(base_url=gateway.url) as client:
             for source, sent in ids.items():

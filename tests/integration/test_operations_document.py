@@ -48,7 +48,7 @@ def test_commands_work_on_a_gateway_that_runs(gateway: Gateway, heading: str) ->
 
 
 def test_copy_of_a_log_in_use_is_one_to_go_back_to(tmp_path: Path) -> None:
-    gateway = Gateway(tmp_path, {"GATEWAY_PARTITIONS": "2", "GATEWAY_DRAIN_LINGER": "0"})
+    gateway = Gateway(tmp_path, {"GATEWAY_PARTITIONS": "2"})
     early, late = [new_event() for _ in range(50)], [new_event() for _ in range(50)]
     with gateway, httpx.Client(base_url=gateway.url, auth=AUTH) as client:
         first = post(client, "/v1/events", {"batch": early})

@@ -16,14 +16,13 @@ from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, post, stored
 
 EVENTS_BEFORE_THE_STOP = 500
+LINGER = "app.main:DRAIN_LINGER_S"
 
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway that has stored an event and does not run."""
-    gateway = Gateway(
-        tmp_path_factory.mktemp("begun"), {"GATEWAY_PARTITIONS": "2", "GATEWAY_DRAIN_LINGER": "0"}
-    )
+    gateway = Gateway(tmp_path_factory.mktemp("begun"), {"GATEWAY_PARTITIONS": "2"})
     with gateway:
         httpx.post(f"{gateway.url}/v1/events", content=orjson.dumps(new_event()), auth=AUTH)
     yield gateway
@@ -51,7 +50,7 @@ def test_restart_and_lost_index_change_no_receipt(own_gateway: Gateway) -> None:
 
 
 def test_graceful_stop_refuses_new_requests_and_loses_none(tmp_path: Path) -> None:
-    gateway = Gateway(tmp_path, {"GATEWAY_DRAIN_LINGER": "1.5s", "GATEWAY_PARTITIONS": "2"})
+    gateway = Gateway(tmp_path, {"GATEWAY_PARTITIONS": "2"}, constants={LINGER: 1.5})
     accepted: set[str] = set()
     refusals: list[httpx.Response] = []
 
@@ -90,7 +89,7 @@ def test_graceful_stop_refuses_new_requests_and_loses_none(tmp_path: Path) -> No
 
 
 def test_second_signal_stops_at_once_and_safely(tmp_path: Path) -> None:
-    gateway = Gateway(tmp_path, {"GATEWAY_DRAIN_LINGER": "60s", "GATEWAY_PARTITIONS": "2"})
+    gateway = Gateway(tmp_path, {"GATEWAY_PARTITIONS": "2"}, constants={LINGER: 60})
     with gateway:
         body = orjson.dumps(new_event())
         first = httpx.post(f"{gateway.url}/v1/events", content=body, auth=AUTH)
@@ -108,7 +107,7 @@ def test_second_signal_stops_at_once_and_safely(tmp_path: Path) -> None:
 
 
 def test_full_disk_refuses_before_any_effect(tmp_path: Path) -> None:
-    gateway = Gateway(tmp_path, {"GATEWAY_DISK_FREE_MIN": "100000TiB", "GATEWAY_DRAIN_LINGER": "0"})
+    gateway = Gateway(tmp_path, {"GATEWAY_DISK_FREE_MIN": "100000TiB"})
     gateway.start(wait=False)
     try:
         gateway.wait_until_lanes_serve()

@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from tests.fault.conftest import kafka_log, sqlite_log
+from tests.support.constants import Constants
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, stored
 
@@ -35,8 +36,10 @@ KEPT = [
     ("conflict", "taken"),
 ]
 
-LIMITS = {"GATEWAY_EVENT_BYTES_MAX": "10KiB", "GATEWAY_EVENT_DEPTH_MAX": "4", "GATEWAY_RETRY_AFTER_MAX": "1"}
-FIXED = {"GATEWAY_EVENT_BYTES_MAX": "100KiB", "GATEWAY_EVENT_DEPTH_MAX": "10"}
+LIMITS = {"GATEWAY_EVENT_BYTES_MAX": "10KiB"}
+SHALLOW: Constants = {"app.build:EVENT_DEPTH_MAX": 4, "app.build:RETRY_AFTER_MAX_S": 1}
+FIXED = {"GATEWAY_EVENT_BYTES_MAX": "100KiB"}
+DEEPER: Constants = {**SHALLOW, "app.build:EVENT_DEPTH_MAX": 10}
 
 
 @pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.kafka)])
@@ -75,7 +78,7 @@ def results(lines: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def test_bad_events_are_kept_once_and_replayed_once(log_env: Mapping[str, str], tmp_path: Path) -> None:
-    with Gateway(tmp_path / "gateway", {**log_env, **LIMITS}) as gateway:
+    with Gateway(tmp_path / "gateway", {**log_env, **LIMITS}, constants=SHALLOW) as gateway:
         send_all(gateway)
         lines = listed(gateway)
         assert [(line["reason"], line["messageId"]) for line in lines] == KEPT
@@ -87,7 +90,7 @@ def test_bad_events_are_kept_once_and_replayed_once(log_env: Mapping[str, str], 
         shown = orjson.loads(cli(gateway, "quarantine", "show", place_of(lines[0])).stdout)
         assert {name: shown[name] for name in lines[0]} == lines[0]
         assert shown["event"] == DEEP
-    with Gateway(tmp_path / "gateway", {**log_env, **LIMITS, **FIXED}) as fixed:
+    with Gateway(tmp_path / "gateway", {**log_env, **LIMITS, **FIXED}, constants=DEEPER) as fixed:
         check_replay(fixed)
 
 
@@ -120,7 +123,7 @@ def check_replay(gateway: Gateway) -> None:
 
 
 def test_operator_selects_looks_and_tries_without_effect(tmp_path: Path) -> None:
-    with Gateway(tmp_path / "gateway", LIMITS) as gateway:
+    with Gateway(tmp_path / "gateway", LIMITS, constants=SHALLOW) as gateway:
         send_all(gateway)
         lines = listed(gateway, "--source", AUTH[0], "--since", "1h")
         assert len(lines) == len(KEPT)
@@ -158,7 +161,7 @@ def check_dry_run(gateway: Gateway) -> None:
 
 
 def test_retries_in_other_company_and_after_a_crash_land_once(tmp_path: Path) -> None:
-    gateway = Gateway(tmp_path / "gateway", LIMITS)
+    gateway = Gateway(tmp_path / "gateway", LIMITS, constants=SHALLOW)
     bad = [item for item in SENT if item is not FIRST]
     with gateway:
         answers = [send(gateway, body) for item in [FIRST, *bad] for body in tries_of(item)]

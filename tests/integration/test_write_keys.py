@@ -38,9 +38,10 @@ def keyed_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]
         yield gateway
 
 
-def gateway_with(keys: Path, folder: Path, **settings: str) -> Gateway:
-    env = {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_PARTITIONS": "2", "GATEWAY_DRAIN_LINGER": "0"}
-    return Gateway(folder / "gateway", env | settings)
+def gateway_with(keys: Path, folder: Path, *, look_interval_s: float = 1) -> Gateway:
+    env = {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_PARTITIONS": "2"}
+    constants = {"app.main:LOOK_INTERVAL_S": look_interval_s}
+    return Gateway(folder / "gateway", env, constants=constants)
 
 
 def until(is_true: Callable[[], bool]) -> None:
@@ -56,7 +57,7 @@ def test_keys_change_under_load_and_damage_changes_nothing(tmp_path: Path) -> No
     statuses: list[int] = []
     is_over = threading.Event()
 
-    with gateway_with(keys, tmp_path, GATEWAY_WRITE_KEYS_INTERVAL="50ms") as gateway:
+    with gateway_with(keys, tmp_path, look_interval_s=0.05) as gateway:
 
         def send() -> None:
             with httpx.Client(base_url=gateway.url, auth=("first", "")) as client:
@@ -97,7 +98,7 @@ def test_keys_change_under_load_and_damage_changes_nothing(tmp_path: Path) -> No
 def test_hangup_reads_the_file_at_once(tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     keys.write_text('[{"key": "first", "source": "web"}]')
-    with gateway_with(keys, tmp_path, GATEWAY_WRITE_KEYS_INTERVAL="1h") as gateway:
+    with gateway_with(keys, tmp_path, look_interval_s=3600) as gateway:
         keys.write_text('[{"key": "second", "source": "web"}]')
         gateway.process.send_signal(signal.SIGHUP)
         until(
@@ -144,9 +145,12 @@ def test_key_over_its_quota_is_refused_before_its_body_is_read(keyed_gateway: Ga
         assert client.post("/v1/batch", content=b"{}").status_code == 400
 
 
-def test_default_quota_is_that_of_open_keys(tmp_path: Path) -> None:
-    settings = {"GATEWAY_QUOTA_REQUESTS": "0.1", "GATEWAY_QUOTA_BURST": "10s"}
-    with Gateway(tmp_path, settings | {"GATEWAY_PARTITIONS": "2"}) as gateway:
+def test_quota_without_one_of_its_own_is_that_of_the_file(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(
+        "defaults: {requests: 0.1, burst: 10s}\nkeys: [{key: a, source: web}, {key: b, source: web}]\n"
+    )
+    with gateway_with(keys, tmp_path) as gateway:
         statuses = [
             httpx.post(f"{gateway.url}/v1/batch?writeKey={key}", content=b'{"batch":[]}').status_code
             for key in ("a", "a", "b")

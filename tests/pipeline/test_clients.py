@@ -13,10 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from dedupe.identity import Identity
 from dedupe.sessions import SessionRecord, SessionState, with_progress, with_record
 from dedupe.types import NewRecord, Session
-from pipeline.audit.checks import examined
-from pipeline.audit.clients import RANGES_MAX, standings
-from pipeline.sources import read_records
-from pipeline.sources.records import LogSource, Span
+from pipeline.audit.checks import check_records
+from pipeline.audit.clients import RANGES_MAX, session_progress
+from pipeline.sources.records import LogSource, Selection, read_records
 from tests.pipeline.conftest import JobRunner
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, post
@@ -82,7 +81,7 @@ def test_sessions_lack_what_the_gateway_says_though_retention_took_the_oldest_re
     append_to_log(tmp_path, history.lanes)
     for partition in range(PARTITIONS):
         trim_log(tmp_path, partition, start)
-    rows = standings(records_of(spark, tmp_path), range(PARTITIONS) if start == 0 else []).collect()
+    rows = session_progress(records_of(spark, tmp_path), range(PARTITIONS) if start == 0 else []).collect()
 
     found = {(bytes(row["client_hash"]), bytes(row["session_hash"])): row for row in rows}
     expected = history.missing_after(start)
@@ -106,7 +105,7 @@ def test_session_of_an_archive_without_its_progress_is_known_from_the_middle_on(
     trim_log(tmp_path, 0, 100)
     records = records_of(spark, tmp_path)
 
-    rows = standings(records.withColumn("gs", records["gs"].substr(1, 0)), [1]).collect()
+    rows = session_progress(records.withColumn("gs", records["gs"].substr(1, 0)), [1]).collect()
 
     expected = history.missing_after(0)
     for row in rows:
@@ -123,14 +122,14 @@ def test_sequences_use_all_64_bits(spark: SparkSession, tmp_path: Path) -> None:
     events = [maker.event(f"id-{n}", session=Session(b"c" * 16, b"s" * 16, n)) for n in sent]
     append_to_log(tmp_path, maker.lanes(events))
 
-    (row,) = standings(records_of(spark, tmp_path), [0]).collect()
+    (row,) = session_progress(records_of(spark, tmp_path), [0]).collect()
 
     assert [tuple(map(int, range_)) for range_ in row["ranges"]] == [(1, 2**63 - 2), (2**63 + 1, U64_MAX - 1)]
     assert (row["highest"], row["missing"]) == (U64_MAX, U64_MAX - 3)
 
 
 def records_of(spark: SparkSession, data: Path) -> DataFrame:
-    return examined(read_records(spark, LogSource(str(data), TOPIC), Span()), PARTITIONS)
+    return check_records(read_records(spark, LogSource(str(data), TOPIC), Selection()), PARTITIONS)
 
 
 # ---- against a gateway

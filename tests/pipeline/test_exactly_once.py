@@ -18,12 +18,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import Checkpoint
+from pipeline.runtime.checkpoint import Checkpoint
 from pipeline.schema import RECORD, SESSIONS
-from pipeline.sinks import DeltaTable, IcebergLake, Ledger, ParquetFolder, PostgresCounts, Storing
-from pipeline.sinks.stored import Stored
-from pipeline.sources import LakeSource, Offsets, Origin, Ranges, read_lake
-from pipeline.transforms import archived
+from pipeline.sinks.batch_writer import BatchWriter, SinkPlan
+from pipeline.sinks.delta import DeltaTable
+from pipeline.sinks.iceberg import IcebergLake
+from pipeline.sinks.ledger import Ledger
+from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sinks.postgres import PostgresCounts
+from pipeline.sources.extent import OffsetRanges
+from pipeline.sources.origin import Origin
+from pipeline.sources.records import LakeSource, Offsets, read_lake
+from pipeline.transforms.clean_topic import archived
 from tests.pipeline.conftest import JobRunner
 from tests.support.logs import append_to_log, trim_log
 from tests.support.postgres import Postgres
@@ -316,7 +322,7 @@ def test_sessions_without_the_checkpoint_that_knows_their_state_are_refused(
     assert spark.read.schema(SESSIONS).parquet(str(out)).count() == stored
 
 
-def nobody_looks(_: Ranges) -> Offsets:
+def no_ends(_: OffsetRanges) -> Offsets:
     return {}
 
 
@@ -332,13 +338,13 @@ def test_sink_ahead_by_several_batches_takes_of_each_what_it_lacks(
     ledger = Ledger("archive", 1, "log:1/events", 2, held, held)
     origin = Origin("log:1/events", "events", 2, {0: 0, 1: 0})
     sink = ParquetFolder(str(tmp_path / "out"))
-    storing = Storing(sink, archived)
-    stored = Stored("archive", Checkpoint(str(tmp_path)), origin, storing, False, ledger, look=nobody_looks)
+    plan_of_sink = SinkPlan(sink, archived)
+    writer = BatchWriter("archive", Checkpoint(str(tmp_path)), origin, plan_of_sink, ledger, no_ends)
 
     for number in range(len(plan)):
         places = itertools.product((0, 1), range(10 * number, 10 * number + 10))
         rows = [("events", *place, None, b"id", b"{}", "web", None, None) for place in places]
-        stored(spark.createDataFrame(rows, RECORD), number)
+        writer(spark.createDataFrame(rows, RECORD), number)
 
     found = spark.read.parquet(sink.path).select("partition", "offset").collect()
     assert sorted(tuple(row) for row in found) == [
@@ -348,12 +354,11 @@ def test_sink_ahead_by_several_batches_takes_of_each_what_it_lacks(
 
 def test_batch_whose_offsets_are_unknown_is_not_passed_over(spark: SparkSession, tmp_path: Path) -> None:
     origin = Origin("log:1/events", "events", 1, {0: 0})
-    storing = Storing(ParquetFolder(str(tmp_path / "out")), archived)
-    checkpoint = Checkpoint(str(tmp_path / "none"))
-    stored = Stored("archive", checkpoint, origin, storing, False, None, look=nobody_looks)
+    plan = SinkPlan(ParquetFolder(str(tmp_path / "out")), archived)
+    writer = BatchWriter("archive", Checkpoint(str(tmp_path / "none")), origin, plan, None, no_ends)
 
     with pytest.raises(PipelineError, match="does not say where batch 7 ends"):
-        stored(spark.createDataFrame([], RECORD), 7)
+        writer(spark.createDataFrame([], RECORD), 7)
 
 
 def cut_off(patched: pytest.MonkeyPatch, sink: Any, *, is_stored: bool) -> None:

@@ -22,7 +22,7 @@ def test_events_of_the_window_move_to_another_secret_and_partition_count(
 ) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text(KEYS)
-    settings = {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_DRAIN_LINGER": "0"}
+    settings = {"GATEWAY_WRITE_KEYS_FILE": str(keys)}
     old = Gateway(
         tmp_path / "old",
         settings | {"GATEWAY_IDENTITY_SECRET": "the first secret of tests", "GATEWAY_PARTITIONS": "2"},

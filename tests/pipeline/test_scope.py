@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.types import NewRecord
-from pipeline.sources.records import LogSource, Span, read_records
+from pipeline.sources.records import LogSource, Selection, read_records
 from pipeline.transforms.clean_topic import archived
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import Done, JobRunner
@@ -47,7 +47,7 @@ class Auditor:
         self._spark, self._job, self._data, self._folder = spark, job, data, folder
 
     def archive(self, kept: str, *options: object) -> tuple[Done, dict[str, Any]]:
-        records = read_records(self._spark, LogSource(str(self._data), "events"), Span())
+        records = read_records(self._spark, LogSource(str(self._data), "events"), Selection())
         where = self._folder / "archive"
         records.transform(archived).where(kept).write.partitionBy("dt").parquet(str(where))
         return self.run("--source", f"parquet://{where}", *options)
@@ -236,7 +236,7 @@ def test_archive_is_compared_with_the_topic_of_its_ledger_alone(
 
 
 def test_archive_of_two_topics_is_undecided(auditor: Auditor, spark: SparkSession, tmp_path: Path) -> None:
-    records = read_records(spark, parse(auditor.topic), Span()).transform(archived)
+    records = read_records(spark, parse(auditor.topic), Selection()).transform(archived)
     other = records.withColumn("topic", F.lit("other")).where("partition = 0")
     for topic in (records.where("partition = 1"), other):
         topic.write.mode("append").partitionBy("dt").parquet(str(tmp_path / "two"))

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dedupe.types import NewRecord
-from pipeline.audit.memory import Memory
+from pipeline.audit.saved_state import StateFolder
 from tests.pipeline.conftest import Done, JobRunner
 from tests.support.logs import append_to_log, trim_log
 from tests.support.records import RecordMaker
@@ -127,7 +127,7 @@ def test_audit_that_died_before_its_state_was_kept_is_made_again(log: Log, spark
     log.append(5)
     log.audit()
     log.append(2)
-    before = Memory(spark, log.memory).load(memory_of(log, spark).source)
+    before = StateFolder(spark, log.memory).load(memory_of(log, spark).source)
     log.audit()
     spark.createDataFrame([("",)], "value string").where("false").write.mode("overwrite").text(
         f"{log.memory}/state-0"
@@ -185,4 +185,4 @@ def memory_of(log: Log, spark: SparkSession) -> Any:
         [f"{log.memory}/state-{slot}" for slot in (0, 1) if Path(f"{log.memory}/state-{slot}").exists()]
     )
     sources = {json.loads(row["value"])["source"] for row in states.collect()}
-    return Memory(spark, log.memory).load(sources.pop())
+    return StateFolder(spark, log.memory).load(sources.pop())

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import PipelineError
+from pipeline.runtime import session
 from tests.pipeline.conftest import JobRunner
 from tests.support.logs import append_to_log
 from tests.support.records import RecordMaker
@@ -34,7 +35,7 @@ def test_job_says_what_it_does_before_spark_starts(
 
     maker = RecordMaker(1)
     append_to_log(tmp_path / "log", {0: [maker.record(maker.event_of(0))]})
-    monkeypatch.setattr(sys.modules[f"pipeline.jobs.{name}"], "create_session", fail)
+    monkeypatch.setattr(session, "create_session", fail)
     told = [word.replace("LOG", f"{tmp_path}/log").replace("OUT", f"{tmp_path}/out") for word in JOBS[name]]
 
     done = job_without_spark(name, *told)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.sources import LakeSource, read_lake
+from pipeline.sources.records import LakeSource, read_lake
 from tests.pipeline.conftest import Done, JobRunner
 from tests.support.logs import append_to_log
 from tests.support.postgres import USER, Postgres

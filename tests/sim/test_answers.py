@@ -7,10 +7,11 @@ import pytest
 
 from dedupe.clock import Deadline
 from dedupe.errors import LaneNotActiveError, OutcomeUnknownError
-from dedupe.lane.queue import LaneQueue, Outcomes, QueueLimits
+from dedupe.lane.queue import LaneQueue, QueueLimits
 from dedupe.lane.state import LaneState
 from dedupe.router import Router
 from dedupe.sim.faults import SimFaults
+from dedupe.submission import Outcomes
 from dedupe.types import Event
 from tests.sim.world import FOREVER_S, LIMITS, World
 

@@ -20,6 +20,7 @@ from dedupe.lane.queue import LaneQueue
 from dedupe.types import Event, NewRecord
 from tests.sim.test_answers import booted, one_of_each_partition, submitted
 from tests.sim.world import CLEAN, LIMITS, QUARANTINE, World
+from tests.support.submissions import submission_of
 
 BATCH = LIMITS.batch_events_max
 
@@ -128,7 +129,7 @@ async def test_lanes_that_are_told_to_stop_finish_what_they_have_and_take_nothin
     router.drain()
 
     with pytest.raises(LaneNotActiveError, match="being stopped"):
-        router.lanes[0].check_room(1, 1, "sim")
+        router.lanes[0].check_capacity(submission_of(events_of(world, 0, 1)))
     with pytest.raises(LaneNotActiveError, match="shutting down"):
         await submitted(world, router, events_of(world, 1, 1))
 

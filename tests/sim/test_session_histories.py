@@ -205,8 +205,7 @@ class Oracle:
     def _is_forgotten(self, place: Place | None) -> bool:
         assert self.world.router is not None
         assert place is not None
-        restorer = self.world.router.lanes[place.partition].restorer
-        return place.offset < max(restorer.window.start, restorer.log_start)
+        return place.offset < self.world.router.lanes[place.partition].partition_index.known_from
 
     def judge_states(self) -> None:
         """What the lanes know of sessions is what the records say, the ones used longest ago evicted."""

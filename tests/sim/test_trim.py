@@ -2,14 +2,22 @@
 
 import asyncio
 
-from app.config.settings import Settings
+import pytest
+
+from app.process import background_tasks
 from app.process.background_tasks import trim_log
 from dedupe.types import Stream
 from tests.sim.world import CLEAN, QUARANTINE, World
+from tests.support.settings import make_settings
 
 DAY_MS = 86_400_000
-SETTINGS = Settings(mode="development", trim_interval=0.001)
+SETTINGS = make_settings(mode="development")
 STREAMS = {stream.topic: stream for stream in (CLEAN, QUARANTINE)}
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background_tasks, "TRIM_INTERVAL_S", 0.001)
 
 
 class Chore:

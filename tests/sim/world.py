@@ -21,7 +21,7 @@ from dedupe.index import IndexIdentity
 from dedupe.lane.context import LaneContext, LaneTimes
 from dedupe.lane.gate import IdentityGate
 from dedupe.lane.lane import Lane
-from dedupe.lane.queue import Outcomes, QueueLimits
+from dedupe.lane.queue import QueueLimits
 from dedupe.lane.state import LaneState
 from dedupe.lane.supervisor import keep_running
 from dedupe.log import Crashpoint, no_crashpoint
@@ -35,6 +35,7 @@ from dedupe.sessions import SessionPolicy
 from dedupe.sim.faults import SimFaults
 from dedupe.sim.memory_index import MemoryStore
 from dedupe.sim.sim_log import SimStore
+from dedupe.submission import Outcomes
 from dedupe.types import Event, Fingerprint, LogRecord, NewRecord, Offset, Stream
 from dedupe.window import WindowPolicy
 from tests.sim.crashes import SimulatedCrashError

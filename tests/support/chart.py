@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from app.config.log_settings import variable_of
-from app.config.settings import Settings
+from tests.support.settings import VARIABLES
 
 HELM = Path(__file__).parents[2] / "helm"
 CHARTS = (HELM / "gateway", HELM / "pipeline")
@@ -62,6 +61,7 @@ RULES: Mapping[str, dict[str, Any]] = {
     "autoscaling.minReplicas": POSITIVE,
     "autoscaling.maxReplicas": POSITIVE,
     "autoscaling.targetCPUUtilizationPercentage": {"type": "integer", "minimum": 1, "maximum": 100},
+    "acceptClock": {"type": "string", "pattern": r"^(\d{4}-\d{2}-\d{2})?$"},
     "tests.writeKey": {"type": "string", "minLength": 1, "pattern": "^[^:]+$"},
 }
 
@@ -85,7 +85,7 @@ def _schema_of(path: str, value: object) -> dict[str, Any]:
     if path in RULES:
         return RULES[path]
     if path == "config":
-        names = sorted(map(variable_of, Settings.model_fields))
+        names = sorted(VARIABLES)
         scalar = {"type": ["string", "number", "boolean"]}
         return {"type": "object", "additionalProperties": False, "properties": dict.fromkeys(names, scalar)}
     if path in OPEN:

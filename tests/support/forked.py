@@ -29,6 +29,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+from tests.support.constants import Constants, change
+
 COMMAND = str(Path(sys.executable).with_name("gateway"))
 ENTRY = "app.cli:main"
 PACKAGES = ("app", "dedupe")
@@ -50,10 +52,22 @@ class Forked:
         stdout: int,
         stderr: int,
         entry: str = ENTRY,
+        constants: Constants | None = None,
     ) -> None:
-        """Start it; `entry` is its function as MODULE:NAME, which finds the arguments in sys.argv."""
+        """
+        Start it.
+
+        Args:
+            arguments: of its function, which finds them in sys.argv.
+            env: its whole environment.
+            stdout: a descriptor.
+            stderr: another one.
+            entry: its function as MODULE:NAME.
+            constants: other values of constants, see tests.support.constants.
+        """
         self.args = ["gateway", *arguments]
         request = {"argv": self.args, "env": dict(env), "cwd": os.getcwd(), "entry": entry}
+        request["constants"] = dict(constants or {})
         self.returncode: int | None = None
         self._told, telling = socket.socketpair()
         with telling, open(os.devnull, "rb") as stdin:
@@ -212,6 +226,7 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
     time.tzset()
     os.chdir(request["cwd"])
     sys.argv = request["argv"]
+    change(request["constants"])
     module, _, name = request["entry"].partition(":")
     getattr(importlib.import_module(module), name)()
 

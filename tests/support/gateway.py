@@ -15,11 +15,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, ClassVar, NamedTuple, Self
 
 import httpx
 import jsonschema
 
+from tests.support.constants import Constants, command_with
 from tests.support.forked import COMMAND, Forked, Process, can_fork
 from tests.support.processes import HOST, free_port, kill_when_parent_dies
 
@@ -49,11 +50,26 @@ class Gateway:
 
     forks = False
     """Whether it is forked, where tests see no difference; what measures wants an operator's start."""
+    forked_constants: ClassVar[Constants] = {}
+    """What every forked one has, unless its own constants say otherwise."""
 
     def __init__(
-        self, folder: Path, env: Mapping[str, str] | None = None, *, options: Sequence[str] = ()
+        self,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        options: Sequence[str] = (),
+        constants: Constants | None = None,
     ) -> None:
-        """Choose ports; nothing is started yet. `env` adds to the settings, `options` to `gateway serve`."""
+        """
+        Choose ports; nothing is started yet.
+
+        Args:
+            folder: for its data and log.
+            env: adds to the settings.
+            options: of `gateway serve`.
+            constants: other values of constants, see tests.support.constants.
+        """
         self.folder = folder
         self.data = folder / "data"
         self.log_path = folder / "gateway.log"
@@ -63,6 +79,7 @@ class Gateway:
         self.admin_url = f"http://{HOST}:{self.admin_port}"
         self._env = dict(env or {})
         self._options = options
+        self._constants = dict(constants or {})
         self._process: Process | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
@@ -108,12 +125,15 @@ class Gateway:
 
     def _spawn(self, output: IO[bytes], crash: Crash | None, stderr: int) -> Process:
         env, stdout = self.environment, output.fileno()
+        constants = {**self.forked_constants, **self._constants}
         if crash is not None:
             crashing = [crash.step, str(crash.hits)]
-            return Forked(crashing, env=env, stdout=stdout, stderr=stderr, entry=f"{__name__}:main")
+            entry = f"{__name__}:main"
+            return Forked(crashing, env=env, stdout=stdout, stderr=stderr, entry=entry, constants=constants)
         if self.forks and not self._options and stderr == stdout and can_fork(env):
-            return Forked(["serve"], env=env, stdout=stdout, stderr=stderr)
-        command = [COMMAND, "serve", *self._options]
+            return Forked(["serve"], env=env, stdout=stdout, stderr=stderr, constants=constants)
+        command = [COMMAND] if not self._constants else command_with(self._constants)
+        command += ["serve", *self._options]
         return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
@@ -201,6 +221,7 @@ class Gateway:
 
 def main() -> None:
     """Serve until the crash point."""
+    from app.config.section import load
     from app.config.settings import Settings
     from app.main import serve
 
@@ -213,4 +234,4 @@ def main() -> None:
         if reached == hits:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    asyncio.run(serve(Settings(), crashpoint=crashpoint))
+    asyncio.run(serve(load(Settings), crashpoint=crashpoint))

@@ -16,7 +16,6 @@ import httpx
 import orjson
 
 from app.build import build_guards, build_ingest, build_router
-from app.config import Settings
 from app.http import Problems, RequestMetrics
 from app.ingest import create_edge
 from dedupe.identity import Identity
@@ -25,6 +24,7 @@ from dedupe.record import parse_identity
 from dedupe.sim.memory_index import MemoryStore
 from dedupe.sim.sim_log import SimStore
 from dedupe.types import Session
+from tests.support.settings import make_settings
 
 URL = "http://gateway"
 TIMEOUT_S = 30.0
@@ -60,7 +60,7 @@ class GatewayInProcess:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         """Take settings by their names; whether they contradict one another is not asked."""
-        chosen = Settings(mode="development", data_dir=folder)
+        chosen = make_settings(mode="development", data_dir=folder)
         self.settings = chosen.model_copy(update={"partitions": 2, **settings})
         self.clock = SetClock()
         self.log = SimStore()
@@ -96,7 +96,7 @@ class GatewayInProcess:
         """Return what is in the log, in no particular order of partitions."""
         return [
             Stored(parse_identity(record).session, orjson.loads(record.value))
-            for stream in self.settings.streams
+            for stream in self.settings.log.streams
             if stream.topic == topic
             for number in range(stream.partitions)
             for record in self.log.partition(topic, number).records
@@ -104,12 +104,12 @@ class GatewayInProcess:
 
     def quarantined(self) -> Counter[str]:
         """Return how many events were kept apart, by reason."""
-        _, quarantine = self.settings.streams
+        _, quarantine = self.settings.log.streams
         return Counter(stored.value["reason"] for stored in self.stored(quarantine.topic))
 
     async def _start(self) -> None:
         clock, identity = self.clock, Identity(b"a secret of the tests, long enough")
-        for stream in self.settings.streams:
+        for stream in self.settings.log.streams:
             self.log.create_topic(stream.topic, stream.partitions)
         self._router = build_router(
             self.settings,

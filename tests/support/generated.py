@@ -5,7 +5,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from app.cli.commands import app
-from app.config.settings_table import settings_table
+from app.config.settings_table import all_settings, usual_settings
 from loadtests.capacity import table
 from tests.support import chart, metrics_page
 from tests.support.documents import README, ROOT
@@ -13,15 +13,14 @@ from tests.support.documents import README, ROOT
 CAPACITY = ROOT / "docs" / "capacity.md"
 METRICS = ROOT / "docs" / "metrics.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
-SETTINGS, SETTINGS_END = "<!-- settings -->\n", "\n<!-- /settings -->"
+SETTINGS = ROOT / "docs" / "settings.md"
 
 
 def written_anew() -> dict[Path, str]:
     """Return every document with a generated part, as the code says it now."""
-    before, _, rest = README.read_text(encoding="utf-8").partition(SETTINGS)
-    after = rest.partition(SETTINGS_END)[2]
     return {
-        README: f"{before}{SETTINGS}{settings_table()}{SETTINGS_END}{after}",
+        README: _between(README, "settings", usual_settings()),
+        SETTINGS: _between(SETTINGS, "settings", all_settings()),
         CAPACITY: _between(CAPACITY, "capacity", table()),
         METRICS: _between(METRICS, "metrics", metrics_page.table()),
         OPERATIONS: _between(OPERATIONS, "size", _size("100M", "--window", "7d", "--output", "table")),

@@ -15,11 +15,11 @@ from app.admin.ingest_loop import LoopCollector
 from app.admin.lane_metrics import LaneCollector
 from app.admin.limit_metrics import LimitCollector
 from app.build import build_guards
-from app.config.settings import Settings
 from app.http.request_metrics import RequestMetrics
 from app.peers.limits import PeerMetrics
 from dedupe.clock import SystemClock
 from tests.sim.world import World
+from tests.support.settings import make_settings
 
 SUFFIXES = {"counter": "_total"}
 
@@ -29,7 +29,7 @@ def families() -> Iterator[Metric]:
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys.yaml"
         keys.write_text(yaml.safe_dump([{"key": "k", "source": "s"}]))
-        settings = Settings(mode="development", log="sqlite", write_keys_file=keys)
+        settings = make_settings(mode="development", log="sqlite", write_keys_file=keys)
         guards = build_guards(settings, SystemClock(), index_files=0)
         keeper = SimpleNamespace(
             generation=0, moves=0, claims=0, worker="", assignment=SimpleNamespace(addresses={})

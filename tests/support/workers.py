@@ -23,6 +23,7 @@ from dedupe.identity import Identity
 from dedupe.routing import partition_of
 from tests.support.client import RETRY_PAUSE_S, Client
 from tests.support.gateway import Gateway
+from tests.support.processes import HOST
 
 SETTLED_S = 60.0
 POLL_INTERVAL_S = 0.1
@@ -33,6 +34,9 @@ REPEATED = 20
 SOURCE = "fault-test"
 
 
+SHORT_LINGER = {"app.main:DRAIN_LINGER_S": 0.2}
+
+
 class Worker(Gateway):
     """One of the group."""
 
@@ -40,8 +44,10 @@ class Worker(Gateway):
         self, folder: Path, name: str, env: Mapping[str, str], *, options: Sequence[str] = ()
     ) -> None:
         """Choose ports; nothing is started yet."""
-        own = {"GATEWAY_WORKER_ID": name, "GATEWAY_PEER_PORT": "0", "GATEWAY_DRAIN_LINGER": "0.2s"}
-        super().__init__(folder / name, {**own, **env}, options=options)
+        own = {"GATEWAY_WORKER_ID": name, "GATEWAY_PEER_LISTEN": f"{HOST}:0"}
+        super().__init__(
+            folder / name, {**own, **env}, options=options, constants=None if options else SHORT_LINGER
+        )
         self.name = name
         self.is_in_use = True
         """Whether clients send to it."""

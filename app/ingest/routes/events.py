@@ -25,6 +25,7 @@ from app.http import (
     read_body,
 )
 from app.ingest.advice import advice_on
+from app.ingest.client_sessions import STORED, ClientSession, client_session_of, stored_sessions
 from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identify import Arrival, Identified, Identifier
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
@@ -33,7 +34,6 @@ from app.ingest.prefer import NO_PREFERENCES, Preferences, preferences_in
 from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
-from app.ingest.session_fields import STORED, ClientSession, client_session_of, stored_sessions
 from app.ingest.watching import Watcher
 from dedupe.admission import Admission
 from dedupe.clock import Clock, Deadline
@@ -63,7 +63,7 @@ class Ingest:
     body_limits: BodyLimits
     request_events_max: int
     answer_timeout_s: float
-    keyless_bytes_max: int = 1024 * 1024
+    keyless_bytes_max: int = 1024 * 1024  # SDKs that put the write key into the body send 500 KB at most
     sets_context_ip: bool = False
     gives_advice: bool = False
     watcher: Watcher | None = None
@@ -206,12 +206,12 @@ async def _identified(
     identifier: Identifier, payload: Payload, arrival: Arrival, body_bytes: int, turn: Turn
 ) -> Identified:
     """Identify the items, while others have their turns. Raises RequestTooLargeError."""
-    found = Identified([], [], [], [])
     if body_bytes > SMALL_BYTES:
         await turn(body_bytes)
-    for _ in identifier.steps(payload, arrival, found):
+    identified, items = Identified(), identifier.identify(payload, arrival)
+    while identified.take(items, STEP_BYTES):
         await turn(STEP_BYTES)
-    return found
+    return identified
 
 
 def _note(
@@ -221,7 +221,7 @@ def _note(
     new = outcomes.admissions.count(Admission.NEW)
     if source.allowance is not None:
         source.allowance.grow(new)
-    if watcher is not None and (watcher.is_on or found.quarantined or new < len(outcomes.admissions)):
+    if watcher is not None and (watcher.is_on or found.rejections or new < len(outcomes.admissions)):
         watcher.decided(found.events, outcomes, found.quarantined, request.scope)
 
 

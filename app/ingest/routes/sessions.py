@@ -10,11 +10,11 @@ from fastapi import Request, Response
 
 from app.access import INGEST, Source, find_write_key
 from app.http import LEASE, InvalidJSONError, SessionFieldsInvalidError, SessionUnknownError, read_body
+from app.ingest.client_sessions import client_of, is_ksuid
 from app.ingest.message_ids import PAYLOAD_BYTES, fresh_id, given_session
 from app.ingest.routes.events import Ingest, idempotency_key, network_of
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
-from app.ingest.session_fields import client_of, is_ksuid
 from dedupe.sessions import SessionState
 
 BODY_BYTES_MAX = 4096

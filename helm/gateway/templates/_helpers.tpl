@@ -72,8 +72,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   "GATEWAY_PORT" "8080"
   "GATEWAY_ADMIN_HOST" "0.0.0.0"
   "GATEWAY_ADMIN_PORT" (toString .Values.admin.port)
-  "GATEWAY_PROBE_HOST" "0.0.0.0"
-  "GATEWAY_PROBE_PORT" (toString .Values.probes.port)
+  "GATEWAY_PROBE_LISTEN" (printf "0.0.0.0:%d" (int .Values.probes.port))
   "GATEWAY_DATA_DIR" "/data"
 }}
 {{- $service := printf "%s-admin" (include "gateway.fullname" .) }}
@@ -101,7 +100,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $_ := set $settings "GATEWAY_WRITE_KEYS_FILE" (printf "/etc/gateway/write-keys/%s" .Values.secrets.keys.writeKeys) }}
 {{- end }}
 {{- if include "gateway.isGroup" . }}
-{{- $_ := set $settings "GATEWAY_PEER_PORT" (toString .Values.peers.port) }}
 {{- if .Values.peers.tls.existingSecret }}
 {{- range $name, $file := dict "CERT" "tls.crt" "KEY" "tls.key" "CA" "ca.crt" }}
 {{- $_ := set $settings (printf "GATEWAY_PEER_TLS_%s_FILE" $name) (printf "/etc/gateway/peers/%s" $file) }}
@@ -161,8 +159,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail "httpRoute.enabled needs httpRoute.parentRefs, the Gateway to attach to" }}
 {{- end }}
 {{- $drain := include "gateway.seconds" (get .Values.config "GATEWAY_DRAIN_TIMEOUT" | default 10) | int }}
-{{- $linger := include "gateway.seconds" (get .Values.config "GATEWAY_DRAIN_LINGER" | default 0) | int }}
-{{- $stop := add $drain $linger (ternary 25 5 (eq (include "gateway.isGroup" .) "true")) }}
+{{- $stop := add $drain (ternary 25 5 (eq (include "gateway.isGroup" .) "true")) }}
 {{- if le (int .Values.terminationGracePeriodSeconds) (add (int .Values.preStopSeconds) $stop) }}
 {{- fail (printf "terminationGracePeriodSeconds (%d) must exceed preStopSeconds (%d) by more than %d: open commits may take %d s to finish, and partitions 20 s to be served by another gateway, if there is one" (int .Values.terminationGracePeriodSeconds) (int .Values.preStopSeconds) $stop $drain) }}
 {{- end }}
@@ -174,7 +171,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
 {{- fail "autoscaling.minReplicas must not exceed autoscaling.maxReplicas" }}
 {{- end }}
-{{- $own := list "GATEWAY_MODE" "GATEWAY_LOG" "GATEWAY_HOST" "GATEWAY_PORT" "GATEWAY_ADMIN_HOST" "GATEWAY_ADMIN_PORT" "GATEWAY_PROBE_HOST" "GATEWAY_PROBE_PORT" "GATEWAY_DATA_DIR" "GATEWAY_KAFKA_BOOTSTRAP_SERVERS" "GATEWAY_KAFKA_SECURITY_PROTOCOL" "GATEWAY_KAFKA_SASL_MECHANISM" "GATEWAY_KAFKA_SASL_USERNAME" "GATEWAY_KAFKA_SASL_PASSWORD" "GATEWAY_KAFKA_SSL_CA_FILE" "GATEWAY_KAFKA_SSL_CERT_FILE" "GATEWAY_KAFKA_SSL_KEY_FILE" "GATEWAY_WRITE_KEYS_FILE" "GATEWAY_IDENTITY_SECRET" "GATEWAY_ADMIN_TOKEN" "GATEWAY_ADMIN_READ_TOKEN" "GATEWAY_WORKER_ID" "GATEWAY_PEER_HOST" "GATEWAY_PEER_PORT" "GATEWAY_PEER_ADDRESS" "GATEWAY_PEER_TLS_CERT_FILE" "GATEWAY_PEER_TLS_KEY_FILE" "GATEWAY_PEER_TLS_CA_FILE" "GATEWAY_ZONE" }}
+{{- $own := list "GATEWAY_MODE" "GATEWAY_LOG" "GATEWAY_HOST" "GATEWAY_PORT" "GATEWAY_ADMIN_HOST" "GATEWAY_ADMIN_PORT" "GATEWAY_PROBE_LISTEN" "GATEWAY_DATA_DIR" "GATEWAY_KAFKA_BOOTSTRAP_SERVERS" "GATEWAY_KAFKA_SECURITY_PROTOCOL" "GATEWAY_KAFKA_SASL_MECHANISM" "GATEWAY_KAFKA_SASL_USERNAME" "GATEWAY_KAFKA_SASL_PASSWORD" "GATEWAY_KAFKA_SSL_CA_FILE" "GATEWAY_KAFKA_SSL_CERT_FILE" "GATEWAY_KAFKA_SSL_KEY_FILE" "GATEWAY_WRITE_KEYS_FILE" "GATEWAY_IDENTITY_SECRET" "GATEWAY_ADMIN_TOKEN" "GATEWAY_ADMIN_READ_TOKEN" "GATEWAY_WORKER_ID" "GATEWAY_PEER_LISTEN" "GATEWAY_PEER_ADDRESS" "GATEWAY_PEER_TLS_CERT_FILE" "GATEWAY_PEER_TLS_KEY_FILE" "GATEWAY_PEER_TLS_CA_FILE" "GATEWAY_ZONE" }}
 {{- range $name, $_ := .Values.config }}
 {{- if has $name $own }}
 {{- fail (printf "config.%s is set by the chart: change the value that it is made of" $name) }}

@@ -93,6 +93,12 @@ def test_key_file_is_read(name: str, text: str, tmp_path: Path) -> None:
             "- {key: s3cret, source: a}\n- {key: s3cret, source: b}",
             "entry 2 repeats the key of an earlier one",
         ),
+        ("keys: [{key: s3cret, source: a}]\ndefaults: {events: 0}", "defaults, events: "),
+        ("keys: [{key: s3cret, source: a}]\ndefaults: [5]", "defaults: "),
+        (
+            "keys: [{key: s3cret, source: a}]\ndefaults: {s3cret: 5}",
+            "defaults: it has a field that is none of requests, events, bytes, burst, index_share",
+        ),
     ],
 )
 def test_wrong_key_file_is_refused_in_one_sentence_without_keys(
@@ -257,3 +263,25 @@ def test_limits_of_an_entry_stand_before_the_default(tmp_path: Path) -> None:
     assert quotas["plain"] == default
     assert quotas["own"] == Quota(requests=7, events=5, bytes=2 * 1024**2, burst_s=60, index_share=0.5)
     assert keys.source_of("free").allowance is None
+
+
+async def test_defaults_of_the_file_stand_between_an_entry_and_the_built_in_ones(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    text = (
+        "defaults: {{events: {}, bytes: null}}\n"
+        "keys: [{{key: plain, source: a}}, {{key: own, source: b, quotas: {{events: 5, burst: 1m}}}}]\n"
+    )
+    path.write_text(text.format(7))
+    built_in = Quota(requests=3, bytes=9)
+    policy = QuotaPolicy(built_in, index_keys_max=1000, window_s=1, clock=time.monotonic)
+    async with watched(path, policy) as keys:
+
+        def quota_of(key: str) -> Quota | None:
+            allowance = keys.source_of(key).allowance
+            return allowance.quota if allowance else None
+
+        assert quota_of("plain") == Quota(requests=3, events=7)
+        assert quota_of("own") == Quota(requests=3, events=5, burst_s=60)
+        path.write_text(text.format(8))
+        await until(lambda: quota_of("plain") == Quota(requests=3, events=8))
+        assert quota_of("own") == Quota(requests=3, events=5, burst_s=60)

@@ -12,13 +12,13 @@ from app.admin.application import Watched, create_admin, create_probes
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.ingest_loop import IngestLoop
 from app.build import build_admin_problems, build_guards
-from app.config.settings import Settings
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
 from dedupe.log import LogStore
 from dedupe.router import Router
 from dedupe.sim.sim_log import SimStore
 from tests.sim.world import World
+from tests.support.settings import make_settings
 
 READ_TOKEN, WRITE_TOKEN = "a token that may read", "a token that may write"
 
@@ -27,8 +27,8 @@ def admin_of(
     router: Router | None = None, store: LogStore | None = None, *, probes: bool = False, **settings: Any
 ) -> ASGIApp:
     """Return an admin application, or the one of the probes' own port; needs the running loop."""
-    told = Settings(mode="development", log="sqlite", **settings)
-    problems, registry, ingest_loop = build_admin_problems(told), CollectorRegistry(), IngestLoop()
+    told = make_settings(mode="development", log="sqlite", **settings)
+    problems, registry, ingest_loop = build_admin_problems(), CollectorRegistry(), IngestLoop()
     watched = Watched(
         router or World().build(), EdgeCollector(build_guards(told, SystemClock(), index_files=0))
     )
@@ -40,7 +40,7 @@ def admin_of(
     return create_admin(
         watched,
         settings=told,
-        identity=Identity(told.identity_key),
+        identity=Identity(told.gateway.identity_key),
         store=store or SimStore(log_id="log"),
         clock=SystemClock(),
         problems=problems,

@@ -8,13 +8,12 @@ from starlette.responses import Response
 from app.admin.guard import guard_names
 from app.build import build_admin_problems
 from app.config.networks import is_loopback
-from app.config.settings import Settings
 
 
 async def ask(
     host: str = "localhost", *, path: str = "/admin/v1/stats", method: str = "GET", **headers: str
 ) -> httpx.Response:
-    problems = build_admin_problems(Settings(mode="development"))
+    problems = build_admin_problems()
     guard = guard_names(Response(), hosts=["gateway.internal", "0.0.0.0"], problems=problems)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://x") as client:
         return await client.request(method, path, headers={"Host": host, **headers})

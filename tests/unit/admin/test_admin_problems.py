@@ -3,15 +3,16 @@
 import orjson
 
 from app.build import ADMIN_HEAD_BYTES_MAX, build_admin_problems, build_problems
-from app.config.settings import Settings
 from app.config.units import format_size
 from app.http.errors import HeadTooLargeError
+from app.http.port import HEAD_BYTES_MAX
+from tests.support.settings import make_settings
 
 
 def test_head_too_large_names_the_limit_of_its_port() -> None:
-    settings = Settings(mode="development", head_bytes_max=2 * ADMIN_HEAD_BYTES_MAX)
+    settings = make_settings(mode="development")
     of_ingest = build_problems(settings).answer(HeadTooLargeError())
-    of_admin = build_admin_problems(settings).answer(HeadTooLargeError())
+    of_admin = build_admin_problems().answer(HeadTooLargeError())
 
-    assert format_size(settings.head_bytes_max) in orjson.loads(of_ingest.body)["message"]
+    assert format_size(HEAD_BYTES_MAX) in orjson.loads(of_ingest.body)["message"]
     assert format_size(ADMIN_HEAD_BYTES_MAX) in orjson.loads(of_admin.body)["detail"]

@@ -3,15 +3,15 @@
 import pytest
 
 from app.cli.record_skips import skip
-from app.config.settings import Settings
 from dedupe.errors import ConfigurationError
 from dedupe.notes import SKIPS
 from dedupe.pinning import load_skips
 from dedupe.sim.sim_log import SimStore
 from dedupe.types import NewRecord, Stream
+from tests.support.settings import make_settings
 
 STREAM = Stream("events", 1)
-SETTINGS = Settings(mode="development")
+SETTINGS = make_settings(mode="development")
 FOREIGN = NewRecord(1, b"not ours", b"{}", [])
 
 

@@ -1,16 +1,20 @@
 """Claim: settings parse as people write them, contradictions are refused in plain sentences, secrets stay."""
 
-from pathlib import Path
+import re
 
 import pytest
 
 from app.config.effective import REDACTED, effective
 from app.config.environment import refuse_unknown_variables
-from app.config.log_settings import LogSettings, load, variable_of
+from app.config.limit_settings import BATCH_ROOM_BYTES, RECORD_MARGIN_BYTES
+from app.config.log_settings import KafkaSettings, LogSettings
+from app.config.replaced import REPLACED
+from app.config.section import load, variables
 from app.config.settings import Settings
-from app.config.settings_table import settings_table
+from app.config.settings_table import USUAL, all_settings, usual_settings
 from app.config.units import format_duration, format_size, parse_duration, parse_size
 from dedupe.errors import ConfigurationError
+from tests.support.settings import VARIABLES, make_settings, variable_of
 
 SECRET = "an identity secret of tests"
 DAY = 86_400
@@ -18,8 +22,8 @@ DAY = 86_400
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*Settings.model_fields, "admin_url"):
-        monkeypatch.delenv(variable_of(name), raising=False)
+    for variable in (*VARIABLES, "GATEWAY_ADMIN_URL"):
+        monkeypatch.delenv(variable, raising=False)
 
 
 def refusal(monkeypatch: pytest.MonkeyPatch, **variables: str) -> str:
@@ -91,64 +95,49 @@ def test_size_is_written_as_it_is_read(text: str) -> None:
 def test_defaults_are_those_of_the_design(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_MODE", "development")
     settings = load(Settings)
-    assert (settings.log, settings.host, settings.port, settings.admin_port) == (
+    assert (settings.log.kind, settings.gateway.host, settings.gateway.port, settings.admin.port) == (
         "sqlite",
         "127.0.0.1",
         8080,
         9090,
     )
-    assert (settings.topic, settings.quarantine_topic, settings.partitions) == (
-        "events",
-        "events.quarantine",
-        8,
-    )
-    assert (settings.window, settings.retention) == (7 * DAY, 8 * DAY)
-    assert (settings.body_bytes_max, settings.body_compressed_bytes_max) == (8 << 20, 4 << 20)
-    assert (settings.request_events_max, settings.event_bytes_max, settings.event_depth_max) == (
-        2500,
-        800 << 10,
-        32,
-    )
-    assert (settings.queue_events_max, settings.queue_bytes_max) == (20_000, 32 << 20)
-    assert (settings.batch_events_max, settings.batch_bytes_max) == (1000, 900 << 10)
-    assert (settings.answer_timeout, settings.keep_alive) == (4.5, 75)
+    log = settings.log
+    assert (log.topic, log.quarantine_topic, log.partitions) == ("events", "events.quarantine", 8)
+    assert (settings.index.window, settings.index.retention) == (7 * DAY, 8 * DAY)
+    limits = settings.limits
+    assert (limits.body_bytes_max, limits.body_compressed_bytes_max) == (8 << 20, 4 << 20)
+    assert (limits.request_events_max, limits.request_bytes_max) == (2500, 16 << 20)
+    assert (limits.event_bytes_max, limits.batch_bytes_max) == (800 << 10, 900 << 10)
+    assert (limits.queue_events_max, limits.queue_bytes_max) == (20_000, 32 << 20)
+    assert (limits.answer_timeout, limits.keep_alive) == (4.5, 75)
 
 
-QUOTAS = ("quota_requests", "quota_events", "quota_bytes", "quota_index_share")
+def test_limits_follow_one_another() -> None:
+    large = make_settings(body_bytes_max="9MiB", event_bytes_max="2MiB", request_events_max="5000").limits
+    assert (large.body_compressed_bytes_max, large.request_bytes_max) == (9 << 19, 9 << 21)
+    assert (large.batch_bytes_max, large.queue_events_max) == ((2 << 20) + (100 << 10), 40_000)
+    small = make_settings(event_bytes_max="1KiB", request_events_max="1").limits
+    assert (small.batch_bytes_max, small.queue_events_max) == (256 << 10, 20_000)
+    assert BATCH_ROOM_BYTES > RECORD_MARGIN_BYTES
 
 
-def test_keys_have_quotas_in_production_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_retention_and_lease_of_sessions_follow_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_MODE", "development")
-    assert [getattr(load(Settings), name) for name in QUOTAS] == [None] * 4
-    monkeypatch.setenv("GATEWAY_MODE", "production")
-    monkeypatch.setenv("GATEWAY_IDENTITY_SECRET", SECRET)
-    monkeypatch.setenv("GATEWAY_WRITE_KEYS_FILE", str(tmp_path / "keys.yaml"))
-    assert [getattr(load(Settings), name) for name in QUOTAS] == [1_000, 10_000, 16 << 20, 0.5]
-    for name in QUOTAS:
-        monkeypatch.setenv(variable_of(name), "none")
-    assert [getattr(load(Settings), name) for name in QUOTAS] == [None] * 4
-    monkeypatch.setenv("GATEWAY_QUOTA_BYTES", "0")
-    with pytest.raises(ConfigurationError, match="GATEWAY_QUOTA_BYTES"):
-        load(Settings)
-
-
-def test_retention_and_jump_of_the_clock_follow_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GATEWAY_MODE", "development")
-    monkeypatch.setenv("GATEWAY_WINDOW", "20d")
-    assert load(Settings).retention == 21 * DAY
-    assert load(Settings).clock_jump_max == 10 * DAY
+    monkeypatch.setenv("GATEWAY_WINDOW", "40d")
+    index = load(Settings).index
+    assert (index.retention, index.session_lease) == (41 * DAY, 30 * DAY)
 
 
 def test_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_MODE", "development")
     monkeypatch.setenv("GATEWAY_PORT", "")
-    assert load(Settings).port == 8080
+    assert load(Settings).gateway.port == 8080
 
 
 def test_names_to_ignore_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_MODE", "development")
     monkeypatch.setenv("GATEWAY_FINGERPRINT_IGNORE", "retryCount, attempt,")
-    assert load(Settings).fingerprint_ignore == ("retryCount", "attempt")
+    assert load(Settings).gateway.fingerprint_ignore == ("retryCount", "attempt")
 
 
 def test_production_is_the_default_and_needs_secret_and_keys() -> None:
@@ -164,8 +153,8 @@ def test_production_with_secret_and_keys_starts_without_warning(monkeypatch: pyt
     monkeypatch.setenv("GATEWAY_IDENTITY_SECRET", SECRET)
     monkeypatch.setenv("GATEWAY_WRITE_KEYS_FILE", "keys.yaml")
     settings = load(Settings)
-    assert settings.mode == "production"
-    assert settings.identity_key == SECRET.encode()
+    assert settings.gateway.mode == "production"
+    assert settings.gateway.identity_key == SECRET.encode()
     assert list(settings.warnings()) == []
 
 
@@ -189,7 +178,7 @@ def test_admin_port_that_others_reach_needs_a_token(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigurationError, match="GATEWAY_ADMIN_READ_TOKEN must differ"):
         load(Settings)
     monkeypatch.delenv("GATEWAY_ADMIN_TOKEN")
-    assert load(Settings).has_admin_token
+    assert load(Settings).admin.has_token
 
 
 @pytest.mark.parametrize("name", ["GATEWAY_ADMIN_TOKEN", "GATEWAY_ADMIN_READ_TOKEN"])
@@ -206,7 +195,7 @@ def test_token_that_no_header_can_have_is_refused_and_not_told(
 def test_development_warns_of_everything_it_lets_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_MODE", "development")
     settings = load(Settings)
-    assert len(settings.identity_key) >= 16
+    assert len(settings.gateway.identity_key) >= 16
     assert [warning.split(" ")[0] for warning in settings.warnings()] == [
         "GATEWAY_IDENTITY_SECRET",
         "GATEWAY_WRITE_KEYS_FILE",
@@ -226,24 +215,20 @@ def test_secret_of_wrong_length_is_refused_without_showing_it(
     [
         ({"window": "23h"}, "GATEWAY_WINDOW must be at least 24h"),
         ({"window": "7d", "retention": "7d"}, "GATEWAY_RETENTION (7d) must be at least GATEWAY_WINDOW (7d)"),
-        (
-            {"batch_bytes_max": "800KiB"},
-            "GATEWAY_BATCH_BYTES_MAX (800KiB) must exceed GATEWAY_EVENT_BYTES_MAX",
-        ),
         ({"queue_bytes_max": "16MiB"}, "GATEWAY_QUEUE_BYTES_MAX (16MiB) must be at least"),
-        ({"queue_events_max": "2499"}, "GATEWAY_QUEUE_EVENTS_MAX must not be less"),
-        ({"request_bytes_max": "4MiB"}, "GATEWAY_REQUEST_BYTES_MAX must not be less"),
+        ({"body_memory": "31MiB"}, "GATEWAY_BODY_MEMORY (31MiB) must be at least four times"),
         ({"fingerprint_ignore": "a,messageId"}, "GATEWAY_FINGERPRINT_IGNORE must not name messageId"),
-        ({"lane_backoff": "6s"}, "GATEWAY_LANE_BACKOFF_MAX must not be less"),
-        ({"refence_min": "6s"}, "GATEWAY_REFENCE_MAX must not be less"),
         ({"port": "x"}, "GATEWAY_PORT: "),
         ({"window": "x"}, "GATEWAY_WINDOW: "),
-        ({"clock_accept": "today"}, "GATEWAY_CLOCK_ACCEPT: "),
         ({"mode": "test"}, "GATEWAY_MODE: "),
         ({"topic": "no spaces"}, "GATEWAY_TOPIC: "),
         ({"disk_free_min": "much"}, "GATEWAY_DISK_FREE_MIN: must be a size"),
         ({"log": "kafka"}, "GATEWAY_KAFKA_BOOTSTRAP_SERVERS must be set"),
-        ({"peer_port": "0"}, "GATEWAY_PEER_PORT needs GATEWAY_LOG=kafka"),
+        ({"peer_listen": "127.0.0.1:0"}, "GATEWAY_PEER_LISTEN needs GATEWAY_LOG=kafka"),
+        ({"peer_listen": "7070"}, "GATEWAY_PEER_LISTEN: must be host:port"),
+        ({"probe_listen": "0.0.0.0:70000"}, "GATEWAY_PROBE_LISTEN: must be host:port"),
+        ({"kafka_request_timeout": "30s"}, "GATEWAY_KAFKA_REQUEST_TIMEOUT: "),
+        ({"port": "x", "window": ""}, "GATEWAY_PORT: "),
         ({"peer_tls_cert_file": "cert.pem"}, "GATEWAY_PEER_TLS_CERT_FILE, GATEWAY_PEER_TLS_KEY_FILE and"),
         ({"worker_id": "a b"}, "GATEWAY_WORKER_ID: "),
     ],
@@ -262,10 +247,6 @@ def test_contradiction_is_refused_in_one_sentence(
         (
             {"answer_timeout": "8s"},
             "GATEWAY_ANSWER_TIMEOUT (8s) must be less than GATEWAY_KAFKA_REQUEST_TIMEOUT (8s)",
-        ),
-        (
-            {"kafka_request_timeout": "30s"},
-            "GATEWAY_KAFKA_REQUEST_TIMEOUT (30s) must be less than GATEWAY_KAFKA_TRANSACTION_TIMEOUT (30s)",
         ),
         (
             {"kafka_security_protocol": "SASL_SSL"},
@@ -317,11 +298,39 @@ def test_kubernetes_service_link_is_named_as_the_cause(name: str, value: str) ->
         refuse_unknown_variables({name: value})
 
 
-def test_table_has_every_setting_once() -> None:
-    rows = settings_table().splitlines()[2:]
-    assert len(rows) == len(Settings.model_fields)
-    assert "| `GATEWAY_WINDOW` | `7d` |" in settings_table()
-    assert "| `GATEWAY_RETENTION` | window + 1d |" in settings_table()
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [("10.0.0.1:7070", "10.0.0.1", 7070), ("[fd00::1]:0", "fd00::1", 0), ("fd00::1:7070", "fd00::1", 7070)],
+)
+def test_address_to_listen_on_is_read(text: str, host: str, port: int) -> None:
+    assert make_settings(peer_listen=text).group.peer_listen == (host, port)
+
+
+def test_second_login_is_the_same_section_under_another_prefix() -> None:
+    class InputKafkaSettings(KafkaSettings, alias_generator=variables("INPUT_KAFKA_")):
+        """Input: another cluster."""
+
+    told = {"GATEWAY_INPUT_KAFKA_SECURITY_PROTOCOL": "SASL_SSL", "GATEWAY_KAFKA_SASL_USERNAME": "other"}
+    (sentence,) = InputKafkaSettings.model_validate(told).contradictions()
+    assert sentence.startswith("GATEWAY_INPUT_KAFKA_SASL_USERNAME and GATEWAY_INPUT_KAFKA_SASL_PASSWORD must")
+
+
+def test_replaced_setting_is_refused_with_what_replaces_it() -> None:
+    assert not REPLACED.keys() & set(VARIABLES)
+    for name, replacement in REPLACED.items():
+        with pytest.raises(ConfigurationError) as refused:
+            refuse_unknown_variables({name: "1"})
+        assert str(refused.value) == f"{name} is no setting any more: {replacement}"
+        assert set(re.findall(r"GATEWAY_[A-Z_]+", replacement)) <= set(VARIABLES)
+
+
+def test_tables_have_every_setting_once() -> None:
+    rows = re.findall(r"^\| `(GATEWAY_\w+)` \|", all_settings(), flags=re.MULTILINE)
+    assert sorted(rows) == sorted(VARIABLES)
+    assert len(rows) <= 60
+    assert "| `GATEWAY_WINDOW` | `7d` | duration |" in all_settings()
+    assert "| `GATEWAY_RETENTION` | window + 1d | duration |" in all_settings()
+    assert re.findall(r"^\| `(GATEWAY_\w+)` \|", usual_settings(), flags=re.MULTILINE) == list(USUAL)
 
 
 def test_effective_settings_say_where_they_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,13 +340,12 @@ def test_effective_settings_say_where_they_come_from(monkeypatch: pytest.MonkeyP
         "identity_secret": SECRET,
         "write_keys_file": "/etc/keys.yaml",
         "trusted_proxies": "10.0.0.0/8, 192.168.1.7",
-        "clock_accept": "2026-01-31",
-        "quota_requests": "none",
+        "probe_listen": "0.0.0.0:9091",
         "admin_token": "",
     }.items():
         monkeypatch.setenv(variable_of(name), value)
     shown = {each.variable: (each.value, each.origin.value) for each in effective(load(Settings))}
-    assert list(shown) == [variable_of(name) for name in Settings.model_fields]
+    assert list(shown) == list(VARIABLES)
     assert SECRET not in str(shown)
     assert {variable.removeprefix("GATEWAY_").lower(): shown[variable] for variable in SHOWN} == {
         "window": ("2d", "environment"),
@@ -346,10 +354,7 @@ def test_effective_settings_say_where_they_come_from(monkeypatch: pytest.MonkeyP
         "admin_token": (None, "default"),
         "write_keys_file": ("/etc/keys.yaml", "environment"),
         "trusted_proxies": ("10.0.0.0/8,192.168.1.7/32", "environment"),
-        "clock_accept": ("2026-01-31", "environment"),
-        "quota_requests": (None, "environment"),
-        "quota_bytes": ("16MiB", "derived"),
-        "quota_events": ("10000", "derived"),
+        "probe_listen": ("0.0.0.0:9091", "environment"),
         "answer_timeout": ("4.5s", "default"),
         "body_bytes_max": ("8MiB", "default"),
         "port": (8080, "default"),
@@ -367,10 +372,7 @@ SHOWN = [
         "admin_token",
         "write_keys_file",
         "trusted_proxies",
-        "clock_accept",
-        "quota_requests",
-        "quota_bytes",
-        "quota_events",
+        "probe_listen",
         "answer_timeout",
         "body_bytes_max",
         "port",

@@ -24,7 +24,7 @@ def enter(connections: Connections, address: str | None, count: int, *, is_waiti
 
 
 def test_greediest_address_loses_what_waits_longest() -> None:
-    connections = Connections(connections_max=64, per_address_max=None)
+    connections = Connections(connections_max=64)
     small = enter(connections, "192.0.2.1", 20, is_waiting=True)
     large = enter(connections, "192.0.2.2", 44, is_waiting=True)
     assert connections.enter(Socket(), "192.0.2.3")
@@ -34,7 +34,7 @@ def test_greediest_address_loses_what_waits_longest() -> None:
 
 
 def test_idle_connections_of_the_greediest_address_go_before_any_other() -> None:
-    connections = Connections(connections_max=64, per_address_max=None)
+    connections = Connections(connections_max=64)
     others = enter(connections, "192.0.2.1", 4, is_waiting=False)
     crowd = enter(connections, "192.0.2.2", 60, is_waiting=False)
     assert connections.enter(Socket(), "192.0.2.2")
@@ -43,7 +43,7 @@ def test_idle_connections_of_the_greediest_address_go_before_any_other() -> None
 
 
 def test_requests_that_the_gateway_works_on_are_never_evicted() -> None:
-    connections = Connections(connections_max=8, per_address_max=None)
+    connections = Connections(connections_max=8)
     sockets = enter(connections, "192.0.2.1", 8, is_waiting=True)
     for socket in sockets:
         connections.busy(socket)
@@ -52,20 +52,20 @@ def test_requests_that_the_gateway_works_on_are_never_evicted() -> None:
 
 
 def test_greediest_address_cannot_make_room_for_itself_with_requests() -> None:
-    connections = Connections(connections_max=8, per_address_max=None)
+    connections = Connections(connections_max=8)
     enter(connections, "192.0.2.1", 8, is_waiting=True)
     assert not connections.enter(Socket(), "192.0.2.1")
 
 
 def test_share_of_an_address_does_not_bind_proxies_or_small_crowds() -> None:
-    connections = Connections(connections_max=64, per_address_max=None)
+    connections = Connections(connections_max=64)
     enter(connections, None, 60, is_waiting=True)
     enter(connections, "192.0.2.1", 4, is_waiting=True)
     assert not connections.enter(Socket(), "192.0.2.2")
 
 
 def test_slot_of_a_closing_connection_is_free_at_once() -> None:
-    connections = Connections(connections_max=1, per_address_max=1)
+    connections = Connections(connections_max=1)
     first = Socket()
     assert connections.enter(first, "192.0.2.1")
     connections.busy(first)
@@ -77,7 +77,7 @@ def test_slot_of_a_closing_connection_is_free_at_once() -> None:
 
 
 def test_sockets_beyond_all_refusals_lose_the_oldest_refused_one() -> None:
-    connections = Connections(connections_max=1, per_address_max=None, refused_max=2)
+    connections = Connections(connections_max=1, refused_max=2)
     busy, *refused = [Socket() for _ in range(4)]
     connections.enter(busy, "192.0.2.1")
     connections.busy(busy)
@@ -87,17 +87,25 @@ def test_sockets_beyond_all_refusals_lose_the_oldest_refused_one() -> None:
 
 
 def test_everything_is_forgotten_in_the_end() -> None:
-    connections = Connections(connections_max=16, per_address_max=3)
+    connections = Connections(connections_max=3)
     sockets = enter(connections, "192.0.2.1", 3, is_waiting=True)
     late = Socket()
     assert not connections.enter(late, "192.0.2.1")
-    assert not connections.enter_crowd("192.0.2.1")
+    assert connections.enter_crowd("192.0.2.1")
     connections.leave_crowd("192.0.2.1")
     for socket in (*sockets, late):
         connections.leave(socket)
-    assert (connections.open, connections._crowds, connections._greedy, connections._leaving) == (
-        0,
-        {},
-        {},
-        {},
-    )
+    kept = connections._crowds, connections._greedy, connections._leaving, connections._requests
+    assert (connections.open, *kept) == (0, {}, {}, {}, {})
+
+
+def test_address_behind_a_proxy_has_a_share_of_the_requests_at_once() -> None:
+    connections = Connections(connections_max=32)
+    assert connections.enter_crowd("192.0.2.1")
+    assert connections.enter_crowd("192.0.2.1")
+    assert not connections.enter_crowd("192.0.2.1")
+    assert connections.enter_crowd("192.0.2.2")
+    assert connections.refused == 1
+    connections.leave_crowd("192.0.2.1")
+    connections.leave_crowd("192.0.2.1")
+    assert connections.enter_crowd("192.0.2.1")

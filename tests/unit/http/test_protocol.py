@@ -118,7 +118,7 @@ async def settle() -> None:
     ],
 )
 async def test_connection_is_freed_without_the_cycle_collector(data: bytes) -> None:
-    memory, connections = BodyMemory(1_000), Connections(connections_max=9, per_address_max=9)
+    memory, connections = BodyMemory(1_000), Connections(connections_max=9)
     gc.disable()
     try:
         connection = connect(port_over(connections, memory), Wire())
@@ -136,7 +136,7 @@ async def test_connection_is_freed_without_the_cycle_collector(data: bytes) -> N
 
 
 async def test_lost_connection_ends_every_request_on_it(caplog: pytest.LogCaptureFixture) -> None:
-    memory, connections = BodyMemory(1_000), Connections(connections_max=9, per_address_max=9)
+    memory, connections = BodyMemory(1_000), Connections(connections_max=9)
     ended: list[str] = []
 
     async def wait(_scope: Scope, receive: Receive, _send: Send) -> None:
@@ -156,7 +156,7 @@ async def test_lost_connection_ends_every_request_on_it(caplog: pytest.LogCaptur
 
 async def test_fields_are_counted_as_they_come() -> None:
     wire = Wire()
-    connections = Connections(connections_max=9, per_address_max=9)
+    connections = Connections(connections_max=9)
     connection = connect(port_over(connections, BodyMemory(1_000)), wire)
     connection.data_received(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 200)
     assert not wire.written
@@ -168,7 +168,7 @@ async def test_fields_are_counted_as_they_come() -> None:
 
 
 async def test_trailers_are_not_kept() -> None:
-    memory, connections = BodyMemory(1_000), Connections(connections_max=9, per_address_max=9)
+    memory, connections = BodyMemory(1_000), Connections(connections_max=9)
     wire = Wire()
     connection = connect(port_over(connections, memory), wire)
     connection.data_received(
@@ -185,7 +185,7 @@ async def test_trailers_are_not_kept() -> None:
 
 
 async def test_crowd_of_a_trusted_proxy_is_refused_beyond_the_limit_as_it_is_counted() -> None:
-    memory, connections = BodyMemory(1_000), Connections(connections_max=1, per_address_max=None)
+    memory, connections = BodyMemory(1_000), Connections(connections_max=1)
     port = port_over(connections, memory, "10.0.0.0/8")
     first, second = Wire("10.0.0.1"), Wire("10.0.0.1")
     connected = [connect(port, first)]
@@ -201,7 +201,7 @@ async def test_crowd_of_a_trusted_proxy_is_refused_beyond_the_limit_as_it_is_cou
 
 
 async def test_offer_of_another_protocol_does_not_widen_the_limit_of_a_head() -> None:
-    memory, connections = BodyMemory(1_000), Connections(connections_max=9, per_address_max=9)
+    memory, connections = BodyMemory(1_000), Connections(connections_max=9)
     wire = Wire()
     connection = connect(port_over(connections, memory), wire)
     connection.data_received(POST[:-2] + b"Connection: Upgrade\r\nUpgrade: h2c\r\nX-Large: " + b"x" * 800)
@@ -231,7 +231,7 @@ async def tell(_scope: Scope, receive: Receive, send: Send) -> None:
 )
 async def test_head_of_an_answer_is_written_with_its_body(data: bytes, writes: list[bytes]) -> None:
     wire = Wire()
-    connections = Connections(connections_max=9, per_address_max=9)
+    connections = Connections(connections_max=9)
     connection = connect(port_over(connections, BodyMemory(1_000)), wire, tell)
     connection.data_received(data)
     await settle()
@@ -248,7 +248,7 @@ async def test_head_of_an_answer_that_breaks_off_is_written_before_the_end(
         raise RuntimeError("broken")
 
     wire = Wire()
-    connections = Connections(connections_max=9, per_address_max=9)
+    connections = Connections(connections_max=9)
     connection = connect(port_over(connections, BodyMemory(1_000)), wire, break_off)
     connection.data_received(POST + b"{}")
     await settle()

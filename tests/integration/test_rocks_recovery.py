@@ -13,11 +13,11 @@ from typing import Any
 from dedupe.adapters.rocks_index import CLOSERS, LANE_BYTES_MIN, RocksStore
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
-from dedupe.index import EMPTY_STATE, IndexIdentity
+from dedupe.index import EMPTY_STATE, DedupeIndex, IndexIdentity
 from dedupe.lane.context import LaneContext
 from dedupe.lane.gate import IdentityGate
-from dedupe.lane.restorer import Restorer
-from dedupe.metrics import LaneMetrics
+from dedupe.lane.index_recovery import IndexRecovery
+from dedupe.lane.metrics import LaneMetrics
 from dedupe.pinning import SessionNotes
 from dedupe.sessions import SessionPolicy
 from dedupe.sim.sim_log import SimStore
@@ -35,7 +35,7 @@ def store_in(root: Path) -> RocksStore:
     return RocksStore(root, lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=KEYS_MAX)
 
 
-def restorer_of(store: RocksStore) -> Restorer:
+def recovery_of(store: RocksStore) -> IndexRecovery:
     log = SimStore(log_id=IDENTITY.log_id)
     log.create_topic(IDENTITY.topic, 1)
     context = LaneContext(
@@ -52,7 +52,7 @@ def restorer_of(store: RocksStore) -> Restorer:
         restore_slots=asyncio.Semaphore(1),
         open_turn=asyncio.Lock(),
     )
-    return Restorer(0, log.partition_log(IDENTITY.topic, 0), context, LaneMetrics())
+    return IndexRecovery(0, log.partition_log(IDENTITY.topic, 0), context, LaneMetrics())
 
 
 def begin(root: Path, identity: IndexIdentity) -> None:
@@ -63,18 +63,23 @@ def begin(root: Path, identity: IndexIdentity) -> None:
     store.close()
 
 
-async def fail_and_recover(restorer: Restorer) -> None:
+def index_of(recovery: IndexRecovery) -> DedupeIndex:
+    assert recovery.opened is not None
+    return recovery.opened.index
+
+
+async def fail_and_recover(recovery: IndexRecovery) -> None:
     """Do what a lane does whose index is of another log, then unavailable, then corrupt."""
     try:
-        await restorer.check()
-        restorer.index.apply(update_of(0, BATCH))
-        restorer.close()
-        await restorer.check()
-        restorer.discard()
-        await restorer.check()
-        restorer.index.apply(update_of(0, BATCH))
+        await recovery.check()
+        index_of(recovery).apply(update_of(0, BATCH))
+        recovery.close()
+        await recovery.check()
+        recovery.discard()
+        await recovery.check()
+        index_of(recovery).apply(update_of(0, BATCH))
     finally:
-        restorer.close()
+        recovery.close()
 
 
 @coroutine
@@ -124,11 +129,11 @@ async def assert_nothing_is_left(root: Path) -> None:
         while open_files(root):  # a file that is still being loaded is released soon
             await asyncio.sleep(0.001)
     store = store_in(root)
-    restorer = restorer_of(store)
-    await restorer.check()
-    assert restorer._metrics.rebuilds <= 1  # that of the other log, if nobody came to it before
-    assert restorer.index.state in (EMPTY_STATE, update_of(0, BATCH).state)
-    restorer.close()
+    recovery = recovery_of(store)
+    await recovery.check()
+    assert recovery._metrics.rebuilds <= 1  # that of the other log, if nobody came to it before
+    assert index_of(recovery).state in (EMPTY_STATE, update_of(0, BATCH).state)
+    recovery.close()
     store.close()
 
 
@@ -137,7 +142,7 @@ async def test_lane_cancelled_at_any_await_of_its_recovery_leaves_nothing_behind
         root = tmp_path / str(number)
         begin(root, IDENTITY._replace(log_id="another"))
         store = store_in(root)
-        is_cancelled = await is_cancelled_at(number, fail_and_recover(restorer_of(store)))
+        is_cancelled = await is_cancelled_at(number, fail_and_recover(recovery_of(store)))
         store.close()
         await assert_nothing_is_left(root)
         if not is_cancelled:
@@ -150,37 +155,37 @@ async def test_unusable_index_is_deleted_without_holding_the_loop(tmp_path: Path
     store, may_close = store_in(tmp_path), threading.Event()
     for _ in range(CLOSERS):
         store._closers.submit(may_close.wait)
-    restorer = restorer_of(store)
-    checking = asyncio.create_task(restorer.check())
+    recovery = recovery_of(store)
+    checking = asyncio.create_task(recovery.check())
 
     async with asyncio.timeout(60):
-        while not restorer._metrics.rebuilds:
+        while not recovery._metrics.rebuilds:
             await asyncio.sleep(0.001)
-    assert not restorer.is_open
+    assert recovery.opened is None
     may_close.set()
     await checking
 
-    assert restorer.index.state == EMPTY_STATE
-    restorer.close()
+    assert index_of(recovery).state == EMPTY_STATE
+    recovery.close()
     store.close()
 
 
 async def test_index_to_rebuild_is_deleted_without_holding_the_loop(tmp_path: Path) -> None:
     begin(tmp_path, IDENTITY)
     store, may_close = store_in(tmp_path), threading.Event()
-    restorer = restorer_of(store)
-    await restorer.check()
+    recovery = recovery_of(store)
+    await recovery.check()
     for _ in range(CLOSERS):
         store._closers.submit(may_close.wait)
-    replaying = asyncio.create_task(restorer.replay(0, lambda _: None))  # the log has lost its records
+    replaying = asyncio.create_task(recovery.replay(0, lambda _: None))  # the log has lost its records
 
     async with asyncio.timeout(60):
-        while not restorer._metrics.rebuilds:
+        while not recovery._metrics.rebuilds:
             await asyncio.sleep(0.001)
-    assert not restorer.is_open
+    assert recovery.opened is None
     may_close.set()
     await replaying
 
-    assert restorer.index.state == EMPTY_STATE
-    restorer.close()
+    assert index_of(recovery).state == EMPTY_STATE
+    recovery.close()
     store.close()

@@ -1,7 +1,5 @@
 """
-Runs the checks and collects what they say: the only place where an audit brings rows to the driver.
-
-What it brings is bounded: ROWS_MAX rows of a survey, and the first NAMED_MAX of each kind.
+Runs the checks and collects their rows in the driver: at most ROWS_MAX of a summary, and NAMED_MAX a kind.
 """
 
 from collections import Counter
@@ -17,69 +15,79 @@ from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from pipeline.audit import checks, clients, stretches
-from pipeline.audit.checks import Place, Promise
-from pipeline.audit.verdict import ClientSessions, Finding, Named, PartitionSummary, SessionGaps, Timeline
+from pipeline.audit.checks import DedupeBounds, PrecedingRecord
+from pipeline.audit.verdict import (
+    AffectedRecord,
+    ClientSessions,
+    Finding,
+    PartitionSummary,
+    SessionGaps,
+    Timeline,
+)
 
-NAMED_MAX = 100  # of each kind; their number is always told
+NAMED_MAX = 100  # of each kind; the count is always complete
 TIMES_MAX = 500  # of a timeline
 TIME_STEPS_S = (60, 600, 3600, 6 * 3600, 86_400, 7 * 86_400, 30 * 86_400, 365 * 86_400)
-"""Widths of a timeline's columns; of the last one, multiples."""
+"""Steps of a timeline, and multiples of the last one."""
 
 ROW_STEPS_S = (60, 600, 3600, 86_400)
-"""Widths of what is brought for it, each of them a part of all longer ones, until few enough rows come."""
+"""Steps of the rows for it, each a divisor of the longer ones; the first with at most ROWS_MAX rows wins."""
 
 ROWS_MAX = 200_000
-"""Minutes of sixteen partitions in a week are less, and 100 MB of memory; more are asked for once more."""
+"""About 100 MB of memory; a week of minutes of sixteen partitions is less."""
 
 
-def survey(
-    examined: DataFrame, before: Mapping[int, Place], counted_ranges: Mapping[int, tuple[int, int]]
+def summarize(
+    checked: DataFrame,
+    preceding: Mapping[int, PrecedingRecord],
+    counted_ranges: Mapping[int, tuple[int, int]],
 ) -> tuple[list[PartitionSummary], Timeline]:
-    """Read everything once, and return what each partition holds and how many records came when."""
-    linked = stretches.linked(stretches.stretches(examined, counted_ranges), before)
-    for step_s in ROW_STEPS_S[:-1]:
-        rows = stretches.surveyed(linked, step_s).limit(ROWS_MAX + 1).collect()
+    """Read all records once, and return a summary of each partition and how many records came when."""
+    linked = stretches.linked(stretches.stretches(checked, counted_ranges), preceding)
+    rows: list[Row] = []
+    for step_s in ROW_STEPS_S:
+        summarized = stretches.summarized(linked, step_s)
+        is_last = step_s == ROW_STEPS_S[-1]
+        rows = (summarized if is_last else summarized.limit(ROWS_MAX + 1)).collect()
         if len(rows) <= ROWS_MAX:
             break
-    else:
-        step_s = ROW_STEPS_S[-1]
-        rows = stretches.surveyed(linked, step_s).collect()
     partitions = groupby(sorted(rows, key=itemgetter("partition")), key=itemgetter("partition"))
     return [_summary(p, list(of_partition)) for p, of_partition in partitions], _timeline(rows, step_s)
 
 
-def find(
-    examined: DataFrame,
+def find_faults(
+    checked: DataFrame,
     summaries: Sequence[PartitionSummary],
-    before: Mapping[int, Place],
+    preceding: Mapping[int, PrecedingRecord],
     *,
     outlives_retention: bool = False,
 ) -> dict[str, Finding]:
-    """Return what is wrong with single records and with their order, by kind; costly unless all is proven."""
+    """Return faults of records and of their order, by kind; costly unless the summaries prove the order."""
     if all(summary.is_in_order and not summary.faults for summary in summaries):
         return {}
-    return collected(checks.faulty(checks.chained(examined, before, outlives_retention=outlives_retention)))
+    ordered = checks.check_order(checked, preceding, outlives_retention=outlives_retention)
+    return collect_findings(checks.faulty(ordered))
 
 
-def find_repeats(examined: DataFrame, promise: Promise) -> dict[str, Finding]:
+def find_repeats(checked: DataFrame, bounds: DedupeBounds) -> dict[str, Finding]:
     """Return the events that are stored more than once, by kind."""
-    hashes = checks.repeated_hashes(examined)
-    return {} if hashes.isEmpty() else collected(checks.repeats(examined, hashes, promise))
+    hashes = checks.repeated_hashes(checked)
+    return {} if hashes.isEmpty() else collect_findings(checks.repeats(checked, hashes, bounds))
 
 
-def find_notices(examined: DataFrame, *, retention: timedelta | None) -> dict[str, Finding]:
-    """Return what is worth knowing, by kind."""
-    return {} if retention is None else collected(checks.outside_retention(examined, retention))
+def find_notices(checked: DataFrame, *, retention: timedelta | None) -> dict[str, Finding]:
+    """Return records older than the retention, if one is given."""
+    return {} if retention is None else collect_findings(checks.outside_retention(checked, retention))
 
 
 def find_client_gaps(
-    examined: DataFrame, summaries: Sequence[PartitionSummary]
+    checked: DataFrame, summaries: Sequence[PartitionSummary]
 ) -> tuple[ClientSessions, dict[str, Finding]]:
-    """Return what the client sessions lack, and a notice of the newest record of each that lacks most."""
+    """Return the gaps of client sessions, and a notice with the newest record of those that lack most."""
     if not any(summary.session_records for summary in summaries):
         return ClientSessions(), {}
     whole = {summary.partition for summary in summaries if summary.first_seq == 0}
-    sessions = clients.standings(examined, whole).persist(StorageLevel.DISK_ONLY)
+    sessions = clients.session_progress(checked, whole).persist(StorageLevel.DISK_ONLY)
     try:
         lacks = F.col("missing") > 0
         totals = sessions.agg(
@@ -93,20 +101,14 @@ def find_client_gaps(
         rows = worst.limit(NAMED_MAX).collect()
     finally:
         sessions.unpersist()
-    told = {name: int(number) for name, number in totals.asDict().items()}
+    numbers = {name: int(number) for name, number in totals.asDict().items()}
     gaps = [_session_gaps(row) for row in rows]
-    named = [
-        Named(
-            gap.partition,
-            row["last"]["offset"],
-            row["last"]["message_id"],
-            row["last"]["source"],
-            _lacks(gap),
-        )
-        for gap, row in zip(gaps, rows, strict=True)
+    newest = [
+        AffectedRecord(gap.partition, last["offset"], last["message_id"], last["source"], _lacks(gap))
+        for gap, last in zip(gaps, (row["last"] for row in rows), strict=True)
     ]
-    found = {checks.CLIENT_GAP: Finding(told["with_gaps"], named)} if named else {}
-    return ClientSessions(**told, worst=gaps), found
+    findings = {checks.CLIENT_GAP: Finding(numbers["with_gaps"], newest)} if newest else {}
+    return ClientSessions(**numbers, worst=gaps), findings
 
 
 def _session_gaps(row: Row) -> SessionGaps:
@@ -123,31 +125,31 @@ def _session_gaps(row: Row) -> SessionGaps:
 
 
 def _lacks(gap: SessionGaps) -> str:
-    """Return what a session lacks as the header Gateway-Session-Missing says it."""
+    """Return what a session lacks, in the format of the header Gateway-Session-Missing."""
     ranges = [str(first) if first == last else f"{first}-{last}" for first, last in gap.ranges]
-    told = sum(last - first + 1 for first, last in gap.ranges)
-    text = ",".join(ranges if told == gap.missing else [*ranges, "..."])
+    listed = sum(last - first + 1 for first, last in gap.ranges)
+    text = ",".join(ranges if listed == gap.missing else [*ranges, "..."])
     middle = ", known from the middle on" if gap.is_known_from_the_middle else ""
     return f"{gap.missing} missing: {text} (client {gap.client_hash}, session {gap.session_hash}{middle})"
 
 
-def collected(named: DataFrame) -> dict[str, Finding]:
-    """Return how many rows of each kind there are, and the first NAMED_MAX of each."""
+def collect_findings(affected: DataFrame) -> dict[str, Finding]:
+    """Return the number of rows of each kind, and the first NAMED_MAX of them."""
     of_kind = Window.partitionBy("kind")
-    numbered = named.select(
+    numbered = affected.select(
         "*",
         F.count("*").over(of_kind).alias("count"),
         F.row_number().over(of_kind.orderBy("partition", "offset")).alias("number"),
     )
-    found: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     for row in numbered.where(F.col("number") <= NAMED_MAX).orderBy("kind", "number").collect():
-        finding = found.setdefault(row["kind"], Finding(row["count"], []))
-        finding.first.append(Named(*(row[name] for name in Named._fields)))
-    return found
+        finding = findings.setdefault(row["kind"], Finding(row["count"], []))
+        finding.first.append(AffectedRecord(*(row[name] for name in AffectedRecord._fields)))
+    return findings
 
 
 def _summary(partition: int, rows: Sequence[Row]) -> PartitionSummary:
-    """Sum up rows of `stretches.surveyed` of one partition."""
+    """Aggregate rows of `stretches.summarized` of one partition."""
 
     def known(name: str) -> list[Any]:
         return [row[name] for row in rows if row[name] is not None]
@@ -170,7 +172,7 @@ def _summary(partition: int, rows: Sequence[Row]) -> PartitionSummary:
 
 
 def _timeline(rows: Sequence[Row], row_step_s: int) -> Timeline:
-    """Sum up rows of `stretches.surveyed` of steps of this width, in as narrow ones as are few enough."""
+    """Aggregate rows of `stretches.summarized` of one step, into at most TIMES_MAX steps."""
     step_s = _step_s([row["begins_s"] for row in rows], row_step_s)
     records: Counter[int] = Counter()
     for row in rows:

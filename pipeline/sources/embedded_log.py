@@ -1,11 +1,10 @@
 """
 The embedded SQLite log as a Spark source, batch and stream: format `gateway_log`.
 
-Reads the file by its published schema (docs/ARCHITECTURE.md), read-only, in transactions of
-milliseconds, beside a running gateway and on its machine. What it sees is committed.
+Reads the file by its published schema (docs/ARCHITECTURE.md), read-only, in short transactions, on
+the machine of a running gateway. It sees committed records only.
 
-This module runs in Spark's Python workers, which import it anew for each query: it stands outside of
-`pipeline.sources`, whose clients of Kafka take five times as long to import as all that it needs.
+Spark's Python workers import this module for each query, so it imports no client of Kafka.
 """
 
 import json
@@ -23,6 +22,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pipeline.errors import PipelineError
@@ -31,7 +31,7 @@ from pipeline.schema import RECORD
 FORMAT = "gateway_log"
 SCHEMA_VERSION_MAX = 1
 ROWS_PER_BATCH = 5_000  # of about a kilobyte: one Arrow batch stays under 10 MB
-ROWS_PER_TASK = 200_000  # a task of a second or two; more only makes the work coarser
+ROWS_PER_TASK = 200_000  # a task of a second or two
 BUSY_TIMEOUT_S = 5.0
 
 _RANGE = """
@@ -44,19 +44,7 @@ SELECT id - :first_id FROM records WHERE id >= :first_id AND id < :first_id + :e
 AND timestamp_ms >= :moment_ms ORDER BY id LIMIT 1
 """
 
-_ARROW = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("source", pa.string()),
-        ("gw", pa.binary()),
-        ("gs", pa.binary()),
-    ]
-)
+_ARROW = to_arrow_schema(RECORD)
 
 
 @dataclass(frozen=True)
@@ -90,58 +78,56 @@ class GatewayLogSource(DataSource):
         return RECORD
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        bounds = (json.loads(self.options.get(name, "{}")) for name in ("starting", "ending"))
-        return LogReader(self.options["path"], self.options["topic"], *bounds)
+        return LogReader(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return LogStreamReader(
-            self.options["path"], self.options["topic"], self.options.get("starting", "{}")
-        )
+        return LogStreamReader(self.options)
 
 
-class LogReader(DataSourceReader):
-    """Everything that is committed when the query is planned, within bounds."""
+class _RangeReader:
+    """
+    Reads ranges of a topic; its options are path, topic, and first and end offsets by partition.
 
-    def __init__(
-        self, data_dir: str, topic: str, starting: Mapping[str, int], ending: Mapping[str, int]
-    ) -> None:
-        """Take, by partition, the first offset and the one to stop before; a missing one has no bound."""
-        self._data_dir, self._topic = data_dir, topic
-        self._starting, self._ending = starting, ending
+    A partition without a first offset begins at the log's start.
+    """
 
-    def partitions(self) -> list[InputPartition]:
-        ranges: list[InputPartition] = []
-        for part in read_partitions(self._data_dir, self._topic):
-            name = str(part.partition)
-            first = max(part.log_start_offset, self._starting.get(name, 0))
-            ranges += _split(part, first, min(part.next_offset, self._ending.get(name, part.next_offset)))
-        # Spark wants at least one.
-        return ranges or [LogRange(0, 0, 0, 0)]
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._data_dir, self._topic = options["path"], options["topic"]
+        self._starting: dict[str, int] = json.loads(options.get("starting", "{}"))
+        self._ending: dict[str, int] = json.loads(options.get("ending", "{}"))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogRange)
         return read_range(self._data_dir, self._topic, partition)
 
+    def _partitions(self) -> dict[str, LogPartition]:
+        return {str(part.partition): part for part in read_partitions(self._data_dir, self._topic)}
 
-class LogStreamReader(DataSourceStreamReader):
-    """Offsets of a stream are a map of partition to next offset; a missing one is at the log's start."""
 
-    def __init__(self, data_dir: str, topic: str, starting: str) -> None:
-        """Take, as JSON, where a stream without a checkpoint begins, if not at the log's start."""
-        self._data_dir, self._topic = data_dir, topic
-        self._starting: dict[str, int] = json.loads(starting)
+class LogReader(_RangeReader, DataSourceReader):
+    """Reads everything between the bounds that is committed when the query is planned."""
+
+    def partitions(self) -> list[InputPartition]:
+        ranges: list[InputPartition] = []
+        for name, part in self._partitions().items():
+            first = max(part.log_start_offset, self._starting.get(name, 0))
+            ranges += _split(part, first, min(part.next_offset, self._ending.get(name, part.next_offset)))
+        return ranges or [LogRange(0, 0, 0, 0)]  # Spark needs at least one
+
+
+class LogStreamReader(_RangeReader, DataSourceStreamReader):
+    """Reads a stream whose offsets are a map of partition to next offset."""
 
     def initialOffset(self) -> dict[str, int]:
-        found = {str(p.partition): p.log_start_offset for p in read_partitions(self._data_dir, self._topic)}
-        return {name: self._starting.get(name, offset) for name, offset in found.items()}
+        starts = {name: part.log_start_offset for name, part in self._partitions().items()}
+        return starts | {name: first for name, first in self._starting.items() if name in starts}
 
     def latestOffset(self) -> dict[str, int]:
-        return {str(p.partition): p.next_offset for p in read_partitions(self._data_dir, self._topic)}
+        return {name: part.next_offset for name, part in self._partitions().items()}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         ranges: list[InputPartition] = []
-        for part in read_partitions(self._data_dir, self._topic):
-            name = str(part.partition)
+        for name, part in self._partitions().items():
             first = start.get(name, part.log_start_offset)
             if first < part.log_start_offset < end.get(name, first):
                 raise PipelineError(
@@ -151,14 +137,10 @@ class LogStreamReader(DataSourceStreamReader):
             ranges += _split(part, first, end.get(name, first))
         return ranges
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, LogRange)
-        return read_range(self._data_dir, self._topic, partition)
-
 
 def read_partitions(data_dir: str, topic: str) -> list[LogPartition]:
     """
-    Return what the log says of a topic's partitions, in order.
+    Return the partitions of a topic, in order.
 
     Raises:
         PipelineError: there is no log, it is of a newer version, or it has no such topic.
@@ -178,32 +160,32 @@ def read_partitions(data_dir: str, topic: str) -> list[LogPartition]:
 
 
 def read_log_id(data_dir: str) -> str:
-    """Return what tells this log from every other one. Raises PipelineError: there is no log."""
+    """Return the id of the log. Raises PipelineError: there is no log."""
     with closing(_open(data_dir)) as log:
         return str(log.execute("SELECT value FROM meta WHERE key = 'log_id'").fetchone()[0])
 
 
 def offsets_at(data_dir: str, topic: str, moment: datetime) -> dict[int, int]:
-    """Return of each partition the first offset that is as new as this; none where all are older."""
-    moment_ms, found = int(moment.timestamp() * 1000), {}
+    """Return the first offset of each partition that is as new as a moment; one without it is left out."""
+    moment_ms, offsets = int(moment.timestamp() * 1000), {}
     for part in read_partitions(data_dir, topic):
         with closing(_open(data_dir)) as log:
             bounds = {"first_id": part.first_id, "end": part.next_offset, "moment_ms": moment_ms}
             if row := log.execute(_AT, bounds).fetchone():
-                found[part.partition] = row[0]
-    return found
+                offsets[part.partition] = row[0]
+    return offsets
 
 
 def read_range(data_dir: str, topic: str, part: LogRange) -> Iterator[pa.RecordBatch]:
     """
-    Yield the range's records in offset order.
+    Yield the records of a range in offset order.
 
     Raises:
-        PipelineError: some of them were deleted by retention meanwhile.
+        PipelineError: retention has deleted some of them.
     """
     position = part.start
     with closing(_open(data_dir)) as log:
-        # A log that no newer gateway has opened yet lacks the column.
+        # A gateway adds the column when it opens an older log.
         has_progress = any(row[1] == "gs" for row in log.execute("PRAGMA table_info(records)"))
         query = _RANGE.format(gs="gs" if has_progress else "NULL")
         while position < part.end:

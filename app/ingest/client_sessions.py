@@ -1,23 +1,25 @@
 """
-What a request says of its client session: headers, or fields at the body's top level. Pure.
+Client sessions of a request: the fields that name them, and the keys of their events. Pure.
 
-Only the native path looks for them; docs/http-api.md has the table.
+Headers, or fields at the body's top level, name the session; the native path alone reads them, see
+docs/http-api.md. app.ingest.identify refuses items without a valid sequence.
 """
 
 import base64
 import binascii
 import re
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
-from app.http import SessionFieldsConflictError, SessionFieldsInvalidError
+from app.http.errors import SessionFieldsConflictError, SessionFieldsInvalidError
+from app.ingest.message_ids import session_event_ids
 from app.ingest.payload import Payload
-from dedupe.identity import Identity
+from dedupe.identity import Identity, KeyOf
 from dedupe.record import SESSION_STRUCT
+from dedupe.routing import partition_of
 from dedupe.sessions import U64_MAX
-from dedupe.types import Session, session_of
+from dedupe.types import EventKey, Session, session_of
 
 CLIENT, SESSION, EPOCH, ACKNOWLEDGED = (
     b"gateway-client",
@@ -49,39 +51,88 @@ class ClientSession(NamedTuple):
     session: str
     epoch: int  # 0: none
     acknowledged_through: int
-    first_sequence: int | None  # of the first item, if items need not say theirs
+    first_sequence: int | None  # of the first item, if items need not have theirs
     own_fields: frozenset[str]
-    """Of each item: what is no part of what it says, since it says where the item stands."""
+    """Fields of each item that say where it stands, and are no content."""
     client_hash: bytes
     session_hash: bytes
 
-    def at(self, index: int, item: Mapping[str, Any]) -> Session | None:
-        """Return where the item at a place stands in the session, or None if nothing valid says so."""
-        sequence = self.sequence_of(index, item)
-        if sequence is None:
+
+class SessionKeys:
+    """What identifies the events of one request that belong to client sessions."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        partitions: int,
+        source: str,
+        *,
+        session: ClientSession | None,
+        stored: Sequence[Session | None] = (),
+    ) -> None:
+        """
+        Prepare the request.
+
+        Args:
+            identity: makes keys.
+            partitions: of the clean topic.
+            source: who sends.
+            session: of the request.
+            stored: the sessions of its items where stored records are sent again; else empty.
+        """
+        self._identity = identity
+        self._partitions = partitions
+        self._source = source
+        self._session = session
+        self._stored = stored
+        self._id_of = session and session_event_ids(source, session.client, session.session)
+        self._keys = session and self._prepare(session.client_hash, session.session_hash)
+        self._prepared: dict[tuple[bytes, bytes], _Keys] = {}  # of stored records, by session
+
+    def place_of(self, index: int, item: Mapping[str, Any]) -> Session | None:
+        """Return an item's place in its client session; None if it has none, or none that is valid."""
+        if self._stored:
+            return self._stored[index]
+        session, sequence = self._session, item.get(SEQUENCE)
+        if session is None:
             return None
-        return Session(self.client_hash, self.session_hash, sequence, self.epoch, self.acknowledged_through)
+        if sequence is None and session.first_sequence is not None:
+            sequence = session.first_sequence + index
+        elif type(sequence) is not int or not 0 < sequence <= U64_MAX:
+            return None
+        hashes = session.client_hash, session.session_hash
+        return session_of((*hashes, sequence, session.epoch, session.acknowledged_through, None))
 
-    def places(self, first: int, items: Sequence[Mapping[str, Any]]) -> list[Session] | None:
-        """Return where each item stands, the first of them being at place `first`; None if one is nowhere."""
-        begin = self.first_sequence
-        if begin is not None and not any(SEQUENCE in item for item in items):
-            begin += first
-            sequences: Iterable[int | None] = range(begin, begin + len(items))
-        else:
-            sequences = [self.sequence_of(index, item) for index, item in enumerate(items, first)]
-            if None in sequences:
-                return None
-        columns = repeat(self.client_hash), repeat(self.session_hash), sequences
-        rest = repeat(self.epoch), repeat(self.acknowledged_through), repeat(None)
-        return list(map(session_of, zip(*columns, *rest, strict=False)))
+    def id_of(self, place: Session | None) -> str | None:
+        """Return the id that follows from a place in the request's session, if it is one."""
+        return None if place is None or self._id_of is None else self._id_of(place.sequence)
 
-    def sequence_of(self, index: int, item: Mapping[str, Any]) -> int | None:
-        """Return the sequence of the item at a place, u64 from 1, or None if it has no valid one."""
-        sequence = item.get(SEQUENCE)
-        if sequence is None and self.first_sequence is not None:
-            return self.first_sequence + index
-        return sequence if _is_u64(sequence) and sequence > 0 else None
+    def keys_of(self, place: Session, id_bytes: bytes | None) -> tuple[EventKey, int, EventKey | None]:
+        """Return key, partition and guard key of an event; None: its message id was assigned."""
+        key_of, guard_of, partition = self._keys or self._stored_keys(place)
+        guard = None if id_bytes is None else guard_of(id_bytes)
+        return key_of(place.sequence.to_bytes(8, "big")), partition, guard
+
+    def _stored_keys(self, place: Session) -> "_Keys":
+        hashes = place.client_hash, place.session_hash
+        if hashes not in self._prepared:
+            self._prepared[hashes] = self._prepare(*hashes)
+        return self._prepared[hashes]
+
+    def _prepare(self, client_hash: bytes, session_hash: bytes) -> "_Keys":
+        return _Keys(
+            self._identity.sequence_keys(client_hash, session_hash),
+            self._identity.guard_keys(self._source, client_hash),
+            partition_of(client_hash, self._partitions),
+        )
+
+
+class _Keys(NamedTuple):
+    """What makes the keys of one session's events, and the partition of all of them."""
+
+    key_of: KeyOf
+    guard_of: KeyOf
+    partition: int
 
 
 def client_session_of(

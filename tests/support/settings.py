@@ -1,0 +1,19 @@
+"""Settings for tests, which name them as operators do."""
+
+from app.config.section import PREFIX, settings_of
+from app.config.settings import Settings
+
+
+def variable_of(name: str) -> str:
+    """Return the variable of a setting that is named in lower case and without GATEWAY_."""
+    return f"{PREFIX}{name.upper()}"
+
+
+VARIABLES = tuple(setting.variable for setting in settings_of(Settings))
+
+
+def make_settings(**values: object) -> Settings:
+    """Return settings, whatever contradicts itself; each is named in lower case and without GATEWAY_."""
+    variables = {variable_of(name): value for name, value in values.items()}
+    assert variables.keys() <= set(VARIABLES), variables.keys() - set(VARIABLES)
+    return Settings.model_validate(variables)
