@@ -6,11 +6,11 @@ from typing import Any
 
 from fastapi import FastAPI, Response
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from app.admin.answers import AloneError, json_answer
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ, WRITE
+from app.admin.scraped import ScrapedCollector
 from app.group import GroupLanes
 from dedupe.errors import RetriableError
 
@@ -130,14 +130,11 @@ async def _ask_all(group: GroupLanes, read: Read) -> dict[str, Any]:
     }
 
 
-class GroupCollector(Collector):
+class GroupCollector(ScrapedCollector):
     """Reads the group at each scrape, in the ingest's event loop."""
 
     def __init__(self, group: GroupLanes) -> None:
         self._group = group
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         keeper, peers = self._group.keeper, self._group.peers.metrics

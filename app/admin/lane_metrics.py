@@ -6,9 +6,9 @@ from itertools import accumulate
 from typing import TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from app.admin.scraped import ScrapedCollector
 from app.admin.stats import SOURCES_TOLD, bytes_of, files_of, oldest_use_ms
 from app.config import VERSION
 from app.process import lines_left_out, lines_lost
@@ -23,15 +23,11 @@ Table: TypeAlias = Sequence[tuple[str, str, Callable[[Lane], float | None]]]
 """Name, help text and value of metrics that a lane has one sample of."""
 
 
-class LaneCollector(Collector):
+class LaneCollector(ScrapedCollector):
     """Reads router and lanes at each scrape, in their own event loop."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
-
-    def describe(self) -> Iterator[Metric]:
-        """Yield nothing, so that registering reads nothing."""
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily("gateway_build_info", "1 for the running version", labels=["version"])
@@ -84,7 +80,7 @@ class LaneCollector(Collector):
         )
         yield _by(
             "gateway_unknown_events",
-            "Events whose client was told that nobody knows, by error code; a retry finds out",
+            "Events with an unknown outcome when their client was answered, by error code; a retry finds out",
             "code",
             answers.unknown,
         )
@@ -258,12 +254,12 @@ COUNTERS: Table = (
     ("gateway_restored_records", "Records replayed", lambda lane: lane.metrics.restored_records),
     (
         "gateway_session_fenced_events",
-        "Events of client sessions kept apart: their client uses a newer epoch",
+        "Quarantined events of client sessions: their client uses a newer epoch",
         lambda lane: lane.metrics.sessions_fenced,
     ),
     (
         "gateway_session_expired_events",
-        "Events of client sessions kept apart: nobody can tell whether they are stored",
+        "Quarantined events of client sessions: whether they are stored is not known any more",
         lambda lane: lane.metrics.sessions_expired,
     ),
 )

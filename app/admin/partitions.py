@@ -30,7 +30,7 @@ def add_partitions(app: FastAPI, group: GroupLanes | None, read: Read, ingest_lo
         """Return each partition once, as its serving worker describes it, or else its owner, or this one."""
         workers, silent = await ingest_loop.run(ask)
         return json_answer(
-            {"silent": silent, **{stream: told_by_servers(workers, stream) for stream in STREAMS}}
+            {"silent": silent, **{stream: views_of_servers(workers, stream) for stream in STREAMS}}
         )
 
     @app.get("/admin/v1/partitions/{partition}", dependencies=[READ])
@@ -45,7 +45,7 @@ def add_partitions(app: FastAPI, group: GroupLanes | None, read: Read, ingest_lo
         return json_answer({"silent": silent, "partition": partition, "workers": views})
 
 
-def told_by_servers(workers: Mapping[str, Stats], stream: str) -> list[dict[str, Any]]:
+def views_of_servers(workers: Mapping[str, Stats], stream: str) -> list[dict[str, Any]]:
     """
     Return the partitions of a topic, each with who says so and which other workers could take it over.
 
@@ -53,7 +53,7 @@ def told_by_servers(workers: Mapping[str, Stats], stream: str) -> list[dict[str,
         workers: the statistics of each, n >= 1, those of the worker that was asked first.
         stream: one of STREAMS.
     """
-    told = []
+    rows = []
     for views in zip(*(stats[stream] for stats in workers.values()), strict=True):
         by_name = dict(zip(workers, views, strict=True))
         serving = [name for name, view in by_name.items() if view["state"] == "active"]
@@ -61,5 +61,5 @@ def told_by_servers(workers: Mapping[str, Stats], stream: str) -> list[dict[str,
         owner = by_name[asked]["owner"]
         name = serving[0] if serving else owner if owner in by_name else asked
         ready = [other for other, view in by_name.items() if other != name and view["caught_up"]]
-        told.append({"worker": name, "ready": ready, **by_name[name]})
-    return told
+        rows.append({"worker": name, "ready": ready, **by_name[name]})
+    return rows
