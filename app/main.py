@@ -15,8 +15,8 @@ import structlog
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from app.access import Guards, KeyFile
-from app.access.key_file import LOOK_INTERVAL_S
+from app.access.guards import Guards
+from app.access.key_file import LOOK_INTERVAL_S, KeyFile
 from app.admin import (
     EdgeCollector,
     History,
@@ -41,27 +41,27 @@ from app.build import (
 from app.config.data_dir import locked
 from app.config.settings import Settings
 from app.group import GroupLanes
-from app.http import EdgeProtocol, Leased, Port, Problems, RequestMetrics
-from app.http.port import SEND_TIMEOUT_S
-from app.ingest import CODES, REASONS, Ingest, create_edge
-from app.ingest.application import QUOTA_PENALTY_S
-from app.process import (
+from app.http.port import SEND_TIMEOUT_S, Port
+from app.http.problems import Problems
+from app.http.protocol import EdgeProtocol
+from app.http.request_context import Leased
+from app.http.request_metrics import RequestMetrics
+from app.ingest.application import QUOTA_PENALTY_S, create_edge
+from app.ingest.receipts import CODES, REASONS
+from app.ingest.routes.events import Ingest
+from app.process.background_tasks import announce, keep_notes, tell_outages, trim_log
+from app.process.clock_check import keep_time
+from app.process.life import (
+    DRAIN_LINGER_S,
     Lanes,
     Server,
     ThreadServer,
-    Traces,
-    announce,
     bind,
-    keep_notes,
-    keep_time,
     stop_signals,
     supervise,
-    tell_outages,
-    tracing,
-    trim_log,
     url_of,
 )
-from app.process.life import DRAIN_LINGER_S
+from app.process.traces import Traces, tracing
 from app.stores import OpenLog, create_indexes, membership_of, open_log
 from dedupe.clock import Clock, SystemClock
 from dedupe.errors import ConfigurationError, GatewayError
@@ -80,7 +80,7 @@ How soon a thread that waits for the interpreter gets it. The embedded log commi
 such waits a commit: with Python's own 5 ms a busy loop made a commit of 2 ms take 15.
 """
 
-Chore: TypeAlias = Coroutine[Any, Any, None]
+BackgroundTask: TypeAlias = Coroutine[Any, Any, None]
 """Runs beside the servers, for ever."""
 
 
@@ -88,7 +88,7 @@ log = structlog.get_logger(__name__)
 
 
 class Parts(NamedTuple):
-    """What the servers and chores of a gateway are made of."""
+    """What the servers and background tasks of a gateway are made of."""
 
     settings: Settings
     opened: OpenLog
@@ -110,7 +110,7 @@ async def serve(
     *,
     accepted_day: date | None = None,
     is_sharing_ports: bool = False,
-    crashpoint: Crashpoint = no_crashpoint,
+    crashpoint: Crashpoint | None = None,
 ) -> None:
     """
     Run the gateway until SIGTERM or SIGINT.
@@ -141,7 +141,7 @@ async def serve(
             stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S, is_shared=is_sharing_ports))
             for host, port in _addresses(settings)
         ]
-        opened = await open_log(settings, crashpoint, stop, clock, accepted_day=accepted_day)
+        opened = await open_log(settings, crashpoint or no_crashpoint, stop, clock, accepted_day=accepted_day)
         if opened is None:
             return
         stack.push_async_callback(opened.store.close)
@@ -171,10 +171,10 @@ async def serve(
         )
         parts = Parts(settings, opened, identity, clock, guards, watched, IngestLoop(), traces)
         servers = list(zip(_build_servers(parts), listeners, strict=True))
-        chores = _chores(parts, *map(url_of, listeners[:2]))
+        background_tasks = _background_tasks(parts, *map(url_of, listeners[:2]))
         tune_interpreter()
         lanes = group or LocalLanes(router.all_lanes)
-        await _supervise(settings, router, lanes, servers, chores, stop)
+        await _supervise(settings, router, lanes, servers, background_tasks, stop)
         log.info("stopped")
 
 
@@ -292,7 +292,7 @@ async def _supervise(
     router: Router,
     lanes: Lanes,
     servers: Sequence[tuple[Server, socket]],
-    chores: Sequence[Chore],
+    background_tasks: Sequence[BackgroundTask],
     stop: asyncio.Event,
 ) -> None:
     """Run everything until stopped; what was raised on purpose is raised alone."""
@@ -301,7 +301,7 @@ async def _supervise(
             router,
             lanes,
             servers,
-            chores,
+            background_tasks,
             stop=stop,
             drain_timeout_s=settings.advanced.drain_timeout,
             linger_s=DRAIN_LINGER_S,
@@ -313,10 +313,10 @@ async def _supervise(
         raise known.exceptions[0] from None
 
 
-def _chores(parts: Parts, url: str, admin_url: str) -> list[Chore]:
+def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[BackgroundTask]:
     settings, router, embedded = parts.settings, parts.router, parts.opened.embedded
-    running: list[Chore] = [
-        parts.ingest_loop.beat(),
+    running: list[BackgroundTask] = [
+        parts.ingest_loop.heartbeat(),
         parts.watched.history.keep(lambda: router.totals),
         announce(router, settings, url=url, admin_url=admin_url),
         tell_outages(router),

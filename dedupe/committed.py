@@ -1,22 +1,14 @@
-"""
-What one commit adds to the index of its lane, for its owner and for whoever follows it. Pure.
+"""What one commit adds to the index of its partition, the owner's and the followers'. Pure."""
 
-Lane.submit -> admit -> PartitionLog.append -> **Committed.update** -> DedupeIndex.apply
-"""
-
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from dedupe.index import IndexState, IndexUpdate
-from dedupe.recovery import index_update
-from dedupe.sessions import SessionPolicy, SessionRecord, SessionRows, session_update, tells_all_of
-from dedupe.types import Event, EventKey, Fingerprint, Offset, Session, entry_of
-from dedupe.window import Step, Window
+from dedupe.index import IndexState
+from dedupe.types import EventKey, Fingerprint, Offset, Session
 
 
 class LastRecord(NamedTuple):
-    """What tells of which log an index is, and how far: no two records of a lane have all three in common."""
+    """The newest record that an index knows; no two records of a lane have all three fields in common."""
 
     offset: Offset
     key: EventKey
@@ -24,7 +16,7 @@ class LastRecord(NamedTuple):
 
     @classmethod
     def of(cls, state: IndexState) -> "LastRecord":
-        """Return what an index knows last."""
+        """Return the newest record of an index in this state."""
         return cls(state.last_offset, state.last_key, state.newest_timestamp_ms)
 
 
@@ -39,58 +31,3 @@ class Committed(NamedTuple):
     fingerprints: Sequence[Fingerprint]
     guards: Sequence[EventKey | None] = ()  # of no event, or of each
     sessions: Sequence[Session | None] = ()  # the same
-
-    @classmethod
-    def of(
-        cls,
-        events: Sequence[Event],
-        before: IndexState,
-        base: Offset,
-        timestamp_ms: int,
-        sessions: Sequence[Session | None] = (),
-    ) -> "Committed":
-        """Return the commit of new events, of sessions as recorded, to an index that was in this state."""
-        return cls(
-            before.next_lane_seq,
-            base,
-            timestamp_ms,
-            LastRecord.of(before),
-            [event.key for event in events],
-            [event.fingerprint for event in events],
-            [event.guard for event in events] if sessions else (),
-            sessions,
-        )
-
-    def update(self, window: Window, rows: SessionRows, policy: SessionPolicy) -> IndexUpdate:
-        """
-        Return what an index has to store that knows everything before this.
-
-        Args:
-            window: moved in place.
-            rows: the index's sessions, as they are before.
-            policy: what bounds them.
-        """
-        base, count, timestamp_ms = self.base, len(self.keys), self.timestamp_ms
-        places = zip(range(base, base + count), self.fingerprints, strict=True)
-        entries = list(zip(self.keys, map(entry_of, places), strict=True))
-        return index_update(
-            window,
-            entries,
-            Step(timestamp_ms, base + count - 1, self.first_seq + count - 1),
-            self._steps,
-            applied_offset=base + count,
-            guards=[(guard, entries[i][1]) for i, guard in enumerate(self.guards) if guard is not None],
-            sessions=session_update(
-                rows,
-                [
-                    SessionRecord(base + i, timestamp_ms, session)
-                    for i, (session, following) in enumerate(zip_longest(self.sessions, self.sessions[1:]))
-                    if session is not None and not tells_all_of(following, session)
-                ],
-                policy,
-            ),
-        )
-
-    def _steps(self) -> Iterator[Step]:
-        for i in range(len(self.keys)):
-            yield Step(self.timestamp_ms, self.base + i, self.first_seq + i)

@@ -7,7 +7,7 @@ with the operator's secret, so nobody outside can craft collisions or skew parti
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import TypeAlias
 
@@ -140,12 +140,6 @@ def canonical_content(event: Mapping[str, object], ignore: frozenset[str] = RETR
 def fingerprint_of(content: bytes) -> Fingerprint:
     """Return 8 bytes that tell two contents of one key apart (1 in 2**64 collide)."""
     return hashlib.blake2b(content, digest_size=FINGERPRINT_BYTES).digest()
-
-
-def fingerprints_of(contents: Iterable[bytes]) -> list[Fingerprint]:
-    """Return `fingerprint_of` each."""
-    blake2b = hashlib.blake2b
-    return [blake2b(content, digest_size=FINGERPRINT_BYTES).digest() for content in contents]
 
 
 def _prefixed(part: bytes) -> bytes:

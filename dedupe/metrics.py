@@ -1,52 +1,19 @@
 """
-What lanes and router count. Plain integers on the hot path; app.admin.application renders them.
+Counts of answers: each event is accepted, a duplicate, a conflict, rejected, unknown or refused.
 
-Each event ends in exactly one of accepted, duplicates, conflicts, rejected, unknown or refused. The router
-counts what clients were answered, once for each event they sent, by the worker that answered. A lane
-counts what it decided, whichever worker asked: if recovery finds an event of unknown outcome committed
-after all, it moves to `accepted` there, so accepted since `since_offset` always equals committed since then.
+The router counts what this worker's clients were answered; dedupe.lane.metrics counts what a lane decided,
+whichever worker asked.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dedupe.admission import DUPLICATE, NEW, NOT_TAKEN, REJECTED, Admission
 from dedupe.types import Event
 
 SOURCES_MAX = 1_000
 """Sources that are counted apart; what later ones send counts as that of nobody in particular."""
-
-
-LATENCY_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-BATCH_EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
-AGE_S = (1, 10, 60, 600, 3_600, 21_600, 43_200, *(days * 86_400 for days in (1, 2, 3, 4, 5, 6, 7, 14, 30)))
-"""Upper edges of histograms: the window's own figures, 24 h and days, lie on some of them."""
-
-
-class Histogram:
-    """How often something was how much."""
-
-    __slots__ = ("counts", "edges", "total")
-
-    def __init__(self, edges: Sequence[float]) -> None:
-        """Take the upper edges, ascending; what is above the last one is counted apart."""
-        self.edges = edges
-        self.counts = [0] * (len(edges) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float, times: int = 1) -> None:
-        """Count something, n times."""
-        self.counts[bisect_left(self.edges, value)] += times
-        self.total += value * times
-
-    def __add__(self, other: "Histogram") -> "Histogram":
-        assert self.edges == other.edges
-        both = Histogram(self.edges)
-        both.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
-        both.total = self.total + other.total
-        return both
 
 
 @dataclass(slots=True)
@@ -156,29 +123,3 @@ class AnswerCounts:
         else:
             own.unknown += len(events)
         (self.refused if is_untaken else self.unknown)[code] += len(events)
-
-
-@dataclass(slots=True)
-class LaneMetrics:
-    """What one lane counts besides verdicts."""
-
-    tally: Tally = field(default_factory=Tally)  # since since_offset
-    earlier: Tally = field(default_factory=Tally)  # before it
-    commits: int = 0
-    commit_seconds: float = 0.0
-    commit_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_S))  # append, commit and apply
-    batch_events: Histogram = field(default_factory=lambda: Histogram(BATCH_EVENTS))  # decided at once
-    queue_wait_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_S))  # of a batch's oldest
-    duplicate_age_s: Histogram = field(default_factory=lambda: Histogram(AGE_S))  # since their originals came
-    last_commit_ms: int | None = None  # log time of the newest commit of this process
-    failures: int = 0
-    restarts: int = 0  # of a lane that ended by itself, which is a bug
-    fenced: int = 0
-    rebuilds: int = 0
-    begun_empty: int = 0  # indexes of logs with records that were not there: lost, or a new standby's
-    sequence_gaps: int = 0
-    sessions_fenced: int = 0  # events of client sessions: their client uses a newer epoch
-    sessions_expired: int = 0  # events of client sessions that nobody remembers well enough
-    restored_records: int = 0
-    skipped_records: int = 0  # passed over while restoring, as an operator decided
-    restore_lag: int = 0  # offsets still to replay

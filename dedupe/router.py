@@ -10,7 +10,7 @@ routes.post_events -> **Router.submit** -> Lane.submit -> admit -> PartitionLog.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dedupe.admission import Admission
 from dedupe.clock import Deadline
@@ -23,12 +23,13 @@ from dedupe.errors import (
     OutcomeUnknownError,
     RetriableError,
 )
-from dedupe.lane import Lane, Outcomes
+from dedupe.lane.lane import Lane
 from dedupe.metrics import AnswerCounts, Tally
 from dedupe.quarantine import Quarantine
-from dedupe.route import LocalRoute, Route
+from dedupe.route import Route
 from dedupe.routing import partition_of
 from dedupe.sessions import SessionState
+from dedupe.submission import Outcomes, Submission
 from dedupe.types import Event, size_of
 
 CONFLICT = "conflict"
@@ -56,30 +57,19 @@ CUT_OFF = "cut_off"
 
 @dataclass(slots=True)
 class Share:
-    """The part of a request that belongs to one lane."""
+    """The part of a request that belongs to one partition."""
 
     route: Route
-    events: list[Event] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    size_bytes: int = 0
+    submission: Submission
+    places: list[int]  # of its events among those of the request
     submissions: int = 0
     is_in_doubt: bool = False  # an earlier submission may have been taken
 
-    def check_room(self) -> None:
-        """Raise LaneNotActiveError, LaneSaturatedError or DiskFullError if it would not be taken now."""
-        self.route.target.check_room(len(self.events), self.size_bytes, self.events[0].source)
-
-    def submit(self, received_ms: int, deadline: Deadline) -> "asyncio.Future[Outcomes]":
-        """
-        Give it to whoever decides it now.
-
-        A refusal is an answer, too: other shares of the request may be taken already.
-        """
+    def submit(self) -> "asyncio.Future[Outcomes]":
+        """Submit it; a refusal fails the future, since other shares of the request may be taken already."""
         self.submissions += 1
         try:
-            return self.route.target.submit(
-                self.events, size_bytes=self.size_bytes, received_ms=received_ms, deadline=deadline
-            )
+            return self.route.submit(self.submission)
         except RetriableError as err:
             return _refused(err)
 
@@ -97,8 +87,8 @@ class Router:
         self.lanes = lanes
         self.quarantine_lanes = quarantine_lanes
         self.quarantine = quarantine
-        self.routes: Sequence[Route] = [LocalRoute(lane) for lane in lanes]
-        self.quarantine_routes: Sequence[Route] = [LocalRoute(lane) for lane in quarantine_lanes]
+        self.routes: Sequence[Route] = lanes
+        self.quarantine_routes: Sequence[Route] = quarantine_lanes
         self.answers = AnswerCounts()
         """What clients were answered: all events of a request that failed are unknown, or refused untaken."""
         self.in_flight = 0
@@ -160,12 +150,12 @@ class Router:
             DeadlineExceededError, OutcomeUnknownError: some events may be committed. All retriable.
         """
         total = len(events) + len(rejected)
-        shares = _shares_of(self.routes, events)
-        quarantine_shares = _shares_of(self.quarantine_routes, rejected)
+        shares = _shares_of(self.routes, events, received_ms, deadline)
+        quarantine_shares = _shares_of(self.quarantine_routes, rejected, received_ms, deadline)
         self.in_flight += total
         try:
-            await self._find_room([*shares, *quarantine_shares], deadline)
-            outcomes = await _decide(shares, len(events), received_ms, deadline)
+            await self._await_capacity([*shares, *quarantine_shares], deadline)
+            outcomes = await _decide(shares, len(events), deadline)
             await self._put_in_quarantine(quarantine_shares, events, outcomes, received_ms, deadline)
         except BaseException as err:
             code = err.code if isinstance(err, GatewayError) else CUT_OFF
@@ -191,19 +181,19 @@ class Router:
         for lane in self.all_lanes:
             lane.drain()
 
-    def _check_room(self, shares: Sequence[Share]) -> None:
+    def _check_capacity(self, shares: Sequence[Share]) -> None:
         if self.is_draining:
             raise LaneNotActiveError("the gateway is shutting down", told="it is shutting down")
         if not self.has_disk_room:
             raise DiskFullError("free disk space is below GATEWAY_DISK_FREE_MIN")
         for share in shares:
-            share.check_room()
+            share.route.check_capacity(share.submission)
 
-    async def _find_room(self, shares: Sequence[Share], deadline: Deadline) -> None:
-        """Wait while lanes of a request are on their way to another worker; raises as `_check_room` does."""
+    async def _await_capacity(self, shares: Sequence[Share], deadline: Deadline) -> None:
+        """Wait while lanes of a request move to other workers; raises as `_check_capacity` does."""
         while True:
             try:
-                self._check_room(shares)
+                self._check_capacity(shares)
                 return
             except LaneNotActiveError:
                 away = [share.route for share in shares if not share.route.is_serving]
@@ -232,39 +222,39 @@ class Router:
             for event, admission in zip(events, outcomes.admissions, strict=True)
             if admission in APART
         ]
-        shares = [*rejected, *_shares_of(self.quarantine_routes, apart)]
+        shares = [*rejected, *_shares_of(self.quarantine_routes, apart, received_ms, deadline)]
         try:
-            await self._find_room(shares, deadline)
-            await _decide(shares, sum(len(share.events) for share in shares), received_ms, deadline)
+            await self._await_capacity(shares, deadline)
+            await _decide(shares, sum(len(share.places) for share in shares), deadline)
         except UNTAKEN as err:
             if not events:
                 raise
             raise OutcomeUnknownError("the request's other events are committed") from err
 
 
-def _shares_of(routes: Sequence[Route], events: Sequence[Event]) -> list[Share]:
-    """Split a request's events by lane, keeping their order and remembering their places."""
-    shares: dict[int, Share] = {}
+def _shares_of(
+    routes: Sequence[Route], events: Sequence[Event], received_ms: int, deadline: Deadline
+) -> list[Share]:
+    """Split a request's events by partition, keeping their order."""
+    shares: dict[int, tuple[list[Event], list[int]]] = {}
     for place, event in enumerate(events):
-        partition = event.partition
-        share = shares.get(partition)
-        if share is None:
-            share = shares[partition] = Share(routes[partition])
-        share.events.append(event)
-        share.places.append(place)
-    for share in shares.values():
-        share.size_bytes = size_of(share.events)
-    return list(shares.values())
+        own, places = shares.setdefault(event.partition, ([], []))
+        own.append(event)
+        places.append(place)
+    return [
+        Share(routes[partition], Submission(own, received_ms, deadline, size_of(own)), places)
+        for partition, (own, places) in shares.items()
+    ]
 
 
-async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadline: Deadline) -> Outcomes:
+async def _decide(shares: Sequence[Share], count: int, deadline: Deadline) -> Outcomes:
     """Submit every share to its lane and return the outcomes in the places' order."""
     outcomes = admissions, offsets = Outcomes(
         [Admission.NEW] * count, [-1] * count
     )  # until lanes have answered
     if not shares:
         return outcomes
-    answers = [share.submit(received_ms, deadline) for share in shares]
+    answers = [share.submit() for share in shares]
     # Not asyncio.wait: eight lanes' answers take 10 us so, and 180 us there.
     timer = asyncio.get_running_loop().call_later(deadline.remaining_s, _end_waiting, answers)
     error: Exception | None = None
@@ -275,7 +265,7 @@ async def _decide(shares: Sequence[Share], count: int, received_ms: int, deadlin
                     await answers[place]
                 except Exception as err:  # _error_of looks at all of them
                     if await _may_submit_again(share, err, deadline):
-                        answers[place] = share.submit(received_ms, deadline)
+                        answers[place] = share.submit()
                         continue
                 break
         if (error := _error_of(shares, answers)) is not None:
@@ -303,7 +293,7 @@ async def _may_submit_again(share: Share, err: Exception, deadline: Deadline) ->
     if not await share.route.wait(deadline) or deadline.is_over:
         return False
     try:
-        share.check_room()
+        share.route.check_capacity(share.submission)
     except RetriableError:
         return False
     return True

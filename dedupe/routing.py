@@ -5,11 +5,6 @@ The partition count is fixed when a topic is created; recovery refuses a log who
 routed under another count (see dedupe.recovery).
 """
 
-import struct
-from collections.abc import Sequence
-
-_FIRST = struct.Struct(">Q8x")  # of 16 bytes
-
 
 def partition_of(routing_key: bytes, partitions: int) -> int:
     """
@@ -21,8 +16,3 @@ def partition_of(routing_key: bytes, partitions: int) -> int:
         partitions: of the topic, >= 1.
     """
     return int.from_bytes(routing_key[:8], "big") % partitions
-
-
-def partitions_of(event_keys: Sequence[bytes], partitions: int) -> list[int]:
-    """Return `partition_of` each; all have 16 bytes."""
-    return [first % partitions for (first,) in _FIRST.iter_unpack(b"".join(event_keys))]

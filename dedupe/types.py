@@ -8,7 +8,6 @@ milliseconds since the epoch.
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import partial
-from itertools import repeat
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -74,21 +73,6 @@ class Event(NamedTuple):
 
 
 _source_of, _message_id_of, _value_of = map(attrgetter, ("source", "message_id", "value"))
-
-
-def events_of(
-    keys: Iterable[EventKey],
-    partitions: Iterable[int],
-    fingerprints: Iterable[Fingerprint],
-    source: str,
-    message_ids: Iterable[str],
-    values: Iterable[bytes],
-    **others: Iterable[Any],
-) -> list[Event]:
-    """Return events of one source, by columns; fields that are not among `others` have their defaults."""
-    rest = (others.get(name, repeat(default)) for name, default in Event._field_defaults.items())
-    columns = zip(keys, partitions, fingerprints, repeat(source), message_ids, values, *rest)
-    return list(map(event_of, columns))
 
 
 def size_of(events: Sequence[Event]) -> int:

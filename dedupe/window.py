@@ -11,7 +11,7 @@ them there, and they say when the newest forgotten id arrived.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -79,14 +79,11 @@ class Window:
         self._policy = policy
         self._steps = list(steps)
         self._first = 0  # place of the window's first step
+        self.start: Offset = self._steps[0].offset if self._steps else 0
+        """The window's first offset: an entry below it is forgotten, even if still on disk."""
         self._newest = newest
         if newest is not None:
             self._move(newest)
-
-    @property
-    def start(self) -> Offset:
-        """The window's first offset: an entry below it is forgotten, even if still on disk."""
-        return self._steps[self._first].offset if self._steps else 0
 
     @property
     def keys(self) -> int:
@@ -134,14 +131,14 @@ class Window:
             return configured_s
         return min(configured_s, max(0, now_ms - forgotten_ms) / 1000)
 
-    def advance(self, newest: Step, records: Callable[[], Iterable[Step]]) -> tuple[list[Step], list[Step]]:
+    def advance(self, newest: Step, records: Iterable[Step]) -> tuple[list[Step], list[Step]]:
         """
         Take in the next records of the log and move the window.
 
         Args:
             newest: the last of the records. Timestamps and sequences never decrease, so if it lies
                 in the current bucket they all do.
-            records: all of them, oldest first; called only when a bucket begins among them.
+            records: all of them, oldest first; read only when a bucket begins among them.
 
         Returns:
             The steps added and the steps dropped, to be stored with the records' entries.
@@ -151,7 +148,7 @@ class Window:
         bucket = self._policy.bucket(last.timestamp_ms, last.lane_seq) if last else None
         added: list[Step] = []
         if bucket != self._policy.bucket(newest.timestamp_ms, newest.lane_seq):
-            for record in records():
+            for record in records:
                 record_bucket = self._policy.bucket(record.timestamp_ms, record.lane_seq)
                 if record_bucket != bucket:
                     bucket = record_bucket
@@ -175,6 +172,7 @@ class Window:
         ):
             first += 1
         self._first = first
+        self.start = steps[first].offset if steps else 0
 
     def _drop_past(self) -> list[Step]:
         excess = self._first - PAST_STEPS_MAX

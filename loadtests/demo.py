@@ -15,11 +15,9 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
-import orjson
-
+from app.cli.load.connection import Connection, request
+from app.cli.load.events import body
 from tests.support.gateway import Gateway
 
 BATCH_EVENTS = 100
@@ -27,60 +25,36 @@ RETRIES = 0.05  # of the batches, sent again although they were answered
 LOSS = 0.03  # of the answers
 CONNECTIONS = 8
 SEED = 7
-REQUEST_TIMEOUT_S = 10.0
 RETRY_PAUSE_S = 0.05
-USERS = 500
 SOURCES = ("web", "app")
-TYPES = ("track", "page", "screen", "identify")
 SECRET = "the secret of the demonstration"
 
 
 async def send(gateway: Gateway, events: int) -> tuple[int, int]:
     """Send every event until it is acknowledged; return how many requests it took and answers were lost."""
     chance = random.Random(SEED)
-    batches = [
-        [_event(first + n, chance) for n in range(BATCH_EVENTS)] for first in range(0, events, BATCH_EVENTS)
-    ]
+    batches = [range(first, first + BATCH_EVENTS) for first in range(0, events, BATCH_EVENTS)]
     batches += chance.sample(batches, int(len(batches) * RETRIES))
     waiting = iter(batches)
     requests = await asyncio.gather(*(_send_all(gateway.url, waiting, chance) for _ in range(CONNECTIONS)))
     return sum(requests), sum(requests) - len(batches)
 
 
-def _event(number: int, chance: random.Random) -> dict[str, Any]:
-    return {
-        "messageId": f"demo-{number}",
-        "type": chance.choice(TYPES),
-        "userId": f"user-{chance.randrange(USERS)}",
-        "event": "Seen",
-        "properties": {"number": number},
-    }
-
-
-async def _send_all(url: str, batches: Iterator[list[dict[str, Any]]], chance: random.Random) -> int:
+async def _send_all(url: str, batches: Iterator[range], chance: random.Random) -> int:
     """Post batches until none is left, each as often as it takes; return the number of requests."""
     requests = 0
-    async with httpx.AsyncClient(base_url=url, timeout=REQUEST_TIMEOUT_S) as client:
-        for batch in batches:
-            body = orjson.dumps({"batch": batch})
-            source = SOURCES[len(batch[0]["messageId"]) % len(SOURCES)]
-            is_answered = False
-            while not is_answered:
-                requests += 1
-                is_answered = await _is_accepted(client, body, source) and chance.random() >= LOSS
-                await asyncio.sleep(0 if is_answered else RETRY_PAUSE_S)
+    connection = await Connection.open(url)
+    for numbers in batches:
+        message = request(body(numbers), key=SOURCES[numbers.start // BATCH_EVENTS % len(SOURCES)])
+        is_answered = False
+        while not is_answered:
+            requests += 1
+            status = (await connection.exchange(message)).status
+            assert status in (200, 429, 503), status
+            is_answered = status == 200 and chance.random() >= LOSS
+            await asyncio.sleep(0 if is_answered else RETRY_PAUSE_S)
+    connection.close()
     return requests
-
-
-async def _is_accepted(client: httpx.AsyncClient, body: bytes, source: str) -> bool:
-    try:
-        answer = await client.post("/v1/batch", content=body, auth=(source, ""))
-    except httpx.TransportError:
-        return False
-    if answer.status_code in (429, 503):
-        return False
-    answer.raise_for_status()
-    return True
 
 
 def run_job(*arguments: object) -> int:

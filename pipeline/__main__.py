@@ -1,4 +1,4 @@
-"""`python -m pipeline <job>`, and the file that spark-submit is given."""
+"""Runs `python -m pipeline <job>`, and is the file for spark-submit."""
 
 from pipeline.cli import main
 

@@ -1,8 +1,8 @@
 """
-The command line of the jobs. stdout is for results only; progress and errors go to stderr.
+The command line of the jobs. Results go to stdout; progress and errors go to stderr.
 
-Exit codes: 0 done, and for audit clean; 1 audit found a violation; 2 the job failed, was told
-something wrong, or could not judge; 130 Ctrl-C.
+Exit codes: 0 done, and for audit clean; 1 audit found a violation; 2 failed, wrong usage, or no verdict;
+130 Ctrl-C.
 """
 
 import os
@@ -23,7 +23,7 @@ from pipeline.jobs.compact import compact
 from pipeline.jobs.minute_counts import minute_counts
 from pipeline.jobs.replay import replay
 from pipeline.jobs.sessionize import sessionize
-from pipeline.runtime import DEBUG_VARIABLE
+from pipeline.runtime.session import DEBUG_VARIABLE
 
 EXIT_FAILED, EXIT_INTERRUPTED = 2, 130
 SENTENCE_CHARACTERS_MAX = 600
@@ -42,28 +42,23 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def pipeline() -> None:
-    """Take the options that stand before a job."""
-
-
 for job in (archive, audit, minute_counts, sessionize, replay, clean, compact):
     app.command(job.__name__)(job)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line: what follows the program's name, or these arguments."""
-    # Spark's own use of what pandas and Python have deprecated is no news for the user.
+    """Run the command line with these arguments; default: those of the process."""
+    # Spark uses deprecated parts of pandas and Python.
     warnings.simplefilter("ignore")
-    told = list(sys.argv[1:] if arguments is None else arguments)
-    if DEBUG in told:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if DEBUG in words:
         os.environ[DEBUG_VARIABLE] = "1"
     try:
-        app([argument for argument in told if argument != DEBUG])
+        app([word for word in words if word != DEBUG])
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except Exception as err:
-        # Whatever it is, it is no verdict: 1 would say that a topic is violated.
+        # Never exit with 1, which is the audit's verdict "violated".
         if os.environ.get(DEBUG_VARIABLE):
             traceback.print_exc()
         print(f"pipeline: {_sentence(err)}", file=sys.stderr)
@@ -71,20 +66,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _sentence(err: Exception) -> str:
-    """Return what happened and why, without a stack of Python's or the JVM's."""
+    """Return the error and its cause in one sentence, without the stack of Python or the JVM."""
     text = str(err)
     if isinstance(err, PipelineError):
         return text
-    # A failure inside a Python source arrives wrapped in Spark's words about workers.
+    # Spark wraps the error of a Python source.
     if (place := text.rfind("PipelineError: ")) >= 0:
         return text[place + len("PipelineError: ") :].splitlines()[0]
     if not isinstance(err, PySparkException | Py4JError):
         return f"{type(err).__name__}: {text} ({DEBUG} shows where)"[:SENTENCE_CHARACTERS_MAX]
-    # What our own code raised within Spark: the first line of its traceback that is not indented.
+    # An error of a Python worker: the first line of its traceback that is not indented.
     if (place := text.find(TRACEBACK)) >= 0:
         raised = [line for line in text[place:].splitlines()[1:] if line and not line[0].isspace()]
         return f"{(raised or [TRACEBACK])[0][:SENTENCE_CHARACTERS_MAX]} ({DEBUG} shows where)"
     lines = [line.strip(" :") for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
-    told = [line for line in lines if not line.startswith(("An error occurred while calling", CAUSE))]
+    messages = [line for line in lines if not line.startswith(("An error occurred while calling", CAUSE))]
     causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE)]
-    return ": ".join([*told[:1], *causes[-1:]])[:SENTENCE_CHARACTERS_MAX]
+    return ": ".join([*messages[:1], *causes[-1:]])[:SENTENCE_CHARACTERS_MAX]

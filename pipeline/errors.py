@@ -1,9 +1,9 @@
-"""What a job raises on purpose; the command line turns it into one sentence and an exit code."""
+"""Errors that a job raises deliberately. The command line prints the sentence and exits with 2."""
 
 
 class PipelineError(Exception):
-    """The job cannot go on, or cannot judge: exit code 2."""
+    """The job cannot continue, or cannot reach a verdict."""
 
 
 class UsageError(PipelineError):
-    """The job was told something that makes no sense."""
+    """The options of the job contradict each other, its source or its output."""

@@ -1,12 +1,12 @@
 """
-Lays out a home for a local Spark to start quickly from, and `make pipeline` runs this once. In it are
+Makes a Spark home from which a local Spark starts faster; `make pipeline` runs this once. It contains
 
-- Spark's own programs and jars, as they are installed;
-- an archive of the 20,000 classes that a short archive job and an audit load, which the JVM maps and need not
-  read and check anew; what code generation makes and the connectors' loader loads is not in it;
-- no `pyspark.zip`, from which each Python worker would compile Spark's modules anew: it finds the installed.
+- links to the programs and jars of the installed Spark;
+- a class data archive of the classes that a short archive job and an audit load: the JVM maps it instead of
+  loading and verifying each class; generated classes and those of the connectors are not in it;
+- no `pyspark.zip`, so that Python workers import the installed, compiled modules.
 
-Without this home everything works, and starts slower.
+The home is optional.
 """
 
 import contextlib
@@ -23,17 +23,17 @@ from pyspark.sql import SparkSession
 from pipeline.cli import main as run_job
 from pipeline.runtime.session import JAVA_OPTIONS, class_archive, create_session, spark_home
 from pipeline.schema import RECORD
-from pipeline.sinks import FOLDERS
-from pipeline.transforms import archived
+from pipeline.sinks.lake import FOLDERS
+from pipeline.transforms.clean_topic import archived
 
 EXIT_TIMEOUT_S = 300.0
-"""How long the JVM may take to write it; seconds, but on a machine that is busy."""
+"""How long the JVM may take to write the archive; some seconds on an idle machine."""
 
 
 def main() -> None:
-    """Lay out the home, run the jobs once from it, and keep their classes."""
+    """Make the home, run the jobs once from it, and archive their classes."""
     os.environ.pop("SPARK_HOME", None)
-    _lay_out(spark_home())
+    _link_spark(spark_home())
     target = class_archive()
     made = target.with_suffix(".new")
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +45,7 @@ def main() -> None:
     made.rename(target)
 
 
-def _lay_out(home: Path) -> None:
+def _link_spark(home: Path) -> None:
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
     for part in ("bin", "jars"):
@@ -61,11 +61,11 @@ def _run_jobs(spark: SparkSession, folder: Path) -> None:
         ("archive", *source, "--out", f"{folder}/copy", "--format", "parquet", "--once"),
         ("audit", *source, "--partitions", "1"),
     ):
-        said = io.StringIO()
+        output = io.StringIO()
         with (
-            contextlib.redirect_stdout(said),
-            contextlib.redirect_stderr(said),
-            contextlib.suppress(SystemExit),  # it is no gateway's record, and the audit says so
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(output),
+            contextlib.suppress(SystemExit),  # the audit exits with 1: no gateway wrote the record
         ):
             run_job(job)
 

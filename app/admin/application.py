@@ -1,13 +1,14 @@
 """
 The admin port: health, metrics and statistics for operators. Never public.
 
-It runs in a thread with an event loop of its own (ADR 0010), so that liveness is answered whatever
-the ingest's does. Everything that belongs to the ingest is read there, in one short turn; documents
-are rendered here.
+It runs in a thread with an event loop of its own (ADR 0010), so that liveness does not depend on the
+ingest's loop. What belongs to the ingest is read in the ingest's loop, in one short turn; documents are
+rendered here.
 """
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -21,21 +22,20 @@ from app.admin.answers import TokenInvalidError, json_answer
 from app.admin.console import add_console
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.group import GroupCollector, add_group, group_of, places_of
-from app.admin.guard import AdminGuard
+from app.admin.guard import guard_names
 from app.admin.history import History, add_history
 from app.admin.ingest_loop import IngestLoop
 from app.admin.lane_metrics import LaneCollector
 from app.admin.lookup import Lookup, add_lookup
 from app.admin.openapi import add_openapi
 from app.admin.partitions import add_partitions
-from app.admin.pre_restart import add_pre_restart
 from app.admin.probes import add_probes
+from app.admin.quarantine_search import locate
 from app.admin.replay import ReplayAt, add_replay, no_record
-from app.admin.scopes import READ, Tokens, check_scopes, use_tokens
+from app.admin.scopes import READ, Scope, check_scopes
 from app.admin.sessions import add_sessions
 from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of
 from app.admin.tail import Tail
-from app.admin.tail_apart import PlacesApart
 from app.admin.tail_routes import add_tail
 from app.admin.verify import add_verify
 from app.config.settings import Settings
@@ -50,7 +50,7 @@ from dedupe.router import Router
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The parts of a worker that its operators look at; all of them belong to the ingest's loop."""
+    """The parts of a worker that operators observe; all belong to the ingest's loop."""
 
     router: Router
     edge: EdgeCollector
@@ -61,7 +61,7 @@ class Watched:
     replay_at: ReplayAt = no_record
 
     def stats(self) -> dict[str, Any]:
-        """Return what this worker knows of itself."""
+        """Return this worker's own statistics."""
         router, group = self.router, self.group
         documents = [
             partition_of(lane) | places_of(group, number, self.worker)
@@ -79,7 +79,7 @@ class Watched:
         }
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Give a registry the collectors that belong to the ingest."""
+        """Register the collectors that belong to the ingest."""
         registry.register(LaneCollector(self.router))
         if self.group is not None:
             registry.register(GroupCollector(self.group))
@@ -99,20 +99,19 @@ def create_admin(
 ) -> ASGIApp:
     """Return the admin application; `registry` is what /metrics reads."""
     app = _new(problems)
-    use_tokens(app, tokens_of(settings))
+    app.state.tokens = tokens_of(settings)
     add_probes(app, watched.router, registry, ingest_loop)
     _add_stats(app, watched, settings, store.log_id, ingest_loop)
     add_group(app, watched.group, watched.stats, ingest_loop)
     add_sessions(app, watched.router, identity, ingest_loop)
     add_lookup(app, Lookup(watched.router, store, identity, settings.log.streams, clock), ingest_loop)
     add_history(app, watched.history, watched.group, clock, ingest_loop)
-    apart_at = PlacesApart(watched.router, identity).place_of
-    add_tail(app, watched.tail, ingest_loop, apart_at, is_ending=lambda: watched.router.is_draining)
+    place_of = partial(locate, watched.router, identity)
+    add_tail(app, watched.tail, ingest_loop, place_of, is_ending=lambda: watched.router.is_draining)
     add_replay(app, watched.replay_at, ingest_loop)
     add_console(app)
     add_verify(app, watched.router, store, clock, ingest_loop)
     add_partitions(app, watched.group, watched.stats, ingest_loop)
-    add_pre_restart(app, watched.group, watched.stats, ingest_loop)
     add_about(app, settings)
     add_openapi(app)
     check_scopes(app)
@@ -127,25 +126,24 @@ def create_probes(
     registry: CollectorRegistry,
     ingest_loop: IngestLoop,
 ) -> ASGIApp:
-    """Return the application of a port that has what needs no token, and nothing else."""
+    """Return the application of the probes' own port, whose paths need no token."""
     app = _new(problems)
     add_probes(app, router, registry, ingest_loop)
     check_scopes(app)
     return _guarded(app, settings, problems)
 
 
-def tokens_of(settings: Settings) -> Tokens:
-    """Return the tokens that the settings name."""
-    tokens = (settings.admin.token, settings.admin.read_token)
-    write, read = (None if token is None else token.get_secret_value() for token in tokens)
-    return Tokens(write=write, read=read)
+def tokens_of(settings: Settings) -> list[tuple[Scope, bytes]]:
+    """Return the tokens of the settings; without any, each request may do everything."""
+    tokens = ((Scope.WRITE, settings.admin.token), (Scope.READ, settings.admin.read_token))
+    return [(scope, token.get_secret_value().encode()) for scope, token in tokens if token is not None]
 
 
 def _new(problems: Problems) -> FastAPI:
     app = bare_application(problems)
 
     @app.exception_handler(TokenInvalidError)
-    async def answer_who_are_you(request: Request, err: TokenInvalidError) -> Response:
+    async def answer_unauthorized(request: Request, err: TokenInvalidError) -> Response:
         answer = problems.answer(err, request.scope)
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
@@ -153,8 +151,8 @@ def _new(problems: Problems) -> FastAPI:
     @app.exception_handler(RequestValidationError)
     async def answer_wrong_parameter(request: Request, err: RequestValidationError) -> Response:
         first = err.errors()[0]
-        told = f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}"
-        return problems.answer(RequestError(told=told), request.scope)
+        detail = f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}"
+        return problems.answer(RequestError(told=detail), request.scope)
 
     return app
 
@@ -162,7 +160,7 @@ def _new(problems: Problems) -> FastAPI:
 def _guarded(app: FastAPI, settings: Settings, problems: Problems) -> ASGIApp:
     admin = settings.admin
     probed = () if admin.probe_listen is None else (admin.probe_listen.host,)
-    return AdminGuard(app, hosts=[admin.host, *probed, *admin.hosts], problems=problems)
+    return guard_names(app, hosts=[admin.host, *probed, *admin.hosts], problems=problems)
 
 
 def _add_stats(

@@ -26,7 +26,11 @@ Read = Callable[[], dict[str, Any]]
 def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: IngestLoop) -> None:
     """Add the paths; `read` returns this worker's statistics, in the ingest's loop."""
     if group is not None:
-        group.host.answers[STATS] = lambda _body: read()
+
+        async def statistics_of_this_worker(_body: Any) -> dict[str, Any]:
+            return read()
+
+        group.host.answers[STATS] = statistics_of_this_worker
 
     @app.get("/admin/v1/group", dependencies=[READ])
     async def get_group() -> Response:

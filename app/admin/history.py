@@ -90,7 +90,11 @@ def add_history(
 ) -> None:
     """Add the path."""
     if group is not None:
-        group.host.answers[HISTORY] = lambda _body: history.columns()
+
+        async def columns_of_this_worker(_body: Any) -> dict[str, Any]:
+            return history.columns()
+
+        group.host.answers[HISTORY] = columns_of_this_worker
 
     @app.get("/admin/v1/history", dependencies=[READ])
     async def get_history(request: Request) -> Response:

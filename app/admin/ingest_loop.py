@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from dedupe.errors import RetriableError
 
-BEAT_S = 0.25
+HEARTBEAT_S = 0.25
 
 ALIVE_S = 15.0
 """
@@ -28,15 +28,12 @@ class LoopCollector(Collector):
     """Shows the heartbeat as a metric."""
 
     def __init__(self, ingest_loop: "IngestLoop") -> None:
-        """Take whose it is."""
         self._ingest_loop = ingest_loop
 
     def describe(self) -> Iterator[Metric]:
-        """Name nothing in advance."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """See Collector."""
         yield GaugeMetricFamily(
             "gateway_event_loop_lag_seconds",
             "How late the ingest's event loop was at its last heartbeat, of four a second",
@@ -48,7 +45,6 @@ class IngestLoop:
     """Made in the ingest's event loop, and used from another thread."""
 
     def __init__(self) -> None:
-        """Take the running loop."""
         self._loop = asyncio.get_running_loop()
         self._beaten_at = time.monotonic()
         self.lag_s = 0.0
@@ -59,12 +55,12 @@ class IngestLoop:
         """Seconds since the loop had its last turn."""
         return time.monotonic() - self._beaten_at
 
-    async def beat(self) -> None:
-        """Say for ever that the loop turns; runs in it."""
+    async def heartbeat(self) -> None:
+        """Note in the loop, for ever, when it turned last."""
         while True:
             self._beaten_at = time.monotonic()
-            await asyncio.sleep(BEAT_S)
-            self.lag_s = max(0.0, self.silence_s - BEAT_S)
+            await asyncio.sleep(HEARTBEAT_S)
+            self.lag_s = max(0.0, self.silence_s - HEARTBEAT_S)
 
     def call(self, function: Callable[[], object]) -> None:
         """Have a short function run in that loop, and wait for nothing: callable while being cancelled."""

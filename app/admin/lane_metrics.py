@@ -12,7 +12,7 @@ from app.admin.stats import SOURCES_TOLD, bytes_of, files_of, oldest_use_ms
 from app.config import VERSION
 from app.process import lines_left_out, lines_lost
 from dedupe.lane import Lane, LaneState
-from dedupe.metrics import Histogram, LaneMetrics
+from dedupe.lane.metrics import Histogram, LaneMetrics
 from dedupe.router import Router
 
 LANE_LABELS = ("topic", "partition")
@@ -158,7 +158,7 @@ def _progress(lanes: Sequence[Lane]) -> Iterator[Metric]:
         "gateway_last_commit_timestamp_seconds", "Log time of a lane's newest commit", labels=LANE_LABELS
     )
     for lane in lanes:
-        restoring = lane.restorer.restoring
+        restoring = lane.recovery.restoring
         ratio.add_metric(
             _labels(lane), restoring.ratio if restoring else float(lane.state is LaneState.ACTIVE)
         )
@@ -263,18 +263,18 @@ def _indexes(lanes: Sequence[Lane]) -> Iterator[Metric]:
         "gateway_applied_offset", "The index follows the log up to here", labels=LANE_LABELS
     )
     for lane in lanes:
-        index = lane.open_index
-        if index is None:
+        opened = lane.open_index
+        if opened is None:
             continue
-        labels = _labels(lane)
-        window.add_metric(labels, lane.restorer.window_seconds)
+        labels, index = _labels(lane), opened.index
+        window.add_metric(labels, lane.window_seconds)
         applied.add_metric(labels, index.state.applied_offset)
-        keys.add_metric(labels, lane.restorer.window.keys)
+        keys.add_metric(labels, opened.window.keys)
         if (size_bytes := bytes_of(index)) is not None:
             sizes.add_metric(labels, size_bytes)
         if (count := files_of(index)) is not None:
             files.add_metric(labels, count)
-        oldest_ms = lane.restorer.window.oldest_ms(log_start=lane.restorer.log_start)
+        oldest_ms = opened.window.oldest_ms(log_start=opened.log_start)
         if oldest_ms is not None:
             oldest.add_metric(labels, oldest_ms / 1000)
     yield from (window, keys, sizes, files, oldest, applied)
@@ -298,10 +298,11 @@ def _sessions(lanes: Sequence[Lane]) -> Iterator[Metric]:
         labels=LANE_LABELS,
     )
     for lane in lanes:
-        index = lane.open_index
-        if index is None:
+        opened = lane.open_index
+        if opened is None:
             continue
-        labels, counts = _labels(lane), index.session_counts
+        labels, index = _labels(lane), opened.index
+        counts = index.session_counts
         rows.add_metric([*labels, "live"], counts.live)
         rows.add_metric([*labels, "evicted"], counts.evicted)
         gaps.add_metric(labels, counts.with_gaps)

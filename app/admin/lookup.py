@@ -1,4 +1,4 @@
-"""What becomes of an id that is asked for: whether its event is stored, where, when, and what it says."""
+"""The look-up of an event by id or by its place in a session: whether it is stored, where, and its fields."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ from fastapi import FastAPI, Query, Response
 
 from app.admin.answers import json_answer
 from app.admin.ingest_loop import IngestLoop
-from app.admin.kept_apart import KeptApart
+from app.admin.quarantine_search import QuarantineSearch
 from app.admin.scopes import READ_VALUE
 from app.http import RequestError
 from dedupe.clock import Clock
@@ -23,7 +23,7 @@ from dedupe.types import EventKey, LogRecord, Offset, Stream
 
 LIMIT_S = 10.0
 SHOWN = ("messageId", "type", "event", "timestamp", "sentAt", "receivedAt")
-"""Fields whose values whoever may read is shown: they tell the event, not the person."""
+"""Fields that a token that may read is shown: they identify the event, not the person."""
 
 
 class Lookup:
@@ -37,13 +37,12 @@ class Lookup:
         streams: tuple[Stream, Stream],
         clock: Clock,
     ) -> None:
-        """Take where ids are known, and where their events are: clean, and kept apart."""
         self._router = router
         self._store = store
         self._identity = identity
         self._topic = streams[0].topic
         self._clock = clock
-        self._kept_apart = KeptApart(store, streams[1], clock)
+        self._quarantine = QuarantineSearch(store, streams[1], clock)
 
     async def message(
         self, source: str, message_id: str, client: str | None, *, is_shown: bool
@@ -60,9 +59,9 @@ class Lookup:
         key = self._identity.guard_key(source, client_hash, message_id)
         return await self._find(key, client_hash, is_shown=is_shown)
 
-    async def kept_apart(self, source: str, message_id: str) -> dict[str, Any]:
-        """Return where events of a message id are in quarantine, as far as was searched; raises likewise."""
-        return (await self._kept_apart.search(source, message_id)).document()
+    async def quarantined(self, source: str, message_id: str) -> dict[str, Any]:
+        """Return where events of a message id are in quarantine. Raises RetriableError."""
+        return (await self._quarantine.search(source, message_id)).document()
 
     async def sequence(
         self, source: str, client: str, session: str, sequence: int, *, is_shown: bool
@@ -85,7 +84,7 @@ class Lookup:
         if entry is None:
             return found
         record = await self._read(partition, entry.offset)
-        return found | {"offset": entry.offset} | self._told(record, is_shown=is_shown)
+        return found | {"offset": entry.offset} | self._described(record, is_shown=is_shown)
 
     async def _read(self, partition: int, offset: Offset) -> LogRecord | None:
         log = self._store.partition_log(self._topic, partition)
@@ -96,7 +95,7 @@ class Lookup:
             await log.close()
         return None
 
-    def _told(self, record: LogRecord | None, *, is_shown: bool) -> dict[str, Any]:
+    def _described(self, record: LogRecord | None, *, is_shown: bool) -> dict[str, Any]:
         if record is None:
             return {"record": None}
         age_s = (self._clock.now_ms() - record.timestamp_ms) / 1000
@@ -121,17 +120,17 @@ def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
     """Add the paths."""
 
     async def answer(
-        told: dict[str, Any], find: Callable[[], Awaitable[dict[str, Any]]], *, quarantine: bool
+        asked: dict[str, Any], find: Callable[[], Awaitable[dict[str, Any]]], *, quarantine: bool
     ) -> Response:
-        """Answer with what was asked for, what is found, and where copies are kept apart."""
+        """Answer with the question, the event, and where events with its id are in quarantine."""
 
         async def ask() -> dict[str, Any]:
             found = await find()
-            message_id = told.get("message_id") or found.get("message_id")
+            message_id = asked.get("message_id") or found.get("message_id")
             kept = None
             if quarantine and message_id is not None:
-                kept = await lookup.kept_apart(told["source"], message_id)
-            return told | found | {"quarantine": kept}
+                kept = await lookup.quarantined(asked["source"], message_id)
+            return asked | found | {"quarantine": kept}
 
         return json_answer(await ingest_loop.run(ask, limit_s=LIMIT_S))
 
@@ -146,19 +145,19 @@ def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
         quarantine: bool = True,
     ) -> Response:
         """
-        Tell whether an event is stored, where and when: by its `id`, or by its place in a client session.
+        Return whether an event is stored, where and when: by its `id`, or by its place in a client session.
 
-        `?value` shows all of it, to the token that may write; `?quarantine=false` does not look whether
-        events with its id are kept apart, as far back as the answer says.
+        `?value` shows all of it, to the token that may write; `?quarantine=false` does not search
+        the quarantine for events with its id; the answer says how far back that search went.
         """
         if message_id is not None:
             return await get_message(source, message_id, client, value, quarantine)
         if client is None or session is None or sequence is None:
             raise RequestError(told="give id, or client, session and sequence")
-        told = {"source": source, "client": client, "session": session, "sequence": sequence}
+        asked = {"source": source, "client": client, "session": session, "sequence": sequence}
         shown = value is not None
         return await answer(
-            told,
+            asked,
             lambda: lookup.sequence(source, client, session, sequence, is_shown=shown),
             quarantine=quarantine,
         )
@@ -171,9 +170,9 @@ def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
         value: str | None = None,
         quarantine: bool = True,
     ) -> Response:
-        """Tell the same by a message id that a path can have, which `..` is not."""
-        told = {"source": source, "message_id": message_id}
+        """Return the same by a message id that a path can have, which `..` is not."""
+        asked = {"source": source, "message_id": message_id}
         shown = value is not None
         return await answer(
-            told, lambda: lookup.message(source, message_id, client, is_shown=shown), quarantine=quarantine
+            asked, lambda: lookup.message(source, message_id, client, is_shown=shown), quarantine=quarantine
         )

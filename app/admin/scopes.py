@@ -1,10 +1,12 @@
 """
-What a request on the admin port may do: by the token it shows.
+What a request on the admin port may do, by its token.
 
-A route says what it needs: `dependencies=[READ]` or `[WRITE]`, or `[OPEN]` if it tells nobody's secret and
-changes nothing. What events say of people needs WRITE as well: `[READ_VALUE]` is for a route that tells it
-only if `value` is in the query. One that says nothing is not served at all (`check_scopes`). Whoever may
-write may read. Each request of a route that needs WRITE leaves a line in the log, whatever came of it.
+A route declares what it needs: `dependencies=[READ]` or `[WRITE]`, or `[OPEN]` if it shows no secret and
+changes nothing. Contents of events need WRITE: `[READ_VALUE]` is for a route that shows them only if `value`
+is in the query. A route without a declaration is refused at start (`check_scopes`). A token that may write
+may read. Each request of a route that needs WRITE is logged with its outcome.
+
+The tokens, pairs of scope and bytes, are the application's `state.tokens`.
 """
 
 import hmac
@@ -25,29 +27,10 @@ log = structlog.get_logger(__name__)
 
 
 class Scope(Enum):
-    """What a token is good for."""
+    """What a token allows."""
 
     READ = "read"
     WRITE = "write"
-
-
-class Tokens:
-    """The tokens of the admin port; without any, whoever reaches it may do everything."""
-
-    def __init__(self, *, write: str | None, read: str | None) -> None:
-        """Take the token that may do everything and the one that may only look, if they are set."""
-        told = ((Scope.WRITE, write), (Scope.READ, read))
-        self._tokens = [(scope, token.encode()) for scope, token in told if token is not None]
-
-    def scope_of(self, token: str | None) -> Scope:
-        """Return what a token is good for, in the same time whichever it is. Raises TokenInvalidError."""
-        if not self._tokens:
-            return Scope.WRITE
-        shown = (token or "").encode()
-        found = [scope for scope, known in self._tokens if hmac.compare_digest(shown, known)]
-        if not found:
-            raise TokenInvalidError
-        return found[0]
 
 
 _BEARER = HTTPBearer(
@@ -57,7 +40,7 @@ Shown = Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]
 
 
 async def _ask_nothing() -> None:
-    """Let everybody pass."""
+    """Allow every request."""
 
 
 async def _check_read(request: Request, shown: Shown) -> None:
@@ -92,13 +75,8 @@ READ_VALUE = Depends(_check_read_value)
 _MARKS = {_ask_nothing, _check_read, _check_write, _check_read_value}
 
 
-def use_tokens(app: FastAPI, tokens: Tokens) -> None:
-    """Have an application's routes ask for these."""
-    app.state.tokens = tokens
-
-
 def check_scopes(app: FastAPI) -> None:
-    """Refuse an application with a route of which nobody said who may use it: a bug. Call it last."""
+    """Refuse an application with a route that does not declare its scope: a bug. Call it last."""
     for route in app.routes:
         if isinstance(route, APIRoute):
             marks = {depends.dependency for depends in route.dependencies} & _MARKS
@@ -106,13 +84,19 @@ def check_scopes(app: FastAPI) -> None:
 
 
 def _scope_of(request: Request, shown: HTTPAuthorizationCredentials | None) -> Scope:
-    tokens = request.app.state.tokens
-    assert isinstance(tokens, Tokens)
-    return tokens.scope_of(shown.credentials if shown else None)
+    """Return the scope of the token of a request, in the same time for each. Raises TokenInvalidError."""
+    tokens: list[tuple[Scope, bytes]] = request.app.state.tokens
+    if not tokens:
+        return Scope.WRITE
+    token = (shown.credentials if shown else "").encode()
+    scopes = [scope for scope, known in tokens if hmac.compare_digest(token, known)]
+    if not scopes:
+        raise TokenInvalidError
+    return scopes[0]
 
 
 def _note(request: Request, outcome: str) -> None:
-    """Leave the line of the audit log: a warning, so that it is there at every usual level."""
+    """Write the line of the audit log: a warning, so that it is there at every usual level."""
     route: Any = request.scope.get("route")
     log.warning(
         "shown through the admin port" if request.method == "GET" else "changed through the admin port",

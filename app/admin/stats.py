@@ -39,12 +39,12 @@ def answers_of(counts: AnswerCounts) -> dict[str, Any]:
 
 def progress_of(lane: Lane) -> dict[str, Any]:
     """Return how far a lane is on its way to serving."""
-    index, restore = lane.open_index, restore_of(lane)
+    opened, restore = lane.open_index, restore_of(lane)
     return {
         "topic": lane.topic,
         "partition": lane.partition,
         "state": lane.state.value,
-        "applied_offset": index.state.applied_offset if index else None,
+        "applied_offset": opened.index.state.applied_offset if opened else None,
         "restore_end_offset": lane.restore_end_offset,
         "progress": restore["progress"] if restore else float(lane.state is LaneState.ACTIVE),
         "remaining_seconds": restore and restore["remaining_seconds"],
@@ -55,7 +55,7 @@ def progress_of(lane: Lane) -> dict[str, Any]:
 
 def restore_of(lane: Lane) -> dict[str, Any] | None:
     """Return how far the replay of a lane is, and how long it will take; None while there is none."""
-    restoring = lane.restorer.restoring
+    restoring = lane.recovery.restoring
     if restoring is None:
         return None
     remaining_s = restoring.remaining_s
@@ -131,30 +131,31 @@ def oldest_use_ms(index: DedupeIndex) -> int | None:
 
 
 def _session_fields(lane: Lane) -> dict[str, Any]:
-    index = lane.open_index
-    counts = index.session_counts if index else None
+    opened = lane.open_index
+    counts = opened.index.session_counts if opened else None
     return {
         "sessions_live": counts and counts.live,
         "sessions_evicted": counts and counts.evicted,
         "sessions_with_gaps": counts and counts.with_gaps,
-        "session_oldest_use_ms": index and oldest_use_ms(index),
+        "session_oldest_use_ms": opened and oldest_use_ms(opened.index),
         "sessions_fenced": lane.metrics.sessions_fenced,
         "sessions_expired": lane.metrics.sessions_expired,
     }
 
 
 def _index_fields(lane: Lane) -> dict[str, Any]:
-    index, restorer = lane.open_index, lane.restorer
-    if index is None:
+    opened = lane.open_index
+    if opened is None:
         return dict.fromkeys(_INDEX_FIELDS)
+    index = opened.index
     state = index.state
     values = (
         state.applied_offset,
         state.next_lane_seq,
-        round(restorer.window_seconds, 3),
-        restorer.known_from,
-        restorer.window.oldest_ms(log_start=restorer.log_start),
-        restorer.window.keys,
+        round(lane.window_seconds, 3),
+        opened.known_from,
+        opened.window.oldest_ms(log_start=opened.log_start),
+        opened.window.keys,
         bytes_of(index),
         files_of(index),
     )

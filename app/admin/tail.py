@@ -1,20 +1,20 @@
 """
-The live tail: events as they are decided, for operators who look now, and those kept apart last.
+The live tail: events as they are decided, and those rejected last.
 
-Events are told by the ingest's thread and read by the admin port's. Nothing here waits: a listener that
-does not keep up misses samples, and learns how many. While nobody listens, a request costs a look at
-`is_on`; only what is kept apart is noted always.
+The ingest's thread writes samples and the admin port's reads them. Nothing here waits: a listener that does
+not keep up misses samples, and is sent their number. Without a listener a request costs a look at `is_on`;
+only rejected and conflicting events are always noted.
 """
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
-from starlette.types import Scope
 
-from app.admin.tail_apart import Apart
+from app.admin.recent_rejections import RecentRejections
 from app.admin.tail_sample import VALUE_BYTES_MAX, Sample
+from app.http.request_context import RequestContext
 from dedupe.admission import NEW, Admission
 from dedupe.clock import Clock
 from dedupe.lane import Outcomes
@@ -38,26 +38,26 @@ _VERDICT_OF = {
 }
 
 _PLACELESS = frozenset({REJECTED, REFUSED, UNKNOWN})
-"""There is no original whose place could be told."""
+"""There is no stored event whose place could be shown."""
 
 _UNKNOWN_CODES = frozenset({"outcome_unknown", "deadline_exceeded", "internal"})
 """Of requests some of whose events may be stored."""
 
 LISTENERS_MAX = 8
 RATE, BURST = 100.0, 200.0
-"""Samples a second and at once of one listener: more than anybody reads, and 1 ms of CPU a second."""
+"""Samples a second and at once of one listener."""
 
 WAITING_MAX, WAITING_BYTES_MAX = 500, 1024 * 1024
 """Samples of one listener that were not sent yet."""
 
-APART_A_REQUEST_MAX = 20
-"""Of the events of one request that are kept apart, the last ones: more would only push out others'."""
+REJECTIONS_A_REQUEST_MAX = 20
+"""Of the rejected events of one request, the last ones: more would push out those of others."""
 
 log = structlog.get_logger(__name__)
 
 
 class Wanted(NamedTuple):
-    """What a listener wants to see; None: all."""
+    """The filter of a listener; None: all."""
 
     source: str | None = None
     message_id: str | None = None
@@ -65,10 +65,9 @@ class Wanted(NamedTuple):
 
 
 class Listener:
-    """What one operator looks at: filled by the ingest's thread, emptied by the admin port's."""
+    """The samples of one reader: filled by the ingest's thread, emptied by the admin port's."""
 
     def __init__(self, wanted: Wanted) -> None:
-        """Take the filter."""
         self.wanted = wanted
         self._samples: deque[Sample] = deque()
         self._allowance = BURST
@@ -118,7 +117,7 @@ class Listener:
 
 
 class Tail:
-    """See the module; a Watcher of app.ingest."""
+    """The Watcher of app.ingest."""
 
     def __init__(
         self,
@@ -127,8 +126,8 @@ class Tail:
         codes: Mapping[Admission, str] | None = None,
         reasons: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the codes of verdicts that have one, and the sentence of each code, as receipts tell them."""
-        self.apart = Apart()
+        """Use the codes of verdicts and the sentence of each code, as receipts have them."""
+        self.rejections = RecentRejections()
         self.reasons = reasons or {}
         self.is_on = False
         self._clock = clock
@@ -154,53 +153,48 @@ class Tail:
     # ---- the ingest's thread
 
     def decided(
-        self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], scope: Scope
+        self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], context: RequestContext
     ) -> None:
-        """See Watcher."""
         try:
-            self._decided(events, outcomes, rejected, scope)
-        except Exception as err:  # the events are stored: whatever this is, their client gets its answer
+            self._decided(events, outcomes, rejected, context)
+        except Exception as err:  # the events are stored, and their client must get its answer
             log.error("the live tail missed a request", exc_info=err)
 
-    def refused(self, code: str, scope: Scope | None) -> None:
-        """Tell of a request that got no verdict; event by event if these were known already."""
-        if not self.is_on or scope is None:
+    def refused(self, code: str, context: RequestContext | None) -> None:
+        """Offer a request that got no verdict; event by event if these were known already."""
+        if not self.is_on or context is None:
             return
         try:
-            self._refused(code, scope)
+            self._refused(code, context)
         except Exception as err:  # as above: its client gets its answer
             log.error("the live tail missed a refusal", exc_info=err)
 
-    def _refused(self, code: str, scope: Scope) -> None:
+    def _refused(self, code: str, context: RequestContext) -> None:
         verdict = UNKNOWN if code in _UNKNOWN_CODES else REFUSED
-        events, rejected = scope.get("gateway.watched") or ((), ())
-        if not events and not rejected:
-            self._offer(None, verdict, code, scope, self._ready())
-            return
         listeners = self._ready()
-        for event in (*events, *rejected):
-            self._offer(event, verdict, code, scope, listeners)
+        for event in context.watched or (None,):
+            self._offer(event, verdict, code, context, listeners)
 
     def _decided(
-        self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], scope: Scope
+        self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], context: RequestContext
     ) -> None:
         listeners = self._ready()
         if not listeners and not rejected and not any(kind in outcomes.admissions for kind in APART):
             return
-        apart: deque[tuple[Event, str, str | None, int | None]] = deque(maxlen=APART_A_REQUEST_MAX)
+        rejections: deque[tuple[Event, str, str | None, int | None]] = deque(maxlen=REJECTIONS_A_REQUEST_MAX)
         for event, admission, offset in zip(events, *outcomes, strict=True):
             verdict = ACCEPTED if admission is NEW else _VERDICT_OF[admission]
             code = self._codes.get(admission)
             if listeners:
-                self._offer(event, verdict, code, scope, listeners, offset)
+                self._offer(event, verdict, code, context, listeners, offset)
             if verdict in (CONFLICT, REJECTED):
-                apart.append((event, verdict, code, offset))
+                rejections.append((event, verdict, code, offset))
         for event in rejected:
             if listeners:
-                self._offer(event, REJECTED, event.reason, scope, listeners)
-            apart.append((event, REJECTED, event.reason, None))
-        for event, verdict, code, offset_there in apart:
-            self.apart.note(self._sample(event, verdict, code, scope, offset_there))
+                self._offer(event, REJECTED, event.reason, context, listeners)
+            rejections.append((event, REJECTED, event.reason, None))
+        for event, verdict, code, offset_there in rejections:
+            self.rejections.note(self._sample(event, verdict, code, context, offset_there))
 
     def _ready(self) -> tuple[Listener, ...]:
         listeners = self._listeners
@@ -215,32 +209,36 @@ class Tail:
         event: Event | None,
         verdict: str,
         code: str | None,
-        scope: Scope,
+        context: RequestContext,
         listeners: Sequence[Listener],
         offset: int | None = None,
     ) -> None:
-        source, message_id = _named(event, scope)
+        source, message_id = _named(event, context)
         sample: Sample | None = None
         for listener in listeners:
             if listener.wants(source, message_id, verdict) and listener.has_room():
-                sample = sample or self._sample(event, verdict, code, scope, offset)
+                sample = sample or self._sample(event, verdict, code, context, offset)
                 listener.put(sample)
 
     def _sample(
-        self, event: Event | None, verdict: str, code: str | None, scope: Scope, offset: int | None = None
+        self,
+        event: Event | None,
+        verdict: str,
+        code: str | None,
+        context: RequestContext,
+        offset: int | None = None,
     ) -> Sample:
-        source, message_id = _named(event, scope)
+        source, message_id = _named(event, context)
         value = event.value if event is not None and len(event.value) <= VALUE_BYTES_MAX else None
         has_place = event is not None and verdict not in _PLACELESS and offset is not None and offset >= 0
-        client: Any = scope.get("gateway.client")
         return Sample(
             self._clock.now_ms(),
             verdict,
             code,
             source,
             message_id,
-            client,
-            scope.get("gateway.request_id"),
+            context.client,
+            context.request_id or None,
             partition=event.partition if event is not None and has_place else None,
             offset=offset if has_place else None,
             sequence=event.session.sequence if event is not None and event.session else None,
@@ -250,8 +248,8 @@ class Tail:
         )
 
 
-def _named(event: Event | None, scope: Scope) -> tuple[str | None, str | None]:
+def _named(event: Event | None, context: RequestContext) -> tuple[str | None, str | None]:
     """Return the source and the message id, as far as they are known."""
     if event is None:
-        return scope.get("gateway.source"), None
+        return context.source, None
     return event.source, event.message_id or None

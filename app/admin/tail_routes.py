@@ -1,8 +1,8 @@
 """
-The paths of the live tail: JSON lines for as long as somebody reads, and what was kept apart last.
+The paths of the live tail: JSON lines for as long as the reader stays, and the rejections of late.
 
-Not server-sent events, which browsers read with no token. Each line says its kind: `hello` first, `event`,
-`missed` where samples were left out, and `beat` when nothing else was said for a second.
+Not server-sent events, which browsers read without a token. Each line has its kind: `hello` first, `event`,
+`missed` where samples were left out, and `beat` after a second without another line.
 """
 
 import asyncio
@@ -16,33 +16,33 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from app.admin.ingest_loop import IngestLoop
+from app.admin.recent_rejections import Rejection
 from app.admin.scopes import READ, WRITE
 from app.admin.tail import RATE, VERDICTS, Listener, Tail, Wanted
-from app.admin.tail_apart import Kept
 from app.admin.tail_sample import Sample, told
 from app.http import RequestError, TooManyConnectionsError
 from dedupe.quarantine_reader import Place
 
 PlaceOf: TypeAlias = Callable[[Sample], Awaitable[Place | None]]
-"""Where in quarantine an event is that was kept apart, if that is known."""
+"""Returns where in quarantine a rejected event is, if that is known."""
 
-LOOK_S = 0.1
-"""Between two looks at a listener: the ingest's thread wakes nobody, which would cost it more."""
+POLL_S = 0.1
+"""Between two polls of a listener: waking it would cost the ingest's thread more."""
 
-BEAT_S = 1.0
-"""How soon a reader that is gone is noticed, and a reader knows that the gateway is."""
+HEARTBEAT_S = 1.0
+"""How soon either end notices that the other one is gone."""
 
 FILTER_CHARS_MAX = 1000
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-"""A proxy that gathers an answer before it passes it on would show nothing."""
+"""A proxy that buffers the answer would show nothing."""
 
 
 def add_tail(
     app: FastAPI,
     tail: Tail,
     ingest_loop: IngestLoop,
-    apart_at: PlaceOf,
+    place_of: PlaceOf,
     *,
     is_ending: Callable[[], bool],
 ) -> None:
@@ -51,9 +51,9 @@ def add_tail(
 
     Args:
         app: gets them.
-        tail: what they tell.
-        ingest_loop: where it is filled.
-        apart_at: called in that loop.
+        tail: the source of their lines.
+        ingest_loop: the loop that fills it.
+        place_of: called in that loop.
         is_ending: whether the process ends, and with it the tail.
     """
 
@@ -75,21 +75,21 @@ def add_tail(
         return stream(request, is_shown=True)
 
     @app.get("/admin/v1/tail/apart", dependencies=[READ])
-    async def get_apart() -> Response:
+    async def get_rejections() -> Response:
         """Return the events that were rejected or conflicted last, the newest first."""
 
         async def find() -> list[dict[str, Any]]:
-            return [await told_apart(kept) for kept in tail.apart.newest_first()]
+            return [await described(one) for one in tail.rejections.newest_first()]
 
         document = {"events": await ingest_loop.run(find)}
         return Response(orjson.dumps(document), media_type="application/json")
 
-    async def told_apart(kept: Kept) -> dict[str, Any]:
-        place = await apart_at(kept.sample)
-        return told(kept.sample) | {
-            "reason": tail.reasons.get(kept.sample.code or ""),
-            "times": kept.times,
-            "first_ms": kept.first_ms,
+    async def described(rejection: Rejection) -> dict[str, Any]:
+        place = await place_of(rejection.sample)
+        return told(rejection.sample) | {
+            "reason": tail.reasons.get(rejection.sample.code or ""),
+            "times": rejection.times,
+            "first_ms": rejection.first_ms,
             "quarantine": place and place._asdict(),
         }
 
@@ -118,11 +118,11 @@ async def _lines(
         lines = [_line({"kind": "event"} | told(sample, is_shown=is_shown)) for sample in samples]
         if missed:
             lines.append(_line({"kind": "missed", "events": missed}))
-        silent_s += LOOK_S
-        if lines or silent_s >= BEAT_S:
+        silent_s += POLL_S
+        if lines or silent_s >= HEARTBEAT_S:
             yield b"".join(lines) or _line({"kind": "beat"})
             silent_s = 0.0
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def _wanted(request: Request) -> Wanted:

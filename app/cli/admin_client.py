@@ -2,111 +2,95 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dedupe.errors import ConfigurationError, GatewayError, RetriableError
 
+if TYPE_CHECKING:
+    import httpx
 
-async def ask(
-    url: str,
-    path: str,
-    query: Mapping[str, str],
-    *,
-    token: str | None,
-    timeout_s: float,
-    method: str = "GET",
-) -> dict[str, Any]:
+ANSWER_TIMEOUT_S = 15.0
+"""Another worker that is gone may hold up an answer."""
+
+
+class AdminClient(NamedTuple):
     """
-    Return the document at a path.
+    The admin port at a URL; a query parameter that is None is left out.
 
-    Raises:
-        ConfigurationError: the gateway refuses the question.
-        RetriableError: it does not answer, or cannot now.
+    Every method raises ConfigurationError if the gateway refuses the request, and RetriableError if it does
+    not answer or cannot answer now.
     """
-    answer = await _asked(url, path, query, token=token, timeout_s=timeout_s, method=method)
-    try:
-        document: dict[str, Any] = answer.json()
-    except ValueError as err:
-        raise _no_answer(url, err) from err
-    if answer.status_code == HTTPStatus.OK:
-        return document
-    raise _refusal(url, answer.status_code, document)
 
+    url: str
+    token: str | None = None
 
-async def ask_metrics(url: str, *, timeout_s: float) -> dict[str, float]:
-    """Return the metrics that have no labels. Raises RetriableError without an answer of an admin port."""
-    answer = await _asked(url, "/metrics", {}, token=None, timeout_s=timeout_s)
-    metrics = {name: float(value) for name, value in re.findall(r"(?m)^(\w+) (\S+)$", answer.text)}
-    if "gateway_ready" not in metrics:
-        raise _no_answer(url, ValueError(f"status {answer.status_code}, without metrics of a gateway"))
-    return metrics
+    def ask(
+        self, path: str, *, method: str = "GET", timeout_s: float = ANSWER_TIMEOUT_S, **query: Any
+    ) -> dict[str, Any]:
+        """Return the document at a path."""
+        with self._answer(method, path, query, timeout_s) as answer:
+            answer.read()
+            document: dict[str, Any] = answer.json()
+            return document
 
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics that have no labels."""
+        try:
+            with self._answer("GET", "/metrics", {}, ANSWER_TIMEOUT_S) as answer:
+                text = answer.read().decode()
+        except ConfigurationError:
+            text = ""
+        metrics = {name: float(value) for name, value in re.findall(r"(?m)^(\w+) (\S+)$", text)}
+        if "gateway_ready" not in metrics:
+            raise self._no_answer("an answer without metrics of a gateway")
+        return metrics
 
-async def follow(
-    url: str, path: str, query: Mapping[str, str], *, token: str | None, silence_s: float
-) -> AsyncIterator[dict[str, Any]]:
-    """
-    Yield the documents of an answer that is lines of JSON, as they come. Raises as `ask` does.
-
-    Args:
-        url: of the admin port.
-        path: of the resource.
-        query: its parameters.
-        token: of the admin port, if it has one.
-        silence_s: how long no line may come.
-    """
-    try:
-        async with (
-            httpx.AsyncClient(timeout=silence_s) as http,
-            http.stream("GET", _at(url, path), params=dict(query), headers=_headers(token)) as answer,
-        ):
-            if answer.status_code != HTTPStatus.OK:
-                await answer.aread()
-                raise _refusal(url, answer.status_code, answer.json())
+    def follow(self, path: str, *, silence_s: float, **query: Any) -> Iterator[dict[str, Any]]:
+        """Yield the documents of an answer of JSON lines, as they come; `silence_s` is the longest pause."""
+        with self._answer("GET", path, query, silence_s) as answer:
             rest = b""
-            async for piece in answer.aiter_bytes():
-                *lines, rest = (rest + piece).split(b"\n")  # texts of events have other ends of lines in them
+            for piece in answer.iter_bytes():
+                *lines, rest = (rest + piece).split(b"\n")  # iter_lines would also split at U+2028 in a text
                 for line in lines:
                     yield json.loads(line)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
-        raise _no_answer(url, err) from err
 
+    @contextmanager
+    def _answer(
+        self, method: str, path: str, query: Mapping[str, Any], timeout_s: float
+    ) -> Iterator["httpx.Response"]:
+        import httpx
 
-async def _asked(
-    url: str, path: str, query: Mapping[str, str], *, token: str | None, timeout_s: float, method: str = "GET"
-) -> httpx.Response:
-    try:
-        async with httpx.AsyncClient(timeout=timeout_s) as http:
-            answer = await http.request(method, _at(url, path), params=dict(query), headers=_headers(token))
-    except (httpx.HTTPError, httpx.InvalidURL) as err:
-        raise _no_answer(url, err) from err
-    return answer
+        given = {name: value for name, value in query.items() if value is not None}
+        try:
+            with httpx.stream(
+                method, self.url.rstrip("/") + path, params=given, headers=self._headers(), timeout=timeout_s
+            ) as answer:
+                if answer.status_code != HTTPStatus.OK:
+                    answer.read()
+                    raise self._refusal(answer)
+                yield answer
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
+            raise self._no_answer(str(err) or type(err).__name__) from err
 
+    def _headers(self) -> dict[str, str]:
+        """Return the token's header. Raises ConfigurationError, without the token: a message may be kept."""
+        token = (self.token or "").strip()
+        if not (token.isascii() and token.isprintable()):
+            raise ConfigurationError("the admin token has characters that no HTTP header can have")
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
-def _at(url: str, path: str) -> str:
-    return url.rstrip("/") + path
+    def _no_answer(self, why: str) -> GatewayError:
+        return RetriableError(
+            f"no answer of a gateway's admin port at {self.url}: {why} "
+            "(GATEWAY_ADMIN_URL names another address)"
+        )
 
-
-def _headers(token: str | None) -> dict[str, str]:
-    """Return what proves who asks. Raises ConfigurationError, without the token: a message may be kept."""
-    token = (token or "").strip()
-    if not (token.isascii() and token.isprintable()):
-        raise ConfigurationError("the admin token has characters that no HTTP header can have")
-    return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def _no_answer(url: str, err: Exception) -> GatewayError:
-    why = str(err) or type(err).__name__
-    return RetriableError(
-        f"no answer of a gateway's admin port at {url}: {why} (GATEWAY_ADMIN_URL names another address)"
-    )
-
-
-def _refusal(url: str, status: int, document: Mapping[str, Any]) -> GatewayError:
-    refused = RetriableError if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ConfigurationError
-    said = document.get("detail") or document.get("message") or f"status {status}"
-    return refused(f"the gateway at {url} says: {said}")
+    def _refusal(self, answer: "httpx.Response") -> GatewayError:
+        document = answer.json()
+        is_passing = answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+        kind = RetriableError if is_passing else ConfigurationError
+        detail = document.get("detail") or document.get("message") or f"status {answer.status_code}"
+        return kind(f"the gateway at {self.url} says: {detail}")

@@ -1,16 +1,17 @@
-"""`gateway check`: would a gateway start here, and keep its promise? Looks at everything, changes nothing."""
+"""`gateway check`: whether a gateway would start here and keep its promise. It changes nothing."""
 
 import logging
 
 import typer
 
-from app.cli.console import EXIT_ERROR, EXIT_USAGE, guarded, run_async
+from app.cli.console import EXIT_ERROR, EXIT_USAGE, guarded, run_quietly
 from app.cli.options import Output, print_rows
 
 
+@guarded
 def check(output: Output = None) -> None:
     """
-    Look at all that a gateway started here would need, and print one line each: what is wrong at once.
+    Look at all that a gateway started here would need, and print all findings at once, one line each.
 
     Settings, files, data folder, disk, clock, log, brokers, topics, ACLs as far as Kafka tells them, and the
     identity secret against the log. A line has result (`ok`, `warning`, `wrong`, `unknown`), about and says:
@@ -26,19 +27,13 @@ def check(output: Output = None) -> None:
     async def run() -> None:
         from app.cli.checks import Result, all_checks
 
-        found = [finding async for finding in all_checks()]
-        print_rows([{**finding._asdict(), "result": finding.result.value} for finding in found], output)
-        results = {finding.result for finding in found}
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it cannot reach is a finding
+        findings = [finding async for finding in all_checks()]
+        print_rows([{**finding._asdict(), "result": finding.result.value} for finding in findings], output)
+        results = {finding.result for finding in findings}
         if Result.WRONG in results:
             raise typer.Exit(EXIT_USAGE)
         if Result.UNKNOWN in results:
             raise typer.Exit(EXIT_ERROR)
 
-    def configured() -> None:
-        from app.process import configure_logging
-
-        configure_logging(level="error", is_json=False)
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it cannot reach is a finding
-        run_async(run())
-
-    guarded(configured)
+    run_quietly(run(), level="error")

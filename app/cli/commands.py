@@ -1,5 +1,6 @@
-"""The command line: what can be typed. app.cli.console says how each command runs and ends."""
+"""The command line: its commands. app.cli.console says how each of them runs and ends."""
 
+import asyncio
 import gc
 import sys
 from datetime import datetime
@@ -10,16 +11,14 @@ import typer
 from app.cli.bench import bench
 from app.cli.check import check
 from app.cli.config import config
-from app.cli.console import guarded, run_async, write_lines
+from app.cli.console import guarded, run_quietly, write_lines
 from app.cli.group import drain, group
 from app.cli.index import index
 from app.cli.keys import keys
-from app.cli.lookup import lookup
+from app.cli.lookup import lookup, sessions
 from app.cli.options import Since, since_ms
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
-from app.cli.send import send
-from app.cli.sessions import sessions
 from app.cli.size import size
 from app.cli.stats import list_partitions, stats
 from app.cli.tail import tail
@@ -49,7 +48,6 @@ app.command()(drain)
 app.command()(lookup)
 app.command()(stats)
 app.command()(verify)
-app.command()(send)
 app.command()(bench)
 app.command()(tail)
 
@@ -73,10 +71,11 @@ def gateway(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Take the options that stand before a command."""
+    """Parse the options that stand before a command."""
 
 
 @app.command()
+@guarded
 def serve(
     workers: Annotated[
         str | None,
@@ -113,37 +112,36 @@ def serve(
     Example: `gateway serve`, or `gateway serve --workers auto`
     """
 
-    def run() -> None:
-        gc.disable()  # a tenth of a start went into looking for cycles among what is being imported
-        import uvloop
+    gc.disable()  # imports make many objects, and no cycles to collect
+    import uvloop
 
-        from app.config.environment import refuse_unknown_variables
-        from app.config.section import load
-        from app.config.settings import Settings
-        from app.main import serve as serve_gateway
-        from app.process import configure_logging, protect_stderr, run_workers, workers_of
+    from app.config.environment import refuse_unknown_variables
+    from app.config.section import load
+    from app.config.settings import Settings
+    from app.main import serve as serve_gateway
+    from app.process import configure_logging, protect_stderr, run_workers, workers_of
 
-        gc.enable()
-        protect_stderr()
-        refuse_unknown_variables()
-        settings = load(Settings)
-        configure_logging(
-            level=settings.advanced.logging_level,
-            is_json=settings.advanced.logging_format == "json",
-            worker=None if settings.group.peer_listen is None else settings.group.worker_id,
-        )
-        if workers is None:
-            day = None if accept_clock is None else accept_clock.date()
-            gateway = serve_gateway(settings, accepted_day=day, is_sharing_ports=share_ports)
-            run_async(gateway, uvloop.new_event_loop)
-        else:
-            command = [sys.executable, "-c", "from app.cli import main; main()", "serve", "--share-ports"]
-            run_async(run_workers(command, settings, workers_of(workers)))
-
-    guarded(run)
+    gc.enable()
+    protect_stderr()
+    refuse_unknown_variables()
+    settings = load(Settings)
+    configure_logging(
+        level=settings.advanced.logging_level,
+        is_json=settings.advanced.logging_format == "json",
+        worker=None if settings.group.peer_listen is None else settings.group.worker_id,
+    )
+    if workers is None:
+        day = None if accept_clock is None else accept_clock.date()
+        gateway = serve_gateway(settings, accepted_day=day, is_sharing_ports=share_ports)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(gateway)
+    else:
+        command = [sys.executable, "-c", "from app.cli import main; main()", "serve", "--share-ports"]
+        asyncio.run(run_workers(command, settings, workers_of(workers)))
 
 
 @app.command()
+@guarded
 def events(
     from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the oldest event.")] = False,
     until_end: Annotated[
@@ -155,7 +153,6 @@ def events(
     ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Print so many and stop.")] = None,
     source: Annotated[str | None, typer.Option(help="Only events of this source.")] = None,
-    message_id: Annotated[str | None, typer.Option("--id", help="Only those with this messageId.")] = None,
     since: Since = None,
 ) -> None:
     """
@@ -164,7 +161,7 @@ def events(
     Each line has messageId, source, partition, offset, timestamp (log time in ms) and value (the
     event). Without options all events up to the end. Needs only the settings of the log, runs
     beside a gateway, and changes nothing. Order holds within a partition. Every record is read, of those
-    that arrived --since; `gateway lookup` finds a single event at once, while it is remembered.
+    that arrived --since; `gateway lookup` finds a single event by its id.
 
     Example: `gateway events --source web --since 2h --limit 10`, or `gateway events --follow`
     """
@@ -172,20 +169,14 @@ def events(
         raise typer.BadParameter("--follow and --until-end exclude each other")
     begins_ms = since_ms(since)
 
-    def run() -> None:
-        from app.cli.event_reader import Span, print_events
-        from app.config import LogSettings, load
-        from app.process import configure_logging
+    from app.cli.event_reader import Span, print_events
+    from app.config import LogSettings, load
 
-        configure_logging(level="warning", is_json=False)
-        span = Span(
-            is_from_start=from_start or not follow or since is not None,
-            is_followed=follow,
-            since_ms=begins_ms,
-            source=source,
-            message_id=message_id,
-            limit=limit,
-        )
-        run_async(print_events(load(LogSettings), span, write_lines))
-
-    guarded(run)
+    span = Span(
+        is_from_start=from_start or not follow or since is not None,
+        is_followed=follow,
+        since_ms=begins_ms,
+        source=source,
+        limit=limit,
+    )
+    run_quietly(print_events(load(LogSettings), span, write_lines))

@@ -1,4 +1,4 @@
-"""`gateway config`: the settings that a gateway started here would have."""
+"""`gateway config`: prints the settings that a gateway started here would have."""
 
 from typing import Annotated
 
@@ -8,6 +8,7 @@ from app.cli.console import guarded
 from app.cli.options import Output, print_rows
 
 
+@guarded
 def config(
     set_only: Annotated[
         bool, typer.Option("--set", help="Only those that the environment sets, not defaults.")
@@ -23,14 +24,11 @@ def config(
     Example: `gateway config --set`, or `gateway config -o json`
     """
 
-    def run() -> None:
-        from app.config.effective import effective
-        from app.config.environment import refuse_unknown_variables
-        from app.config.section import load
-        from app.config.settings import Settings
+    from app.config.effective import effective
+    from app.config.environment import refuse_unknown_variables
+    from app.config.section import load
+    from app.config.settings import Settings
 
-        refuse_unknown_variables()
-        found = [each._asdict() | {"origin": each.origin.value} for each in effective(load(Settings))]
-        print_rows([row for row in found if not set_only or row["origin"] == "environment"], output)
-
-    guarded(run)
+    refuse_unknown_variables()
+    rows = [each._asdict() | {"origin": each.origin.value} for each in effective(load(Settings))]
+    print_rows([row for row in rows if not set_only or row["origin"] == "environment"], output)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import orjson
 import structlog
 
-from app.cli.console import tell_no_log
+from app.cli.console import note_no_log
 from app.config import LogSettings
 from app.stores import open_for_reading
 from dedupe.errors import LogCorruptError, RetriableError
@@ -29,36 +29,35 @@ log = structlog.get_logger(__name__)
 
 
 class Span(NamedTuple):
-    """Where to read, what of it, and whether to go on."""
+    """Where to begin, which events, and whether to go on at the end."""
 
     is_from_start: bool
     is_followed: bool
     since_ms: int = 0
     """Log time before which nothing is read."""
     source: str | None = None
-    message_id: str | None = None
     limit: int | None = None
     """Most events that are written."""
 
-    def includes(self, found: RecordIdentity) -> bool:
-        """Whether an event is among those that are asked for."""
-        return self.source in (None, found.source) and self.message_id in (None, found.message_id)
+    def includes(self, identity: RecordIdentity) -> bool:
+        """Whether an event is of the wanted source."""
+        return self.source in (None, identity.source)
 
 
 async def print_events(settings: LogSettings, span: Span, write: Write) -> None:
     """
     Write the clean stream's committed records as JSON lines.
 
-    A log that does not exist yet is an empty one, and told.
+    A log that does not exist yet is empty, which a note on stderr says.
     """
-    is_told = False
+    is_noted = False
     while True:
         async with open_for_reading(settings) as store:
             if store is not None:
                 await read_events(store, settings.topic, span, write)
-            elif not is_told:
-                tell_no_log(settings.data_dir)
-                is_told = True
+            elif not is_noted:
+                note_no_log(settings.data_dir)
+                is_noted = True
             if store is not None or not span.is_followed:
                 return
         span = span._replace(is_from_start=True)
@@ -67,12 +66,12 @@ async def print_events(settings: LogSettings, span: Span, write: Write) -> None:
 
 async def read_events(store: LogStore, topic: str, span: Span, write: Write) -> None:
     """
-    Write the committed records of a topic, one JSON line each; those of somebody else are left out.
+    Write the committed records of a topic, one JSON line each; foreign records are left out.
 
     Args:
         store: the log; a topic that does not exist (yet) is an empty one.
         topic: the clean stream's.
-        span: from the start or from now on; to the end or for ever.
+        span: where to begin, and whether to go on at the end.
         write: takes one or more whole lines.
 
     Raises:
@@ -105,7 +104,7 @@ async def read_events(store: LogStore, topic: str, span: Span, write: Write) -> 
 
 
 class Printer:
-    """Writes what is asked for, until that is enough."""
+    """Writes the wanted records up to a limit."""
 
     def __init__(self, span: Span, write: Write) -> None:
         self._span, self._write = span, write
@@ -113,11 +112,11 @@ class Printer:
 
     @property
     def is_done(self) -> bool:
-        """Whether as many were written as are wanted."""
+        """Whether the limit is reached."""
         return self._left == 0
 
     def take(self, records: Sequence[LogRecord], partition: int) -> None:
-        """Write those of a partition's next records that are asked for."""
+        """Write the wanted ones of a partition's next records."""
         lines = [line for record in records if (line := _line(record, partition, self._span))]
         if self._left is not None:
             lines = lines[: self._left]
@@ -126,18 +125,18 @@ class Printer:
 
 
 def _line(record: LogRecord, partition: int, span: Span) -> bytes:
-    """Return a record as a line; empty if it is not asked for, or of somebody else."""
+    """Return a record as a line; empty if it is not wanted, or foreign."""
     try:
-        found = parse_identity(record)
+        identity = parse_identity(record)
     except LogCorruptError as err:
         log.warning("record left out", partition=partition, reason=str(err))
         return b""
-    if record.timestamp_ms < span.since_ms or not span.includes(found):
+    if record.timestamp_ms < span.since_ms or not span.includes(identity):
         return b""
     return orjson.dumps(
         {
-            "messageId": found.message_id,
-            "source": found.source,
+            "messageId": identity.message_id,
+            "source": identity.source,
             "partition": partition,
             "offset": record.offset,
             "timestamp": record.timestamp_ms,

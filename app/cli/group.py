@@ -1,40 +1,40 @@
-"""`gateway group` and `gateway drain`: what a group of workers says of itself, and one that is to stop."""
+"""`gateway group` and `gateway drain`: shows a group of workers, and prepares one of them for its end."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 
-from app.cli.console import guarded, run_async
+from app.cli.admin_client import AdminClient
+from app.cli.console import guarded
 from app.cli.options import DEFAULT_URL, Format, Output, Token, Url, default_format, print_rows
 
 TIMEOUT_S = 60.0
 """A drain takes as long as its partitions need to be served elsewhere, a second or two each time."""
 
+Stats = Mapping[str, Any]
 
+
+@guarded
 def group(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = None) -> None:
     """
-    Print one line for each worker of the group, whichever of them is asked.
+    Print one line for each worker of the group; any of them may be asked.
 
-    A line has the worker's name, whether it answers, and of its partitions those it serves and those it
-    follows; as JSON and YAML the last one has the totals of all that answered. Exit code 1: no worker
-    answers.
+    A line has the worker's name, whether it answers, the partitions it serves and those it follows, and
+    restart_risks: what a restart of it would make worse now, nothing if it is safe (`no_standby`,
+    `unserved`, `silent_worker`, `leaving_worker`, `in_doubt`, `failing`, `restoring`, `disk_full`). As JSON
+    and YAML the last one has the totals of all that answered. Exit code 1: no worker answers.
 
     Example: `gateway group -o json --url http://10.0.0.7:9090`
     """
-
-    async def run() -> None:
-        from app.cli.admin_client import ask
-
-        document = await ask(url, "/admin/v1/group", {}, token=admin_token, timeout_s=TIMEOUT_S)
-        chosen, rows = output or default_format(), rows_of(document)
-        if chosen is not Format.TABLE:
-            rows.append({"generation": document["generation"], "totals": document["totals"]})
-        print_rows(rows, chosen)
-
-    guarded(lambda: run_async(run()))
+    document = AdminClient(url, admin_token).ask("/admin/v1/group", timeout_s=TIMEOUT_S)
+    chosen, rows = output or default_format(), rows_of(document)
+    if chosen is not Format.TABLE:
+        rows.append({"generation": document["generation"], "totals": document["totals"]})
+    print_rows(rows, chosen)
 
 
+@guarded
 def drain(
     url: Url = DEFAULT_URL,
     admin_token: Token = None,
@@ -47,17 +47,11 @@ def drain(
 
     Example: `gateway drain --url http://10.0.0.7:9090`, and `gateway drain --undo` to take it back
     """
-
-    async def run() -> None:
-        from app.cli.admin_client import ask
-
-        path = "/admin/v1/undrain" if undo else "/admin/v1/drain"
-        await ask(url, path, {}, token=admin_token, timeout_s=TIMEOUT_S, method="POST")
-
-    guarded(lambda: run_async(run()))
+    path = "/admin/v1/undrain" if undo else "/admin/v1/drain"
+    AdminClient(url, admin_token).ask(path, method="POST", timeout_s=TIMEOUT_S)
 
 
-def rows_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def rows_of(document: Stats) -> list[dict[str, Any]]:
     """Return a row for each worker of a group, those that do not answer first."""
     rows: list[dict[str, Any]] = [
         {"worker": name, "answers": False, "why": why} for name, why in document["silent"].items()
@@ -72,6 +66,43 @@ def rows_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "serves": [of["partition"] for of in clean if of["state"] == "active"],
                 "follows": [of["partition"] for of in clean if of["caught_up"]],
                 "received": stats["totals"]["received"],
+                "restart_risks": list(restart_risks(name, document)),
             }
         )
     return rows
+
+
+def restart_risks(worker: str, document: Stats) -> Iterator[str]:
+    """Yield what a restart of a worker would make worse, from the statistics of its group."""
+    own = document["workers"][worker]
+    others = [stats for name, stats in document["workers"].items() if name != worker]
+    lanes = _lanes(own)
+    if document["silent"]:
+        yield "silent_worker"
+    if any(stats["group"]["leaving"] for stats in others):
+        yield "leaving_worker"
+    served = _names(own, "state", "active")
+    if lanes.keys() - served.union(*(_names(stats, "state", "active") for stats in others)):
+        yield "unserved"
+    staying = [stats for stats in others if not stats["group"]["leaving"]]
+    if served.difference(*(_names(stats, "caught_up", True) for stats in staying)):
+        yield "no_standby"
+    if any(lane["in_doubt"] for lane in lanes.values()):
+        yield "in_doubt"
+    if any(lane["last_error"] for lane in lanes.values()):
+        yield "failing"
+    if _names(own, "state", "restoring"):
+        yield "restoring"
+    if not own["disk"]["has_room"]:
+        yield "disk_full"
+
+
+def _lanes(stats: Stats) -> dict[tuple[str, int], Stats]:
+    """Return what a worker says of each partition, of the clean topic and of quarantine."""
+    return {
+        (topic, lane["partition"]): lane for topic in ("partitions", "quarantine") for lane in stats[topic]
+    }
+
+
+def _names(stats: Stats, field: str, value: object) -> set[tuple[str, int]]:
+    return {name for name, lane in _lanes(stats).items() if lane[field] == value}

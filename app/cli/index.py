@@ -1,10 +1,10 @@
-"""`gateway index`: the dedupe indexes of a gateway that is stopped."""
+"""`gateway index`: rebuilds dedupe indexes while their gateway is stopped."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.console import guarded, run_async
+from app.cli.console import guarded, run_quietly
 from app.cli.options import Output, print_rows
 from app.cli.progress import progress
 
@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from app.cli.rebuild import Rebuilt
 
 index = typer.Typer(
-    name="index", help="See to the dedupe indexes of a gateway that is stopped.", no_args_is_help=True
+    name="index", help="Rebuild the dedupe indexes of a gateway that is stopped.", no_args_is_help=True
 )
 
 
 @index.command()
+@guarded
 def rebuild(
     partitions: Annotated[
         list[int] | None, typer.Argument(min=0, help="Numbers of partitions; without any, all are meant.")
@@ -50,10 +51,4 @@ def rebuild(
             rebuilt: list[Rebuilt] = await rebuild_indexes(settings, stream, numbers, advance)
         print_rows([each._asdict() for each in rebuilt], output)
 
-    def configured() -> None:
-        from app.process import configure_logging
-
-        configure_logging(level="error", is_json=False)
-        run_async(run())
-
-    guarded(configured)
+    run_quietly(run(), level="error")

@@ -1,13 +1,19 @@
-"""`gateway lookup`: did an event arrive?"""
+"""`gateway lookup` and `gateway sessions`: what a running gateway knows of one event, or of one client."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from app.cli.console import EXIT_ERROR, guarded, run_async
-from app.cli.options import ANSWER_TIMEOUT_S, DEFAULT_URL, Format, Output, Token, Url, print_document
+from app.cli.admin_client import AdminClient
+from app.cli.console import EXIT_ERROR, guarded, note
+from app.cli.options import DEFAULT_URL, Output, Token, Url, print_document, print_rows
+
+sessions = typer.Typer(
+    name="sessions", help="Look at what is known of a client's sessions.", no_args_is_help=True
+)
 
 
+@guarded
 def lookup(
     source: Annotated[str, typer.Argument(help="Source that it was sent for.")],
     message_id: Annotated[str | None, typer.Argument(help="Its messageId.")] = None,
@@ -22,7 +28,7 @@ def lookup(
     output: Output = None,
 ) -> None:
     """
-    Print where and when an event was stored; any worker of a group may be asked.
+    Print where and when an event was stored, and where in quarantine; any worker of a group may be asked.
 
     Known by its message id, or by client, session and sequence; an event of a session that has a message
     id of its own, by that and its client. Of the event a few fields are printed, all with --value.
@@ -32,27 +38,43 @@ def lookup(
     """
     if (message_id is None) == (sequence is None):
         raise typer.BadParameter("give a message id, or --client, --session and --sequence")
-
-    async def run() -> None:
-        from app.cli.admin_client import ask
-
-        told = {
-            "source": source,
-            "id": message_id,
-            "client": client,
-            "session": session,
-            "sequence": sequence,
-            "value": value or None,
-        }
-        query = {name: str(said) for name, said in told.items() if said is not None}
-        _print(
-            await ask(url, "/admin/v1/lookup", query, token=admin_token, timeout_s=ANSWER_TIMEOUT_S), output
-        )
-
-    guarded(lambda: run_async(run()))
-
-
-def _print(found: dict[str, Any], output: Format | None) -> None:
+    found = AdminClient(url, admin_token).ask(
+        "/admin/v1/lookup",
+        source=source,
+        id=message_id,
+        client=client,
+        session=session,
+        sequence=sequence,
+        value=value or None,
+    )
     print_document(found, output)
     if not found["seen"]:
+        raise typer.Exit(EXIT_ERROR)
+
+
+@sessions.command()
+@guarded
+def show(
+    client: Annotated[str, typer.Argument(help="What the client calls itself: `Gateway-Client`.")],
+    source: Annotated[str, typer.Option(help="Source that the client sends for.")],
+    url: Url = DEFAULT_URL,
+    admin_token: Token = None,
+    output: Output = None,
+) -> None:
+    """
+    Print one line for each session of a client.
+
+    A line has session_hash (of a session only its hash is known), watermark (every sequence up to it is
+    stored or acknowledged), acknowledged_through, highest, missing (ranges below it), epoch, last_used_ms
+    and last_offset of its newest record, and expired: whether it takes no new sequence any more. At
+    most 200 sessions are shown. Exit code 1: none is known.
+
+    Example: `gateway sessions show install-7 --source ios`
+    """
+    document = AdminClient(url, admin_token).ask("/admin/v1/sessions", source=source, client=client)
+    print_rows(document["sessions"], output)
+    if document["more"]:
+        note("there are more sessions than are shown")
+    if not document["sessions"]:
+        note(f"no session of {document['client']} is known")
         raise typer.Exit(EXIT_ERROR)

@@ -1,7 +1,7 @@
 """
-What commands have in common: the options that more than one takes, and how their results are printed.
+Options that several commands have, and how results are printed.
 
-Imports nothing that takes time: `--help` of every command stands on it.
+It imports nothing that takes time, so that `--help` is quick.
 """
 
 import sys
@@ -16,30 +16,13 @@ import typer
 from app.cli.console import write_lines
 
 DEFAULT_URL = "http://127.0.0.1:9090"
-"""Where `gateway serve` has its admin port unless it is told otherwise."""
-DEFAULT_INGEST_URL = "http://127.0.0.1:8080"
-
-ANSWER_TIMEOUT_S = 15.0
-"""A question that is forwarded to other workers may wait for one of them that is gone."""
+"""The admin port of `gateway serve` by default."""
 
 Url = Annotated[
     str, typer.Option(envvar="GATEWAY_ADMIN_URL", help="Admin URL of a running gateway, of any of a group.")
 ]
 Token = Annotated[
     str | None, typer.Option(envvar="GATEWAY_ADMIN_TOKEN", help="Token of the admin port, if it has one.")
-]
-IngestUrl = Annotated[
-    str, typer.Option("--url", envvar="GATEWAY_URL", help="Ingest URL of the running gateway.")
-]
-DuplicateRatio = Annotated[
-    float,
-    typer.Option(
-        "--duplicates", "--duplicate-ratio", min=0, max=1, help="Share that was sent before, byte for byte."
-    ),
-]
-WriteKeys = Annotated[
-    list[str] | None,
-    typer.Option("--write-key", envvar="GATEWAY_WRITE_KEY", help="Write key to send with; several in turn."),
 ]
 
 Since = Annotated[
@@ -123,7 +106,7 @@ def since_ms(text: str | None) -> int:
 
 
 def default_format() -> Format:
-    """Return what fits to where the output goes."""
+    """Return a table for a terminal, and JSON elsewhere."""
     return Format.TABLE if sys.stdout.isatty() else Format.JSON
 
 
@@ -170,5 +153,9 @@ def _cell(value: Any) -> str:
         case list() | tuple():
             return ",".join(map(_cell, value))
         case _:
-            # A control character from a message id must not get to the terminal.
-            return "".join(char if char.isprintable() else "?" for char in str(value))
+            return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters, which could steer a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text)

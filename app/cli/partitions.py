@@ -1,20 +1,20 @@
-"""`gateway partitions`: what an operator may have to do to one partition."""
+"""`gateway partitions`: lists partitions, and lets one pass over foreign records."""
 
-import sys
 from typing import Annotated
 
 import typer
 
-from app.cli.console import guarded, run_async
+from app.cli.console import guarded, note, run_quietly
 
 partitions = typer.Typer(
     name="partitions",
-    help="Look at partitions, or let one go on that somebody else wrote to.",
+    help="Look at partitions, or let one go on that has foreign records.",
     no_args_is_help=True,
 )
 
 
 @partitions.command()
+@guarded
 def skip(
     partition: Annotated[int, typer.Argument(min=0, help="Number of the partition.")],
     offset: Annotated[int, typer.Argument(min=0, help="Offset of the record, as `last_error` names it.")],
@@ -28,11 +28,10 @@ def skip(
     """
     Let the gateways pass over records that none of them wrote.
 
-    Such a record stops its partition, since nobody knows what it stands for: look at it first. Only
-    foreign records in the range are passed over, so no event can be lost. The decision is kept with
-    the log; running gateways see it within seconds, and name each record that they pass over in
-    their log. Needs the settings of the gateway, GATEWAY_IDENTITY_SECRET and GATEWAY_PARTITIONS
-    among them.
+    Such a record stops its partition, since its meaning is not known: look at it first. Only foreign
+    records in the range are passed over, so no event is lost. The decision is kept with the log;
+    running gateways see it within seconds, and log each record that they pass over. Needs the settings
+    of the gateway, GATEWAY_IDENTITY_SECRET and GATEWAY_PARTITIONS among them.
 
     Example: `gateway partitions skip 3 4711`, or `gateway partitions skip 3 4711 --through 4799`
     """
@@ -54,16 +53,9 @@ def skip(
         async with open_for_notes(settings.log) as store:
             span = range(offset, last + 1)
             records = await skip_records(store, settings, stream, partition, span)
-        print(
-            f"gateway: {records} foreign record{'s' if records > 1 else ''} in partition {partition} of "
-            f"{stream.topic} will be passed over",
-            file=sys.stderr,
+        note(
+            f"{records} foreign record{'s' if records > 1 else ''} in partition {partition} of "
+            f"{stream.topic} will be passed over"
         )
 
-    def configured() -> None:
-        from app.process import configure_logging
-
-        configure_logging(level="warning", is_json=False)
-        run_async(run())
-
-    guarded(configured)
+    run_quietly(run())

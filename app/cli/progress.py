@@ -1,4 +1,4 @@
-"""A bar on a terminal's stderr for what takes long; nothing elsewhere."""
+"""A progress bar on a terminal's stderr; nothing elsewhere."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield what is to be told how much is done, and of how much."""
+    """Yield a function to call with how much is done, and of how much."""
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return

@@ -1,4 +1,4 @@
-"""Builds dedupe indexes anew from the log, without fencing: nobody else may use their folder meanwhile."""
+"""Builds dedupe indexes anew from the log, without fencing: their folder is locked meanwhile."""
 
 import asyncio
 import time
@@ -12,7 +12,6 @@ from app.stores import create_indexes, open_for_notes
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
 from dedupe.lane import Lane
-from dedupe.log import no_crashpoint
 from dedupe.pinning import check_pins
 from dedupe.types import Offset, Stream
 
@@ -38,10 +37,10 @@ async def rebuild_indexes(
     Delete the indexes of some partitions and build them, one after another.
 
     Args:
-        settings: of the gateway that is stopped.
-        stream: whose partitions.
-        partitions: their numbers.
-        advance: told the records read so far, and the offsets there are to read.
+        settings: those of the stopped gateway.
+        stream: the topic.
+        partitions: numbers of its partitions.
+        advance: called with the records read so far, and the offsets there are to read.
 
     Raises:
         ConfigurationError: the data folder is in use, or there is no log. Nothing was deleted.
@@ -61,7 +60,6 @@ async def rebuild_indexes(
                 identity=identity,
                 clock=SystemClock(),
                 is_pinned=await check_pins(store, settings.log.streams, identity),
-                crashpoint=no_crashpoint,
             )
             lanes = [lane for lane in router.all_lanes if lane.topic == stream.topic]
             chosen = [lanes[number] for number in partitions]
@@ -76,15 +74,15 @@ async def rebuild_indexes(
 
 
 async def _rebuild(lane: Lane, end: Offset) -> Rebuilt:
-    began, restorer = time.monotonic(), lane.restorer
+    began, recovery = time.monotonic(), lane.recovery
     try:
-        await restorer.check()  # proves the log, so that a wrong secret deletes nothing
-        restorer.discard()
-        await restorer.check()
-        await restorer.replay(end, lambda _entries: None)
-        keys = restorer.window.keys
+        await recovery.check()  # proves the log, so that a wrong secret deletes nothing
+        recovery.discard()
+        await recovery.check()
+        index = await recovery.replay(end, lambda _entries: None)
+        keys = index.window.keys
     finally:
-        restorer.close()
+        recovery.close()
     seconds = round(time.monotonic() - began, 2)
     return Rebuilt(lane.topic, lane.partition, lane.metrics.restored_records, keys, seconds)
 

@@ -1,15 +1,15 @@
-"""`gateway stats` and `gateway partitions list`: what a running gateway says of itself, on one screen."""
+"""`gateway stats` and `gateway partitions list`: the statistics of a running gateway."""
 
-import asyncio
 import sys
+import time
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-from app.cli.console import guarded, run_async, tell, write_lines
+from app.cli.admin_client import AdminClient
+from app.cli.console import guarded, note, write_lines
 from app.cli.options import (
-    ANSWER_TIMEOUT_S,
     DEFAULT_URL,
     Format,
     Output,
@@ -20,6 +20,9 @@ from app.cli.options import (
     print_rows,
     table_of,
 )
+from dedupe.errors import RetriableError
+
+PATH = "/admin/v1/stats"
 
 Document = Mapping[str, Any]
 
@@ -29,6 +32,7 @@ ERROR_CHARS_MAX = 80
 """Of a partition's last error; all of it is in the JSON."""
 
 
+@guarded
 def stats(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C, with rates.")
@@ -39,66 +43,48 @@ def stats(
     output: Output = None,
 ) -> None:
     """
-    Print what a running gateway says of itself: totals, and a line for each partition.
+    Print the statistics of a running gateway: totals, and a line for each partition.
 
     JSON and YAML have all of /admin/v1/stats, which docs/http-api.md describes. With --watch an answer that
-    does not come is told on stderr, and asked for again.
+    does not come is named on stderr, and asked for again.
 
     Example: `gateway stats --watch`, or `gateway stats -o json --url http://10.0.0.7:9090`
     """
-    chosen = output or default_format()
-
-    async def run() -> None:
-        from dedupe.errors import RetriableError
-
-        previous: Document | None = None
-        while True:
-            try:
-                document = await _ask(url, admin_token)
-            except RetriableError as err:
-                if not watch:
-                    raise
-                tell(str(err))
-            else:
-                _print(document, previous, chosen, clears=watch and sys.stdout.isatty())
-                previous = document
+    admin, chosen = AdminClient(url, admin_token), output or default_format()
+    previous: Document | None = None
+    while True:
+        try:
+            document = admin.ask(PATH)
+        except RetriableError as err:
             if not watch:
-                return
-            await asyncio.sleep(interval)
+                raise
+            note(str(err))
+        else:
+            if chosen is Format.TABLE:
+                clear = CLEAR if watch and sys.stdout.isatty() else ""
+                write_lines((clear + overview(document, previous)).encode())
+            else:
+                print_document(document, chosen)
+            previous = document
+        if not watch:
+            return
+        time.sleep(interval)
 
-    guarded(lambda: run_async(run()))
 
-
+@guarded
 def list_partitions(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = None) -> None:
     """
     Print a line for each partition of a running gateway: its state, window, keys, queue and last error.
 
-    A worker of a group tells those it serves or follows; `gateway group` says who has which.
+    A worker of a group shows those it serves or follows; `gateway group` says who has which.
 
     Example: `gateway partitions list`, or `gateway partitions list -o yaml`
     """
-
-    async def run() -> None:
-        print_rows(partition_rows(await _ask(url, admin_token)), output)
-
-    guarded(lambda: run_async(run()))
-
-
-async def _ask(url: str, token: str | None) -> dict[str, Any]:
-    from app.cli.admin_client import ask
-
-    return await ask(url, "/admin/v1/stats", {}, token=token, timeout_s=ANSWER_TIMEOUT_S)
-
-
-def _print(document: Document, previous: Document | None, output: Format, *, clears: bool) -> None:
-    if output is Format.TABLE:
-        write_lines(((CLEAR if clears else "") + overview(document, previous)).encode())
-    else:
-        print_document(document, output)
+    print_rows(partition_rows(AdminClient(url, admin_token).ask(PATH)), output)
 
 
 def overview(document: Document, previous: Document | None = None) -> str:
-    """Return a screenful: the gateway, its totals, and since an earlier look their rates, its partitions."""
+    """Return one screen: the gateway, its totals, their rates since an earlier document, its partitions."""
     totals = document["totals"]
     lines = [
         f"gateway {document['version']}, up {_span(document['uptime_seconds'])}, {document['mode']}, "

@@ -1,15 +1,17 @@
-"""`gateway tail`: events as they are decided."""
+"""`gateway tail`: follows events as they are decided."""
 
 import sys
 from typing import Annotated, Any
 
 import typer
 
-from app.cli.console import guarded, run_async, tell, write_lines
-from app.cli.options import DEFAULT_URL, Format, Output, Token, Url, default_format, print_rows
+from app.cli.admin_client import AdminClient
+from app.cli.console import guarded, note, write_lines
+from app.cli.options import DEFAULT_URL, Format, Output, Token, Url, default_format, print_rows, printable
+from dedupe.errors import RetriableError
 
 SILENCE_S = 10.0
-"""A gateway says at least every second that it is there."""
+"""A gateway sends a line at least every second."""
 
 COLOURS = {
     "accepted": "green",
@@ -21,6 +23,7 @@ COLOURS = {
 }
 
 
+@guarded
 def tail(
     source: Annotated[str | None, typer.Option(help="Only events of this source.")] = None,
     id_: Annotated[str | None, typer.Option("--id", help="Only events with this messageId.")] = None,
@@ -41,8 +44,8 @@ def tail(
     """
     Follow the events of one worker's clients as they are decided, until Ctrl-C.
 
-    A sample of at most 100 a second; what is left out is counted on stderr. Of refused requests whose events
-    nobody knows, one line each. Nothing of an event's content is printed without --value.
+    A sample of at most 100 a second; what is left out is counted on stderr. A refused request whose events
+    are not known is one line. Nothing of an event's content is printed without --value.
 
     Exit code 1: the gateway does not answer or has ended.
 
@@ -52,30 +55,28 @@ def tail(
     if value and form is Format.TABLE:
         form = Format.JSON
 
-    async def run() -> None:
-        from app.cli.admin_client import follow
-        from dedupe.errors import RetriableError
-
-        told = {"source": source, "id": id_, "verdict": ",".join(verdict or [])}
-        query = {name: said for name, said in told.items() if said}
-        path = "/admin/v1/tail/values" if value else "/admin/v1/tail"
-        async for line in follow(url, path, query, token=admin_token, silence_s=SILENCE_S):
-            match line.pop("kind"):
-                case "hello":
-                    tell(f"following {url}")
-                case "missed":
-                    tell(f"{line['events']:,} more were not shown")
-                case "event" if form is Format.TABLE:
-                    write_lines(_column_line(line).encode())
-                case "event":
-                    print_rows([line], form)
-        raise RetriableError("the gateway has ended the tail: it stops")
-
-    guarded(lambda: run_async(run()))
+    lines = AdminClient(url, admin_token).follow(
+        "/admin/v1/tail/values" if value else "/admin/v1/tail",
+        silence_s=SILENCE_S,
+        source=source,
+        id=id_,
+        verdict=",".join(verdict or []) or None,
+    )
+    for line in lines:
+        match line.pop("kind"):
+            case "hello":
+                note(f"following {url}")
+            case "missed":
+                note(f"{line['events']:,} more were not shown")
+            case "event" if form is Format.TABLE:
+                write_lines(_column_line(line).encode())
+            case "event":
+                print_rows([line], form)
+    raise RetriableError("the gateway has ended the tail: it stops")
 
 
 def _column_line(line: dict[str, Any]) -> str:
-    """Return an event as columns: when, what became of it, whose, which, where."""
+    """Return an event as columns: time, verdict, source, message id, type and event, place, code."""
     from datetime import UTC, datetime
 
     time = datetime.fromtimestamp(line["time_ms"] / 1000, UTC)
@@ -84,11 +85,6 @@ def _column_line(line: dict[str, Any]) -> str:
         verdict = typer.style(verdict, fg=COLOURS.get(line["verdict"]))
     place = "" if line["offset"] is None else f"{line['partition']}:{line['offset']}"
     what = " ".join(filter(None, (line["type"], line["event"])))
-    said = [line["source"] or "-", line["message_id"] or "-", what, place, line["code"] or ""]
-    columns = "  ".join(_printable(column) for column in said if column)
+    fields = [line["source"] or "-", line["message_id"] or "-", what, place, line["code"] or ""]
+    columns = "  ".join(printable(column) for column in fields if column)
     return f"{time:%H:%M:%S}.{time.microsecond // 1000:03d}  {verdict}  {columns}\n"
-
-
-def _printable(text: str) -> str:
-    """Return a text without what could steer a terminal."""
-    return "".join(char if char.isprintable() else "?" for char in text)

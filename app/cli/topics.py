@@ -1,11 +1,12 @@
 """`gateway topics`: the topics that a gateway needs on Kafka."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from app.cli.console import EXIT_USAGE, guarded, run_async, tell
+from app.cli.console import EXIT_USAGE, guarded, note, run_quietly
 
 if TYPE_CHECKING:
     from app.config import Settings
@@ -24,6 +25,7 @@ topics = typer.Typer(
 
 
 @topics.command()
+@guarded
 def create(
     replicas: Annotated[
         int, typer.Option(min=1, max=32, help="Copies of each, on as many brokers.")
@@ -45,13 +47,14 @@ def create(
         await _settled(lambda: create_kafka_topics(store, settings, replication_factor=replicas))
         for stream in settings.log.streams:
             done = "was there" if stream in were_there else f"created, {stream.partitions} partitions"
-            tell(f"topic {stream.topic} {done}")
+            note(f"topic {stream.topic} {done}")
         await _settled(lambda: _check(store, settings))
 
     _on_kafka(work)
 
 
 @topics.command()
+@guarded
 def check() -> None:
     """
     Look at topics, brokers and rights, and print one sentence for each thing that is wrong.
@@ -65,9 +68,7 @@ def check() -> None:
 
 
 async def _settled(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Do what may have to wait until every broker knows a new topic. Raises RetriableError."""
-    import asyncio
-
+    """Try again until every broker knows a new topic. Raises RetriableError."""
     from dedupe.errors import RetriableError
 
     for _ in range(SETTLE_TRIES):
@@ -101,10 +102,4 @@ def _on_kafka(work: Work) -> None:
         async with open_for_notes(settings.log) as store:
             await work(store, settings)
 
-    def configured() -> None:
-        from app.process import configure_logging
-
-        configure_logging(level="error", is_json=False)
-        run_async(run())
-
-    guarded(configured)
+    run_quietly(run(), level="error")

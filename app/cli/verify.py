@@ -1,18 +1,21 @@
-"""`gateway verify`: does the index of a partition say what its log says?"""
+"""`gateway verify`: compares the index of a partition with its log."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
 
-from app.cli.console import EXIT_ERROR, guarded, run_async
-from app.cli.options import ANSWER_TIMEOUT_S, DEFAULT_URL, Output, Token, Url, print_rows
+from app.cli.admin_client import AdminClient
+from app.cli.console import EXIT_ERROR, guarded
+from app.cli.options import DEFAULT_URL, Output, Token, Url, print_rows
 from app.cli.progress import progress
+from dedupe.errors import RetriableError
 
 SILENCE_S = 60.0
-"""Progress comes once a second; a gateway that tells nothing for so long has gone."""
+"""A gateway reports progress once a second; one that is silent for so long is gone."""
 
 
+@guarded
 def verify(
     partitions: Annotated[
         list[int] | None,
@@ -38,41 +41,28 @@ def verify(
     Example: `gateway verify`, or `gateway verify 3 --rate 50000`
     """
 
-    async def run() -> None:
-        from app.cli.admin_client import ask
-
-        numbers = partitions
-        if not numbers:
-            stats = await ask(url, "/admin/v1/stats", {}, token=admin_token, timeout_s=ANSWER_TIMEOUT_S)
-            lanes = stats["quarantine" if quarantine else "partitions"]
-            numbers = [lane["partition"] for lane in lanes if lane["state"] == "active"]
-        query = {"rate": str(rate), **({"quarantine": "true"} if quarantine else {})}
-        ends: list[dict[str, Any]] = []
-        with progress() as advance:
-            for number in numbers:
-                lines = _lines(url, f"/admin/v1/verify/{number}", query, admin_token)
-                ends.append(await _verified(lines, advance, output))
-        print_rows(ends, output)
-        if not ends or not all(end["verified"] for end in ends):
-            raise typer.Exit(EXIT_ERROR)
-
-    guarded(lambda: run_async(run()))
+    admin = AdminClient(url, admin_token)
+    numbers = partitions
+    if not numbers:
+        lanes = admin.ask("/admin/v1/stats")["quarantine" if quarantine else "partitions"]
+        numbers = [lane["partition"] for lane in lanes if lane["state"] == "active"]
+    ends: list[dict[str, Any]] = []
+    with progress() as advance:
+        for number in numbers:
+            path = f"/admin/v1/verify/{number}"
+            lines = admin.follow(path, silence_s=SILENCE_S, rate=rate, quarantine=quarantine or None)
+            ends.append(_verified(lines, advance, output))
+    print_rows(ends, output)
+    if not ends or not all(end["verified"] for end in ends):
+        raise typer.Exit(EXIT_ERROR)
 
 
-def _lines(url: str, path: str, query: Mapping[str, str], token: str | None) -> AsyncIterator[dict[str, Any]]:
-    from app.cli.admin_client import follow
-
-    return follow(url, path, query, token=token, silence_s=SILENCE_S)
-
-
-async def _verified(
-    lines: AsyncIterator[dict[str, Any]], advance: Callable[[int, int], None], output: Output
+def _verified(
+    lines: Iterator[dict[str, Any]], advance: Callable[[int, int], None], output: Output
 ) -> dict[str, Any]:
-    """Print the differences of one partition, and return how it ended. Raises RetriableError."""
-    from dedupe.errors import RetriableError
-
+    """Print the differences of one partition, and return its result. Raises RetriableError."""
     begin: dict[str, Any] = {}
-    async for line in lines:
+    for line in lines:
         kind = line.pop("type")
         if kind == "begin":
             begin = line
@@ -81,10 +71,11 @@ async def _verified(
         elif kind == "progress":
             advance(line["offset"] - begin["start_offset"], begin["end_offset"] - begin["start_offset"])
         elif kind == "end":
-            place = {name: begin[name] for name in ("topic", "partition")}
+            names = ("verified", "records", "differences", "seconds")
             return {
-                **place,
-                **{name: line[name] for name in ("verified", "records", "differences", "seconds")},
+                "topic": begin["topic"],
+                "partition": begin["partition"],
+                **{name: line[name] for name in names},
             }
         elif kind == "error":
             raise RetriableError(f"partition {begin['partition']} is not verified: {line['detail']}")

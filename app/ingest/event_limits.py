@@ -4,21 +4,16 @@ from dataclasses import dataclass
 
 RETRY_BYTES_FREE = 1024
 """
-Of what retries change (`sentAt`, `_metadata`), this much counts for no limit, as what the gateway adds
-does not: the same event is taken or refused alike at each try, and wherever it comes from.
+How many bytes of the fields that retries change (`sentAt`, `_metadata`) count for no limit, as what the
+gateway adds does not: each try of an event gets the same verdict, from every address.
 app.config.limit_settings.RECORD_MARGIN_BYTES has room for it.
 """
 
 STEP_BYTES = 192 * 1024
-"""Of values built before others have a turn, about: with STEP_EVENTS, 2 ms."""
+"""Of work before other requests get their turn: 2 ms of identifying."""
 
-STEP_EVENTS = 128
-
-STEP_FIELDS = 64 * STEP_EVENTS
-"""
-Of events looked at together, where a usual one has a dozen: names are looked through before it is known
-how many events the step has room for. With more of them, each event is looked at when it is its turn.
-"""
+EVENT_WORK_BYTES = 1024
+"""What an event counts as work besides the bytes of its value."""
 
 
 EVENT_DEPTH_MAX = 32

@@ -1,43 +1,40 @@
 """
-Identify: turns the items of a request into events, or into quarantine events with a reason.
+Identify: makes an event, or a rejection with its reason, of each item of a request.
 
-An event's identity and fingerprint come from the event exactly as it was sent; what the batch adds
-(context, integrations, sentAt) and what the gateway adds (type, receivedAt, an id where there is
-none) goes into the record's value only, see record_values. One bad item never harms the others.
+An event's identity and fingerprint follow from the event exactly as it was sent. What the batch adds
+(context, integrations, sentAt) and what the gateway adds (type, receivedAt, an id where there is none)
+goes into the record's value alone, see app.ingest.record_values. A bad item does not harm its batch.
 
-This runs for every event. Most are plain, and identified many at once (app.ingest.plain_events).
-
-routes.post_events -> **Identifier.steps**, Router.submit -> Lane.submit -> admit -> PartitionLog.append
+routes.post_events -> **Identifier.identify**, Router.submit -> Lane.submit -> admit -> PartitionLog.append
 """
 
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import orjson
-
-from app.http import RequestTooLargeError
-from app.ingest.deep_json import dumps_any, is_deeper, may_be_deeper
-from app.ingest.event_limits import RETRY_BYTES_FREE, STEP_BYTES, STEP_EVENTS, EventLimits
+from app.http.errors import RequestTooLargeError
+from app.ingest.client_sessions import SEQUENCE, ClientSession, SessionKeys
+from app.ingest.deep_json import dumps_any, is_deeper
+from app.ingest.event_limits import EVENT_WORK_BYTES, RETRY_BYTES_FREE, EventLimits
 from app.ingest.large_json import Oversize
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
-from app.ingest.plain_events import PlainEvents
 from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues
-from app.ingest.session_events import SessionEvents
-from app.ingest.session_fields import SEQUENCE, ClientSession
 from dedupe.document import is_event_type
 from dedupe.identity import (
     MESSAGE_ID_BYTES_MAX,
     RETRY_FIELDS,
     Identity,
     canonical_content,
+    canonical_json,
     fingerprint_of,
 )
 from dedupe.quarantine import KEPT_BYTES_MAX, Quarantine
 from dedupe.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.routing import partition_of
-from dedupe.types import Event, Fingerprint, Session
+from dedupe.types import Event, Fingerprint, Order, Session, event_of
 
 NOT_AN_OBJECT = "not_an_object"
 EVENT_TOO_LARGE = "event_too_large"
@@ -47,29 +44,61 @@ TYPE_INVALID = "type_invalid"
 SEQUENCE_INVALID = "sequence_invalid"
 
 TIMESTAMP = "timestamp"
-"""Told anew at each try by clients that name no event; only there it is no part of what they say."""
+"""Clients that name no event set it anew at each try; only there it is no content."""
 
 
 class Rejection(NamedTuple):
-    """One item that is kept apart, as its receipt tells."""
+    """One item that is quarantined."""
 
-    place: int  # among the items
+    item_index: int
     message_id: str | None  # None if it has no valid one
     code: str
+    event: Event  # of the quarantine stream
 
 
-class Identified(NamedTuple):
-    """The items of one request, each of them in exactly one of two ways."""
+@dataclass(slots=True)
+class Identified:
+    """The items of one request, each an event or a rejection; both are in the order of the items."""
 
-    events: list[Event]
-    places: list[int]  # of the events among the items
-    quarantined: list[Event]
-    rejections: list[Rejection]  # of the quarantined, same order
+    events: list[Event] = field(default_factory=list)
+    rejections: list[Rejection] = field(default_factory=list)
+    quarantined: list[Event] = field(default_factory=list)  # of the rejections, same order
+    size_bytes: int = 0
+    """Sum of all values, those of the quarantine included."""
 
-    @property
-    def size_bytes(self) -> int:
-        """What all of their values take."""
-        return sum([len(event.value) for event in (*self.events, *self.quarantined)])
+    def indexes(self) -> list[int]:
+        """Return the place of each event among the items."""
+        rejected = {rejection.item_index for rejection in self.rejections}
+        count = len(self.events) + len(self.rejections)
+        return [index for index in range(count) if index not in rejected]
+
+    def take(self, items: Iterator[Event | Rejection], work_bytes: int = sys.maxsize) -> bool:
+        """
+        Take what `identify` yields next.
+
+        Args:
+            items: of the request, in order.
+            work_bytes: stop after about so many bytes of values, each item counted as EVENT_WORK_BYTES more.
+
+        Returns:
+            Whether items may be left.
+        """
+        events, size_bytes = self.events, 0
+        for item in items:
+            if type(item) is Event:
+                events.append(item)
+                size_bytes += len(item.value)
+            else:
+                assert isinstance(item, Rejection)
+                self.rejections.append(item)
+                self.quarantined.append(item.event)
+                size_bytes += len(item.event.value)
+            work_bytes -= EVENT_WORK_BYTES
+            if size_bytes > work_bytes:
+                self.size_bytes += size_bytes
+                return True
+        self.size_bytes += size_bytes
+        return False
 
 
 class Arrival(NamedTuple):
@@ -82,7 +111,7 @@ class Arrival(NamedTuple):
     fingerprints: Sequence[Fingerprint] = ()
     """Of the items as their clients sent them, where stored records are sent again; else empty."""
     client_ip: str | None = None
-    """Becomes `context.ip` of events without; no part of what they say, since retries come from elsewhere."""
+    """Becomes `context.ip` of events without; no content, since retries come from other addresses."""
     session: ClientSession | None = None
     is_strict: bool = False
     """Whether an event of the session that is not the next one is refused."""
@@ -105,9 +134,16 @@ class Identifier:
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         """
-        Take the clean topic's partition count, and fields that retries change besides the known ones.
+        Prepare what all requests have in common.
 
-        `earlier_ignore`: what `fingerprint_ignore` was when events were stored that are still remembered.
+        Args:
+            identity: makes keys.
+            partitions: of the clean topic.
+            quarantine: makes the events of the quarantine stream.
+            limits: of events and requests.
+            fingerprint_ignore: fields that retries change, besides RETRY_FIELDS.
+            earlier_ignore: values of `fingerprint_ignore` under which remembered events were stored.
+            random_bytes: for fresh ids.
         """
         self.identity = identity
         self.partitions = partitions
@@ -118,183 +154,152 @@ class Identifier:
         self.changed_fields = frozenset[str]().union(*(rule ^ fingerprint_ignore for rule in earlier_ignore))
         self.random_bytes = random_bytes
 
-    def identify(self, payload: Payload, arrival: Arrival) -> Identified:
-        """Identify every item at once; see `steps`."""
-        found = Identified([], [], [], [])
-        for _ in self.steps(payload, arrival, found):
-            pass
-        return found
-
-    def steps(self, payload: Payload, arrival: Arrival, found: Identified) -> Iterator[None]:
+    def identify(self, payload: Payload, arrival: Arrival) -> Iterator[Event | Rejection]:
         """
-        Identify every item in short steps: each becomes an event or a rejection in `found`, in order.
+        Yield an event or a rejection for each item, in order.
 
         Raises:
-            RequestTooLargeError: the events would exceed the limit once the batch-level fields
-                are merged into each, or these would add too much; nothing is built beyond it.
+            RequestTooLargeError: the events exceed the limit once the batch-level fields are merged
+                into each, or these add too much; nothing is built beyond it.
         """
         request = _Request(self, payload.shared, arrival)
         request.check_growth(len(payload.items))
-        items, first = payload.items, 0
-        while first < len(items):
-            if first:
-                yield
-            first += request.identify(first, items[first : first + STEP_EVENTS], found)
+        for index, item in enumerate(payload.items):
+            try:
+                identified: Event | Rejection = request.event_of(index, item)
+            except _RefusedError as refusal:
+                identified = request.rejection_of(index, item, refusal)
+            yield identified
 
 
 class _RefusedError(Exception):
     """An item cannot become a clean event."""
 
-    def __init__(self, code: str, value: bytes | None = None, said: bytes | None = None) -> None:
-        """Take the reason, the record's value if it could be built, and its content if it is known."""
+    def __init__(self, code: str, value: bytes | None = None, content: bytes | None = None) -> None:
+        """`value`: of the record, if it could be built; `content`: canonical, if it is known."""
         self.code = code
         self.value = value
-        self.said = said
-
-
-def _no_event(item: object) -> _RefusedError:
-    """Return why an item that is no JSON object is refused."""
-    if isinstance(item, Oversize):
-        return _RefusedError(EVENT_TOO_LARGE, item.content)
-    return _RefusedError(NOT_AN_OBJECT)
+        self.content = content
 
 
 class _Request:
-    """The items' surroundings, prepared once."""
+    """The surroundings of one request's items, prepared once."""
 
     def __init__(self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival) -> None:
+        limits = identifier.limits
         self._identifier = identifier
-        self._ignore = identifier.ignore
-        if arrival.session is not None:
-            self._ignore |= arrival.session.own_fields
-        self._ignore_unnamed = self._ignore
-        if arrival.idempotency_key is not None:
-            self._ignore_unnamed = self._ignore | {TIMESTAMP}
-        self._limits = identifier.limits
         self._arrival = arrival
+        self._partitions = identifier.partitions
+        self._event_bytes_max, self._depth_max = limits.event_bytes_max, limits.event_depth_max
+        self._bytes_left = limits.request_bytes_max
+        self._changed_fields = identifier.changed_fields
+        self._fingerprints = arrival.fingerprints
+        self._ignored = identifier.ignore
+        if arrival.session is not None:
+            self._ignored |= arrival.session.own_fields
+        self._ignored_unnamed = self._ignored  # of items without an id
+        if arrival.idempotency_key is not None:
+            self._ignored_unnamed = self._ignored | {TIMESTAMP}
         self._key_of = identifier.identity.message_keys(arrival.source)
         self._values = RecordValues(
             shared,
             received_ms=arrival.received_ms,
             default_type=arrival.default_type,
             client_ip=arrival.client_ip,
-            depth_max=self._limits.event_depth_max,
+            ignored=self._ignored,
+            depth_max=limits.event_depth_max,
         )
-        self.size_bytes = 0
-        """Of the items so far, as the limits count them: what was sent, and not what is added here."""
-        self._has_valid_type = is_event_type(arrival.default_type)
-        self._sessions = SessionEvents(
-            identifier.identity,
-            identifier.partitions,
-            arrival.source,
-            session=arrival.session,
-            stored=arrival.stored_sessions,
-            is_strict=arrival.is_strict,
-        )
-        self._has_sessions = arrival.session is not None or bool(arrival.stored_sessions)
-        self._plain_events: PlainEvents | None = None
-        # Without an id, an idempotency key makes an event's timestamp no part of what it says.
-        is_unusual = self._has_sessions and arrival.idempotency_key is not None
-        if not (is_unusual or arrival.fingerprints or arrival.stored_sessions or self._values.is_too_deep):
-            self._plain_events = PlainEvents(
-                self._values,
-                self._limits,
-                ignored=self._ignore,
-                special=identifier.changed_fields | self._values.merged_names,
-                source=arrival.source,
-                key_of=self._key_of,
-                partitions=identifier.partitions,
-                sessions=self._sessions if self._has_sessions else None,
+        if self._values.is_too_deep:
+            self._depth_max = -1  # no event of the batch can be taken
+        self._merged_bytes = self._values.merged_bytes
+        self._default_type = arrival.default_type
+        self._valid_type: object = None  # the type that was judged last
+        self._sessions: SessionKeys | None = None
+        if arrival.session is not None or arrival.stored_sessions:
+            self._sessions = SessionKeys(
+                identifier.identity,
+                identifier.partitions,
+                arrival.source,
+                session=arrival.session,
+                stored=arrival.stored_sessions,
             )
+        self._needs_place = arrival.session is not None
+        self._order = Order.STRICT if arrival.is_strict else Order.ANY
+        if arrival.stored_sessions:
+            self._order = Order.REPLAYED
 
     def check_growth(self, count: int) -> None:
         """Raise RequestTooLargeError if what is merged into so many events is more than allowed."""
-        growth_bytes_max = self._limits.growth_bytes_max
-        if count * self._values.merged_bytes > growth_bytes_max:
+        growth_bytes_max = self._identifier.limits.growth_bytes_max
+        if count * self._merged_bytes > growth_bytes_max:
             raise RequestTooLargeError(told=f"batch-level fields add more than {growth_bytes_max:,} bytes")
 
-    def identify(self, first: int, items: Sequence[object], found: Identified) -> int:
-        """Identify items from place `first` on, and return how many. Raises RequestTooLargeError."""
-        taken = self._plain_events.take(first, items) if self._plain_events is not None else None
-        if taken is None:
-            return self._identify_each(first, items, found)
-        events, size_bytes = taken
-        self._add_size(size_bytes)
-        found.events.extend(events)
-        found.places.extend(range(first, first + len(events)))
-        return len(events)
-
-    def _identify_each(self, first: int, items: Sequence[object], found: Identified) -> int:
-        bytes_left = STEP_BYTES
-        for place, item in enumerate(items, first):
-            try:
-                event = self.event_of(place, item)
-            except _RefusedError as refusal:
-                rejection, event = self.refused(place, item, refusal)
-                found.rejections.append(rejection)
-                found.quarantined.append(event)
-            else:
-                found.events.append(event)
-                found.places.append(place)
-            bytes_left -= len(event.value)
-            if bytes_left < 0:
-                break
-        return place + 1 - first
-
-    def _add_size(self, size_bytes: int) -> None:
-        """Count what is about to be built. Raises RequestTooLargeError."""
-        self.size_bytes += size_bytes
-        size_bytes_max = self._limits.request_bytes_max
-        if self.size_bytes > size_bytes_max:
-            raise RequestTooLargeError(told=f"more than {size_bytes_max:,} bytes")
-
     def event_of(self, index: int, item: object) -> Event:
-        """Return one item as an event of the clean stream. Raises _RefusedError."""
+        """Return one item as an event of the clean stream. Raises _RefusedError, RequestTooLargeError."""
         if type(item) is not dict:
             raise _no_event(item)
-        message_id, event_type = item.get("messageId"), item.get("type")
-        session = self._sessions.at(index, item) if self._has_sessions else None
-        ignored, flags = self._ignored_of(message_id), 0
-        assigned: dict[str, object] = {}
+        place = None if self._sessions is None else self._sessions.place_of(index, item)
+        message_id, assigned_id, flags = item.get("messageId"), None, 0
+        ignored, retried = self._ignored if message_id is not None else self._ignored_unnamed, b""
         try:
-            content = canonical_content(item, ignored)
-            self._count(content, _retry_bytes(item, ignored))
+            if ignored.isdisjoint(item):
+                content = canonical_json(item)
+            else:
+                content, retried = _content_of(item, ignored)
+            self._count(content, retried)
             if message_id is None:
-                message_id, flags = self._assigned_id(index, session)
-                assigned = {"messageId": message_id}
-            value = self._values.joined(item, assigned)
+                message_id, flags = self._assigned_id(index, place)
+                assigned_id = message_id
+            value = self._values.value_of(item, content, retried, assigned_id)
         except TypeError as err:
             raise _RefusedError(EVENT_TOO_DEEP) from err
-        if self._is_too_deep(item, value):
+        brackets = len(value) - len(value.replace(b"{", b"").replace(b"[", b""))  # count() is slower
+        if brackets > self._depth_max and self._is_too_deep(item):
             raise _RefusedError(EVENT_TOO_DEEP)
         id_bytes = message_id.encode() if type(message_id) is str else b""
         if not 0 < len(id_bytes) <= MESSAGE_ID_BYTES_MAX:
             raise _RefusedError(MESSAGE_ID_INVALID, value)
-        if not (self._has_valid_type if event_type is None else is_event_type(event_type)):
-            raise _RefusedError(TYPE_INVALID, value)
-        identifier, known = self._identifier, self._arrival.fingerprints
-        fingerprint = known[index] if known else fingerprint_of(content)
-        if session is None:
-            if self._has_sessions and not self._sessions.is_stored:
-                raise _RefusedError(SEQUENCE_INVALID, value)
-            key = self._key_of(id_bytes)
-            partition = partition_of(key, identifier.partitions)
-            event = Event(key, partition, fingerprint, self._arrival.source, message_id, value, flags)
+        if item.get("type", self._default_type) != self._valid_type:
+            self._check_type(item.get("type"), value)
+        if place is not None:
+            assert self._sessions is not None
+            key, partition, guard = self._sessions.keys_of(place, None if flags else id_bytes)
+        elif self._needs_place:
+            raise _RefusedError(SEQUENCE_INVALID, value)
         else:
-            event = self._sessions.event(session, fingerprint, message_id, value, flags)
-        if known or identifier.changed_fields.isdisjoint(item):
-            return event
-        return event._replace(earlier_fingerprints=self._earlier_fingerprints(item, ignored))
+            key, guard = self._key_of(id_bytes), None
+            partition = partition_of(key, self._partitions)
+        fingerprint = self._fingerprints[index] if self._fingerprints else fingerprint_of(content)
+        earlier = self._earlier_fingerprints(item, ignored) if self._changed_fields else ()
+        order = Order.ANY if place is None else self._order
+        source = self._arrival.source
+        return event_of(
+            (
+                key,
+                partition,
+                fingerprint,
+                source,
+                message_id,
+                value,
+                flags,
+                place,
+                None,
+                earlier,
+                guard,
+                order,
+            )
+        )
 
-    def refused(self, index: int, item: object, refusal: _RefusedError) -> tuple[Rejection, Event]:
-        """Return what the client is told of a refused item, and the quarantine event that keeps it."""
-        message_id, assigned, said = None, "", refusal.said
+    def rejection_of(self, index: int, item: object, refusal: _RefusedError) -> Rejection:
+        """Return a refused item with the event that quarantines it. Raises RequestTooLargeError."""
+        message_id, assigned, said = None, "", refusal.content
         if isinstance(item, Oversize):
             message_id = item.message_id
         elif isinstance(item, dict):
             message_id = item.get("messageId")
-            assigned = self._sessions.id_of(self._sessions.at(index, item)) or ""
-            ignored = self._ignored_of(message_id)
+            if self._sessions is not None:
+                assigned = self._sessions.id_of(self._sessions.place_of(index, item)) or ""
+            ignored = self._ignored if message_id is not None else self._ignored_unnamed
             if refusal.code == SEQUENCE_INVALID:  # all that tells it from others like it
                 ignored -= {SEQUENCE}
             said = said or dumps_any({name: item[name] for name in item if name not in ignored})
@@ -303,7 +308,9 @@ class _Request:
             message_id = None
         content = refusal.value or dumps_any(item)
         if refusal.value is None:  # else it is counted already
-            self._add_size(min(len(said or content), KEPT_BYTES_MAX))
+            self._bytes_left -= min(len(said or content), KEPT_BYTES_MAX)
+            if self._bytes_left < 0:
+                raise self._too_large()
         event = self._identifier.quarantine.event(
             source=self._arrival.source,
             message_id=message_id or assigned,
@@ -311,42 +318,54 @@ class _Request:
             content=content,
             reason=refusal.code,
         )
-        return Rejection(index, message_id, refusal.code), event
+        return Rejection(index, message_id, refusal.code, event)
 
-    def _ignored_of(self, message_id: object) -> frozenset[str]:
-        """Return the fields that are no part of what an item with this id says."""
-        return self._ignore if message_id is not None else self._ignore_unnamed
+    def _count(self, content: bytes, retried: bytes) -> None:
+        """
+        Add an item to the request's size, before anything is merged.
 
-    def _count(self, content: bytes, retry_bytes: int) -> None:
-        """Add an item to the request's size, before anything is merged. Raises _RefusedError."""
-        size = len(content) + self._values.merged_bytes + retry_bytes
-        if size > self._limits.event_bytes_max:
-            raise _RefusedError(EVENT_TOO_LARGE, said=content)
-        self._add_size(size)
+        Raises:
+            _RefusedError: it exceeds the limit of an event.
+            RequestTooLargeError: the request exceeds its own.
+        """
+        size_bytes = len(content) + self._merged_bytes
+        if len(retried) > RETRY_BYTES_FREE:
+            size_bytes += len(retried) - RETRY_BYTES_FREE
+        if size_bytes > self._event_bytes_max:
+            raise _RefusedError(EVENT_TOO_LARGE, content=content)
+        self._bytes_left -= size_bytes
+        if self._bytes_left < 0:
+            raise self._too_large()
 
-    def _is_too_deep(self, item: dict[str, Any], value: bytes) -> bool:
-        """Whether what the record keeps of an item nests too deep, or what is merged into it does."""
-        depth_max = self._limits.event_depth_max
-        if self._values.is_too_deep:
-            return True
-        if not may_be_deeper(value, depth_max):
-            return False
-        return is_deeper({name: item[name] for name in item if name not in REPLACED}, depth_max)
+    def _too_large(self) -> RequestTooLargeError:
+        return RequestTooLargeError(told=f"more than {self._identifier.limits.request_bytes_max:,} bytes")
+
+    def _is_too_deep(self, item: dict[str, Any]) -> bool:
+        """Whether what the record keeps of an item nests too deep."""
+        return is_deeper({name: item[name] for name in item if name not in REPLACED}, self._depth_max)
+
+    def _check_type(self, event_type: object, value: bytes) -> None:
+        """Judge a type that differs from the last one; None: that of the path. Raises _RefusedError."""
+        if event_type is None:
+            event_type = self._default_type
+        if not is_event_type(event_type):
+            raise _RefusedError(TYPE_INVALID, value)
+        self._valid_type = event_type
 
     def _earlier_fingerprints(self, item: dict[str, Any], ignored: frozenset[str]) -> tuple[Fingerprint, ...]:
-        """Return the fingerprints by the rules under which an original may have been stored."""
+        """Return the fingerprints by the earlier rules, if these differ for the item."""
         identifier = self._identifier
-        if not identifier.earlier_ignore:
+        if self._fingerprints or identifier.changed_fields.isdisjoint(item):
             return ()
         always = RETRY_FIELDS | (ignored - identifier.ignore)
         return tuple(
             fingerprint_of(canonical_content(item, always | rule)) for rule in identifier.earlier_ignore
         )
 
-    def _assigned_id(self, index: int, session: Session | None) -> tuple[str, int]:
+    def _assigned_id(self, index: int, place: Session | None) -> tuple[str, int]:
         """Return an id for an event that has none, and the flags that say so."""
         arrival = self._arrival
-        if (derived := self._sessions.id_of(session)) is not None:
+        if self._sessions is not None and (derived := self._sessions.id_of(place)) is not None:
             return derived, FLAG_ID_ASSIGNED
         if arrival.idempotency_key is None:
             payload = self._identifier.random_bytes(PAYLOAD_BYTES)
@@ -354,7 +373,24 @@ class _Request:
         return derived_id(arrival.source, arrival.idempotency_key, index), FLAG_ID_ASSIGNED
 
 
-def _retry_bytes(item: dict[str, Any], ignored: frozenset[str]) -> int:
-    """Return what counts for limits of an item's fields that are no part of what it says."""
-    own = {name: item[name] for name in ignored if name in item and name not in REPLACED}
-    return max(0, len(orjson.dumps(own)) - RETRY_BYTES_FREE) if own else 0
+def _content_of(item: dict[str, Any], ignored: frozenset[str]) -> tuple[bytes, bytes]:
+    """
+    Return the canonical content of an item, and the JSON of the fields that its record keeps besides.
+
+    The latter are fields that retries change; b"" if there are none. Raises TypeError, see canonical_json.
+    """
+    present = ignored.intersection(item)
+    if not present:
+        return canonical_json(item), b""
+    content = item.copy()
+    retried = {name: content.pop(name) for name in present}
+    for name in REPLACED & present:
+        del retried[name]
+    return canonical_json(content), canonical_json(retried) if retried else b""
+
+
+def _no_event(item: object) -> _RefusedError:
+    """Return why an item that is no JSON object is refused."""
+    if isinstance(item, Oversize):
+        return _RefusedError(EVENT_TOO_LARGE, item.content)
+    return _RefusedError(NOT_AN_OBJECT)

@@ -6,6 +6,7 @@ every retry of a request gets the same bytes. What changes between tries stands 
 """
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 import orjson
 from starlette.responses import Response
@@ -18,7 +19,6 @@ from app.ingest.identify import (
     SEQUENCE_INVALID,
     TYPE_INVALID,
     Identified,
-    Rejection,
 )
 from app.ingest.prefer import Preferences
 from dedupe.admission import DUPLICATE, NEW, REPEAT, STALE, Admission
@@ -64,10 +64,10 @@ SESSION_REASONS = {
 
 
 def answer(
-    found: Identified,
+    identified: Identified,
     outcomes: Outcomes,
     *,
-    preferences: Preferences,
+    preferences: Preferences | None = None,
     wants_receipts: bool,
     advice: Sequence[dict[str, object]] = (),
 ) -> Response:
@@ -75,47 +75,51 @@ def answer(
     Build the answer to a request all of whose events have their verdict.
 
     Args:
-        found: the request's items.
-        outcomes: of found.events, same order.
-        preferences: what the client prefers; the answer says that it was heeded.
+        identified: the request's items.
+        outcomes: of its events, same order.
+        preferences: of the client; the answer names those that were applied.
         wants_receipts: whether the body lists where each event is, without a preference.
-        advice: what is said besides, in development.
+        advice: warnings, in development.
     """
-    if preferences.returned is not None:
+    if preferences is not None and preferences.returned is not None:
         wants_receipts = preferences.returned == "representation"
     admissions = outcomes.admissions
     accepted = admissions.count(NEW)
-    rejections = list(found.rejections)
+    rejected = [
+        (rejection.item_index, rejection.message_id, rejection.code) for rejection in identified.rejections
+    ]
     duplicates = sum([admissions.count(known) for known in KNOWN])
     if accepted + duplicates < len(admissions):
-        rejections += [
-            Rejection(place, event.message_id, CODES[admission])
-            for event, place, admission in zip(found.events, found.places, admissions, strict=True)
+        rejected += [
+            (index, event.message_id, CODES[admission])
+            for event, index, admission in zip(
+                identified.events, identified.indexes(), admissions, strict=True
+            )
             if admission in CODES
         ]
     body: dict[str, object] = {"success": True}
     if wants_receipts:
         body["receipts"] = [
             _receipt(event, admission, offset)
-            for event, admission, offset in zip(found.events, *outcomes, strict=True)
+            for event, admission, offset in zip(identified.events, *outcomes, strict=True)
             if admission is NEW or admission in KNOWN
         ]
-    if rejections:
-        rejections.sort(key=lambda rejection: rejection.place)
-        reasons = SESSION_REASONS if any([event.session for event in found.events]) else REASONS
-        body["rejected"] = [_rejected(rejection, reasons) for rejection in rejections]
+    if rejected:
+        rejected.sort(key=itemgetter(0))
+        reasons = SESSION_REASONS if any([event.session for event in identified.events]) else REASONS
+        body["rejected"] = [_rejected(*item, reasons) for item in rejected]
     if advice:
         body["warnings"] = advice
     headers = _headers(accepted, duplicates, preferences)
     return Response(orjson.dumps(body), headers=headers, media_type="application/json")
 
 
-def _headers(accepted: int, duplicates: int, preferences: Preferences) -> dict[str, str]:
+def _headers(accepted: int, duplicates: int, preferences: Preferences | None) -> dict[str, str]:
     headers = {"Gateway-Accepted": str(accepted), "Gateway-Duplicates": str(duplicates)}
     if duplicates and not accepted:
         headers["Idempotent-Replayed"] = "true"
-    if preferences.applied:
-        headers["Preference-Applied"] = preferences.applied
+    if preferences is not None and (applied := preferences.applied):
+        headers["Preference-Applied"] = applied
     return headers
 
 
@@ -147,13 +151,13 @@ def _receipt(event: Event, admission: Admission, offset: Offset) -> dict[str, ob
     return receipt
 
 
-def _rejected(rejection: Rejection, reasons: Mapping[str, str]) -> dict[str, object]:
-    told: dict[str, object] = {
-        "index": rejection.place,
-        "messageId": rejection.message_id,
-        "code": rejection.code,
-        "message": reasons[rejection.code],
+def _rejected(index: int, message_id: str | None, code: str, reasons: Mapping[str, str]) -> dict[str, object]:
+    rejected: dict[str, object] = {
+        "index": index,
+        "messageId": message_id,
+        "code": code,
+        "message": reasons[code],
     }
-    if rejection.code in NOT_TAKEN.values():
-        told["retriable"] = True
-    return told
+    if code in NOT_TAKEN.values():
+        rejected["retriable"] = True
+    return rejected

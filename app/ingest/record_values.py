@@ -22,7 +22,7 @@ WRITE_KEY = "writeKey"
 RECEIVED_AT = "receivedAt"
 
 REPLACED = frozenset({WRITE_KEY, RECEIVED_AT})
-"""What no record keeps of its event."""
+"""Fields of an event that its record does not keep."""
 
 SENT_AT_CHARS_MAX = 100
 """Of a batch-level `sentAt`; a longer one is no time, and goes into no event."""
@@ -31,7 +31,7 @@ _CONTEXT = b'"context":{'
 
 
 class RecordValues:
-    """What is added to every event of a request, prepared once."""
+    """Builds the values of one request's events from their canonical contents."""
 
     def __init__(
         self,
@@ -40,16 +40,18 @@ class RecordValues:
         received_ms: int,
         default_type: str,
         client_ip: str | None,
+        ignored: frozenset[str],
         depth_max: int,
     ) -> None:
         """
-        Take the batch's own fields, and what is known of the request besides.
+        Prepare what is added to every event.
 
         Args:
             shared: the batch object.
             received_ms: when the request arrived.
             default_type: of an event that has none.
             client_ip: becomes `context.ip` of events without.
+            ignored: fields that contents lack.
             depth_max: batch-level fields that nest deeper are left out, see `is_too_deep`.
         """
         self._default_type = default_type
@@ -63,78 +65,100 @@ class RecordValues:
             merged = {}
         self.merged_bytes = len(orjson.dumps(merged)) if merged else 0
         """What the batch adds to each event."""
-        self.merged_names = merged.keys()
-        self._ip_field = b'"ip":%b' % orjson.dumps(client_ip) if client_ip else b""
-        self._sets_ip = bool(client_ip) and "context" not in merged
+        self._merging = frozenset(merged) | ignored.intersection(("messageId", "type", *SHARED_FIELDS))
+        """An event with one of these fields is serialised again."""
+        self._ip_field = b""
+        if client_ip and "context" not in merged:
+            self._ip_field = b'"ip":%b' % orjson.dumps(client_ip)
         shared_context = merged.get("context")
         if client_ip and shared_context and shared_context.get("ip") is None:
             merged["context"] = {**shared_context, "ip": client_ip}
+        self._context_with_ip = b"%b%b," % (_CONTEXT, self._ip_field)
         self._merged = merged
-        self._added: dict[str, object] = {RECEIVED_AT: _iso(received_ms)}
+        received_at: dict[str, object] = {RECEIVED_AT: _iso(received_ms)}
+        self._added = received_at
         sent_at = shared.get("sentAt")
         if isinstance(sent_at, str) and len(sent_at) <= SENT_AT_CHARS_MAX:
-            self._added["sentAt"] = sent_at
-        self.tail = _tail(self._added | merged)
-        """What follows the content of a plain event in its value."""
-        self._tail_without_sent_at = _tail(
-            {name: self._added[name] for name in self._added if name != "sentAt"} | merged
-        )
-        self._context_ip = _CONTEXT + self._ip_field + b","
+            self._added = received_at | {"sentAt": sent_at}
+        self._suffix = _suffix(self._added | merged)
+        self._suffix_without_sent_at = _suffix(received_at | merged)
 
-    def tail_after(self, own: Mapping[str, Any]) -> bytes:
-        """Return the tail of a plain event that keeps fields of its own behind its content, n >= 1."""
-        if own.get("sentAt") is not None:
-            return _tail(own)[:-1] + self._tail_without_sent_at
-        if "sentAt" in self._added:
-            own = {name: value for name, value in own.items() if name != "sentAt"}
-        return _tail(own)[:-1] + self.tail if own else self.tail
-
-    def plain(self, item: Mapping[str, Any], content: bytes, tail: bytes) -> bytes | None:
+    def value_of(
+        self, item: dict[str, Any], content: bytes, retried: bytes, assigned_id: str | None
+    ) -> bytes:
         """
-        Return the value of a plain event: its content, and its tail; None if that takes a merge.
+        Return the value of an event's record.
 
-        Most events of browsers and phones have a context without the client's address: it is put between
-        the bytes, which costs a tenth of serialising the event again.
+        Most values are the event's content with a suffix: no second serialisation.
+
+        Args:
+            item: the event as it was sent.
+            content: its canonical JSON, without the ignored fields.
+            retried: the JSON of the ignored fields that the record keeps; b"" if there are none.
+            assigned_id: a KSUID for an event without an id.
+
+        Raises:
+            TypeError: the event nests too deep to be serialised.
         """
-        if not self._sets_ip:
-            return content[:-1] + tail
+        if (
+            item.get("type") is None
+            or (self._merging and not self._merging.isdisjoint(item))
+            or (assigned_id is not None and "messageId" in item)  # as null
+            or (retried and item.get("sentAt", "") is None)
+        ):
+            return self._merged_value(item, assigned_id)
+        suffix = self._suffix_after(item, retried) if retried else self._suffix
+        if assigned_id is not None:
+            suffix = b',"messageId":"%b"%b' % (assigned_id.encode(), suffix)
+        if not self._ip_field:
+            return content[:-1] + suffix
+        return self._with_ip(item, content, suffix) or self._merged_value(item, assigned_id)
+
+    def _with_ip(self, item: Mapping[str, Any], content: bytes, suffix: bytes) -> bytes | None:
+        """
+        Return a content with the client's address and a suffix; None if that takes a merge.
+
+        Events of browsers and phones have a context without an address: it is put between the bytes.
+        """
         context = item.get("context")
         if type(context) is dict and context and "ip" not in context:
             before, begin, after = content.partition(_CONTEXT)
             is_name = begin and before[-1] in b"{,"  # an escaped quote is behind a backslash
             is_top_level = is_name and before.rfind(b"{") == 0 and b"[" not in before
-            return before + self._context_ip + after[:-1] + tail if is_top_level else None
+            return before + self._context_with_ip + after[:-1] + suffix if is_top_level else None
         if "context" not in item:
-            return b'%b,"context":{%b}%b' % (content[:-1], self._ip_field, tail)
+            return b'%b,"context":{%b}%b' % (content[:-1], self._ip_field, suffix)
         is_kept = context is not None if type(context) is not dict else context.get("ip") is not None
-        return content[:-1] + tail if is_kept else None
+        return content[:-1] + suffix if is_kept else None
 
-    def joined(self, item: dict[str, Any], assigned: dict[str, object]) -> bytes:
-        """Return the value of any other event, serialised once more with what is merged."""
-        joined = self._added | item | assigned
-        joined[RECEIVED_AT] = self._added[RECEIVED_AT]
-        if joined.get("sentAt") is None and "sentAt" in self._added:
-            joined["sentAt"] = self._added["sentAt"]
-        if joined.get("type") is None:
-            joined["type"] = self._default_type
+    def _suffix_after(self, item: Mapping[str, Any], retried: bytes) -> bytes:
+        """Return the suffix of an event that keeps fields besides its content."""
+        suffix = self._suffix if item.get("sentAt") is None else self._suffix_without_sent_at
+        return b",%b%b" % (retried[1:-1], suffix)
+
+    def _merged_value(self, item: dict[str, Any], assigned_id: str | None) -> bytes:
+        """Return the value of an event that is serialised again with what is merged into it."""
+        merged = self._added | item
+        if assigned_id is not None:
+            merged["messageId"] = assigned_id
+        merged[RECEIVED_AT] = self._added[RECEIVED_AT]
+        if merged.get("sentAt") is None and "sentAt" in self._added:
+            merged["sentAt"] = self._added["sentAt"]
+        if merged.get("type") is None:
+            merged["type"] = self._default_type
         for name, batch_level in self._merged.items():
             own_value = item.get(name)
             if own_value is None or isinstance(own_value, dict):
-                joined[name] = {**batch_level, **(own_value or {})}
+                merged[name] = {**batch_level, **(own_value or {})}
         if self._client_ip:
-            context = joined.get("context")
+            context = merged.get("context")
             if context is None or (isinstance(context, dict) and context.get("ip") is None):
-                joined["context"] = {**(context or {}), "ip": self._client_ip}
-        joined.pop(WRITE_KEY, None)
-        return dumps_to_keep(joined)
+                merged["context"] = {**(context or {}), "ip": self._client_ip}
+        merged.pop(WRITE_KEY, None)
+        return dumps_to_keep(merged)
 
 
-def tail_with_id(message_id: str, tail: bytes) -> bytes:
-    """Return the tail of a plain event that is given a KSUID for its id."""
-    return b',"messageId":"%b"%b' % (message_id.encode(), tail)
-
-
-def _tail(fields: Mapping[str, Any]) -> bytes:
+def _suffix(fields: Mapping[str, Any]) -> bytes:
     """Return what adds fields to a document without its last bracket."""
     return b"," + orjson.dumps(fields)[1:]
 

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
-from app.ingest.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT, Arrival
+from app.ingest.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT, Arrival, Identified
 from app.ingest.large_json import JSONLimits
 from app.ingest.payload import parse_events
-from app.ingest.prefer import NO_PREFERENCES
 from app.ingest.receipts import answer
 from app.ingest.routes.events import Ingest
 from dedupe.clock import Deadline
@@ -101,14 +100,15 @@ def replay_by(ingest: Ingest) -> Replay:
         payload = await parse_events(body_of(kept), limits, _no_turn)
         received_ms = ingest.clock.now_ms()
         arrival = Arrival(kept.source, received_ms, idempotency_key=key_of(kept).encode())
-        found = ingest.identifier.identify(payload, arrival)
+        found = Identified()
+        found.take(ingest.identifier.identify(payload, arrival))
         outcomes = await ingest.router.submit(
             found.events,
             found.quarantined,
             received_ms=received_ms,
             deadline=Deadline(ingest.clock, ingest.answer_timeout_s),
         )
-        told = answer(found, outcomes, preferences=NO_PREFERENCES, wants_receipts=True)
+        told = answer(found, outcomes, wants_receipts=True)
         return result_of(orjson.loads(told.body), is_new=told.headers["Gateway-Accepted"] == "1")
 
     return replay

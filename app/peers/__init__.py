@@ -4,13 +4,12 @@ from app.peers.errors import UnknownKindError
 from app.peers.host import Host
 from app.peers.limits import PeerLimits, PeerMetrics, PeerTimes, Versions
 from app.peers.link import PeerLink
-from app.peers.network import Listening, Network, SocketNetwork
+from app.peers.network import Network, SocketNetwork
 from app.peers.peers import Peers
 from app.peers.tls import PeerTLS
 
 __all__ = [
     "Host",
-    "Listening",
     "Network",
     "PeerLimits",
     "PeerLink",

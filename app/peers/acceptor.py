@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from app.peers.codec import Submission, outcomes_body, submissions_of
+from app.peers.codec import ForwardedSubmission, outcomes_body, submissions_of
 from app.peers.connection import Connection, Shared
 from app.peers.errors import error_fields, refuse
 from app.peers.frames import Kind, packed, unpacked
@@ -24,7 +24,7 @@ from app.peers.host import Host
 from app.peers.limits import Versions
 from dedupe.clock import Deadline
 from dedupe.errors import LaneSaturatedError, OutcomeUnknownError
-from dedupe.lane import Outcomes
+from dedupe.submission import Outcomes, Submission
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class Acceptor(Connection):
         self._questions: set[asyncio.Task[None]] = set()
         self.handle({Kind.HELLO: self._on_hello, Kind.PROOF: self._on_proof})
 
-    def on_begin(self) -> None:
+    def on_made(self) -> None:
         """See Connection."""
         self._on_stranger(self)
 
@@ -114,7 +114,7 @@ class Acceptor(Connection):
         for submitted in submissions_of(body, events_max=self.shared.limits.events_max):
             self._take(submitted)
 
-    def _take(self, submitted: Submission) -> None:
+    def _take(self, submitted: ForwardedSubmission) -> None:
         limits, number = self.shared.limits, submitted.number
         count, size_bytes = len(submitted.events), submitted.size_bytes
         if self._events + count > limits.events_max or self._bytes + size_bytes > limits.bytes_max:
@@ -129,14 +129,10 @@ class Acceptor(Connection):
         answer.add_done_callback(partial(self._answer, number, count, size_bytes))
         return None
 
-    def _submit(self, submitted: Submission) -> "asyncio.Future[Outcomes]":
-        return self._host.submit(
-            submitted.lane,
-            submitted.events,
-            size_bytes=submitted.size_bytes,
-            received_ms=submitted.received_ms,
-            deadline=Deadline(self.shared.clock, submitted.remaining_ms / 1000),
-        )
+    def _submit(self, submitted: ForwardedSubmission) -> "asyncio.Future[Outcomes]":
+        _, lane, received_ms, remaining_ms, size_bytes, events = submitted
+        deadline = Deadline(self.shared.clock, remaining_ms / 1000)
+        return self._host.submit(lane, Submission(events, received_ms, deadline, size_bytes))
 
     def _answer(self, number: int, count: int, size_bytes: int, answer: "asyncio.Future[Outcomes]") -> None:
         self._events -= count

@@ -48,8 +48,8 @@ _NAME = struct.Struct(f"{_KEY_BYTES}s{_FINGERPRINT_BYTES}s")
 _NOTHING_EARLIER: tuple[bytes, ...] = ()
 
 
-class Submission(NamedTuple):
-    """Events of one request for one lane, as they travel."""
+class ForwardedSubmission(NamedTuple):
+    """A Submission to a lane of another worker, as it travels."""
 
     number: int  # ties the answer to it
     lane: int
@@ -59,7 +59,7 @@ class Submission(NamedTuple):
     events: Sequence[Event]
 
 
-def submissions_body(submissions: Sequence[Submission]) -> bytes:
+def submissions_body(submissions: Sequence[ForwardedSubmission]) -> bytes:
     """Return the body of n >= 1 submissions of n >= 1 events each."""
     heads: list[int] = []
     events: list[Event] = []
@@ -90,7 +90,7 @@ def submissions_body(submissions: Sequence[Submission]) -> bytes:
     )
 
 
-def submissions_of(body: memoryview, *, events_max: int) -> list[Submission]:
+def submissions_of(body: memoryview, *, events_max: int) -> list[ForwardedSubmission]:
     """Return what `submissions_body` was given, of so many events in all. Raises FrameRefusedError."""
     fields = unpacked(body)
     if type(fields) is not list or len(fields) < _FIELDS:
@@ -120,7 +120,7 @@ def submissions_of(body: memoryview, *, events_max: int) -> list[Submission]:
     return _parted(heads, list(map(event_of, zip(*columns, strict=True))), list(map(len, values)))
 
 
-def _parted(heads: Any, events: Sequence[Event], sizes: Sequence[int]) -> list[Submission]:
+def _parted(heads: Any, events: Sequence[Event], sizes: Sequence[int]) -> list[ForwardedSubmission]:
     """Give each submission its events, of whose values the sizes are known."""
     if type(heads) is not list or not heads or len(heads) % _HEAD_FIELDS:
         refuse("malformed")
@@ -134,7 +134,7 @@ def _parted(heads: Any, events: Sequence[Event], sizes: Sequence[int]) -> list[S
         own = events[begin:end]
         if not own or sum(sizes[begin:end]) > size_bytes:
             refuse("malformed")
-        submissions.append(Submission(number, lane, received_ms, remaining_ms, size_bytes, own))
+        submissions.append(ForwardedSubmission(number, lane, received_ms, remaining_ms, size_bytes, own))
     return submissions
 
 

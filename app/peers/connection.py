@@ -10,7 +10,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import structlog
 
@@ -82,13 +82,12 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
-        made = cast(asyncio.Transport, transport)
+        self._transport = cast(asyncio.Transport, transport)
         if self.end_reason is not None:
-            return made.abort()
-        if self._transport is None:
-            self.begin(made)
-        self._transport = made
-        made.set_write_buffer_limits(high=self.shared.limits.unread_bytes_max)
+            return self._transport.abort()
+        self._made_at = self._sent_at = self.loop.time()
+        self._transport.set_write_buffer_limits(high=self.shared.limits.unread_bytes_max)
+        self._look_again()
         return self._guard(self.on_made)
 
     def data_received(self, data: bytes) -> None:
@@ -114,13 +113,6 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._guard(self.on_paused, False)
         self._flush()
-
-    def begin(self, transport: Any) -> None:
-        """Count a connection, and the time it has to prove itself; all it needs yet is to `abort`."""
-        self._transport = transport
-        self._made_at = self._sent_at = self.loop.time()
-        self._look_again()
-        self._guard(self.on_begin)
 
     # What the two sides use and provide.
 
@@ -183,9 +175,6 @@ class Connection(asyncio.Protocol):
     def handle(self, handlers: dict[int, Handler]) -> None:
         """Take these kinds of frames as well."""
         self._handlers.update(handlers)
-
-    def on_begin(self) -> None:
-        """Note that there is a connection."""
 
     def on_made(self) -> None:
         """Speak: the transport is there."""

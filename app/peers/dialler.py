@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from app.peers.codec import Submission, outcomes_of, submissions_body
+from app.peers.codec import ForwardedSubmission, outcomes_of, submissions_body
 from app.peers.connection import Connection, Shared
 from app.peers.errors import error_of, refuse
 from app.peers.frames import HEAD, Kind, packed, unpacked
@@ -18,15 +18,13 @@ from app.peers.handshake import (
     proof_of,
 )
 from app.peers.limits import Versions
-from dedupe.clock import Deadline
 from dedupe.errors import (
     DeadlineExceededError,
     LaneNotActiveError,
     LaneSaturatedError,
     OutcomeUnknownError,
 )
-from dedupe.lane import Outcomes
-from dedupe.types import Event
+from dedupe.submission import Outcomes, Submission
 
 TOGETHER_BYTES_MAX = 1024 * 1024
 """Of the events of several submissions in one frame; a larger one has a frame of its own."""
@@ -55,7 +53,7 @@ class Dialler(Connection):
         self._agreed = 0
         self._number = self._number_sent = 0
         self._submitted: dict[int, tuple[asyncio.Future[Outcomes], int, int]] = {}
-        self._waiting: list[tuple[int, int, Sequence[Event], int, int, Deadline]] = []  # for the turn to end
+        self._waiting: list[tuple[int, int, Submission]] = []  # number, lane; for the turn to end
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self.events = self.bytes = 0  # submitted and not answered
         self.statuses = 0  # heard
@@ -71,19 +69,19 @@ class Dialler(Connection):
         """See Connection."""
         waiting, self._waiting = self._waiting, []
         self._number_sent = self._number
-        together: list[Submission] = []
+        together: list[ForwardedSubmission] = []
         size_bytes = 0
-        for number, lane, events, size, received_ms, deadline in waiting:
+        for number, lane, (events, received_ms, deadline, size) in waiting:
             remaining_ms = int(deadline.remaining_s * 1000)
             if together and size_bytes + size > TOGETHER_BYTES_MAX:
                 self._send_submissions(together)
                 together, size_bytes = [], 0
-            together.append(Submission(number, lane, received_ms, remaining_ms, size, events))
+            together.append(ForwardedSubmission(number, lane, received_ms, remaining_ms, size, events))
             size_bytes += size
         if together:
             self._send_submissions(together)
 
-    def _send_submissions(self, submissions: Sequence[Submission]) -> None:
+    def _send_submissions(self, submissions: Sequence[ForwardedSubmission]) -> None:
         """Send them in one frame; those that cannot be told have failed, untaken, and no others with them."""
         try:
             body = submissions_body(submissions)
@@ -113,24 +111,22 @@ class Dialler(Connection):
                 question.set_exception(self._error_of_end(number))
         self._on_end_told()
 
-    def check_room(self, events: int, size_bytes: int) -> None:
+    def check_capacity(self, events: int, size_bytes: int) -> None:
         """Raise LaneSaturatedError if this would be more than may be under way."""
         limits = self.shared.limits
         if self.events + events > limits.events_max or self.bytes + size_bytes > limits.bytes_max:
             raise LaneSaturatedError(f"{self.events} events of {self.bytes} bytes are under way to {self.to}")
 
-    def submit(
-        self, lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
-    ) -> "asyncio.Future[Outcomes]":
-        """Send events, n >= 1, to a lane there; see PeerLink.submit. Raises LaneSaturatedError."""
-        count = len(events)
-        self.check_room(count, size_bytes)
+    def submit(self, lane: int, submission: Submission) -> "asyncio.Future[Outcomes]":
+        """Send events to a lane there; see PeerLink.submit. Raises LaneSaturatedError."""
+        count, size_bytes = len(submission.events), submission.size_bytes
+        self.check_capacity(count, size_bytes)
         answer: asyncio.Future[Outcomes] = self.loop.create_future()
         self._number += 1
         self._submitted[self._number] = answer, count, size_bytes
         self.events += count
         self.bytes += size_bytes
-        self._waiting.append((self._number, lane, events, size_bytes, received_ms, deadline))
+        self._waiting.append((self._number, lane, submission))
         self.flush_soon()
         return answer
 

@@ -1,12 +1,9 @@
 """What a worker does for the others: the seam between connections and whoever owns the lanes."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, Protocol
 
-from dedupe.clock import Deadline
-from dedupe.lane import Outcomes
-from dedupe.types import Event
+from dedupe.submission import Outcomes, Submission
 
 
 class Host(Protocol):
@@ -25,11 +22,9 @@ class Host(Protocol):
     async def answer(self, worker: str, kind: str, body: Any) -> Any:
         """Answer a question. A GatewayError travels to whoever asks; cancelled when he is gone."""
 
-    def submit(
-        self, lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
-    ) -> "asyncio.Future[Outcomes]":
+    def submit(self, lane: int, submission: Submission) -> "asyncio.Future[Outcomes]":
         """
-        Take events, n >= 1, for a lane of this worker; `lane` and their partitions may be any numbers.
+        Take events for a lane of this worker; `lane` and their partitions may be any numbers.
 
         Returns:
             A future of their outcomes, same order, or of a GatewayError; nobody cancels it.

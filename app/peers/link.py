@@ -1,7 +1,6 @@
 """A worker's way to another one: one connection at a time, made again whenever it is lost."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -11,11 +10,9 @@ from app.peers.dialler import Dialler
 from app.peers.host import Host
 from app.peers.network import Network
 from dedupe.cancellation import is_own_cancellation
-from dedupe.clock import Deadline
 from dedupe.errors import LaneNotActiveError
 from dedupe.group import STATUS
-from dedupe.lane import Outcomes
-from dedupe.types import Event
+from dedupe.submission import Outcomes, Submission
 
 log = structlog.get_logger(__name__)
 
@@ -44,15 +41,13 @@ class PeerLink:
         """Whether it is up, and no connection is being mended."""
         return self.is_up and self._dialler is not None and self._dialler.is_open
 
-    def check_room(self, events: int, size_bytes: int) -> None:
+    def check_capacity(self, submission: Submission) -> None:
         """Raise LaneNotActiveError if it cannot be reached, LaneSaturatedError if too much is under way."""
-        self._connected().check_room(events, size_bytes)
+        self._connected().check_capacity(len(submission.events), submission.size_bytes)
 
-    def submit(
-        self, lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
-    ) -> "asyncio.Future[Outcomes]":
+    def submit(self, lane: int, submission: Submission) -> "asyncio.Future[Outcomes]":
         """
-        Send one request's events, n >= 1, to a lane of the other worker.
+        Send a submission to a lane of the other worker.
 
         Returns:
             A future of their outcomes, same order, or of the error that their owner raised: nothing was
@@ -61,11 +56,9 @@ class PeerLink:
             deadline ends it; cancelling it cancels nothing.
 
         Raises:
-            LaneNotActiveError, LaneSaturatedError: as check_room; nothing was sent.
+            LaneNotActiveError, LaneSaturatedError: as check_capacity; nothing was sent.
         """
-        return self._connected().submit(
-            lane, events, size_bytes=size_bytes, received_ms=received_ms, deadline=deadline
-        )
+        return self._connected().submit(lane, submission)
 
     async def ask(self, kind: str, body: Any, timeout_s: float) -> Any:
         """

@@ -77,14 +77,14 @@ class Peers:
 
     async def run(self, listener: Any) -> None:
         """Serve the others at a bound socket, and keep the links to them, until cancelled."""
-        listening = await self._network.listen(self._accept, listener)
+        stop_listening = await self._network.listen(self._accept, listener)
         self._is_running = True
         try:
             self._keep_links()
             await asyncio.get_running_loop().create_future()
         finally:
             self._is_running = False
-            listening.close()
+            stop_listening()
             keeping = [self._drop(worker) for worker in list(self._links)]
             for caller in [*self._strangers, *self._callers.values()]:
                 caller.end("given up")

@@ -1,4 +1,4 @@
-"""What workers prove to one another by TLS: certificates that are read again once they have changed."""
+"""The TLS contexts of connections between workers; changed certificate files apply to new connections."""
 
 import ssl
 from pathlib import Path
@@ -13,47 +13,53 @@ log = structlog.get_logger(__name__)
 
 
 class Contexts(NamedTuple):
-    """Those of a worker that is called, and that calls; each side wants to see the other's certificate."""
+    """One context for each side of a connection; each side requires a certificate of the other."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
 
 
 class PeerTLS:
-    """The certificate of this worker, and whose it trusts."""
+    """This worker's certificate and the authority that it trusts."""
 
     def __init__(self, cert: Path, key: Path, ca: Path) -> None:
-        """Read the PEM files: certificate, its key, and who is trusted. Raises ConfigurationError."""
+        """Read three PEM files: certificate, private key, trusted authorities. Raises ConfigurationError."""
         self._files = cert, key, ca
-        self._seen = self._signatures()
+        self._signatures = self._read_signatures()
         self._contexts = self._read()
 
     def contexts(self) -> Contexts:
         """
-        Return the contexts of a new connection; those that are open keep what they have agreed on.
+        Return the contexts of new connections; open connections keep theirs.
 
-        Files that have changed are read first, in a millisecond. If they cannot be used, as while somebody
-        still writes them, the previous ones stay in use, and the log says so once a change.
+        Changed files are read first, which takes about a millisecond. Unusable files, such as half-written
+        ones, leave the previous contexts in use and are logged once per change.
         """
-        found = self._signatures()
-        if found != self._seen:
-            self._seen = found
+        signatures = self._read_signatures()
+        if signatures != self._signatures:
+            self._signatures = signatures
             try:
                 self._contexts = self._read()
             except ConfigurationError as err:
-                log.error("certificates not read again, the previous ones stay in use", error=str(err))
+                log.error("certificates not reloaded, the previous ones stay in use", error=str(err))
             else:
-                log.info("certificates read again", file=str(self._files[0]))
+                log.info("certificates reloaded", file=str(self._files[0]))
         return self._contexts
 
-    def _signatures(self) -> list[object]:
+    def _read_signatures(self) -> list[object]:
         return [signature_of(path) for path in self._files]
 
     def _read(self) -> Contexts:
         try:
-            return Contexts(*map(self._context, (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH)))
+            contexts = Contexts(*map(self._context, (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH)))
         except (OSError, ssl.SSLError) as err:
             raise ConfigurationError(f"the files in GATEWAY_PEER_TLS_* cannot be used: {err}") from err
+        contexts.server.sni_callback = self._use_current_context
+        return contexts
+
+    def _use_current_context(self, connection: ssl.SSLObject, _name: str, _context: ssl.SSLContext) -> None:
+        """Switch an accepted connection, before its handshake, from its server's first context."""
+        connection.context = self.contexts().server
 
     def _context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
         cert, key, ca = self._files

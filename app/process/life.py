@@ -1,5 +1,5 @@
 """
-The life of the process: a server, the lanes and some chores in one event loop, and the admin port's
+The life of the process: a server, the lanes and background tasks in one event loop, and the admin port's
 server in another, until a signal.
 
 First SIGTERM or SIGINT, or the end of a worker's parent: not ready any more, new requests get 503,
@@ -29,7 +29,7 @@ SIGNAL_EXIT_CODE = 128
 """A second signal ends the process with this plus the signal's number, as shells report it."""
 
 PARENT_ENDED = signal.SIGUSR1
-"""What the kernel sends a worker whose parent has ended: as often as the parent had threads, at worst."""
+"""The kernel sends it to a worker whose parent has ended, at worst once for each thread of the parent."""
 
 DRAIN_LINGER_S = 0.5
 """How long a gateway that stops still answers 503, so that clients learn of it and turn elsewhere."""
@@ -38,8 +38,8 @@ BACKLOG = 2048
 
 FILES_RESERVED = 1024
 """
-Open files of neither the ingest port's connections nor indexes: of the log, its brokers, the admin port,
-and what is refused.
+Open files besides the ingest port's connections and the indexes: of the log, its brokers, the admin port,
+and connections that are refused.
 """
 
 HTTPProtocol: TypeAlias = Callable[..., asyncio.Protocol] | str
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that leaves signals alone: there are two of them, and lanes to finish first."""
+    """A uvicorn server that does not handle signals: `supervise` does, for all servers."""
 
     def __init__(
         self, app: ASGIApp, *, http: HTTPProtocol = "httptools", keep_alive_s: float, stop_timeout_s: float
@@ -79,15 +79,15 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Override uvicorn's: supervise handles signals for both servers."""
+        """Handle no signals."""
         yield
 
 
 class ThreadServer(Server):
-    """A server in a thread with an event loop of its own: it answers whatever the caller's loop does."""
+    """A server in a thread with an event loop of its own: it answers while the caller's loop is busy."""
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until `should_exit` or cancelled, and end the thread; the caller's loop turns meanwhile."""
+        """Serve until `should_exit` or cancelled, then end the thread; the caller's loop is not blocked."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, thread_name_prefix="admin") as thread:
             running = loop.run_in_executor(thread, self._run, sockets)
@@ -103,15 +103,15 @@ class ThreadServer(Server):
 
 def allow_connections(wanted: int, *, index_files: int) -> int:
     """
-    Raise this process's limit of open files as far as connections and indexes need, and it may.
+    Raise this process's limit of open files as connections and indexes need, up to the hard limit.
 
     Args:
         wanted: connections.
-        index_files: what the indexes have open once they remember all they may.
+        index_files: open files of full indexes.
 
     Returns:
-        The connections that are possible: less than wanted where the hard limit forbids more, but
-        half of it, because indexes take their files by and by, and most never all of them.
+        The connections that are possible. Where the hard limit forbids what is wanted, at least half of
+        it: indexes open their files gradually, and most never all of them.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     reserved = FILES_RESERVED + index_files
@@ -134,14 +134,13 @@ def allow_connections(wanted: int, *, index_files: int) -> int:
 
 def bind(host: str, port: int, *, send_timeout_s: float, is_shared: bool = False) -> socket.socket:
     """
-    Take an address, not listening yet; a shared one may be taken by other workers, too.
+    Bind an address, not listening yet; a shared one may be bound by other workers, too.
 
-    Its connections inherit the deadline for what their client leaves unread. Only the kernel knows
-    of that as long as it fits into its buffers, and where the system has no such option (it is
-    Linux's), unread bytes end with the connection's keep-alive.
+    Its connections inherit TCP_USER_TIMEOUT, the deadline for bytes that their client does not read. Where
+    the system has no such option (it is Linux's), the connection's keep-alive limits them.
 
     Raises:
-        ConfigurationError: the address cannot be had.
+        ConfigurationError: the address cannot be bound.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -191,7 +190,7 @@ def stop_signals() -> Iterator[asyncio.Event]:
 
 
 class Lanes(Protocol):
-    """Whoever runs the lanes of this process."""
+    """Runs the lanes of this process."""
 
     async def run(self) -> None:
         """Run them until cancelled. Raises what ends the process."""
@@ -207,7 +206,7 @@ async def supervise(
     router: Router,
     lanes: Lanes,
     servers: Sequence[tuple[Server, socket.socket]],
-    chores: Sequence[Coroutine[Any, Any, None]],
+    background_tasks: Sequence[Coroutine[Any, Any, None]],
     *,
     stop: asyncio.Event,
     drain_timeout_s: float,
@@ -217,15 +216,15 @@ async def supervise(
     Run everything until `stop`, then stop it in the order that loses nothing.
 
     Raises:
-        ExceptionGroup: a lane, server or chore failed for good; everything else was cancelled.
+        ExceptionGroup: a lane, server or background task failed for good; everything else was cancelled.
     """
     async with asyncio.TaskGroup() as running:
-        housework = [running.create_task(chore) for chore in chores]
+        background = [running.create_task(task) for task in background_tasks]
         serving = [running.create_task(server.serve([listener])) for server, listener in servers]
-        keeping = running.create_task(lanes.run())
+        running_lanes = running.create_task(lanes.run())
         await stop.wait()
         router.is_leaving = True
-        if await lanes.hand_over():  # others serve: whoever still comes here is answered
+        if await lanes.hand_over():  # others serve: connections that are still here are answered
             for server, _ in servers:
                 server.let_go()
         else:
@@ -237,6 +236,6 @@ async def supervise(
         await asyncio.wait(serving)
         router.drain()
         await lanes.finish(drain_timeout_s)
-        keeping.cancel()
-        for chore in housework:
-            chore.cancel()
+        running_lanes.cancel()
+        for task in background:
+            task.cancel()

@@ -1,6 +1,6 @@
 """Real logs and indexes behind the core's protocols. Adapters import the core, never each other."""
 
-from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.adapters.kafka_rights import missing_rights
 from dedupe.adapters.kafka_topics import (

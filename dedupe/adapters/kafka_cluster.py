@@ -1,132 +1,125 @@
 """
-Questions to the cluster outside of any transaction: topics, offsets, notes.
+Requests to the cluster outside of appends and reads: topics, leaders, coordinators, offsets, notes.
 
-All lanes share one connection. It is replaced when a question fails on it, so that none stays stuck
-to brokers that went away; who fails with it asks again.
+All lanes share one connection to each broker. A broker that does not answer is asked last from then on, over
+a new connection; the caller repeats what failed.
 
 A note is the metadata of a committed consumer offset of a group that never has members: durable,
 replicated, deleted with the topic, and forgotten `offsets.retention.minutes` after its last write.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import CoordinationType
-from aiokafka.errors import (
-    CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
-    GroupAuthorizationFailedError,
-    KafkaError,
-    NotCoordinatorError,
-    for_code,
-)
-from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
-from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.protocol.offset import OffsetRequest
-from aiokafka.record._protocols import DefaultRecordBatchProtocol
-from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.errors import KafkaError, for_code
+from aiokafka.protocol.api import RequestStruct
+from aiokafka.protocol.commit import OffsetCommitRequest_v3, OffsetFetchRequest_v3
+from aiokafka.protocol.coordination import FindCoordinatorRequest_v1
+from aiokafka.protocol.offset import OffsetRequest_v3
 
-from dedupe.adapters.kafka_client import (
-    READ_COMMITTED,
-    Background,
-    KafkaConfig,
-    bounded,
-    close_client,
-    mark_retrieved,
-)
+from dedupe.adapters.kafka_broker_connection import BrokerConnection, ConnectionPool
+from dedupe.adapters.kafka_config import Address, KafkaConfig
+from dedupe.adapters.kafka_wire import CONSUMER, READ_COMMITTED, metadata_request, response_for
 from dedupe.errors import ConfigurationError, RetriableError
 from dedupe.types import Offset
-
-T = TypeVar("T")
 
 EARLIEST, LATEST = -2, -1  # instead of a timestamp
 NO_OFFSET = -1
 UNKNOWN_TOPIC = 3  # UNKNOWN_TOPIC_OR_PARTITION; any other error says nothing about whether it exists
+NO_COORDINATOR_CODES = frozenset({14, 15, 16})
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 GROUP_AUTHORIZATION_FAILED = 30
-FETCH_BYTES = 64 * 1024
-"""Of a look for a marker. The broker answers with one whole batch where that is larger."""
+RESPONSE_BYTES_MAX = 16 * 1024 * 1024
+"""The longest response has the notes of 1,024 partitions, 4,000 bytes each."""
 LEADER_TRIES = 15  # a second and a half: as long as an election may take
 LEADER_RETRY_S = 0.1
 NO_MEMBER = -1  # the generation of a group without members
 BROKER_RETENTION = -1  # keep a commit for as long as the broker keeps others
 
 
-class Address(NamedTuple):
-    """Where a broker listens."""
+class Cluster(NamedTuple):
+    """What a broker says of its cluster."""
 
-    host: str
-    port: int
-
-
-class Connection:
-    """An admin client, from its creation to the end of the last question on it."""
-
-    def __init__(self, config: KafkaConfig) -> None:
-        """Begin to connect."""
-        self.admin = config.admin()
-        self.questions = 0
-        self.is_broken = False
-        self._started = asyncio.ensure_future(bounded(self.admin.start(), config.request_timeout_s))
-        self._started.add_done_callback(mark_retrieved)
-
-    async def ask(self, question: Callable[[AIOKafkaAdminClient], Coroutine[Any, Any, T]]) -> T:
-        """Put a question once it is connected; unbounded. Raises KafkaError, OSError."""
-        await asyncio.shield(self._started)
-        return await question(self.admin)
-
-    async def close(self) -> None:
-        """Bounded, raises nothing."""
-        self._started.cancel()
-        await asyncio.wait({self._started})
-        await close_client(self.admin._client)
+    cluster_id: str | None
+    controller: Address | None
+    brokers: dict[int, Address]
+    topics: list[dict[str, Any]]  # of the request, as in MetadataResponse
 
 
 class KafkaCluster:
-    """Asks the cluster on behalf of all lanes."""
+    """Sends requests to the cluster on behalf of all lanes."""
 
-    def __init__(self, config: KafkaConfig, background: Background) -> None:
-        """Connect at the first question."""
+    def __init__(self, config: KafkaConfig) -> None:
+        """Connect to nothing yet. Raises ConfigurationError, see KafkaConfig.bootstrap_addresses."""
         self._config = config
-        self._background = background
-        self._connection: Connection | None = None
-        self._leaders: dict[TopicPartition, int] = {}
+        self._bootstrap = config.bootstrap_addresses()
+        self._any = [*self._bootstrap]
+        """Brokers for requests that any broker answers, in the order in which they are tried."""
+        self._connections = ConnectionPool(config, response_bytes_max=RESPONSE_BYTES_MAX)
+        self._leaders: dict[TopicPartition, Address] = {}
 
-    async def ask(self, question: Callable[[AIOKafkaAdminClient], Coroutine[Any, Any, T]]) -> T:
+    async def send(self, broker: Address, request: RequestStruct) -> Any:
         """
-        Put a question to the cluster, within the request timeout as a whole.
+        Send a request once, and return the response.
 
         Raises:
-            RetriableError: no answer, or an error; the next question goes out on a new connection.
-            GatewayError: as `question` does, about its answer.
+            RetriableError: no response within the request timeout. The broker's connection is closed.
         """
-        connection = self._connection = self._connection or Connection(self._config)
-        connection.questions += 1
+        connection: BrokerConnection | None = None
         try:
-            return await bounded(connection.ask(question), self._config.request_timeout_s)
+            async with asyncio.timeout(self._config.request_timeout_s):
+                connection = await self._connections.connect(broker)
+                return await connection.send(request)
         except (KafkaError, OSError) as err:
-            connection.is_broken = True
-            self._leaders.clear()
-            raise RetriableError(f"Kafka does not answer: {err!r}") from err
-        finally:
-            connection.questions -= 1
-            self._release_if_broken(connection)
+            if connection is not None:
+                connection.close()
+            self._distrust(broker)
+            raise RetriableError(f"Kafka does not answer: {self._config.explain(err)}") from err
+
+    async def send_to_any(self, request: RequestStruct) -> Any:
+        """
+        Send a request to one broker, to the next one where that fails, and return the response.
+
+        Raises:
+            RetriableError: no broker answers, or one has not within the request timeout.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._config.request_timeout_s
+        broker, *others = self._any
+        while True:
+            try:
+                return await self.send(broker, request)
+            except RetriableError:
+                if loop.time() >= give_up_at or not others:
+                    raise
+                broker = others.pop(0)
+
+    async def describe(self, *topics: str, with_operations: bool = False) -> Cluster:
+        """
+        Return the brokers and these topics, as one broker knows them; creates no topic.
+
+        Raises:
+            RetriableError: no answer.
+        """
+        request = metadata_request(topics, with_operations=with_operations)
+        metadata = (await self.send_to_any(request)).to_object()
+        brokers = {each["node_id"]: Address(each["host"], each["port"]) for each in metadata["brokers"]}
+        known = dict.fromkeys((*self._bootstrap, *brokers.values()))
+        self._any = [*dict.fromkeys(address for address in (*self._any, *known) if address in known)]
+        controller = brokers.get(metadata["controller_id"])
+        return Cluster(metadata["cluster_id"], controller, brokers, metadata["topics"])
 
     async def partitions_of(self, topic: str) -> int:
-        """See LogStore."""
-        (found,) = await self.ask(lambda admin: admin.describe_topics([topic]))
-        if found["error_code"] not in (0, UNKNOWN_TOPIC):
-            raise RetriableError(f"cannot describe topic {topic}: {_name(found['error_code'])}")
-        return len(found["partitions"])
+        _, described = await self._describe_topic(topic)
+        return len(described["partitions"])
 
     async def offsets(self, tp: TopicPartition, *timestamps: int) -> list[Offset]:
         """
-        Return for each timestamp, in turn, the first offset that is as new; NO_OFFSET if there is none.
+        Return for each timestamp the first offset that is as new; NO_OFFSET if there is none.
 
-        What is at or above the last stable offset is not looked at.
+        Records at or above the last stable offset do not count.
 
         Args:
             tp: a partition.
@@ -135,54 +128,29 @@ class KafkaCluster:
         Raises:
             RetriableError: no answer, or there is no such partition.
         """
-
-        async def question(admin: AIOKafkaAdminClient) -> list[Offset]:
-            return [await self._offset(admin, tp, timestamp) for timestamp in timestamps]
-
-        return await self.ask(question)
-
-    async def end_of(self, tp: TopicPartition) -> Offset:
-        """Return the last stable offset. Raises as `offsets` does."""
-        (end,) = await self.offsets(tp, LATEST)
-        return end
-
-    async def is_marked(
-        self, tp: TopicPartition, producer_id: int, epoch: int, *, start: Offset, end: Offset
-    ) -> bool:
-        """
-        Whether the leader shows a producer's marker in [start, end): what it had before lies below it.
-
-        A leader that was deposed and has not noticed shows none. One above the end says nothing: another
-        leader may have said where that is. Raises RetriableError.
-        """
-        position = start
-        while position < end:
-            batches = await self.ask(partial(self._fetch, tp, position))
-            if not batches:
-                break
-            owners = [
-                (batch.producer_id, batch.producer_epoch)
-                for batch in batches
-                if batch.is_control_batch and batch.next_offset <= end
-            ]
-            if (producer_id, epoch) in owners:
-                return True
-            position = batches[-1].next_offset
-        return False
+        return [await self._offset(tp, timestamp) for timestamp in timestamps]
 
     async def leader_of(self, tp: TopicPartition) -> Address:
-        """Return where the leader of a partition listens now. Raises RetriableError."""
+        """Return the leader of a partition. Raises RetriableError: no answer, no topic, or no leader."""
+        self._leaders.pop(tp, None)
+        cluster, topic = await self._describe_topic(tp.topic)
+        if topic["error_code"] == UNKNOWN_TOPIC:
+            raise RetriableError(f"topic {tp.topic} does not exist")
+        leaders = {each["partition"]: each["leader"] for each in topic["partitions"]}
+        leader = cluster.brokers.get(leaders.get(tp.partition, -1))
+        if leader is None:
+            raise RetriableError(f"{tp} has no leader")
+        self._leaders[tp] = leader
+        return leader
 
-        async def question(admin: AIOKafkaAdminClient) -> Address:
-            self._leaders.pop(tp, None)
-            leader = self._leaders[tp] = await _leader_of(admin, tp)
-            return _address_of(admin, leader)
-
-        return await self.ask(question)
+    async def find_coordinator(self, name: str, kind: int) -> tuple[int, Address]:
+        """Return an error code and the coordinator's address. Arguments and errors as of `coordinator_of`."""
+        response = await self.send_to_any(FindCoordinatorRequest_v1(name, kind))
+        return response.error_code, Address(response.host, response.port)
 
     async def coordinator_of(self, name: str, kind: int = CoordinationType.TRANSACTION) -> Address | None:
         """
-        Return where the coordinator listens, None if there is none yet.
+        Return the address of a coordinator, None if there is none yet.
 
         Args:
             name: a transactional.id, or a group.
@@ -190,146 +158,75 @@ class KafkaCluster:
 
         Raises:
             RetriableError: no answer, or another error.
-            ConfigurationError: Kafka's ACLs are in the way of a group.
+            ConfigurationError: the ACLs do not allow to read the group.
         """
-
-        async def question(admin: AIOKafkaAdminClient) -> Address | None:
-            try:
-                found = await admin._client.coordinator_lookup(kind, name)
-            except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError):
-                return None
-            except GroupAuthorizationFailedError as err:
-                raise unauthorized(name) from err
-            return _address_of(admin, found)
-
-        return await self.ask(question)
+        code, coordinator = await self.find_coordinator(name, kind)
+        if code in NO_COORDINATOR_CODES:
+            return None
+        if code == GROUP_AUTHORIZATION_FAILED:
+            raise unauthorized(name)
+        if code != 0:
+            raise RetriableError(f"{name} has no coordinator: {error_name(code)}")
+        return coordinator
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
-        """See LogStore."""
         group = group_of(name, topic)
-
-        async def question(admin: AIOKafkaAdminClient) -> Any:
-            coordinator = await _coordinator(admin, group)
-            return await admin._client.send(coordinator, OffsetFetchRequest(group, None))
-
-        answer = await self.ask(question)
-        _judge_note(group, answer.error_code)
-        kept: dict[int, str] = {}
-        for _, partitions in answer.topics:
+        response = await self._send_to_coordinator(group, OffsetFetchRequest_v3(group, None))
+        _raise_for_group(group, response.error_code)
+        notes: dict[int, str] = {}
+        for _, partitions in response.topics:
             for partition, _, text, code in partitions:
-                _judge_note(group, code)
-                kept[partition] = text
-        return kept
+                _raise_for_group(group, code)
+                notes[partition] = text
+        return notes
 
     async def note(self, name: str, topic: str, partition: int, text: str) -> None:
-        """See LogStore."""
         group = group_of(name, topic)
-        request = OffsetCommitRequest(
-            group, NO_MEMBER, "", BROKER_RETENTION, [(topic, [(partition, 0, text)])]
-        )
-
-        async def question(admin: AIOKafkaAdminClient) -> Any:
-            return await admin._client.send(await _coordinator(admin, group), request)
-
-        answer = await self.ask(question)
-        ((_, ((_, code),)),) = answer.topics
-        _judge_note(group, code)
+        offsets = [(topic, [(partition, 0, text)])]
+        request = OffsetCommitRequest_v3(group, NO_MEMBER, "", BROKER_RETENTION, offsets)
+        response = await self._send_to_coordinator(group, request)
+        (code,) = response_for(TopicPartition(topic, partition), response.topics)
+        _raise_for_group(group, code)
 
     def close(self) -> None:
-        """Release the connection in the background."""
-        if self._connection is not None:
-            self._connection.is_broken = True
-            self._release_if_broken(self._connection)
+        """Close all connections."""
+        self._connections.close()
 
-    def _release_if_broken(self, connection: Connection) -> None:
-        """Stop using a broken connection; close it once nobody waits for an answer on it."""
-        if connection.is_broken:
-            if self._connection is connection:
-                self._connection = None
-            if connection.questions == 0:
-                self._background.run(connection.close())
+    async def _describe_topic(self, topic: str) -> tuple[Cluster, dict[str, Any]]:
+        """Return the topic, known or unknown, within its cluster. Raises RetriableError: another error."""
+        cluster = await self.describe(topic)
+        (described,) = cluster.topics
+        if described["error_code"] not in (0, UNKNOWN_TOPIC):
+            raise RetriableError(f"cannot describe topic {topic}: {error_name(described['error_code'])}")
+        return cluster, described
 
-    async def _fetch(
-        self, tp: TopicPartition, start: Offset, admin: AIOKafkaAdminClient
-    ) -> list[DefaultRecordBatchProtocol]:
-        """Return the record batches from an offset on, without waiting for any."""
-        places = [(tp.topic, [(tp.partition, start, FETCH_BYTES)])]
-        request = FetchRequest(0, 1, FETCH_BYTES, READ_COMMITTED, places)
-        leader = self._leaders.get(tp) or await _leader_of(admin, tp)
-        while (found := fetched_in(answer := await admin._client.send(leader, request))) is None:  # noqa: ASYNC110
-            await asyncio.sleep(answer.throttle_time_ms / 1000)
-        *_, raw = found
-        return list(_batches_in(raw))
-
-    async def _offset(self, admin: AIOKafkaAdminClient, tp: TopicPartition, timestamp: int) -> Offset:
-        """Ask the partition's leader, and again while it is just becoming or ceasing to be it."""
-        request = OffsetRequest(-1, READ_COMMITTED, [(tp.topic, [(tp.partition, timestamp)])])
-        tries = 0
-        while True:
-            if tp not in self._leaders:
-                self._leaders[tp] = await _leader_of(admin, tp)
-            answer = await admin._client.send(self._leaders[tp], request)
-            ((_, ((_, code, _, offset),)),) = answer.topics
+    async def _offset(self, tp: TopicPartition, timestamp: int) -> Offset:
+        """Ask the partition's leader, again while leadership moves."""
+        request = OffsetRequest_v3(CONSUMER, READ_COMMITTED, [(tp.topic, [(tp.partition, timestamp)])])
+        code = 0
+        for _ in range(LEADER_TRIES):
+            leader = self._leaders.get(tp) or await self.leader_of(tp)
+            response = await self.send(leader, request)
+            code, _, offset = response_for(tp, response.topics)
             if code == 0:
                 return int(offset)
             self._leaders.pop(tp, None)
-            tries += 1
-            if tries == LEADER_TRIES:
-                raise RetriableError(f"cannot read the offsets of {tp}: {_name(code)}")
             await asyncio.sleep(LEADER_RETRY_S)
+        raise RetriableError(f"cannot read the offsets of {tp}: {error_name(code)}")
 
+    async def _send_to_coordinator(self, group: str, request: RequestStruct) -> Any:
+        coordinator = await self.coordinator_of(group, CoordinationType.GROUP)
+        if coordinator is None:
+            raise RetriableError(f"consumer group {group} has no coordinator yet")
+        return await self.send(coordinator, request)
 
-def fetched_in(answer: Any) -> tuple[Any, ...] | None:
-    """
-    Return what the answer to a Fetch of one partition says of it; the record batches stand last.
-
-    None if a quota is used up: then the broker reads nothing more for the answer's throttle time.
-    Raises KafkaError.
-    """
-    if not answer.topics:
-        return None
-    ((_, (found,)),) = answer.topics
-    _, code, *_ = found
-    if code != 0:
-        raise for_code(code)(f"error {code}")
-    return tuple(found)
-
-
-def _batches_in(raw: bytes) -> Iterator[DefaultRecordBatchProtocol]:
-    records = MemoryRecords(raw)
-    while records.has_next():
-        batch = records.next_batch()
-        if batch is not None:
-            yield cast(DefaultRecordBatchProtocol, batch)
-
-
-async def _leader_of(admin: AIOKafkaAdminClient, tp: TopicPartition) -> int:
-    """Ask who leads a partition. Raises RetriableError if nobody does."""
-    answer = await admin._get_cluster_metadata([tp.topic])
-    admin._client.cluster.update_metadata(answer)
-    (topic,) = answer.to_object()["topics"]
-    if topic["error_code"] == UNKNOWN_TOPIC:
-        raise RetriableError(f"topic {tp.topic} does not exist")
-    if topic["error_code"] != 0:
-        raise RetriableError(f"cannot describe topic {tp.topic}: {_name(topic['error_code'])}")
-    leaders = {found["partition"]: int(found["leader"]) for found in topic["partitions"]}
-    if leaders.get(tp.partition, -1) < 0:
-        raise RetriableError(f"{tp} has no leader")
-    return leaders[tp.partition]
-
-
-def _address_of(admin: AIOKafkaAdminClient, node: int) -> Address:
-    broker = admin._client.cluster.broker_metadata(node)
-    if broker is None:
-        raise RetriableError(f"broker {node} is not known yet")
-    return Address(broker.host, broker.port)
-
-
-async def _coordinator(admin: AIOKafkaAdminClient, group: str) -> int:
-    try:
-        return await admin.find_coordinator(group)
-    except GroupAuthorizationFailedError as err:
-        raise unauthorized(group) from err
+    def _distrust(self, broker: Address) -> None:
+        """Try the other brokers first; the address may be out of date, as may be all leaders."""
+        self._leaders.clear()
+        if broker in self._any:
+            self._any.remove(broker)
+        if broker in self._bootstrap:
+            self._any.append(broker)
 
 
 def group_of(name: str, topic: str) -> str:
@@ -338,25 +235,25 @@ def group_of(name: str, topic: str) -> str:
 
 
 def transactional_id_of(tp: TopicPartition) -> str:
-    """Return as whom a partition is written to, by whichever gateway: it follows from the partition (R4)."""
+    """Return the transactional.id of every gateway that writes to a partition (rule R4)."""
     return f"gateway-{tp.topic}-{tp.partition}"
 
 
-def _judge_note(group: str, code: int) -> None:
-    """Raise what an error code of a group means."""
-    if code == GROUP_AUTHORIZATION_FAILED:
-        raise unauthorized(group)
-    if code != 0:
-        raise RetriableError(f"consumer group {group}: {_name(code)}")
-
-
 def unauthorized(group: str) -> ConfigurationError:
-    """Say which right is missing."""
+    """Return the error that names the missing right on a group."""
     return ConfigurationError(
         f"Kafka does not let the gateway use the consumer group {group}: "
         "it needs the ACL that allows Read on this group"
     )
 
 
-def _name(code: int) -> str:
+def error_name(code: int) -> str:
+    """Return the name of an error code of Kafka's."""
     return for_code(code).__name__
+
+
+def _raise_for_group(group: str, code: int) -> None:
+    if code == GROUP_AUTHORIZATION_FAILED:
+        raise unauthorized(group)
+    if code != 0:
+        raise RetriableError(f"consumer group {group}: {error_name(code)}")

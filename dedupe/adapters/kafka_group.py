@@ -1,29 +1,27 @@
 """
-A worker's place in a group, by Kafka's classic group protocol.
+A worker's membership in a group, by Kafka's classic group protocol.
 
     find the coordinator -> JoinGroup -> (the leader assigns) -> SyncGroup -> Heartbeat, Heartbeat, ...
 
-It is spoken here and not by aiokafka's consumer, which retries inside, wants to be polled, and may wait for
-ever. Each request is sent once, on a connection of the group's own, and bounded. Whatever fails, the
-coordinator is looked for again after a pause. A connection that broke costs no place in the group: a member
-goes on under its name and generation until the coordinator says that it knows neither.
+aiokafka's consumer retries inside, has to be polled, and may wait without a bound. Here each request is sent
+once, in bounded time, on a connection of the group's own. After any failure the coordinator is looked up
+again, with a pause. A broken connection does not end the membership: a member keeps its id and generation
+until the coordinator says that it does not know them.
 """
 
 import asyncio
 import math
 import random
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError, for_code
-from aiokafka.protocol.api import RequestStruct
 from aiokafka.protocol.group import HeartbeatRequest_v1, LeaveGroupRequest_v1
 
-from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_broker_connection import BrokerConnection
 from dedupe.adapters.kafka_cluster import GROUP_AUTHORIZATION_FAILED, KafkaCluster, unauthorized
-from dedupe.adapters.kafka_connection import Connection
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_group_wire import (
     Joined,
     decide,
@@ -32,20 +30,19 @@ from dedupe.adapters.kafka_group_wire import (
     read_share,
     sync_request,
 )
-from dedupe.adapters.kafka_wire import request_of
 from dedupe.cancellation import is_own_cancellation
 from dedupe.clock import Clock
 from dedupe.errors import GatewayError, RetriableError
 from dedupe.group import Describe, Member, Take
 
-ANSWER_BYTES_MAX = 4 * 1024 * 1024
-"""The longest answer tells the leader of all members: 50 that claim 1,024 lanes each take less than 1 MiB."""
+RESPONSE_BYTES_MAX = 4 * 1024 * 1024
+"""The longest response lists all members for the leader: 50 with 1,024 lanes each take less than 1 MiB."""
 UNKNOWN_MEMBER_CODES = frozenset({25, 82})  # UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
 ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 22, 27, 79
 NO_GENERATION = -1
-NO_NAME = ""
+NO_MEMBER_ID = ""
 REBALANCE_AGAIN_S = 0.1
-"""Between joining and joining again because others joined meanwhile."""
+"""Before a member joins again because others joined meanwhile."""
 
 log = structlog.get_logger(__name__)
 
@@ -53,36 +50,36 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class GroupTimes:
     """
-    How long things take, in seconds.
+    Time limits of a membership, in seconds.
 
-    Measured with these, and Kafka's `group.initial.rebalance.delay.ms` of 3 s, until all agree: three
-    workers that begin a group 3.0 s, one that joins or leaves 0.5 s, one that is killed and restarted at
-    once 3.0 s, one that is killed 6.1 s.
+    With these, and Kafka's `group.initial.rebalance.delay.ms` of 3 s, all members agree after 3.0 s where
+    three workers begin a group, 0.5 s where one joins or leaves, 3.0 s where one is killed and restarted at
+    once, and 6.1 s where one is killed.
     """
 
     session_s: float = 6.0
-    """Who is silent for as long is out; brokers take no less by default."""
+    """A member that is silent for longer is removed; brokers allow no less by default."""
     rebalance_s: float = 3.0
-    """Who has not joined anew by then is out: what a restart after a kill costs, as nobody joins for the
-    dead one. With less, workers are put out whose event loop stands still for a moment."""
+    """A member that has not joined again by then is removed: the delay after a kill and restart. Less would
+    remove workers whose event loop pauses for a moment."""
     heartbeat_s: float = 0.5
-    """Members learn of a rebalance by their next heartbeat: what joining and leaving costs."""
+    """Members learn of a rebalance by their next heartbeat: the delay of joining and leaving."""
     retry_s: float = 0.5
-    """From half to one and a half of it pass after a failure; and all of it between two wishes to rejoin."""
+    """The pause after a failure is 0.5 to 1.5 times this; the one between two requests to rejoin is this."""
 
     @property
     def answer_s(self) -> float:
-        """How long any answer may take that nobody else is waited for."""
+        """The limit of a request that waits for no other member."""
         return self.session_s / 2
 
     @property
     def join_s(self) -> float:
-        """How long JoinGroup may take: until all have joined or are out, in a new group longer."""
+        """The limit of JoinGroup, which waits until all members have joined or are removed."""
         return self.session_s + self.rebalance_s
 
 
 class KafkaMembership:
-    """See Membership."""
+    """A worker's membership; implements Membership."""
 
     def __init__(
         self,
@@ -95,9 +92,9 @@ class KafkaMembership:
         standbys: bool,
         clock: Clock,
     ) -> None:
-        """Connect to nothing yet; a worker's start is now."""
+        """Connect to nothing yet; the worker's start is now."""
         self.unreadable = 0
-        """Members and assignments that could not be read."""
+        """The number of members and assignments that could not be decoded."""
         self._config = config
         self._cluster = cluster
         self._group = group
@@ -107,28 +104,27 @@ class KafkaMembership:
         self._clock = clock
         self._started_ms = clock.now_ms()
         self._dice = random.Random()
-        self._connection: Connection | None = None
-        self._name = NO_NAME  # the coordinator's, for this member
+        self._connection: BrokerConnection | None = None
+        self._member_id = NO_MEMBER_ID
         self._generation = NO_GENERATION  # the coordinator's
-        self._told = 0  # the last generation that was taken
-        self._heard_at = -math.inf
+        self._assigned_generation = 0  # of the last assignment that was taken
+        self._answered_at = -math.inf
         self._joined_at = -math.inf
-        self._wish = asyncio.Event()
+        self._rejoin = asyncio.Event()
         self._problems: set[str] = set()  # kinds of them that were logged in this outage
 
     @property
     def silence_s(self) -> float:
-        """See Membership; infinite before the first answer. While others join it grows to `join_s`."""
-        return self._clock.monotonic() - self._heard_at
+        """See Membership; infinite before the first answer. It grows to `join_s` while others join."""
+        return self._clock.monotonic() - self._answered_at
 
     async def run(self, describe: Describe, take: Take) -> None:
-        """See Membership."""
         try:
             while True:
                 try:
                     self._connection = await self._connected()
                     await self._be_member(self._connection, describe, take)
-                except (Exception, asyncio.CancelledError) as err:  # a worker without a group is worth less
+                except (Exception, asyncio.CancelledError) as err:
                     if is_own_cancellation(err):
                         raise
                     self._report(err)
@@ -138,41 +134,41 @@ class KafkaMembership:
             self._disconnect()
 
     def rejoin(self) -> None:
-        """See Membership."""
-        self._wish.set()
+        self._rejoin.set()
 
     async def leave(self) -> None:
         """See Membership; takes `answer_s` at most."""
-        name, self._name, self._generation = self._name, NO_NAME, NO_GENERATION
-        if name == NO_NAME:
+        member_id, self._member_id, self._generation = self._member_id, NO_MEMBER_ID, NO_GENERATION
+        if member_id == NO_MEMBER_ID:
             return
-        connection: Connection | None = None  # its own: `run` may not have ended yet
+        connection: BrokerConnection | None = None  # its own: `run` may not have ended yet
         try:
             async with asyncio.timeout(self._times.answer_s):
                 connection = await self._connected()
-                request = LeaveGroupRequest_v1(self._group, name)
-                answer = await self._ask(connection, request, self._times.answer_s)
-            self._judge(answer.error_code)
+                answer = await connection.send(LeaveGroupRequest_v1(self._group, member_id))
+            self._raise_for_code(answer.error_code)
         except Exception as err:
             log.warning("did not leave the group of workers", group=self._group, problem=repr(err))
         finally:
             if connection is not None:
                 connection.close()
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> BrokerConnection:
         """Return a connection to the group's coordinator."""
-        found = await self._cluster.coordinator_of(self._group, CoordinationType.GROUP)
-        if found is None:
+        coordinator = await self._cluster.coordinator_of(self._group, CoordinationType.GROUP)
+        if coordinator is None:
             raise RetriableError("the group has no coordinator yet")
         async with asyncio.timeout(self._times.answer_s):
-            return await Connection.open(self._config, *found, answer_bytes_max=ANSWER_BYTES_MAX)
+            return await BrokerConnection.open(
+                self._config, coordinator, response_bytes_max=RESPONSE_BYTES_MAX
+            )
 
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    async def _be_member(self, connection: Connection, describe: Describe, take: Take) -> None:
+    async def _be_member(self, connection: BrokerConnection, describe: Describe, take: Take) -> None:
         """Join, stay, and join again, until something fails."""
         while True:
             if self._generation == NO_GENERATION:
@@ -180,107 +176,101 @@ class KafkaMembership:
             else:
                 await self._stay(connection)
 
-    async def _join(self, connection: Connection, describe: Describe, take: Take) -> None:
-        """Take part in one rebalance; without a generation after it if another one has begun."""
-        self._wish.clear()
+    async def _join(self, connection: BrokerConnection, describe: Describe, take: Take) -> None:
+        """Take part in one rebalance; has no generation afterwards if another one has begun."""
+        self._rejoin.clear()
         joined = await self._joined(connection, describe)
-        self._hear(self._clock.monotonic())
+        self._note_answer(self._clock.monotonic())
         shares = self._decided(joined) if joined.leader == joined.member else []
         asked_at = self._clock.monotonic()
         timeout_s = self._times.rebalance_s + self._times.answer_s
-        answer = await self._ask(connection, sync_request(self._group, joined, shares), timeout_s)
+        answer = await connection.send(sync_request(self._group, joined, shares), timeout_s=timeout_s)
         if answer.error_code == REBALANCE_IN_PROGRESS:
             await asyncio.sleep(REBALANCE_AGAIN_S)
             return
-        self._judge(answer.error_code)
+        self._raise_for_code(answer.error_code)
         self._generation, self._joined_at = joined.generation, self._clock.monotonic()
-        self._hear(asked_at)
+        self._note_answer(asked_at)
         self._recover()
         self._take(answer.member_assignment, take)
 
-    async def _joined(self, connection: Connection, describe: Describe) -> Joined:
-        """Join; a new member is given a name first, so that none is left behind by a lost answer."""
-        told = describe()._replace(started_ms=self._started_ms, generation=self._told)
-        joined = await self._ask_to_join(connection, told)
+    async def _joined(self, connection: BrokerConnection, describe: Describe) -> Joined:
+        """Join; a new member is given its id first, so that a lost answer leaves no member behind."""
+        member = describe()._replace(started_ms=self._started_ms, generation=self._assigned_generation)
+        joined = await self._ask_to_join(connection, member)
         if joined.code == MEMBER_ID_REQUIRED:
-            self._name = joined.member
-            joined = await self._ask_to_join(connection, told)
-        self._judge(joined.code)
-        self._name = joined.member
+            self._member_id = joined.member
+            joined = await self._ask_to_join(connection, member)
+        self._raise_for_code(joined.code)
+        self._member_id = joined.member
         return joined
 
-    async def _ask_to_join(self, connection: Connection, told: Member) -> Joined:
+    async def _ask_to_join(self, connection: BrokerConnection, member: Member) -> Joined:
         times = self._times
         request = join_request(
-            self._group, self._name, told, session_s=times.session_s, rebalance_s=times.rebalance_s
+            self._group, self._member_id, member, session_s=times.session_s, rebalance_s=times.rebalance_s
         )
-        return read_joined(await self._ask(connection, request, times.join_s))
+        return read_joined(await connection.send(request, timeout_s=times.join_s))
 
-    async def _stay(self, connection: Connection) -> None:
+    async def _stay(self, connection: BrokerConnection) -> None:
         """Send heartbeats until it is time to join again."""
-        while not await self._is_wished():
+        while not await self._is_rejoin_requested():
             asked_at = self._clock.monotonic()
-            request = HeartbeatRequest_v1(self._group, self._generation, self._name)
-            answer = await self._ask(connection, request, self._times.answer_s)
+            request = HeartbeatRequest_v1(self._group, self._generation, self._member_id)
+            answer = await connection.send(request, timeout_s=self._times.answer_s)
             if answer.error_code == REBALANCE_IN_PROGRESS:
-                self._hear(asked_at)
+                self._note_answer(asked_at)
                 break
-            self._judge(answer.error_code)
-            self._hear(asked_at)
+            self._raise_for_code(answer.error_code)
+            self._note_answer(asked_at)
             self._recover()
         self._generation = NO_GENERATION
 
-    async def _is_wished(self) -> bool:
-        """Wait for the next heartbeat, or return earlier that this worker has something to tell."""
+    async def _is_rejoin_requested(self) -> bool:
+        """Wait for the next heartbeat; true, and earlier, if this worker's description has changed."""
         try:
             async with asyncio.timeout(self._times.heartbeat_s):
-                await self._wish.wait()
+                await self._rejoin.wait()
         except TimeoutError:
             return False
-        # Each wish has everybody join again, so there is a while between two.
+        # Each request makes all members join again, so two are some time apart.
         await asyncio.sleep(self._joined_at + self._times.retry_s - self._clock.monotonic())
         return True
 
     def _decided(self, joined: Joined) -> list[tuple[str, bytes]]:
-        """Decide for the whole group; say who could not be counted on."""
+        """Decide for the whole group; log the members without a part in it."""
         decision = decide(joined, self._lanes, standbys=self._standbys)
         if decision.unreadable:
             self.unreadable += decision.unreadable
             log.warning(
-                "members of the group tell nothing that can be read, and get no lanes",
+                "descriptions of group members cannot be decoded: they get no lanes",
                 group=self._group,
                 members=decision.unreadable,
             )
         for worker in decision.outdated:
             log.warning(
-                "two workers have the same name: only the one that started last gets lanes",
+                "two workers have the same name: only the later one gets lanes",
                 group=self._group,
                 worker=worker,
             )
         return decision.shares
 
     def _take(self, share: bytes | None, take: Take) -> None:
-        """Pass on what is assigned, once."""
+        """Pass on a new assignment, once."""
         try:
             assignment = read_share(share, self._lanes)
         except ValueError as err:
             self.unreadable += 1
-            log.error("the leader's assignment cannot be read", group=self._group, problem=str(err))
+            log.error("the leader's assignment cannot be decoded", group=self._group, problem=str(err))
             return
-        if assignment.generation > self._told:
-            self._told = assignment.generation
+        if assignment.generation > self._assigned_generation:
+            self._assigned_generation = assignment.generation
             take(assignment.generation, assignment)
 
-    async def _ask(self, connection: Connection, request: RequestStruct, timeout_s: float) -> Any:
-        """Return the answer to a request. Raises KafkaError, TimeoutError, ValueError."""
-        async with asyncio.timeout(timeout_s):
-            answer = await connection.ask(request_of(request))
-        return request.RESPONSE_TYPE.decode(answer)
-
-    def _judge(self, code: int) -> None:
-        """Raise what an error code means, and forget what the coordinator does not know."""
+    def _raise_for_code(self, code: int) -> None:
+        """Raise the error of a code, and forget the ids that the coordinator does not know."""
         if code in UNKNOWN_MEMBER_CODES:
-            self._name = NO_NAME
+            self._member_id = NO_MEMBER_ID
         if code in UNKNOWN_MEMBER_CODES or code == ILLEGAL_GENERATION:
             self._generation = NO_GENERATION
         if code == GROUP_AUTHORIZATION_FAILED:
@@ -288,8 +278,8 @@ class KafkaMembership:
         if code != 0:
             raise for_code(code)(f"the coordinator answers with error {code}")
 
-    def _hear(self, at: float) -> None:
-        self._heard_at = max(self._heard_at, at)
+    def _note_answer(self, at: float) -> None:
+        self._answered_at = max(self._answered_at, at)
 
     def _report(self, err: BaseException) -> None:
         """Log each kind of problem once in an outage."""
@@ -297,13 +287,13 @@ class KafkaMembership:
         if kind in self._problems:
             return
         self._problems.add(kind)
-        if isinstance(err, KafkaError | OSError | GatewayError | ValueError):
+        if isinstance(err, KafkaError | OSError | GatewayError):
             problem = str(err) if isinstance(err, GatewayError) else repr(err)
-            log.warning("no place in the group of workers", group=self._group, problem=problem)
+            log.warning("not a member of the group of workers", group=self._group, problem=problem)
         else:
-            log.error("the group of workers cannot be taken part in", group=self._group, exc_info=err)
+            log.error("the group of workers cannot be joined", group=self._group, exc_info=err)
 
     def _recover(self) -> None:
         if self._problems:
             self._problems.clear()
-            log.info("in the group of workers again", group=self._group)
+            log.info("a member of the group of workers again", group=self._group)

@@ -1,19 +1,21 @@
 """
-The log on Kafka: a fenced producer per partition, and readers of what is committed.
+The log on Kafka: a fenced producer per partition, and readers of committed records.
 
-The transactional.id is a function of topic and partition alone (rule R4), so whoever takes the
-partition over fences whoever had it. `fence` first has a marker of a new epoch written, and only then asks
-for the end: the leader takes nothing of an older epoch behind the marker, so all of it lies below the end.
+The transactional.id is a function of topic and partition alone (rule R4), so each new owner of a partition
+fences the one before. `fence` has a marker of a new epoch written before it asks for the end: the leader
+accepts nothing of an older epoch behind the marker, so all of it lies below the end.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import closing
 
 import structlog
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from dedupe.adapters.kafka_client import Background, KafkaConfig, bounded
 from dedupe.adapters.kafka_cluster import EARLIEST, LATEST, NO_OFFSET, KafkaCluster, group_of
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_group import KafkaMembership
 from dedupe.adapters.kafka_producer import FencedProducer
 from dedupe.adapters.kafka_reader import PartitionReader
@@ -23,7 +25,7 @@ from dedupe.log import Crashpoint, no_crashpoint
 from dedupe.types import LogRecord, NewRecord, Offset
 
 PAUSE_AFTER_APPEND_S = 0.0015
-"""What arrives meanwhile shares the next record batch: fewer and larger ones cost client and broker less."""
+"""Events that arrive meanwhile share the next record batch: fewer, larger batches cost less CPU."""
 READ_BATCH_RECORDS_MAX = 2_000
 FETCH_BYTES = 2 * 1024 * 1024
 FETCH_BYTES_OF_FEW = 64 * 1024
@@ -36,11 +38,10 @@ class KafkaStore:
     """One Kafka cluster as the gateway uses it."""
 
     def __init__(self, config: KafkaConfig, crashpoint: Crashpoint) -> None:
-        """Use `open`."""
+        """Use `open`. Raises ConfigurationError, see KafkaConfig.bootstrap_addresses."""
         self.config = config
         self.crashpoint = crashpoint
-        self.background = Background()
-        self.cluster = KafkaCluster(config, self.background)
+        self.cluster = KafkaCluster(config)
         self._log_id = config.bootstrap_servers
 
     @classmethod
@@ -50,16 +51,17 @@ class KafkaStore:
 
         Raises:
             RetriableError: no broker answers (yet).
+            ConfigurationError: the bootstrap servers are no list of host:port.
         """
         store = cls(config, crashpoint)
         try:
-            described = await store.cluster.ask(lambda admin: admin.describe_cluster())
+            cluster = await store.cluster.describe()
         except BaseException as err:
             await store.close()
             if isinstance(err, RetriableError):
                 raise RetriableError(f"no Kafka broker answers at {config.bootstrap_servers}: {err}") from err
             raise
-        store._log_id = described["cluster_id"] or config.bootstrap_servers
+        store._log_id = cluster.cluster_id or config.bootstrap_servers
         return store
 
     @property
@@ -68,38 +70,32 @@ class KafkaStore:
         return self._log_id
 
     async def partitions_of(self, topic: str) -> int:
-        """See LogStore."""
         return await self.cluster.partitions_of(topic)
 
     def partition_log(self, topic: str, partition: int) -> "KafkaLog":
-        """See LogStore."""
         return KafkaLog(self, topic, partition)
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
-        """See LogStore."""
         return await self.cluster.notes(name, topic)
 
     async def note(self, name: str, topic: str, partition: int, text: str) -> None:
-        """See LogStore."""
         await self.cluster.note(name, topic, partition, text)
 
     def membership(self, topic: str, *, lanes: int, standbys: bool, clock: Clock) -> KafkaMembership:
         """
-        Return a worker's place in the group of those that share a topic; not joined yet.
+        Return a worker's membership in the group of the workers of a topic; not joined yet.
 
         Args:
-            topic: the one of the clean partitions.
-            lanes: how many the group serves, those of quarantine included.
-            standbys: whether lanes are followed.
+            topic: the topic of the clean partitions.
+            lanes: the number of the group's lanes, those of quarantine included.
+            standbys: whether lanes have followers.
             clock: for the order of starts, and for silence.
         """
         group = group_of("workers", topic)
         return KafkaMembership(self.config, self.cluster, group, lanes, standbys=standbys, clock=clock)
 
     async def close(self) -> None:
-        """See LogStore."""
         self.cluster.close()
-        await self.background.finish()
 
 
 class KafkaLog:
@@ -111,8 +107,8 @@ class KafkaLog:
         """
         Connect to nothing yet.
 
-        A fence that was given up may still reach a broker that was frozen, and then fences its own
-        successor: as many fencings as there were such fences are not taken for another gateway.
+        A fence that timed out may still be executed by a broker that was frozen, and then fences its own
+        successor: as many fencings as there were such fences are not reported as another gateway's.
         """
         self._store = store
         self._config = store.config
@@ -122,71 +118,66 @@ class KafkaLog:
         self._abandoned_fences = 0
 
     async def fence(self) -> Offset:
-        """See PartitionLog."""
         self._discard()
         cluster, crashpoint = self._store.cluster, self._store.crashpoint
         producer = self._producer = FencedProducer(self._config, self._tp, cluster, crashpoint=crashpoint)
         try:
             _, before = await self.bounds()
-            await bounded(producer.start(), self._config.request_timeout_s)
+            async with asyncio.timeout(self._config.request_timeout_s):
+                await producer.start()
             _, end = await self.bounds()
-            if not await cluster.is_marked(self._tp, *producer.marked[:2], start=before, end=end):
-                raise RetriableError(f"who answers for {self._tp} does not know of its fence")
+            with closing(self._reader(before, FETCH_BYTES_OF_FEW)) as reader:
+                is_marked = await reader.has_control_marker(producer.marked, end=end)
+            if not is_marked:
+                raise RetriableError(f"the leader of {self._tp} does not know of its fence")
         except BaseException as err:
             self._discard()
-            self._abandoned_fences += producer.asks_for_epoch
+            self._abandoned_fences += producer.has_pending_epoch_request
             if isinstance(err, KafkaError | OSError):
-                raise RetriableError(f"cannot fence {self._tp}: {err!r}") from err
+                raise RetriableError(f"cannot fence {self._tp}: {self._config.explain(err)}") from err
             raise
         self._expected = end
         return end
 
     async def bounds(self) -> tuple[Offset, Offset]:
-        """See PartitionLog."""
         start, end = await self._store.cluster.offsets(self._tp, EARLIEST, LATEST)
         return start, end
 
     async def offset_at(self, timestamp_ms: int) -> Offset:
         """See PartitionLog; it may be the offset of a marker, or of an aborted record."""
-        # The end comes first: whatever is committed after the look-up lies at or above it.
+        # The end comes first: a record that is committed after the look-up lies at or above it.
         end, found = await self._store.cluster.offsets(self._tp, LATEST, max(timestamp_ms, 0))
         return end if found == NO_OFFSET else found
 
     async def read(
         self, start: Offset, end: Offset, *, records_max: int | None = None
     ) -> AsyncGenerator[Sequence[LogRecord], None]:
-        """See PartitionLog."""
         if start >= end:
             return
         log_start, _ = await self.bounds()
         if start < log_start:
             log.warning("reading from the log start", partition=self._tp, asked=start, log_start=log_start)
             start = log_start
-        fetch_bytes = FETCH_BYTES if records_max is None else FETCH_BYTES_OF_FEW
-        reader = PartitionReader(self._config, self._store.cluster, self._tp, start, fetch_bytes=fetch_bytes)
         left = end - start if records_max is None else records_max
-        try:
+        fetch_bytes = FETCH_BYTES if records_max is None else FETCH_BYTES_OF_FEW
+        with closing(self._reader(start, fetch_bytes)) as reader:
             while reader.position < end and left > 0:
                 read = await reader.read(min(left, READ_BATCH_RECORDS_MAX))
                 if records := [record for record in read if record.offset < end]:
                     yield records
                     left -= len(records)
-        finally:
-            reader.close()
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
-        """See PartitionLog."""
         producer = self._producer
         if producer is None:
             raise NotAppendedError(f"{self._tp} is not fenced")
-        timeout_s = self._config.request_timeout_s
         try:
-            base = await producer.append(records, expected=self._expected, timeout_s=timeout_s)
+            base = await producer.append(records, expected=self._expected)
         except FencedError as err:
             self._discard()
             if self._abandoned_fences:
                 self._abandoned_fences -= 1
-                raise NotAppendedError("fenced, as it seems by an earlier attempt of its own") from err
+                raise NotAppendedError("fenced, probably by an earlier attempt of its own") from err
             raise
         except BaseException:
             self._discard()
@@ -195,8 +186,10 @@ class KafkaLog:
         return base
 
     async def close(self) -> None:
-        """See PartitionLog."""
         self._discard()
+
+    def _reader(self, start: Offset, fetch_bytes: int) -> PartitionReader:
+        return PartitionReader(self._config, self._store.cluster, self._tp, start, fetch_bytes=fetch_bytes)
 
     def _discard(self) -> None:
         if self._producer is not None:

@@ -1,8 +1,8 @@
 """
-What the gateway demands of its topics and brokers, checked at every start (rule R8).
+Creates the gateway's topics, and checks topics and brokers at every start (rule R8).
 
-A topic with compaction, short retention or another partition count would silently break the
-promise much later; so production refuses to start on it, and development warns.
+Compaction, short retention or another partition count of a topic would break the promise silently and much
+later; so production refuses to start on it, and development warns.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import structlog
-from aiokafka.admin import NewTopic
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.admin.config_resource import ConfigResourceType
+from aiokafka.protocol.admin import CreateTopicsRequest_v3, DescribeConfigsRequest_v2
 
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.adapters.kafka_producer import RENEW_S
@@ -25,19 +25,19 @@ TIMESTAMP_BEFORE_MAX_MS = 43_200_000
 """A record older than this, from a clock behind, could be deleted while it is inside the window, since
 retention is the window and a day; and a leader forgets a producer by the time of its last record."""
 OWNER_TRUSTED_MS = 2 * round(RENEW_S * 1000)
-"""How long nobody may forget an owner, or whom it has fenced: twice what an owner goes without asking."""
+"""How long brokers must remember an owner, and the epochs it has fenced: twice its time between checks."""
 PRODUCER_EXPIRATION_MIN_MS = TIMESTAMP_BEFORE_MAX_MS + OWNER_TRUSTED_MS
 TIMESTAMP_BEFORE_CREATED_MS = 3_600_000
-"""What a topic is created with; a clock that is an hour wrong is found out before it is half a day."""
+"""The value of topics that the gateway creates: it finds a clock that is an hour wrong."""
 MESSAGE_BYTES_DEFAULT = 1024 * 1024
-"""About Kafka's own; less would only be in the way of a larger batch limit later."""
-TOPIC_ALREADY_EXISTS = 36  # another gateway was faster
+"""About Kafka's own default, so that a larger batch limit fits later."""
+TOPIC_ALREADY_EXISTS, NOT_CONTROLLER = 36, 41
 LEADER_POLL_S = 0.1
 
 log = structlog.get_logger(__name__)
 
 Rules: TypeAlias = Mapping[str, tuple[Callable[[str], bool], str]]
-"""Per setting: what holds for a good value, and what to say about another."""
+"""Per setting: the test of a value, and the demand that a bad one breaks."""
 
 
 class TopicSpec(NamedTuple):
@@ -50,14 +50,14 @@ class TopicSpec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What the gateway's own settings demand of every topic and broker."""
+    """The demands of the gateway's settings on every topic and broker."""
 
     retention_ms: int  # at least; window + 1 day
     batch_bytes_max: int
     transaction_timeout_ms: int
 
     def topic_rules(self) -> Rules:
-        """Return what every topic must be set to."""
+        """Return the rules for every topic."""
         return {
             "cleanup.policy": (
                 lambda value: value == "delete",
@@ -81,8 +81,8 @@ class Demands:
             ),
             "message.timestamp.before.max.ms": (
                 lambda value: int(value) <= TIMESTAMP_BEFORE_MAX_MS,
-                f"must be at most {TIMESTAMP_BEFORE_MAX_MS}: what a clock far behind writes, "
-                "retention deletes at once, and leaders forget whom they have fenced",
+                f"must be at most {TIMESTAMP_BEFORE_MAX_MS}: of a record with an old timestamp, retention "
+                "deletes it at once, and leaders forget the fenced epochs",
             ),
             "max.message.bytes": (
                 lambda value: int(value) >= self.batch_bytes_max,
@@ -100,12 +100,12 @@ class Demands:
         }
 
     def broker_rules(self) -> Rules:
-        """Return what every broker must be set to."""
+        """Return the rules for every broker."""
         return {
             "producer.id.expiration.ms": (
                 lambda value: int(value) >= PRODUCER_EXPIRATION_MIN_MS,
-                f"must be at least {PRODUCER_EXPIRATION_MIN_MS}: a leader would forget whom it has fenced "
-                "before that one is cut off, and has to ask",
+                f"must be at least {PRODUCER_EXPIRATION_MIN_MS}: a leader would forget a fenced epoch before "
+                "the fenced gateway is cut off, and has to ask",
             ),
             "transactional.id.expiration.ms": (
                 lambda value: int(value) >= OWNER_TRUSTED_MS,
@@ -118,12 +118,12 @@ class Demands:
             ),
             "transaction.state.log.replication.factor": (
                 lambda value: int(value) >= REPLICATION_FACTOR_MIN,
-                f"must be at least {REPLICATION_FACTOR_MIN}: while the only broker that knows who may "
-                "write to a partition is down, nobody can take it over",
+                f"must be at least {REPLICATION_FACTOR_MIN}: while the only broker that knows a "
+                "partition's owner is down, no gateway can take it over",
             ),
             "transaction.state.log.min.isr": (
                 lambda value: int(value) >= 2,
-                "must be at least 2: with 1, losing a single broker can lose who may write",
+                "must be at least 2: with 1, losing a single broker can lose a partition's owner",
             ),
         }
 
@@ -143,7 +143,7 @@ class Demands:
 
 
 class Inspection(NamedTuple):
-    """What is wrong: a sentence for each."""
+    """The problems found, a sentence each."""
 
     wrong: list[str]
     """Final in every mode."""
@@ -155,10 +155,10 @@ async def prepare_topics(
     store: KafkaStore, specs: Sequence[TopicSpec], demands: Demands, *, is_development: bool
 ) -> None:
     """
-    Check all topics and brokers; in development create missing topics, and only warn of the unsafe.
+    Check all topics and brokers; in development create missing topics, and warn of unsafe settings.
 
     Raises:
-        ConfigurationError: final; one line for each thing that is wrong.
+        ConfigurationError: final; one line for each problem.
         RetriableError: the cluster did not answer.
     """
     if is_development:
@@ -176,7 +176,7 @@ async def create_topics(
     store: KafkaStore, specs: Sequence[TopicSpec], demands: Demands, *, replication_factor: int
 ) -> list[str]:
     """
-    Create the topics that are missing, as safe as so many replicas can be; one that exists stays as it is.
+    Create the missing topics, as safe as the replicas allow; existing ones stay as they are.
 
     Returns:
         Their names.
@@ -191,15 +191,13 @@ async def create_topics(
             continue
         await _create(store, spec, demands, replication_factor)
         created.append(spec.name)
-        if (
-            await store.partitions_of(spec.name) == 0
-        ):  # another broker was asked, to which the news has not come
+        if await store.partitions_of(spec.name) == 0:  # of another broker, whose metadata are older
             raise RetriableError(f"topic {spec.name} is not known to every broker yet")
     return created
 
 
 async def inspect_topics(store: KafkaStore, specs: Sequence[TopicSpec], demands: Demands) -> Inspection:
-    """Look at topics and brokers, and change nothing. Raises RetriableError: the cluster did not answer."""
+    """Check topics and brokers; changes nothing. Raises RetriableError: the cluster did not answer."""
     wrong: list[str] = []
     unsafe: list[str] = []
     for spec in specs:
@@ -220,17 +218,23 @@ def _wrong_count(spec: TopicSpec, partitions: int) -> str:
         )
     return (
         f"topic {spec.name} has {partitions} partitions but {spec.partitions_setting} says "
-        f"{spec.partitions}: the number decides where copies of an event meet, so it never changes once "
-        "events are stored. A topic that was given more partitions since is of no use: begin a new one"
+        f"{spec.partitions}: the number decides where copies of an event meet, so it must not change once "
+        "events are stored. A topic that was given more partitions since cannot be used: begin a new one"
     )
 
 
 async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands, replication_factor: int) -> None:
-    configs = demands.configs(replication_factor)
-    new = NewTopic(spec.name, spec.partitions, replication_factor, topic_configs=configs)
-    response: Any = await store.cluster.ask(lambda admin: admin.create_topics([new]))
-    for _, code, *message in response.topic_errors:
-        if code not in (0, TOPIC_ALREADY_EXISTS):
+    controller = (await store.cluster.describe()).controller
+    if controller is None:
+        raise RetriableError("the cluster has no controller yet")
+    configs = list(demands.configs(replication_factor).items())
+    topics: list[Any] = [(spec.name, spec.partitions, replication_factor, [], configs)]
+    timeout_ms = round(store.config.request_timeout_s * 1000)
+    response = await store.cluster.send(controller, CreateTopicsRequest_v3(topics, timeout_ms, False))
+    for _, code, message in response.topic_errors:
+        if code == NOT_CONTROLLER:
+            raise RetriableError(f"topic {spec.name} cannot be created: the controller has moved")
+        if code not in (0, TOPIC_ALREADY_EXISTS):  # another gateway may be faster
             raise ConfigurationError(f"topic {spec.name} cannot be created: Kafka error {code} {message}")
     log.info("topic created", topic=spec.name, partitions=spec.partitions)
     await _wait_for_leaders(store, spec)
@@ -241,9 +245,9 @@ async def _wait_for_leaders(store: KafkaStore, spec: TopicSpec) -> None:
     try:
         async with asyncio.timeout(store.config.request_timeout_s):
             while True:
-                topics = await store.cluster.ask(lambda admin: admin.describe_topics([spec.name]))
-                partitions = topics[0]["partitions"]
-                if len(partitions) == spec.partitions and all(found["leader"] >= 0 for found in partitions):
+                (topic,) = (await store.cluster.describe(spec.name)).topics
+                leaders = [partition["leader"] for partition in topic["partitions"]]
+                if len(leaders) == spec.partitions and min(leaders) >= 0:
                     return
                 await asyncio.sleep(LEADER_POLL_S)
     except TimeoutError as err:
@@ -251,12 +255,13 @@ async def _wait_for_leaders(store: KafkaStore, spec: TopicSpec) -> None:
 
 
 async def _topic_problems(store: KafkaStore, spec: TopicSpec, demands: Demands) -> list[str]:
-    """Return one sentence for each setting of a topic that breaks a rule."""
-    topics = await store.cluster.ask(lambda admin: admin.describe_topics([spec.name]))
-    if topics[0]["error_code"] != 0:
+    """Return one sentence for each rule that a topic breaks."""
+    (topic,) = (await store.cluster.describe(spec.name)).topics
+    if topic["error_code"] != 0:
         raise RetriableError(f"topic {spec.name} is not known to every broker yet")
-    replication_factor = min(len(partition["replicas"]) for partition in topics[0]["partitions"])
-    configs = await _configs(store, ConfigResource(ConfigResourceType.TOPIC, spec.name))
+    replication_factor = min(len(partition["replicas"]) for partition in topic["partitions"])
+    request = _configs_request(ConfigResourceType.TOPIC, spec.name)
+    configs = _configs_in(await store.cluster.send_to_any(request))
     problems = []
     if replication_factor < REPLICATION_FACTOR_MIN:
         problems.append(
@@ -267,32 +272,33 @@ async def _topic_problems(store: KafkaStore, spec: TopicSpec, demands: Demands) 
 
 
 async def _broker_problems(store: KafkaStore, demands: Demands) -> list[str]:
-    """Return one sentence for each setting of a broker that breaks a rule."""
+    """Return one sentence for each rule that a broker breaks."""
     problems = []
-    cluster = await store.cluster.ask(lambda admin: admin.describe_cluster())
-    for broker in cluster["brokers"]:
-        node_id = broker["node_id"]
-        configs = await _configs(store, ConfigResource(ConfigResourceType.BROKER, str(node_id)))
+    for node_id, broker in (await store.cluster.describe()).brokers.items():
+        request = _configs_request(ConfigResourceType.BROKER, str(node_id))
+        configs = _configs_in(await store.cluster.send(broker, request))
         problems += _broken(f"broker {node_id}", configs, demands.broker_rules())
     return problems
 
 
+def _configs_request(kind: ConfigResourceType, name: str) -> DescribeConfigsRequest_v2:
+    return DescribeConfigsRequest_v2([(kind, name, None)], False)
+
+
+def _configs_in(response: Any) -> dict[str, str | None]:
+    """Return the effective settings of one topic or broker; none if the cluster hides them."""
+    configs: dict[str, str | None] = {}
+    for code, message, _, resource, entries in response.resources:
+        if code != 0:
+            raise ConfigurationError(f"settings of {resource} cannot be read: Kafka error {code} {message}")
+        configs.update({setting: value for setting, value, *_ in entries})
+    return configs
+
+
 def _broken(whose: str, configs: Mapping[str, str | None], rules: Rules) -> list[str]:
-    """Return one sentence for each rule that a setting breaks; one that is not shown breaks none."""
+    """Return one sentence for each rule that a setting breaks; a hidden setting breaks none."""
     return [
         f"{whose}: {name} is {value}, {demand}"
         for name, (is_good, demand) in rules.items()
         if (value := configs.get(name)) is not None and not is_good(value)
     ]
-
-
-async def _configs(store: KafkaStore, resource: ConfigResource) -> dict[str, str | None]:
-    """Return the effective settings of one topic or broker; none if the cluster does not show them."""
-    responses: list[Any] = await store.cluster.ask(lambda admin: admin.describe_configs([resource]))
-    configs: dict[str, str | None] = {}
-    for response in responses:
-        for code, message, _, name, entries in response.resources:
-            if code != 0:
-                raise ConfigurationError(f"settings of {name} cannot be read: Kafka error {code} {message}")
-            configs.update({entry[0]: entry[1] for entry in entries})
-    return configs

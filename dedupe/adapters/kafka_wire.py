@@ -1,53 +1,45 @@
 """
-The requests of a producer as bytes, and what their answers say. Pure.
+Requests as bytes, and checked reading of responses. Pure.
 
-Everything of a request that stays the same is laid down once for a partition; of an answer only what is
-decided by is read.
+aiokafka's structures encode and decode every request but Produce, which is packed by hand: all of it but the
+record batch is constant for a partition.
 """
 
 import struct
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
-from aiokafka.protocol.api import RequestStruct
+from aiokafka.protocol.api import RequestStruct, Response
+from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 
+from dedupe.errors import RetriableError
 from dedupe.types import Offset
 
-PRODUCE, ADD_PARTITIONS_TO_TXN, END_TXN = 0, 24, 26
-ALL_REPLICAS = -1
-SEQUENCES = 2**31
-"""A producer counts its records of a partition, and begins anew here."""
-
 CLIENT_ID = "gateway"
+PRODUCE, PRODUCE_VERSION = 0, 3
+ALL_REPLICAS = -1
+READ_COMMITTED = 1
+CONSUMER = -1
+"""The replica id of a client that is no broker."""
 
 _CLIENT = struct.pack(">h", len(CLIENT_ID)) + CLIENT_ID.encode()
-_NO_TRANSACTION = struct.pack(">h", -1)
-_ONE = struct.pack(">i", 1)  # element in an array
-
+_NO_TRANSACTIONAL_ID = struct.pack(">h", -1)
+_ONE_ELEMENT = struct.pack(">i", 1)
 _BEFORE_CLIENT = 8  # key, version, correlation id
 _INT = struct.Struct(">i")
-_PRODUCER = struct.Struct(">qh")
-_END = struct.Struct(">qh?")
-_CODE = struct.Struct(">h")
-_LANDED = struct.Struct(">hq")  # error code, base offset
-_ENDED = struct.Struct(">ih")  # throttle time, error code
+_CODE_AND_OFFSET = struct.Struct(">hq")
 
 
-class Producer(NamedTuple):
-    """Whom a broker takes a batch from: its id and epoch, and the number of its next record."""
+class ProducerIdAndEpoch(NamedTuple):
+    """The producer that a leader accepts batches from, or refuses as fenced."""
 
     id: int
     epoch: int
-    sequence: int = 0
-
-    def after(self, records: int) -> "Producer":
-        """Return who sends what follows so many records."""
-        return self._replace(sequence=(self.sequence + records) % SEQUENCES)
 
 
 class Request(NamedTuple):
-    """A request without what the connection adds: size, key, version and correlation id."""
+    """An encoded request without size, key, version and correlation id, which the connection adds."""
 
     key: int
     version: int
@@ -55,68 +47,126 @@ class Request(NamedTuple):
 
 
 def request_of(structure: RequestStruct) -> Request:
-    """Return one of aiokafka's structures as a request."""
+    """Encode one of aiokafka's structures."""
     header = structure.build_request_header(0, CLIENT_ID).encode()
     part = header[_BEFORE_CLIENT:] + structure.encode()
     return Request(structure.API_KEY, structure.API_VERSION, (part,))
 
 
-class ProducerWire:
+def response_for(tp: TopicPartition, topics: Any) -> tuple[Any, ...]:
     """
-    The requests of one partition's producer, in versions that brokers from 2.1 on know.
+    Return the fields of one partition in a response about that partition only.
 
-    What reads an answer raises KafkaError or struct.error if that has another shape.
+    Args:
+        tp: the partition of the request.
+        topics: the response's topics: [(topic, [(partition, field, ...)])].
+
+    Raises:
+        RetriableError: the response is about something else.
     """
+    try:
+        ((topic, ((partition, *fields),)),) = topics
+    except (TypeError, ValueError) as err:
+        raise RetriableError(f"a broker's response about {tp} cannot be read") from err
+    if (topic, partition) != tp:
+        raise RetriableError(f"a broker's response is about {topic}-{partition} instead of {tp}")
+    return tuple(fields)
 
-    def __init__(self, transactional_id: str, tp: TopicPartition, *, timeout_ms: int) -> None:
+
+class ProduceCodec:
+    """Encodes Produce requests with one record batch for one partition, and decodes their responses."""
+
+    def __init__(self, tp: TopicPartition, *, timeout_ms: int) -> None:
         """
-        Lay down what stays the same.
+        Encode the constant part.
 
         Args:
-            transactional_id: whose epochs.
-            tp: the one partition it writes to.
-            timeout_ms: how long its leader may wait for replicas.
+            tp: the partition.
+            timeout_ms: the longest wait of the leader for its replicas.
         """
-        self._head = _CLIENT + _string(transactional_id)
-        self._place = _ONE + _string(tp.topic) + _ONE + _INT.pack(tp.partition)
-        self._produce = _CLIENT + _NO_TRANSACTION + struct.pack(">hi", ALL_REPLICAS, timeout_ms) + self._place
+        topic = tp.topic.encode()
+        self._partition = b"".join(
+            (_ONE_ELEMENT, struct.pack(">h", len(topic)), topic, _ONE_ELEMENT, _INT.pack(tp.partition))
+        )
+        acks = struct.pack(">hi", ALL_REPLICAS, timeout_ms)
+        self._prefix = _CLIENT + _NO_TRANSACTIONAL_ID + acks + self._partition
 
-    def begin(self, producer: Producer) -> Request:
-        """Return the request that adds the partition to a transaction."""
-        parts = (self._head, _PRODUCER.pack(producer.id, producer.epoch), self._place)
-        return Request(ADD_PARTITIONS_TO_TXN, 0, parts)
+    def encode(self, batch: bytes) -> Request:
+        """Return the request that appends a record batch outside of any transaction."""
+        return Request(PRODUCE, PRODUCE_VERSION, (self._prefix, _INT.pack(len(batch)), batch))
 
-    def begun(self, answer: bytes) -> tuple[int]:
-        """Read an error code off the answer to `begin`."""
-        (code,) = _CODE.unpack_from(answer, _past(self._place, answer, _INT.size))
-        return (code,)
+    def decode(self, response: bytes) -> tuple[int, Offset]:
+        """
+        Return the error code and the batch's base offset.
 
-    def end(self, producer: Producer) -> Request:
-        """Return the request that commits it."""
-        return Request(END_TXN, 0, (self._head, _END.pack(producer.id, producer.epoch, True)))
-
-    def ended(self, answer: bytes) -> tuple[int]:
-        """Read an error code off the answer to `end`."""
-        _, code = _ENDED.unpack_from(answer)
-        return (code,)
-
-    def produce(self, batch: bytes) -> Request:
-        """Return the request that sends a record batch, outside of any transaction."""
-        return Request(PRODUCE, 3, (self._produce, _INT.pack(len(batch)), batch))
-
-    def landed(self, answer: bytes) -> tuple[int, Offset]:
-        """Read an error code and the batch's offset off the answer to `produce`."""
-        code, offset = _LANDED.unpack_from(answer, _past(self._place, answer))
+        Raises:
+            RetriableError: the response is cut off, or about another partition.
+        """
+        size = len(self._partition)
+        if not response.startswith(self._partition) or len(response) < size + _CODE_AND_OFFSET.size:
+            raise RetriableError("a broker's response to Produce is not about its partition")
+        code, offset = _CODE_AND_OFFSET.unpack_from(response, size)
         return code, offset
 
 
-def _past(expected: bytes, answer: bytes, start: int = 0) -> int:
-    """Return where what is expected ends; KafkaError if something else stands there."""
-    if not answer.startswith(expected, start):
-        raise KafkaError("a broker answered something else than it was asked")
-    return start + len(expected)
+class MetadataResponse(Response):
+    """Version 8, the first one with authorized operations; aiokafka ends at version 5."""
+
+    API_KEY = 3
+    API_VERSION = 8
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            Array(("node_id", Int32), ("host", String()), ("port", Int32), ("rack", String())),
+        ),
+        ("cluster_id", String()),
+        ("controller_id", Int32),
+        (
+            "topics",
+            Array(
+                ("error_code", Int16),
+                ("topic", String()),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    Array(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", Array(Int32)),
+                        ("isr", Array(Int32)),
+                        ("offline_replicas", Array(Int32)),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+            ),
+        ),
+        ("cluster_authorized_operations", Int32),
+    )
 
 
-def _string(text: str) -> bytes:
-    encoded = text.encode()
-    return struct.pack(">h", len(encoded)) + encoded
+class MetadataRequest(RequestStruct):
+    """See MetadataResponse."""
+
+    API_KEY = 3
+    API_VERSION = 8
+    RESPONSE_TYPE = MetadataResponse
+    SCHEMA = Schema(
+        ("topics", Array(String())),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+    )
+
+
+def metadata_request(topics: Sequence[str], *, with_operations: bool = False) -> MetadataRequest:
+    """
+    Return a request for brokers and topics that makes no broker create a topic.
+
+    Args:
+        topics: names; none for the brokers alone.
+        with_operations: ask which operations on the topics are allowed, too.
+    """
+    return MetadataRequest(list(topics), False, False, with_operations)

@@ -1,12 +1,12 @@
 """What a worker does for the others: decides their events, answers, takes what they say, tells its status."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
 
-from dedupe.clock import Clock, Deadline
+from dedupe.clock import Clock
 from dedupe.errors import DiskFullError, LaneNotActiveError, RetriableError
 from dedupe.group.assignment import WorkerId
 from dedupe.group.codec import (
@@ -21,8 +21,7 @@ from dedupe.group.codec import (
     told_state,
 )
 from dedupe.group.keeper import Keeper, Role
-from dedupe.lane import Outcomes
-from dedupe.types import Event
+from dedupe.submission import Outcomes, Submission
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +31,7 @@ class GroupHost:
 
     def __init__(self, keeper: Keeper, clock: Clock, has_disk_room: Callable[[], bool]) -> None:
         """Take who keeps its lanes, and what says whether this worker's disk takes more."""
-        self.answers: dict[str, Callable[[Any], Any]] = {
+        self.answers: dict[str, Callable[[Any], Awaitable[Any]]] = {
             SESSION: self._session,
             SESSIONS: self._sessions,
             FIND: self._find,
@@ -63,31 +62,29 @@ class GroupHost:
         """Answer what another worker asks. Raises GatewayError."""
         if kind not in self.answers:
             raise RetriableError(f"nobody here answers {kind!r}")
-        return self.answers[kind](body)
+        return await self.answers[kind](body)
 
-    def submit(
-        self, lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
-    ) -> "asyncio.Future[Outcomes]":
-        """Decide events for another worker. Raises LaneNotActiveError, LaneSaturatedError, DiskFullError."""
+    def submit(self, lane: int, submission: Submission) -> "asyncio.Future[Outcomes]":
+        """Decide events of another worker. Raises LaneNotActiveError, LaneSaturatedError, DiskFullError."""
         if not 0 <= lane < len(self._lanes):
             raise LaneNotActiveError(f"there is no lane {lane}")
         own = self._lanes[lane]
-        if any(event.partition != own.partition for event in events):
+        if any(event.partition != own.partition for event in submission.events):
             raise LaneNotActiveError("these events are of another partition")
         if not self._has_disk_room():
             raise DiskFullError("free disk space of the partition's owner is below GATEWAY_DISK_FREE_MIN")
-        own.check_room(len(events), size_bytes, events[0].source)
-        received_ms = min(received_ms, self._clock.now_ms())  # no clock but this one moves the lane's window
-        return own.submit(events, size_bytes=size_bytes, received_ms=received_ms, deadline=deadline)
+        own.check_capacity(submission)
+        received_ms = min(submission.received_ms, self._clock.now_ms())  # this clock alone moves the window
+        return own.submit(submission._replace(received_ms=received_ms))
 
-    def _session(self, body: Any) -> Any:
+    async def _session(self, body: Any) -> Any:
         number, key, *_ = body
-        return told_state(self._lanes[number].session(key))
+        return told_state(await self._lanes[number].session(key))
 
-    def _sessions(self, body: Any) -> Any:
+    async def _sessions(self, body: Any) -> Any:
         number, client_hash, count, *_ = body
-        return told_rows(self._lanes[number].sessions_of(client_hash, count))
+        return told_rows(await self._lanes[number].sessions_of(client_hash, count))
 
-    def _find(self, body: Any) -> Any:
+    async def _find(self, body: Any) -> Any:
         number, key, *_ = body
-        return told_entry(self._lanes[number].find(key))
+        return told_entry(await self._lanes[number].find(key))

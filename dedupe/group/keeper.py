@@ -130,7 +130,7 @@ class Keeper:
         self.generation, self.assignment = generation, assignment
         for number, (lane, follower) in enumerate(zip(self.lanes, assignment.followers, strict=True)):
             is_followed = follower not in {NOBODY, self.worker}
-            lane.ship = partial(self._ship, number) if is_followed else None
+            lane.replicate_to(partial(self._ship, number) if is_followed else None)
         self._claimed.clear()
         is_member = self.worker in assignment.addresses
         if not is_member:  # both would end each other's connections, whose other sides know them by name

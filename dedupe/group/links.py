@@ -5,13 +5,11 @@ Whatever a link says may be late or missing, and nothing that keeps the promise 
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from typing import Any, NamedTuple, Protocol, Self
 
-from dedupe.clock import Deadline
 from dedupe.group.assignment import WorkerId
-from dedupe.lane import Outcomes
-from dedupe.types import Event
+from dedupe.submission import Outcomes, Submission
 
 
 class Status(NamedTuple):
@@ -60,14 +58,12 @@ class Link(Protocol):
     def can_send(self) -> bool:
         """Whether events would reach it now: not while a broken connection is being mended."""
 
-    def check_room(self, events: int, size_bytes: int) -> None:
+    def check_capacity(self, submission: Submission) -> None:
         """Raise LaneSaturatedError if too much is under way, LaneNotActiveError if it is down."""
 
-    def submit(
-        self, lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
-    ) -> "asyncio.Future[Outcomes]":
+    def submit(self, lane: int, submission: Submission) -> "asyncio.Future[Outcomes]":
         """
-        Have its lane decide events; see Lane.submit.
+        Forward a submission to a lane of the other worker; see SubmissionTarget.
 
         It fails as the lane there did, or with OutcomeUnknownError when the link breaks meanwhile.
         """

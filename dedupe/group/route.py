@@ -6,7 +6,7 @@ successor, whose index decides, so nobody outside need see that a lane has moved
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from dedupe.clock import Deadline
@@ -21,10 +21,10 @@ from dedupe.group.codec import (
     told_key,
 )
 from dedupe.group.links import Link
-from dedupe.lane import Lane, LaneState, Outcomes
-from dedupe.route import Target
+from dedupe.lane import Lane, LaneState
 from dedupe.sessions import SessionKey, SessionState
-from dedupe.types import Entry, Event, EventKey
+from dedupe.submission import Outcomes, Submission, SubmissionTarget
+from dedupe.types import Entry, EventKey
 
 Heard = TypeVar("Heard")
 
@@ -46,23 +46,19 @@ class Whereabouts(Protocol):
 
 
 class RemoteLane:
-    """A lane that another worker serves, as a Target."""
+    """A lane that another worker serves."""
 
     def __init__(self, number: int, link: Link) -> None:
         self.link = link
         self._number = number
 
-    def check_room(self, events: int, size_bytes: int, source: str) -> None:
-        """See Target; how sources share the room is its owner's business."""
-        self.link.check_room(events, size_bytes)
+    def check_capacity(self, submission: Submission) -> None:
+        """Raise LaneNotActiveError or LaneSaturatedError if the link would not take this now."""
+        self.link.check_capacity(submission)
 
-    def submit(
-        self, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
-    ) -> "asyncio.Future[Outcomes]":
-        """See Target."""
-        return self.link.submit(
-            self._number, events, size_bytes=size_bytes, received_ms=received_ms, deadline=deadline
-        )
+    def submit(self, submission: Submission) -> "asyncio.Future[Outcomes]":
+        """Forward a submission to the lane; see SubmissionTarget."""
+        return self.link.submit(self._number, submission)
 
 
 class GroupRoute:
@@ -75,9 +71,16 @@ class GroupRoute:
         self._remote: RemoteLane | None = None
         self._has_served = False
 
-    @property
-    def target(self) -> Target:
-        """See Route; where nobody serves, it is this process's own lane, which says why."""
+    def check_capacity(self, submission: Submission) -> None:
+        """Raise the error of the lane that would take this now."""
+        self._target().check_capacity(submission)
+
+    def submit(self, submission: Submission) -> "asyncio.Future[Outcomes]":
+        """Submit to the lane that takes this now; see SubmissionTarget."""
+        return self._target().submit(submission)
+
+    def _target(self) -> SubmissionTarget:
+        """Return the lane that serves; if none does, this process's own, whose error says why."""
         if self._lane.state is LaneState.ACTIVE:
             return self._lane
         link = self._whereabouts.server_of(self._number)
@@ -117,21 +120,21 @@ class GroupRoute:
         """See Route."""
         link = self._owner()
         if link is None:
-            return self._lane.session(key)
+            return await self._lane.session(key)
         return await _asked(link, SESSION, told_key(self._number, key), heard_state)
 
     async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         """See Route."""
         link = self._owner()
         if link is None:
-            return self._lane.sessions_of(client_hash, count)
+            return await self._lane.sessions_of(client_hash, count)
         return await _asked(link, SESSIONS, [self._number, client_hash, count], heard_rows)
 
     async def find(self, key: EventKey) -> Entry | None:
         """See Route."""
         link = self._owner()
         if link is None:
-            return self._lane.find(key)
+            return await self._lane.find(key)
         return await _asked(link, FIND, told_key(self._number, key), heard_entry)
 
     def _owner(self) -> Link | None:

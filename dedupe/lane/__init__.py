@@ -3,10 +3,11 @@
 from dedupe.lane.context import LaneContext, LaneTimes
 from dedupe.lane.gate import IdentityGate
 from dedupe.lane.lane import Lane
-from dedupe.lane.queue import Outcomes, QueueLimits
+from dedupe.lane.queue import QueueLimits
 from dedupe.lane.state import LaneState
 from dedupe.lane.supervisor import LocalLanes, keep_running
 from dedupe.lane.verifier import Difference, Verifier
+from dedupe.submission import Outcomes
 
 __all__ = [
     "Difference",

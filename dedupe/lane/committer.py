@@ -1,22 +1,21 @@
 """
 Committer: the seven steps by which a lane decides one batch, named as in docs/COMMIT.md.
 
-Nothing here waits but for the log, and nothing is tried again: any error leaves it unknown what became of
-the batch, and the lane reads the log anew.
+It waits for the log alone and repeats nothing: after any error the outcome of the batch is unknown, and
+the lane reads the log again.
 
-routes.post_events -> Router.submit -> Lane.submit -> **admit -> PartitionLog.append -> DedupeIndex.apply**
+routes.post_events -> Router.submit -> Lane.submit -> **admit -> PartitionLog.append -> PartitionIndex.apply**
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 from dedupe.admission import NEW, SessionAdmission, Verdicts, admit
-from dedupe.committed import Committed
-from dedupe.lane.ages import Ages
+from dedupe.committed import Committed, LastRecord
 from dedupe.lane.context import LaneContext
-from dedupe.lane.counting import LaneCounts
+from dedupe.lane.metrics import LaneCounts
+from dedupe.lane.partition_index import PartitionIndex
 from dedupe.lane.queue import Batch
-from dedupe.lane.restorer import Restorer
 from dedupe.log import PartitionLog
 from dedupe.record import build_record
 from dedupe.sessions import keys_of
@@ -24,47 +23,43 @@ from dedupe.types import Event, Offset, Session
 
 
 class Committer:
-    """Decides the batches of one lane, one strictly after another, while its index is open."""
+    """Decides the batches of one lane, one strictly after another."""
 
     def __init__(
-        self,
-        partition: int,
-        partition_log: PartitionLog,
-        context: LaneContext,
-        restorer: Restorer,
-        counts: LaneCounts,
-        ages: Ages,
+        self, partition: int, partition_log: PartitionLog, context: LaneContext, counts: LaneCounts
     ) -> None:
+        self.replicate: Callable[[Committed], None] | None = None
+        """Sends a commit to the worker that follows this lane; None if none does. Must not raise."""
         self._partition = partition
         self._log = partition_log
         self._context = context
-        self._restorer = restorer
         self._counts = counts
-        self._ages = ages
         self._has_begun_sessions = False
 
     def begin(self) -> None:
         """Begin behind a fence: the log may have been made again, without its notes."""
         self._has_begun_sessions = False
-        self._ages.forget()
 
-    async def commit(self, batch: Batch) -> Committed | None:
+    async def commit(self, batch: Batch, index: PartitionIndex) -> Committed | None:
         """
         Look up, admit, append and commit, apply, answer.
 
+        Args:
+            batch: n >= 1 events.
+            index: open, and at the end of the log.
+
         Returns:
-            What was appended; None if nothing was new. Whatever it raises, what became of the events
-            that were not answered is unknown.
+            What was appended; None if nothing was new. After any error the outcome of the events that
+            were not answered is unknown.
         """
-        crashpoint = self._context.crashpoint
-        crashpoint("take")
-        self._counts.note_batch(batch, self._context.clock.monotonic())
-        known = self._restorer.index.lookup([event.key for event in batch.events])
-        crashpoint("lookup")
-        timestamp_ms = max(batch.received_ms, self._restorer.index.state.newest_timestamp_ms)
-        sessions = self._session_admission(batch, timestamp_ms) if batch.has_sessions else None
-        verdicts = admit(batch.events, known, window_start=self._restorer.known_from, sessions=sessions)
-        crashpoint("admit")
+        taken_at = self._context.clock.monotonic()
+        self._crashpoint("take")
+        known = index.index.lookup([event.key for event in batch.events])
+        self._crashpoint("lookup")
+        timestamp_ms = max(batch.received_ms, index.index.state.newest_timestamp_ms)
+        sessions = self._session_admission(batch, index, timestamp_ms) if batch.has_sessions else None
+        verdicts = admit(batch.events, known, window_start=index.known_from, sessions=sessions)
+        self._crashpoint("admit")
         new = [
             event
             for event, admission in zip(batch.events, verdicts.admissions, strict=True)
@@ -73,9 +68,17 @@ class Committer:
         recorded = () if sessions is None else sessions.recorded
         if new and recorded:
             await self._begin_sessions()
-        committed = await self._append(new, recorded, timestamp_ms) if new else None
-        self._answer(batch, verdicts, 0 if committed is None else committed.base)
+        committed = await self._append(new, recorded, index, timestamp_ms) if new else None
+        self._counts.note_decided(batch, verdicts, index.window, taken_at)
+        _answer(batch, verdicts, 0 if committed is None else committed.base)
+        if committed is not None and self.replicate is not None:
+            self.replicate(committed)
+        self._crashpoint("answer")
         return committed
+
+    def _crashpoint(self, step: str) -> None:
+        if self._context.crashpoint is not None:
+            self._context.crashpoint(step)
 
     async def _begin_sessions(self) -> None:
         """Note it before the first record of a client session is appended."""
@@ -83,23 +86,26 @@ class Committer:
             await self._context.session_notes.begin_sessions(self._partition)
             self._has_begun_sessions = True
 
-    def _session_admission(self, batch: Batch, timestamp_ms: int) -> SessionAdmission:
+    def _session_admission(self, batch: Batch, index: PartitionIndex, timestamp_ms: int) -> SessionAdmission:
         """Look up what decides on the batch's session events besides their own keys."""
-        index = self._restorer.index
         keys = keys_of(event.session for event in batch.events if event.session is not None)
         guards = [event.guard for event in batch.events if event.guard is not None]
         return SessionAdmission(
-            dict(zip(keys, index.sessions(keys), strict=True)),
-            dict(zip(guards, index.lookup(guards), strict=True)),
+            dict(zip(keys, index.index.sessions(keys), strict=True)),
+            dict(zip(guards, index.index.lookup(guards), strict=True)),
             self._context.session_policy,
             now_ms=timestamp_ms,
         )
 
     async def _append(
-        self, new: Sequence[Event], sessions: Sequence[Session | None], timestamp_ms: int
+        self,
+        new: Sequence[Event],
+        sessions: Sequence[Session | None],
+        index: PartitionIndex,
+        timestamp_ms: int,
     ) -> Committed:
         """Append and commit the new events, and what is recorded of their sessions, and apply them."""
-        state = self._restorer.index.state
+        state = index.index.state
         first_seq = state.next_lane_seq
         records = [
             build_record(event, lane_seq=first_seq + i, timestamp_ms=timestamp_ms, recorded=recorded)
@@ -109,25 +115,30 @@ class Committer:
         try:
             base = await self._log.append(records)
             assert base >= state.applied_offset, (base, state)
-            committed = Committed.of(new, state, base, timestamp_ms, sessions)
-            index = self._restorer.index
-            index.apply(committed.update(self._restorer.window, index, self._context.session_policy))
+            committed = Committed(
+                first_seq,
+                base,
+                timestamp_ms,
+                LastRecord(state.last_offset, state.last_key, state.newest_timestamp_ms),
+                [event.key for event in new],
+                [event.fingerprint for event in new],
+                [event.guard for event in new] if sessions else (),
+                sessions,
+            )
+            index.apply(committed)
         except BaseException:
             self._counts.note_doubt((event.key for event in new), state.applied_offset)
             raise
-        self._context.crashpoint("apply")
-        took_s = self._context.clock.monotonic() - began
-        self._counts.note_commit(first_seq + len(new), timestamp_ms, took_s)
-        self._ages.note_commit(base, timestamp_ms)
+        self._crashpoint("apply")
+        self._counts.note_commit(committed, self._context.clock.monotonic() - began)
         return committed
 
-    def _answer(self, batch: Batch, verdicts: Verdicts, base: Offset) -> None:
-        """Hand out the outcomes; submissions whose last event this was are answered."""
-        admissions, offsets = verdicts.admissions, verdicts.offsets(base)
-        self._counts.note_verdicts(batch, admissions)
-        self._ages.note(admissions, verdicts.originals, self._restorer.window, batch.received_ms)
-        start = 0
-        for submission, count in batch.shares:
-            end = start + count
-            submission.decide(admissions[start:end], offsets[start:end])
-            start = end
+
+def _answer(batch: Batch, verdicts: Verdicts, base: Offset) -> None:
+    """Hand out the outcomes; submissions whose last event this was are answered."""
+    admissions, offsets = verdicts.admissions, verdicts.offsets(base)
+    start = 0
+    for queued, count in batch.shares:
+        end = start + count
+        queued.decide(admissions[start:end], offsets[start:end])
+        start = end

@@ -21,7 +21,8 @@ from dedupe.errors import (
     RetriableError,
 )
 from dedupe.lane.context import LaneContext
-from dedupe.lane.restorer import Restorer
+from dedupe.lane.index_recovery import IndexRecovery
+from dedupe.lane.partition_index import PartitionIndex
 from dedupe.log import PartitionLog
 from dedupe.types import Offset
 
@@ -33,20 +34,20 @@ class Follower:
     """Follows one lane's log; nothing here fences, writes to the log or decides."""
 
     def __init__(
-        self, partition_log: PartitionLog, context: LaneContext, restorer: Restorer, *, number: int
+        self, partition_log: PartitionLog, context: LaneContext, recovery: IndexRecovery, *, number: int
     ) -> None:
-        """Use the restorer of the lane with this number, which goes on from where this has got to."""
+        """Use the recovery of the lane with this number, which continues with the same index."""
         self.is_caught_up = False
         """Whether the index has been at the end of the log, and has missed no shipment since."""
         self._log = partition_log
         self._context = context
-        self._restorer = restorer
+        self._recovery = recovery
         self._number = number
         self._shipped: deque[Committed] = deque()
         self._shipped_events = 0
         self._ahead_since: float | None = None  # since when the index knows more than the log shows
         self._arrived = asyncio.Event()
-        self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=restorer.partition)
+        self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=recovery.partition)
 
     def take(self, committed: Committed) -> None:
         """Take what the owner has committed; what does not fit is found in the log."""
@@ -79,7 +80,7 @@ class Follower:
                     if isinstance(err, IndexCorruptError):
                         self._discard()
                     elif isinstance(err, IndexUnavailableError):
-                        self._restorer.close()
+                        self._recovery.close()
                     pause_s = min(2 * pause_s, times.backoff_max_s)
                 else:
                     pause_s = times.backoff_s
@@ -93,18 +94,18 @@ class Follower:
     async def _follow(self) -> None:
         """Read the log to its end, then apply what is shipped; return when the log has to be read again."""
         async with self._context.follow_slots:
-            proved = await self._restorer.check()
+            proved = await self._recovery.check()
             await self._context.gate.pass_lane(self._number, proved=proved)
             _, end = await self._log.bounds()
             self._check_visible(end)
-            await self._restorer.replay(end, lambda _entries: None)
+            index = await self._recovery.replay(end, lambda _entries: None)
         self.is_caught_up = True
         while True:
             self._arrived.clear()
             while self._shipped:
-                if not self._apply(self._next_shipped()):
+                if not _apply(self._next_shipped(), index):
                     return
-            if not await self._hears():
+            if not await self._wait_for_update(index):
                 return
 
     def _check_visible(self, end: Offset) -> None:
@@ -114,7 +115,8 @@ class Follower:
         Readers see it once all replicas have it; what is not there after that was lost.
         """
         now = self._context.clock.monotonic()
-        if self._restorer.index.state.applied_offset <= end:
+        index = self._recovery.opened
+        if index is None or index.index.state.applied_offset <= end:
             self._ahead_since = None
             return
         self._ahead_since = now if self._ahead_since is None else self._ahead_since
@@ -126,37 +128,37 @@ class Follower:
         self._shipped_events -= len(committed.keys)
         return committed
 
-    def _apply(self, committed: Committed) -> bool:
-        """Apply a shipment unless the index has it; false if something is missing in between."""
-        index = self._restorer.index
-        state = index.state
-        if committed.first_seq + len(committed.keys) <= state.next_lane_seq:
-            found = index.lookup(committed.keys)
-            return [entry and entry.offset for entry in found] == [
-                committed.base + i for i in range(len(committed.keys))
-            ]  # else the log has lost what this index holds in its place
-        if committed.first_seq != state.next_lane_seq or committed.after != LastRecord.of(state):
-            return False
-        if committed.base < state.applied_offset or committed.timestamp_ms < state.newest_timestamp_ms:
-            return False
-        index.apply(committed.update(self._restorer.window, index, self._context.session_policy))
-        return True
-
-    async def _hears(self) -> bool:
-        """Wait for a shipment; false if the log has grown without one."""
+    async def _wait_for_update(self, index: PartitionIndex) -> bool:
+        """Wait for a shipped commit; return False if the log has grown without one."""
         try:
             async with asyncio.timeout(self._context.times.follow_s):
                 await self._arrived.wait()
         except TimeoutError:
             _, end = await self._log.bounds()
-            return end <= self._restorer.index.state.applied_offset
+            return end <= index.index.state.applied_offset
         return True
 
     def _discard(self) -> None:
         try:
-            self._restorer.discard()
+            self._recovery.discard()
         except GatewayError as err:
             self._tell(err)
 
     def _tell(self, err: GatewayError) -> None:
         self._report.warning("partition cannot be followed now", error=f"{type(err).__name__}: {err}")
+
+
+def _apply(committed: Committed, index: PartitionIndex) -> bool:
+    """Apply a shipped commit unless the index has it; return False if a commit between them is missing."""
+    state = index.index.state
+    if committed.first_seq + len(committed.keys) <= state.next_lane_seq:
+        found = index.index.lookup(committed.keys)
+        return [entry and entry.offset for entry in found] == [
+            committed.base + i for i in range(len(committed.keys))
+        ]  # else the log has lost what this index holds in its place
+    if committed.first_seq != state.next_lane_seq or committed.after != LastRecord.of(state):
+        return False
+    if committed.base < state.applied_offset or committed.timestamp_ms < state.newest_timestamp_ms:
+        return False
+    index.apply(committed)
+    return True

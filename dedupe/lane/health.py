@@ -38,7 +38,7 @@ class LaneHealth:
         self._clock = clock
         self._times = times
         self._dice = dice
-        self._failures = 0  # in a row
+        self.failures = 0  # in a row
         self._fencings = 0  # in a row
         self._active_at: float | None = None
         self.cause = "it is starting"  # of the last failure, for clients
@@ -60,7 +60,7 @@ class LaneHealth:
 
     def note_commit(self) -> None:
         """A commit has succeeded: what failed before is over."""
-        self._failures = 0
+        self.failures = 0
 
     def note_failure(self, err: BaseException) -> None:
         """The lane has stopped serving, or did not get to it."""
@@ -80,11 +80,9 @@ class LaneHealth:
             self._note_fencing()
             return self._dice.uniform(*self._times.refence_s)
         if served_s >= self._times.backoff_max_s:
-            self._failures = 0
-        self._failures += 1
-        limit: float = min(
-            self._times.backoff_max_s, self._times.backoff_s * 2 ** min(self._failures - 1, 16)
-        )
+            self.failures = 0
+        self.failures += 1
+        limit: float = min(self._times.backoff_max_s, self._times.backoff_s * 2 ** min(self.failures - 1, 16))
         return self._dice.uniform(limit / 2, limit)
 
     def why_not_active(self) -> str:

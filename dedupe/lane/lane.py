@@ -9,7 +9,7 @@ routes.post_events -> Router.submit -> **Lane.submit** -> admit -> PartitionLog.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 import structlog
@@ -27,21 +27,21 @@ from dedupe.errors import (
     OutcomeUnknownError,
 )
 from dedupe.index import DedupeIndex
-from dedupe.lane.ages import Ages
 from dedupe.lane.committer import Committer
 from dedupe.lane.context import LaneContext
-from dedupe.lane.counting import LaneCounts
 from dedupe.lane.follower import Follower
 from dedupe.lane.health import LaneHealth
-from dedupe.lane.housekeeping import Housekeeping
-from dedupe.lane.queue import Batch, LaneQueue, Outcomes, Submission
-from dedupe.lane.restorer import Restorer
+from dedupe.lane.index_recovery import IndexRecovery
+from dedupe.lane.maintenance import Maintenance
+from dedupe.lane.metrics import LaneCounts, LaneMetrics
+from dedupe.lane.partition_index import PartitionIndex
+from dedupe.lane.queue import Batch, LaneQueue, QueuedSubmission
 from dedupe.lane.state import TRANSITIONS, WITH_INDEX, LaneState
 from dedupe.lane.verifier import Verifier
 from dedupe.log import PartitionLog
-from dedupe.metrics import LaneMetrics
 from dedupe.sessions import SessionKey, SessionState
-from dedupe.types import Entry, Event, EventKey, Offset
+from dedupe.submission import Outcomes, Submission
+from dedupe.types import Entry, EventKey, Offset
 
 Found = TypeVar("Found")
 
@@ -58,50 +58,35 @@ class Lane:
         self.state = LaneState.UNASSIGNED
         self.metrics = LaneMetrics()
         self.queue = LaneQueue(context.limits)
-        self.restorer = Restorer(partition, partition_log, context, self.metrics)
+        self.recovery = IndexRecovery(partition, partition_log, context, self.metrics)
         self.counts = LaneCounts(self.metrics)
-        self.ages = Ages(self.metrics.duplicate_age_s)
         self.restore_end_offset: Offset = 0
-        self.has_been_active = False
+        self.has_served = False
         self.is_running = False
         self.health = LaneHealth(context.clock, context.times, context.dice)
-        self.follower = Follower(partition_log, context, self.restorer, number=number)
-        self.ship: Callable[[Committed], None] | None = None
-        """Tells the worker that follows this lane what was committed; None if none does. Must not raise."""
+        self.follower = Follower(partition_log, context, self.recovery, number=number)
         self._log = partition_log
         self._context = context
         self._number = number
         self._wake = asyncio.Event()
         self._is_draining = False
-        self._committer = Committer(partition, partition_log, context, self.restorer, self.counts, self.ages)
-        self._housekeeping = Housekeeping(
-            partition_log, context.clock, interval_s=context.times.housekeeping_s, wake=self._wake.set
-        )
+        self._committer = Committer(partition, partition_log, context, self.counts)
+        self._maintenance = Maintenance(partition, partition_log, context, self._wake.set)
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
 
     # ---- for callers
 
-    def check_room(self, events: int, size_bytes: int, source: str) -> None:
-        """Raise LaneNotActiveError or LaneSaturatedError, both retriable, if `submit` would not take it."""
+    def check_capacity(self, submission: Submission) -> None:
+        """Raise LaneNotActiveError or LaneSaturatedError if `submit` would not take this now."""
         if self.state is not LaneState.ACTIVE:
             raise self._not_active()
-        self.queue.check_room(events, size_bytes, source)
+        self.queue.check_capacity(submission)
 
-    def submit(
-        self, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
-    ) -> "asyncio.Future[Outcomes]":
-        """
-        Queue one request's events, n >= 1, all of this partition; `check_room` has passed.
-
-        Returns:
-            A future of their outcomes, same order. It fails with a RetriableError when an outcome is
-            unknown. Cancelling it cancels nothing.
-        """
-        answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
-        now = self._context.clock.monotonic()
-        self.queue.put(Submission(events, received_ms, deadline, answer, size_bytes, now))
+    def submit(self, submission: Submission) -> "asyncio.Future[Outcomes]":
+        """Queue a submission of this partition; see SubmissionTarget."""
+        queued = self.queue.put(submission, self._context.clock.monotonic())
         self._wake.set()
-        return answer
+        return queued.answer
 
     def drain(self) -> None:
         """Refuse new events, finish what is queued, then let `run` return."""
@@ -109,6 +94,10 @@ class Lane:
         if self.state is LaneState.ACTIVE:
             self._transition_to(LaneState.DRAINING)
         self._wake.set()
+
+    def replicate_to(self, replicate: Callable[[Committed], None] | None) -> None:
+        """Send each commit to the worker that follows this lane; None if none does. It must not raise."""
+        self._committer.replicate = replicate
 
     def assign(self) -> None:
         """Be ready to `run` once more: the group has said that this process owns the partition."""
@@ -128,7 +117,7 @@ class Lane:
 
     def forget(self) -> None:
         """Close the index of a lane that neither runs nor follows."""
-        self.restorer.close()
+        self.recovery.close()
         if self.state is LaneState.FOLLOWING:
             self._transition_to(LaneState.UNASSIGNED)
 
@@ -140,10 +129,10 @@ class Lane:
     async def prove(self) -> None:
         """Check the log of a lane that this process does not run, so that the gate need not wait for it."""
         try:
-            proved = await self.restorer.check()
+            proved = await self.recovery.check()
             await self._context.gate.pass_lane(self._number, proved=proved)
         finally:
-            self.restorer.close()
+            self.recovery.close()
 
     @property
     def should_run(self) -> bool:
@@ -165,8 +154,7 @@ class Lane:
             while self.should_run:
                 pause_s = 0.0
                 try:
-                    await self._recover()
-                    await self._serve()
+                    await self._serve(await self._recover())
                 except (Exception, asyncio.CancelledError) as err:
                     if is_own_cancellation(err):
                         raise
@@ -182,74 +170,97 @@ class Lane:
 
     # ---- for those who only look
 
-    def find(self, key: EventKey) -> Entry | None:
+    @property
+    def is_serving(self) -> bool:
+        """Whether the lane takes events now."""
+        return self.state is LaneState.ACTIVE
+
+    async def wait(self, deadline: Deadline) -> bool:
+        """Return False at once: no other process serves this partition, so the client retries."""
+        return False
+
+    def may_submit_again(self, err: Exception) -> bool:
+        """Return False: the client submits again, and learns meanwhile what fails."""
+        return False
+
+    async def find(self, key: EventKey) -> Entry | None:
         """
-        Return where the event of a key is, None if another one of the key would be new.
+        Return the entry of an event's key, None if an event of this key would be new.
 
         Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
-        (entry,) = self._look(lambda index: index.lookup([key]))
-        return entry if entry is not None and entry.offset >= self.restorer.known_from else None
+        (entry,) = self._read(lambda index: index.lookup([key]))
+        return entry if entry is not None and entry.offset >= self.partition_index.known_from else None
 
-    def session(self, key: SessionKey) -> SessionState | None:
+    async def session(self, key: SessionKey) -> SessionState | None:
         """
-        Return what is known of a client session of this partition now; None if nothing is.
+        Return the state of a client session of this partition; None if there is none.
 
-        It is called evicted as well once its lease is over.
+        It is evicted as well once its lease is over.
 
         Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
-        (state,) = self._look(lambda index: index.sessions([key]))
+        (state,) = self._read(lambda index: index.sessions([key]))
         return self._context.session_policy.told(state, self._context.clock.now_ms())
 
-    def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
-        """Return at most `count` rows of a client, as `session` does."""
-        rows = self._look(lambda index: index.sessions_of(client_hash, count))
+    async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
+        """Return at most `count` sessions of a client; raises as `session` does."""
+        rows = self._read(lambda index: index.sessions_of(client_hash, count))
         now_ms, policy = self._context.clock.now_ms(), self._context.session_policy
         return [(key, state) for key, row in rows if (state := policy.told(row, now_ms)) is not None]
 
-    def _look(self, read: Callable[[DedupeIndex], Found]) -> Found:
-        """Read what is told and decides nothing: the next event that needs it has damage rebuilt."""
+    def _read(self, read: Callable[[DedupeIndex], Found]) -> Found:
+        """Read for a caller who decides nothing; damage is left to the next event, whose commit rebuilds."""
         if self.state is not LaneState.ACTIVE:
             raise self._not_active()
         try:
-            return read(self.restorer.index)
+            return read(self.partition_index.index)
         except IndexCorruptError as err:
             raise IndexUnavailableError(f"{err}") from err
 
     def verifier(self, partition_log: PartitionLog) -> Verifier:
         """Return what compares the open index with a log that is read. Raises LaneNotActiveError."""
-        if self.open_index is None:
+        index = self.open_index
+        if index is None:
             raise self._not_active()
-        return Verifier(self.partition, partition_log, self._context, self.restorer)
+        return Verifier(self.partition, partition_log, self._context, index)
 
     @property
-    def open_index(self) -> DedupeIndex | None:
+    def open_index(self) -> PartitionIndex | None:
         """The index while it is surely open."""
-        return self.restorer.index if self.state in WITH_INDEX and self.restorer.is_open else None
+        return self.recovery.opened if self.state in WITH_INDEX else None
+
+    @property
+    def window_seconds(self) -> float:
+        """For how long ids are remembered; only while there is an open index."""
+        return self.partition_index.window_seconds(self._context.clock.now_ms())
+
+    @property
+    def partition_index(self) -> PartitionIndex:
+        """The index of a lane that serves, or of one that is known to have an open index."""
+        assert self.recovery.opened is not None
+        return self.recovery.opened
 
     # ---- serving
 
-    async def _serve(self) -> None:
-        self._housekeeping.begin()
+    async def _serve(self, index: PartitionIndex) -> None:
+        self._maintenance.begin(index)
         while (batch := await self._take()) is not None:
             try:
-                committed = await self._committer.commit(batch)
-                if committed is not None:
-                    self.health.note_commit()
-                    if self.ship is not None:
-                        self.ship(committed)
-                self._context.crashpoint("answer")
+                committed = await self._committer.commit(batch, index)
             except BaseException as err:  # a cancellation too: nobody else knows whose events these are
                 self._refuse(batch, err)
                 raise
+            if committed is not None and self.health.failures:
+                self.health.note_commit()
             # A batch of duplicates waits for nothing: without this a queue of them would hold the loop.
             await asyncio.sleep(0 if committed is None else self._log.pause_after_append_s)
 
     async def _take(self) -> Batch | None:
         """Wait for the next batch; None once drained."""
         while True:
-            self._keep_house()
+            if self._maintenance.is_due and not self._is_draining:
+                self._maintenance.run()
             for expired in self.queue.take_expired():
                 self._refuse_untaken(expired)
             batch = self.queue.take_batch()
@@ -258,7 +269,7 @@ class Lane:
             if self._is_draining:
                 return None
             self._wake.clear()
-            await self._wait(self._housekeeping.interval_s)
+            await self._wake.wait()
 
     async def _wait(self, seconds: float) -> None:
         """Wait to be woken, but not longer; an asyncio.timeout would take four times as much CPU."""
@@ -268,33 +279,27 @@ class Lane:
         finally:
             alarm.cancel()
 
-    def _keep_house(self) -> None:
-        if self._is_draining:
-            return
-        log_start = self._housekeeping.due_answer(self.restorer.index.state.applied_offset)
-        if log_start is not None:
-            self.restorer.keep_house(log_start)
-
     # ---- failing and recovering
 
-    async def _recover(self) -> None:
+    async def _recover(self) -> PartitionIndex:
         """Fence, prove or rebuild the index, replay to the end, and only then serve."""
         self._transition_to(LaneState.FENCING)
         async with self._context.restore_slots:
-            proved = await self.restorer.check()
+            proved = await self.recovery.check()
         await self._context.gate.pass_lane(self._number, proved=proved)
         end = self.restore_end_offset = await self._log.fence()
         self._committer.begin()
         self._transition_to(LaneState.RESTORING)
         async with self._context.restore_slots:
-            await self.restorer.replay(end, self.counts.resolve_doubt)
-        self.counts.begin(end, self.restorer.index.state.next_lane_seq)
+            index = await self.recovery.replay(end, self.counts.resolve_doubt)
+        self.counts.begin(end, index.index.state.next_lane_seq)
         await self._context.gate.wait(self._context.times.gate_s)
-        self.has_been_active = True
+        self.has_served = True
         self.health.note_active()
         self._transition_to(LaneState.ACTIVE)
         if self._is_draining:
             self._transition_to(LaneState.DRAINING)
+        return index
 
     def _not_active(self) -> LaneNotActiveError:
         why = "is being stopped" if self._is_draining else self.health.why_not_active()
@@ -313,15 +318,15 @@ class Lane:
         if self.state is not LaneState.FAILED:
             self._transition_to(LaneState.FAILED)
         self._refuse_queued()
-        self._housekeeping.end()
+        self._maintenance.end()
         if isinstance(err, IndexCorruptError):
             self._discard_index()
         elif isinstance(err, IndexUnavailableError):
-            self.restorer.close()
+            self.recovery.close()
 
     def _discard_index(self) -> None:
         try:
-            self.restorer.discard()
+            self.recovery.discard()
         except IndexCorruptError as err:
             self._report.error("index cannot be deleted", error=str(err))
 
@@ -342,25 +347,25 @@ class Lane:
     def _refuse(self, batch: Batch, err: BaseException) -> None:
         """Answer the waiters of a batch whose commit failed."""
         self.counts.note_unknown(batch)
-        for submission, _ in batch.shares:
-            submission.fail(OutcomeUnknownError(f"commit failed: {type(err).__name__}"))
+        for queued, _ in batch.shares:
+            queued.fail(OutcomeUnknownError(f"commit failed: {type(err).__name__}"))
 
-    def _refuse_untaken(self, submission: Submission) -> None:
-        """Answer a submission of which at least the remaining events were never judged."""
-        self.counts.note_untaken(submission)
-        kind = OutcomeUnknownError if submission.taken else LaneNotActiveError
-        submission.fail(
+    def _refuse_untaken(self, queued: QueuedSubmission) -> None:
+        """Answer a submission of which at least the remaining events were not decided."""
+        self.counts.note_untaken(queued)
+        kind = OutcomeUnknownError if queued.taken else LaneNotActiveError
+        queued.fail(
             kind(f"partition {self.partition} of {self.topic} stopped serving", told="it stopped serving")
         )
 
     def _refuse_queued(self) -> None:
-        for submission in self.queue.take_all():
-            self._refuse_untaken(submission)
+        for queued in self.queue.take_all():
+            self._refuse_untaken(queued)
 
     async def _release(self) -> None:
         """Give everything up; first what needs no waiting, which a cancellation cannot leave undone."""
-        self._housekeeping.end()
-        self.restorer.close()
+        self._maintenance.end()
+        self.recovery.close()
         if self.state is LaneState.ACTIVE:
             self._transition_to(LaneState.DRAINING)
         if self.state in (LaneState.FENCING, LaneState.RESTORING):

@@ -12,8 +12,8 @@ import structlog
 
 from dedupe.errors import IdentityMismatchError, LogCorruptError
 from dedupe.lane.context import LaneContext
+from dedupe.lane.metrics import LaneMetrics
 from dedupe.log import PartitionLog
-from dedupe.metrics import LaneMetrics
 from dedupe.notes import Skips
 from dedupe.recovery import CheckedRecord, RecordCheck
 from dedupe.types import LogRecord, Offset

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dedupe.errors import IndexCorruptError, IndexUnavailableError
-from dedupe.index import DedupeIndex
 from dedupe.lane.context import LaneContext
+from dedupe.lane.metrics import LaneMetrics
+from dedupe.lane.partition_index import PartitionIndex
 from dedupe.lane.record_reader import RecordReader
-from dedupe.lane.restorer import Restorer
 from dedupe.log import PartitionLog
-from dedupe.metrics import LaneMetrics
 from dedupe.recovery import CheckedRecord
 from dedupe.types import Entry, EventKey, Offset
 
@@ -70,17 +69,16 @@ class Verifier:
     """One comparison; used in the lane's event loop."""
 
     def __init__(
-        self, partition: int, partition_log: PartitionLog, context: LaneContext, restorer: Restorer
+        self, partition: int, partition_log: PartitionLog, context: LaneContext, index: PartitionIndex
     ) -> None:
-        """Take a log of its own to read from, and whose index it is, which must be open."""
+        """Compare an open index with a log that is read beside the lane."""
         self._reader = RecordReader(partition, partition_log, context, LaneMetrics())
         self._clock = context.clock
-        self._restorer = restorer
-        self._index = restorer.index
+        self._index = index
         self._next_seq: int | None = None
-        self._last_seq = self._index.state.next_lane_seq - 1
-        end = self._index.state.applied_offset
-        start = min(restorer.known_from, end)
+        self._last_seq = index.index.state.next_lane_seq - 1
+        end = index.index.state.applied_offset
+        start = min(index.known_from, end)
         self.verified = Verified(start, end, start)
 
     async def run(self, *, records_per_s: float) -> AsyncGenerator[list[Difference], None]:
@@ -120,7 +118,7 @@ class Verifier:
         keys = [(record, record.identity.key) for record in records]
         keys += [(record, record.guard) for record in records if record.guard is not None]
         entries = self._looked_up([key for _, key in keys])
-        known_from = self._restorer.known_from
+        known_from = self._index.known_from
         found = self._gaps(records)
         for (record, key), entry in zip(keys, entries, strict=True):
             if record.offset >= known_from and (kind := _kind_of(record, entry)) is not None:
@@ -133,16 +131,12 @@ class Verifier:
 
     def _looked_up(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         """Damage that shows here is told, and is for the lane to find and to mend."""
-        if not self._is_same():
+        if not self._index.is_open:
             raise IndexUnavailableError("the lane has closed this index meanwhile", told="begin again")
         try:
-            return self._index.lookup(keys)
+            return self._index.index.lookup(keys)
         except IndexCorruptError as err:
             raise IndexUnavailableError(f"the index cannot be read: {err}", told=f"{err}") from err
-
-    def _is_same(self) -> bool:
-        index: DedupeIndex | None = self._restorer.index if self._restorer.is_open else None
-        return index is self._index
 
     def _gaps(self, records: Sequence[CheckedRecord]) -> list[Difference]:
         found = []

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import uvloop
 
+from app.cli.load.events import event
 from dedupe.adapters import KafkaConfig, KafkaStore
 from dedupe.log import PartitionLog
 from dedupe.record import build_record
 from dedupe.types import Event, NewRecord
 from loadtests.bench.usage import cpu_seconds
-from loadtests.bench.workload import event
 from tests.support.kafka import KafkaBroker, create_topic
 
 EVENTS = (1, 12, 100)

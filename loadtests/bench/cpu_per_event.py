@@ -13,9 +13,10 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.cli.load.connection import request
 from loadtests.bench.load import send_all
 from loadtests.bench.usage import cpu_seconds
-from loadtests.bench.workload import SessionWorkload, make_bodies, request
+from loadtests.bench.workload import SessionWorkload, make_bodies
 from tests.support.gateway import Gateway
 
 WARM_UP_BATCHES = 50

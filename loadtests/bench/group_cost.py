@@ -26,9 +26,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from app.cli.load.connection import request
 from loadtests.bench.load import send_all
 from loadtests.bench.usage import cpu_seconds
-from loadtests.bench.workload import make_bodies, request
+from loadtests.bench.workload import make_bodies
 from tests.support.gateway import Gateway
 from tests.support.kafka import KafkaBroker
 from tests.support.workers import Workers

@@ -18,7 +18,7 @@ import tempfile
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from loadtests.bench.raw_client import percentile, send_steadily
+from loadtests.bench.steady import percentile, send_steadily
 from loadtests.bench.usage import rss_mib
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST

@@ -5,7 +5,7 @@ How long the event loop stands still while a killed gateway's indexes are opened
 
 A process fills one index a lane and kills itself; then all are opened in one event loop, which is
 asked every millisecond whether it runs: first as they are, all at once, then as a gateway's lanes
-do it (Restorer.check), each from a copy of the same folders. With --spinners other processes take
+do it (IndexRecovery.check), each from a copy of the same folders. With --spinners other processes take
 the processors meanwhile. Closing is measured with full memtables.
 """
 
@@ -30,13 +30,14 @@ from dedupe.identity import Identity
 from dedupe.index import DedupeIndex, IndexIdentity, IndexState, IndexUpdate
 from dedupe.lane.context import LaneContext
 from dedupe.lane.gate import IdentityGate
-from dedupe.lane.restorer import Restorer
-from dedupe.metrics import LaneMetrics
+from dedupe.lane.index_recovery import IndexRecovery
+from dedupe.lane.metrics import LaneMetrics
 from dedupe.pinning import SessionNotes
 from dedupe.sessions import SessionPolicy
 from dedupe.sim.sim_log import SimStore
 from dedupe.types import Entry
 from dedupe.window import WindowPolicy
+from tests.support.settings import QUEUE_LIMITS
 
 MIB = 1024 * 1024
 BATCH = 1_000
@@ -100,7 +101,7 @@ async def longest_stall(work: Callable[[], Awaitable[None]]) -> tuple[float, flo
     return max(stalls) * 1000, took * 1000
 
 
-def restorers_of(store: RocksStore, lanes: int) -> list[Restorer]:
+def recoveries_of(store: RocksStore, lanes: int) -> list[IndexRecovery]:
     """Return what opens the indexes of a gateway whose log is pinned; the log itself has no part in it."""
     log = SimStore(log_id="bench")
     log.create_topic(TOPIC, lanes)
@@ -117,19 +118,22 @@ def restorers_of(store: RocksStore, lanes: int) -> list[Restorer]:
         gate=IdentityGate(lanes),
         restore_slots=asyncio.Semaphore(RESTORES_MAX),
         open_turn=asyncio.Lock(),
+        limits=QUEUE_LIMITS,
     )
-    return [Restorer(lane, log.partition_log(TOPIC, lane), context, LaneMetrics()) for lane in range(lanes)]
+    return [
+        IndexRecovery(lane, log.partition_log(TOPIC, lane), context, LaneMetrics()) for lane in range(lanes)
+    ]
 
 
-async def check_all(restorers: Sequence[Restorer]) -> None:
+async def check_all(recoveries: Sequence[IndexRecovery]) -> None:
     """Do what the lanes do at a start, as many at a time."""
     slots = asyncio.Semaphore(RESTORES_MAX)
 
-    async def check(restorer: Restorer) -> None:
+    async def check(recovery: IndexRecovery) -> None:
         async with slots:
-            await restorer.check()
+            await recovery.check()
 
-    await asyncio.gather(*(check(restorer) for restorer in restorers))
+    await asyncio.gather(*(check(recovery) for recovery in recoveries))
 
 
 async def measure_unprepared(store: RocksStore, args: argparse.Namespace) -> None:
@@ -152,18 +156,19 @@ async def measure_unprepared(store: RocksStore, args: argparse.Namespace) -> Non
 
 async def measure_prepared(store: RocksStore, args: argparse.Namespace) -> None:
     """Open all lanes as a gateway does, fill what memtables hold, and close all."""
-    restorers = restorers_of(store, args.lanes)
+    recoveries = recoveries_of(store, args.lanes)
 
     async def close_all() -> None:
-        for restorer in restorers:
-            restorer.close()
+        for recovery in recoveries:
+            recovery.close()
         for lane in range(args.lanes):
             await store.prepare(identity_of(lane, args.lanes))
 
-    stall, took = await longest_stall(lambda: check_all(restorers))
-    print(f"Restorer.check: longest stall {stall:.0f} ms, {took:.0f} ms in all", flush=True)
-    for restorer in restorers:
-        fill(restorer.index, 1_000_000)
+    stall, took = await longest_stall(lambda: check_all(recoveries))
+    print(f"IndexRecovery.check: longest stall {stall:.0f} ms, {took:.0f} ms in all", flush=True)
+    for recovery in recoveries:
+        assert recovery.opened is not None
+        fill(recovery.opened.index, 1_000_000)
     stall, took = await longest_stall(close_all)
     print(f"close: longest stall {stall:.0f} ms, {took:.0f} ms until all files were released", flush=True)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import orjson
 
-from loadtests.bench.raw_client import Connection, authorization
+from app.cli.load.connection import Connection, request
 from loadtests.bench.usage import rss_mib
 from tests.support.gateway import Gateway
 
@@ -37,10 +37,10 @@ async def send_all(gateway: Gateway, clients: int) -> tuple[Counter[int], float]
     largest_mib = 0.0
 
     async def send(client: int) -> int:
-        connection = await Connection.open(gateway.port, authorization(f"key-{client}"))
-        status = await connection.post(body)
+        connection = await Connection.open(gateway.url)
+        answer = await connection.exchange(request(body, key=f"key-{client}"))
         connection.close()
-        return status
+        return answer.status
 
     async def watch() -> None:
         nonlocal largest_mib

@@ -11,8 +11,8 @@ import timeit
 from collections.abc import Callable
 
 from dedupe.admission import DUPLICATE, NEW, Admission
-from dedupe.lane.ages import Ages
-from dedupe.metrics import AGE_S, LATENCY_S, AnswerCounts, Histogram
+from dedupe.lane.metrics import AGE_S, LATENCY_S, DuplicateAges, Histogram
+from dedupe.metrics import AnswerCounts
 from dedupe.types import Event
 from dedupe.window import Window, WindowPolicy
 
@@ -28,7 +28,7 @@ def fastest_us(function: Callable[[], object]) -> float:
 
 def measure(count: int, kind: Admission) -> float:
     """Return the microseconds of one request whose events all have this verdict."""
-    counts, histogram, ages = AnswerCounts(), Histogram(LATENCY_S), Ages(Histogram(AGE_S))
+    counts, histogram, ages = AnswerCounts(), Histogram(LATENCY_S), DuplicateAges(Histogram(AGE_S))
     for second in range(SECONDS):
         ages.note_commit(second * 1_000, second * 1_000)
     events = [Event(bytes(16), 0, bytes(8), "web", str(number), b"{}") for number in range(count)]

@@ -19,9 +19,11 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtests.bench.raw_client import BATCH_EVENTS, Connection, authorization, percentile, send_steadily
+from app.cli.load.connection import Connection, request
+from loadtests.bench.steady import BATCH_EVENTS, percentile, send_steadily
 from loadtests.bench.workload import make_bodies
 from tests.support.gateway import Gateway
+from tests.support.processes import HOST
 
 QUIET_KEYS = ("quiet-0", "quiet-1", "quiet-2")
 KEYS = """
@@ -44,13 +46,13 @@ class Noise(NamedTuple):
 def flood(port: int, noise: Noise, seconds: float, statuses: "multiprocessing.Queue[Counter[int]]") -> None:
     """Send with the noisy key as fast as it goes, in a process of its own."""
     counted: Counter[int] = Counter()
-    body = make_bodies(1, noise.batch_events)[0]
+    message = request(make_bodies(1, noise.batch_events)[0], key=noise.key)
 
     async def send() -> None:
-        connection = await Connection.open(port, authorization(noise.key))
+        connection = await Connection.open(f"http://{HOST}:{port}")
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
-            counted[await connection.post(body)] += 1
+            counted[(await connection.exchange(message)).status] += 1
         connection.close()
 
     async def run() -> None:

@@ -32,9 +32,9 @@ from app.main import GC_THRESHOLDS
 from dedupe.admission import Admission
 from dedupe.clock import Deadline, SystemClock
 from dedupe.identity import Identity
-from dedupe.lane.queue import Outcomes
 from dedupe.quarantine import Quarantine
 from dedupe.router import Router
+from dedupe.submission import Outcomes
 from dedupe.types import Event, Stream
 from loadtests.bench.workload import make_bodies
 from tests.support.settings import make_settings

@@ -27,7 +27,7 @@ import uvloop
 from app.peers import PeerLink, Peers
 from dedupe.admission import Admission
 from dedupe.clock import Deadline, SystemClock
-from dedupe.lane import Outcomes
+from dedupe.submission import Outcomes, Submission
 from dedupe.types import Event
 
 HOST = "127.0.0.1"
@@ -69,10 +69,9 @@ class Owner:
         """See Host."""
         return body
 
-    def submit(
-        self, lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
-    ) -> "asyncio.Future[Outcomes]":
+    def submit(self, lane: int, submission: Submission) -> "asyncio.Future[Outcomes]":
         """See Host."""
+        events = submission.events
         self.events += len(events)
         answer: asyncio.Future[Outcomes] = self.loop.create_future()
         offsets = list(range(OFFSET, OFFSET + len(events)))
@@ -111,7 +110,7 @@ def over_link(link: PeerLink) -> Way:
 
         async def send() -> None:
             outcomes = await link.submit(
-                3, batch, size_bytes=size_bytes, received_ms=clock.now_ms(), deadline=Deadline(clock, 4.5)
+                3, Submission(batch, clock.now_ms(), Deadline(clock, 4.5), size_bytes)
             )
             assert len(outcomes.offsets) == batch_events
 

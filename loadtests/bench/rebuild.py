@@ -21,6 +21,7 @@ import structlog
 import uvloop
 
 from app.build import build_router
+from app.cli.load.events import event, message_id_of
 from app.config import Settings
 from app.main import tune_interpreter
 from app.stores import create_indexes
@@ -30,7 +31,6 @@ from dedupe.identity import Identity, fingerprint_of
 from dedupe.log import LogStore, no_crashpoint
 from dedupe.record import build_record
 from dedupe.types import Event, NewRecord
-from loadtests.bench.workload import event, message_id_of
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.settings import make_settings
 
@@ -77,7 +77,7 @@ async def rebuild(store: LogStore, settings: Settings, count: int) -> tuple[floa
     (lane,) = router.lanes
     began, cpu_began = time.monotonic(), time.process_time()
     running = [asyncio.create_task(each.run()) for each in router.all_lanes]
-    while not lane.has_been_active:  # noqa: ASYNC110 - the poll costs nothing beside what is measured
+    while not lane.has_served:  # noqa: ASYNC110 - the poll costs nothing beside what is measured
         await asyncio.sleep(POLL_S)
     took = time.monotonic() - began, time.process_time() - cpu_began
     assert lane.metrics.restored_records == count, lane.metrics.restored_records

@@ -16,9 +16,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from app.cli.load.connection import request
 from loadtests.bench.load import send_all
 from loadtests.bench.usage import cpu_seconds
-from loadtests.bench.workload import NATIVE_PATH, SessionWorkload, make_bodies, request
+from loadtests.bench.workload import NATIVE_PATH, SessionWorkload, make_bodies
 from tests.support.gateway import Gateway
 
 CONNECTIONS = 16
@@ -39,7 +40,7 @@ class Sample(NamedTuple):
 
 def with_ids(count: int, batch_events: int) -> list[bytes]:
     """Return requests of events that have ids, to the same path."""
-    return [request(body, NATIVE_PATH) for body in make_bodies(count, batch_events)]
+    return [request(body, path=NATIVE_PATH) for body in make_bodies(count, batch_events)]
 
 
 def kinds(clients: int) -> dict[str, Requests]:

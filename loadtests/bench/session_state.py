@@ -30,13 +30,14 @@ from dedupe.identity import Identity
 from dedupe.index import IndexState, IndexUpdate
 from dedupe.lane.context import LaneContext
 from dedupe.lane.gate import IdentityGate
-from dedupe.lane.restorer import Restorer
-from dedupe.metrics import LaneMetrics
+from dedupe.lane.index_recovery import IndexRecovery
+from dedupe.lane.metrics import LaneMetrics
 from dedupe.pinning import SessionNotes
 from dedupe.record import build_record
 from dedupe.sessions import SessionPolicy, SessionRecord, keys_of, session_update
 from dedupe.types import Entry, Event, NewRecord, Progress, Session
 from dedupe.window import WindowPolicy
+from tests.support.settings import QUEUE_LIMITS
 
 MIB = 1024 * 1024
 MILLION = 1_000_000
@@ -77,9 +78,9 @@ async def fill(store: SqliteStore, kind: str, count: int) -> None:
     await log.close()
 
 
-def restorer_of(
+def recovery_of(
     log: SqliteStore, store: RocksStore, kind: str, policy: SessionPolicy
-) -> tuple[Restorer, LaneMetrics]:
+) -> tuple[IndexRecovery, LaneMetrics]:
     """Return what restores one lane of a log that is pinned."""
     metrics = LaneMetrics()
     context = LaneContext(
@@ -95,16 +96,17 @@ def restorer_of(
         gate=IdentityGate(2),
         restore_slots=asyncio.Semaphore(1),
         open_turn=asyncio.Lock(),
+        limits=QUEUE_LIMITS,
     )
-    return Restorer(0, log.partition_log(TOPICS[kind], 0), context, metrics), metrics
+    return IndexRecovery(0, log.partition_log(TOPICS[kind], 0), context, metrics), metrics
 
 
-async def restore(restorer: Restorer, log: SqliteStore, kind: str) -> tuple[float, float]:
+async def restore(recovery: IndexRecovery, log: SqliteStore, kind: str) -> tuple[float, float]:
     """Rebuild a lane's index; return processor seconds and seconds."""
     end = await log.partition_log(TOPICS[kind], 0).fence()
     cpu, wall = time.process_time(), time.perf_counter()
-    await restorer.check()
-    await restorer.replay(end, lambda _entries: None)
+    await recovery.check()
+    await recovery.replay(end, lambda _entries: None)
     return time.process_time() - cpu, time.perf_counter() - wall
 
 
@@ -181,20 +183,22 @@ async def measure(folder: Path, count: int, memory_bytes: int) -> None:
     log = await SqliteStore.open(folder / "log.sqlite")
     policy = SessionPolicy(lease_ms=30 * DAY_MS, sessions_max=count)
     store = RocksStore(folder / "index", lanes=2, memory_bytes=memory_bytes, keys_max=100 * MILLION)
-    restorers = {}
+    recoveries = {}
     for kind in TOPICS:
         await fill(log, kind, count)
         before = resident_mib()
-        restorer, metrics = restorer_of(log, store, kind, policy)
-        restorers[kind] = restorer
-        cpu, wall = await restore(restorer, log, kind)
+        recovery, metrics = recovery_of(log, store, kind, policy)
+        recoveries[kind] = recovery
+        cpu, wall = await restore(recovery, log, kind)
         assert metrics.restored_records == count
         print(
             f"restore of {count:,} {kind}: {cpu:.1f} s of processor time, {wall:.1f} s, "
             f"{resident_mib() - before:+.0f} MiB of memory",
             flush=True,
         )
-    index = restorers[SESSIONS].index
+    opened = recoveries[SESSIONS].opened
+    assert opened is not None
+    index = opened.index
     assert isinstance(index, RocksIndex)
     assert index.session_counts.live == count
     sessions = index._opened().sessions
@@ -203,8 +207,8 @@ async def measure(folder: Path, count: int, memory_bytes: int) -> None:
     size_bytes = sessions.property_int_value("rocksdb.live-sst-files-size") or 0
     print(f"disk: {size_bytes / count:.0f} bytes a session, {size_bytes / MIB:.0f} MiB in all")
     measure_use(index, policy, count)
-    for restorer in restorers.values():
-        restorer.close()
+    for recovery in recoveries.values():
+        recovery.close()
     store.close()
     await log.close()
 

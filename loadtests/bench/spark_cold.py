@@ -32,10 +32,10 @@ EVENTS_A_DAY = 1_000_000_000
 COUNT = """
 import sys
 from pipeline.runtime import create_session
-from pipeline.sources import Span, parse_source, read_records
+from pipeline.sources import Selection, parse_source, read_records
 source = parse_source(sys.argv[1])
 spark = create_session("count", formats=source.formats)
-records = read_records(spark, source, Span())
+records = read_records(spark, source, Selection())
 print(records.selectExpr("count(value)").first()[0])
 """
 

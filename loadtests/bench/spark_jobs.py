@@ -23,12 +23,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dedupe.types import Event, NewRecord
-from pipeline.audit import checks, judge
-from pipeline.runtime import StreamPlan, options
+from pipeline.audit import checks, evaluation
+from pipeline.runtime import options
 from pipeline.runtime.session import create_session
-from pipeline.sinks import FOLDERS, ParquetFolder, Storing, run_stored
-from pipeline.sources import origin_of
-from pipeline.sources.records import KafkaSource, LakeSource, Source, Span, read_records, stream_records
+from pipeline.runtime.streams import StreamPlan
+from pipeline.schema import MINUTE_COUNTS
+from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
+from pipeline.sinks.lake import FOLDERS
+from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sources.origin import origin_of
+from pipeline.sources.records import KafkaSource, LakeSource, Selection, Source, read_records, stream_records
 from pipeline.transforms.clean_topic import archived, per_minute
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.records import RecordMaker, fill_topic
@@ -42,6 +46,10 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 KEPT = {"retention.ms": "-1"}
 OFFSETS_PER_BATCH = 250_000
 SEED = 11
+
+
+def _minute_counts(records: DataFrame) -> DataFrame:
+    return per_minute(records).select(*MINUTE_COUNTS.names)
 
 
 class Row(NamedTuple):
@@ -64,28 +72,28 @@ class Bench:
         self._jvm = _java_child()
 
     def audit(self, source: Source) -> None:
-        """The survey, which is all that an audit of a clean topic reads."""
-        records = read_records(self._spark, source, Span())
-        examined = checks.examined(records, PARTITIONS).persist(StorageLevel.DISK_ONLY)
-        summaries, _ = judge.survey(examined, {}, {})
+        """The summary, which is all that an audit of a clean topic reads."""
+        records = read_records(self._spark, source, Selection())
+        checked = checks.check_records(records, PARTITIONS).persist(StorageLevel.DISK_ONLY)
+        summaries, _ = evaluation.summarize(checked, {}, {})
         assert sum(summary.records for summary in summaries) == self._records
-        assert not judge.find(examined, summaries, {})
-        assert not judge.find_repeats(checks.with_known(examined, None), checks.Promise())
-        examined.unpersist()
+        assert not evaluation.find_faults(checked, summaries, {})
+        assert not evaluation.find_repeats(checks.with_earlier_keys(checked, None), checks.DedupeBounds())
+        checked.unpersist()
 
     def archive(self, source: Source, run: int) -> None:
         """The archive job's stream."""
         out = self._folder / f"archive-{run}"
-        self._store(source, out, Storing(ParquetFolder(str(out), FOLDERS), archived))
+        self._store(source, out, SinkPlan(ParquetFolder(str(out), FOLDERS), archived))
 
     def minute_counts(self, source: Source, run: int) -> None:
         """The counting job's stream."""
         out = self._folder / f"counts-{run}"
-        self._store(source, out, Storing(ParquetFolder(str(out)), per_minute))
+        self._store(source, out, SinkPlan(ParquetFolder(str(out)), _minute_counts))
 
-    def _store(self, source: Source, out: Path, storing: Storing) -> None:
+    def _store(self, source: Source, out: Path, output: SinkPlan) -> None:
         plan = StreamPlan("bench", source, f"{out}.checkpoint", True, options.INTERVAL, None)
-        run_stored(self._spark, plan, origin_of(source), storing, offsets_per_batch=OFFSETS_PER_BATCH)
+        run_to_sink(self._spark, plan, origin_of(source), output, offsets_per_batch=OFFSETS_PER_BATCH)
 
     def pass_on(self, source: Source, run: int, *, dedupe: bool) -> StreamingQuery:
         """What users run instead: read, drop duplicates by id within a watermark, pass on."""

@@ -1,59 +1,22 @@
 """
-What benchmarks send: events as a shop's web page sends them, about 720 bytes each, in batches.
+Histories of requests for benchmarks: batches of the events of app.cli.load.events, some of them sent again.
 
-An event is its number: the same number gives the same bytes, so a duplicate is the same event again.
+The requests are built before the clock starts.
 """
 
 import random
 import secrets
-from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from app.cli.load.connection import request
+from app.cli.load.events import body, event, first_unused
 from clients.python.gateway_client import ksuid
 
 RECENT_EVENTS = 100_000
 """A retry comes soon: duplicates are drawn from so many of the last events."""
 
-SCATTER = 0x9E3779B97F4A7C15F39CC0605CEDC835  # odd, so that no two numbers meet: ids look random
-
-_EVENT = (
-    b'{"messageId":"ajs-next-%032x","type":"track","event":"Product Viewed","userId":"u-%d",'
-    b'"anonymousId":"0b0f2c1e-7c55-4b0a-9d5e-%012x","timestamp":"2026-01-01T00:00:00.000Z","context":{'
-    b'"page":{"path":"/products/%d","referrer":"https://www.example.com/","search":"",'
-    b'"title":"Trail running shoe | Example shop","url":"https://shop.example.com/products/%d"},'
-    b'"userAgent":"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0",'
-    b'"locale":"en-GB","timezone":"Europe/Berlin","library":{"name":"analytics.js","version":"next-1.81.0"}},'
-    b'"properties":{"product_id":"%d","sku":"TS-%d","category":"Shoes","price":89.9,"currency":"EUR",'
-    b'"quantity":1},"integrations":{}}'
-)
-_HEAD = (
-    b"POST %b HTTP/1.1\r\nHost: bench\r\nAuthorization: Basic %b\r\n"
-    b"Content-Type: application/json\r\n%bContent-Length: %d\r\n\r\n"
-)
 _SESSION = b"Gateway-Client: %b\r\nGateway-Session: %b\r\nGateway-Acknowledged-Through: %d\r\n"
-BATCH_PATH, NATIVE_PATH = b"/v1/batch", b"/v1/events"
-_AUTHORIZATION = b64encode(b"bench:")
-
-
-def event(number: int) -> bytes:
-    """Return one event, always the same for a number."""
-    user, product = number % 50_000, number % 997
-    return _EVENT % (number * SCATTER % 2**128, user, user, product, product, product, product)
-
-
-def message_id_of(number: int) -> str:
-    """Return the id of an event."""
-    return f"ajs-next-{number * SCATTER % 2**128:032x}"
-
-
-def body(numbers: Iterable[int]) -> bytes:
-    """Return a batch of events as SDKs build it."""
-    return b'{"batch":[%b],"sentAt":"2026-01-01T00:00:00.000Z"}' % b",".join(map(event, numbers))
-
-
-def request(batch: bytes, path: bytes = BATCH_PATH, headers: bytes = b"") -> bytes:
-    """Return the whole HTTP request of a batch."""
-    return _HEAD % (path, _AUTHORIZATION, headers, len(batch)) + batch
+NATIVE_PATH = b"/v1/events"
 
 
 class Workload:
@@ -91,7 +54,7 @@ class Workload:
 
 def make_bodies(batches: int, batch_events: int) -> list[bytes]:
     """Return batches of events that were never made before by any process."""
-    first = random.SystemRandom().getrandbits(100)
+    first = first_unused()
     return [
         body(range(first + n, first + n + batch_events))
         for n in range(0, batches * batch_events, batch_events)
@@ -110,7 +73,7 @@ class SessionWorkload:
         self._clients = [(secrets.token_hex(16).encode(), ksuid().encode()) for _ in range(clients)]
         self._sent = [0] * clients
         self._turn = 0
-        self._first = random.SystemRandom().getrandbits(100)
+        self._first = first_unused()
         self._has_ids = has_ids
 
     def requests(self, count: int, batch_events: int) -> list[bytes]:
@@ -126,7 +89,7 @@ class SessionWorkload:
         events = map(event if self._has_ids else event_without_id, numbers)
         batch = b'{"batch":[%b],"firstSequence":%d,"sentAt":"2026-01-01T00:00:00.000Z"}'
         headers = _SESSION % (*self._clients[turn], acknowledged)
-        return request(batch % (b",".join(events), acknowledged + 1), NATIVE_PATH, headers)
+        return request(batch % (b",".join(events), acknowledged + 1), path=NATIVE_PATH, headers=headers)
 
 
 def event_without_id(number: int) -> bytes:

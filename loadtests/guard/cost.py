@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import orjson
 
-from loadtests.bench.workload import event
+from app.cli.load.events import event
 from loadtests.guard.workload import BATCH_EVENTS, Post, bodies, gateway
 
 LOOP = "loop"

@@ -25,9 +25,11 @@ import uvloop
 from starlette.types import ASGIApp, Message
 
 from app.build import build_guards, build_ingest, build_router
+from app.cli.load.events import body
 from app.config import Settings
-from app.http import Problems, RequestMetrics
-from app.ingest import create_edge
+from app.http.problems import Problems
+from app.http.request_metrics import RequestMetrics
+from app.ingest.application import create_edge
 from app.stores import create_indexes
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
@@ -35,7 +37,6 @@ from dedupe.index import IndexStore
 from dedupe.log import no_crashpoint
 from dedupe.router import Router
 from dedupe.sim.sim_log import SimStore
-from loadtests.bench.workload import body
 from tests.support.settings import make_settings
 
 BATCH_EVENTS = 100

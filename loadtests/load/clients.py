@@ -16,7 +16,7 @@ from gevent.pool import Pool
 from locust import FastHttpUser, task
 from locust.contrib.fasthttp import ResponseContextManager
 
-from loadtests.bench.workload import body, message_id_of
+from app.cli.load.events import body, message_id_of
 from loadtests.load.answers import (
     RETRIABLE,
     Counted,

@@ -3,7 +3,7 @@
 import time
 from functools import cache
 
-from loadtests.bench.workload import body
+from app.cli.load.events import body
 from loadtests.load.answers import RETRIABLE, WrongAnswerError, check_refusal, parsed
 from loadtests.load.clients import Client, authorization
 from loadtests.load.names import HOSTILE

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import uvloop
 
+from app.cli.load.connection import Connection
 from loadtests.bench.load import send_all
-from loadtests.bench.raw_client import Connection
 from loadtests.bench.usage import cpu_seconds, disk_bytes, file_bytes, open_files, rss_mib, scheduled_seconds
 from loadtests.bench.workload import Workload
 from tests.support.gateway import Gateway
@@ -93,10 +93,10 @@ class Soak:
 
     async def _send(self, due: Iterator[float], requests: Iterator[bytes]) -> None:
         """Send what is due; a latency counts from then, so that a stall is not hidden by sending less."""
-        connection = await Connection.open(self._gateway.port, b"")
+        connection = await Connection.open(self._gateway.url)
         for moment in due:
             await asyncio.sleep(moment - time.perf_counter())
-            assert await connection.exchange(next(requests)) == 200
+            assert (await connection.exchange(next(requests))).status == 200
             self._latencies_s.append(time.perf_counter() - moment)
             self._events += BATCH_EVENTS
         connection.close()

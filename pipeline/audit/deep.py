@@ -1,8 +1,7 @@
 """
-The deep check: every key and partition is judged by the gateway's own rules and the identity secret.
+The deep check: the gateway's own code and the identity secret verify every key and partition.
 
-The one place where Python runs once a record: keyed BLAKE2b is not among Spark's functions, and the
-rules themselves are the gateway's own (dedupe.record), not a copy of them.
+The only check that runs Python for each record: Spark has no keyed BLAKE2b.
 """
 
 import os
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from dedupe.errors import LogCorruptError
 from dedupe.identity import Identity
@@ -22,9 +22,8 @@ from pipeline.errors import UsageError
 
 SECRET_VARIABLE = "GATEWAY_IDENTITY_SECRET"
 
-_Found: TypeAlias = tuple[str, int, int, str, str | None, str]
-_FOUND = "kind string, partition int, offset bigint, message_id string, source string, detail string"
-_ARROW = pa.schema(
+_Row: TypeAlias = tuple[str, int, int, str, str | None, str]
+_WRONG_KEYS = pa.schema(
     [
         ("kind", pa.string()),
         ("partition", pa.int32()),
@@ -34,11 +33,10 @@ _ARROW = pa.schema(
         ("detail", pa.string()),
     ]
 )
-_COLUMNS = ("topic", "partition", "offset", "key", "source", "gw")
 
 
 def identity_secret() -> bytes:
-    """Return the deployment's secret, from the gateway's own variable. Raises UsageError."""
+    """Return the deployment's secret, from the gateway's variable. Raises UsageError."""
     secret = os.environ.get(SECRET_VARIABLE, "").encode()
     try:
         Identity(secret)
@@ -49,9 +47,9 @@ def identity_secret() -> bytes:
 
 def wrong_keys(records: DataFrame, *, secret: bytes, partitions: int) -> DataFrame:
     """
-    Name every record whose key or partition does not follow from the secret.
+    Return every record whose key or partition does not follow from the secret.
 
-    Records that no gateway wrote are left out: they are named as foreign, or of another version.
+    Leaves out records that no gateway wrote: checks.check_records reports them.
 
     Args:
         records: schema.RECORD.
@@ -61,21 +59,19 @@ def wrong_keys(records: DataFrame, *, secret: bytes, partitions: int) -> DataFra
     Returns:
         kind, partition, offset, message_id, source, detail.
     """
-    return records.select(*_COLUMNS).mapInArrow(_finder(secret, partitions), _FOUND)
+    find = _finder(secret, partitions)
+    return records.select(*_Record._fields).mapInArrow(find, from_arrow_schema(_WRONG_KEYS))
 
 
-class _Claim(NamedTuple):
-    """One record, in the order of _COLUMNS."""
-
+class _Record(NamedTuple):
     topic: str
     partition: int
     offset: int
-    key: Any  # may be null, where no gateway wrote it
+    key: Any  # null only if no gateway wrote it
     source: str | None
     gw: bytes | None
 
-    @property
-    def record(self) -> LogRecord:
+    def as_log_record(self) -> LogRecord:
         headers: Headers = []
         if self.source is not None:
             headers.append((HEADER_SOURCE, self.source.encode()))
@@ -90,27 +86,24 @@ def _finder(secret: bytes, partitions: int) -> Callable[[Iterable[pa.RecordBatch
     def find(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         identity = Identity(secret)
         for batch in batches:
-            columns = (batch.column(name).to_pylist() for name in _COLUMNS)
-            claims = (_Claim(*row) for row in zip(*columns, strict=True))
-            yield _arrow([found for claim in claims if (found := _judge(identity, partitions, claim))])
+            columns = (batch.column(name).to_pylist() for name in _Record._fields)
+            records = map(_Record, *columns)
+            rows = [row for record in records if (row := _wrong_key(identity, partitions, record))]
+            values = list(zip(*rows, strict=True)) or [()] * len(_WRONG_KEYS)
+            arrays = [pa.array(v, field.type) for v, field in zip(values, _WRONG_KEYS, strict=True)]
+            yield pa.record_batch(arrays, schema=_WRONG_KEYS)
 
     return find
 
 
-def _judge(identity: Identity, partitions: int, claim: _Claim) -> _Found | None:
-    record = claim.record
+def _wrong_key(identity: Identity, partitions: int, record: _Record) -> _Row | None:
+    log_record = record.as_log_record()
     try:
-        found = parse_identity(record)
+        parsed = parse_identity(log_record)
     except LogCorruptError:
         return None
-    if is_identified_by(record, found, identity, partition=claim.partition, partitions=partitions):
+    if is_identified_by(log_record, parsed, identity, partition=record.partition, partitions=partitions):
         return None
-    place = f"partition {claim.partition} of {partitions}"
-    detail = f"key {found.key.hex()} is not of this secret, or not in {place}"
-    return WRONG_KEY, claim.partition, claim.offset, found.message_id, found.source, detail
-
-
-def _arrow(found: list[_Found]) -> pa.RecordBatch:
-    columns = list(zip(*found, strict=True)) or [()] * len(_ARROW)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)]
-    return pa.record_batch(arrays, schema=_ARROW)
+    place = f"partition {record.partition} of {partitions}"
+    detail = f"key {parsed.key.hex()} is not of this secret, or not in {place}"
+    return WRONG_KEY, record.partition, record.offset, parsed.message_id, parsed.source, detail

@@ -1,8 +1,8 @@
 """
-Whether the log holds what the gateways say they accepted: their /admin/v1/stats against a survey.
+Compares the log with the counters of its gateway, /admin/v1/stats.
 
-A gateway counts `accepted` from `since_offset`, and has counted exactly the records below
-`applied_offset`. So the two may be compared while it goes on serving.
+`accepted` of a partition counts exactly the records from `since_offset` up to `applied_offset`, so the
+comparison works while the gateway serves.
 """
 
 import json
@@ -15,7 +15,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.audit.checks import Promise
+from pipeline.audit.checks import DedupeBounds
 from pipeline.errors import PipelineError
 
 STATS_PATH = "/admin/v1/stats"
@@ -27,7 +27,7 @@ AGREES, DIFFERS, NOT_RECONCILED = "agrees", "differs", "not reconciled"
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """What the comparison says."""
+    """The result of the comparison."""
 
     state: str = NOT_RECONCILED
     reasons: list[str] = field(default_factory=list)
@@ -38,46 +38,41 @@ class Reconciliation:
 
 @dataclass(frozen=True)
 class Stats:
-    """What a gateway says of itself, and of one of its two topics."""
+    """The statistics of a gateway, and which of its two topics they are used for."""
 
     document: dict[str, Any]
     is_of_quarantine: bool = False
 
     def about(self, topic: str | None, log_id: str | None) -> "Stats":
         """
-        Return what it says of this topic; of the clean one if the topic is not known.
+        Return the statistics for a topic; for the clean one if the topic is unknown.
 
         Raises:
-            PipelineError: it is the gateway of another topic, or of one of that name in another log.
+            PipelineError: the gateway serves another topic, or another log.
         """
-        own = self.document.get("log_id")
+        own, own_topic = self.document.get("log_id"), self.document["topic"]
         if None not in (own, log_id) and own != log_id:
             raise PipelineError(f"--stats are of a gateway of another log, {own}, and this one is {log_id}")
-        if topic not in (None, self.document["topic"], self.document.get("quarantine_topic")):
-            own_topic = self.document["topic"]
+        if topic not in (None, own_topic, self.document.get("quarantine_topic")):
             raise PipelineError(f"--stats are of a gateway of another topic, {own_topic!r}, not of {topic!r}")
-        return Stats(self.document, topic is not None and topic != self.document["topic"])
-
-    @property
-    def names_its_log(self) -> bool:
-        return self.document.get("log_id") is not None
+        return Stats(self.document, topic not in (None, own_topic))
 
     @property
     def partitions(self) -> list[dict[str, Any]]:
         return list(self.document["quarantine" if self.is_of_quarantine else "partitions"])
 
     @property
-    def promise(self) -> Promise:
-        """How far back ids are remembered, as it is set now."""
+    def dedupe_bounds(self) -> DedupeBounds:
+        """How far back the gateway remembers ids, by its current settings."""
         window_s, keys_max = self.document.get("window_seconds"), self.document.get("index_keys_max")
-        return Promise(
+        return DedupeBounds(
             None if window_s is None else timedelta(seconds=window_s),
             None if keys_max is None else keys_max // len(self.document["partitions"]),
         )
 
     @property
     def counted_ranges(self) -> dict[int, tuple[int, int]]:
-        """Offsets [start, end) that each serving partition has counted."""
+        """Offsets [start, end) that `accepted` of each serving partition covers."""
         return {
             p["partition"]: (p["since_offset"], p["applied_offset"])
             for p in self.partitions
@@ -90,11 +85,11 @@ def load_stats(place: str, token: str | None) -> Stats:
     Return the statistics at a URL (of the admin port, or of the document itself) or in a file.
 
     Args:
-        place: where they are.
-        token: what an admin port wants to be shown, if it does.
+        place: the URL or the file.
+        token: of the admin port, if it needs one.
 
     Raises:
-        PipelineError: there are none.
+        PipelineError: there are no statistics.
     """
     try:
         if place.startswith(("http://", "https://")):
@@ -117,21 +112,21 @@ def load_stats(place: str, token: str | None) -> Stats:
 
 
 class Reading(NamedTuple):
-    """What was read of one partition."""
+    """The records read of one partition."""
 
     counted: int  # records in the range that the gateway counts
     start: int  # offsets [start, end) were read
-    end: int | None  # None for an archive that does not know how far it is
+    end: int | None  # None for an archive without a ledger
     last_seq: int | None  # None if there was no record
 
 
 def reconcile(stats: Stats, readings: Mapping[int, Reading]) -> Reconciliation:
     """
-    Compare.
+    Compare the counters of a gateway with the records read.
 
     Args:
-        stats: of one gateway that owns the whole topic.
-        readings: by partition; of one that is missing nothing was read.
+        stats: of a gateway or group that owns the whole topic.
+        readings: by partition; one that is left out has no records.
     """
     excuses: list[str] = []
     differences: list[str] = []
@@ -142,7 +137,7 @@ def reconcile(stats: Stats, readings: Mapping[int, Reading]) -> Reconciliation:
         elif difference := _difference(partition, reading):
             differences.append(f"partition {partition['partition']}: {difference}")
     totals = {name: int(stats.document["totals"][name]) for name in ("received", *PARTS)}
-    if not stats.names_its_log:
+    if stats.document.get("log_id") is None:
         excuses.append("--stats do not name their log: they are of an older gateway")
     if totals["received"] != sum(totals[part] for part in PARTS):
         differences.append(f"the totals do not add up: {totals}")
@@ -156,7 +151,7 @@ def reconcile(stats: Stats, readings: Mapping[int, Reading]) -> Reconciliation:
 
 
 def _excuse(partition: dict[str, Any], reading: Reading) -> str | None:
-    """Return why a partition cannot be compared; None if it can, or needs not since it agrees."""
+    """Return why a partition cannot be compared; None if it can, or agrees anyway."""
     since, applied = partition["since_offset"], partition["applied_offset"]
     if since is None or applied is None:
         return f"is {partition['state']}"

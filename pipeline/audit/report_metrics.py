@@ -1,15 +1,15 @@
-"""audit.prom: what alerts need of an audit, for the textfile collector of Prometheus' node exporter."""
+"""audit.prom: metrics of an audit, for the textfile collector of Prometheus' node exporter."""
 
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
 
 from pipeline.audit.checks import VIOLATIONS
-from pipeline.audit.verdict import CLEAN, UNDECIDED, VIOLATED, Audit
+from pipeline.audit.verdict import CLEAN, UNDECIDED, VIOLATED, AuditResult
 
 
-def write_metrics(audit: Audit, path: Path) -> None:
-    """Write the file in one step, so that no collector reads half of it."""
+def write_metrics(audit: AuditResult, path: Path) -> None:
+    """Write the file atomically."""
     registry = CollectorRegistry()
     verdict = Gauge(
         "pipeline_audit_verdict", "Of the last audit: 1 for the one it is.", ["verdict"], registry=registry

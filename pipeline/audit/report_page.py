@@ -1,4 +1,4 @@
-"""audit.html: one page with its style and charts inside, for a browser without a network."""
+"""audit.html: one page with its style and charts, which needs no network."""
 
 from collections.abc import Sequence
 from html import escape
@@ -7,7 +7,7 @@ from typing import Any
 BARS_MAX = 60
 WIDTH, HEIGHT = 900, 160
 BAR_WIDTH_MAX = 110
-LABELLED_MAX = 12  # of bars that each have room for their number and name
+LABELLED_MAX = 12  # bars with room for number and name each
 _STATES = {"passed": "clean", "failed": "violated", "open": "undecided", "not made": "soft"}
 
 _STYLE = """
@@ -63,16 +63,16 @@ def page(document: dict[str, Any]) -> str:
 
 
 def _facts(document: dict[str, Any]) -> dict[str, str]:
-    """Return what a reader wants to know first; each as HTML."""
+    """Return the facts of the summary, each as HTML."""
     span = ", ".join(f"{name} {value}" for name, value in document["span"].items() if value is not None)
     window_s, keys_max = document["window_seconds"], document["index_keys_max_of_partition"]
     facts = {
         "records": f"{document['records']:,}",
         "scope": document["scope"],
         "span": span.replace("_", " ") or "everything",
-        "partitions of the topic": document["partition_count"] or "not told",
-        "ids are remembered for": _duration(window_s) if window_s else "not told",
-        "and at most, a partition": f"{keys_max:,}" if keys_max else "not told",
+        "partitions of the topic": document["partition_count"] or "unknown",
+        "ids are remembered for": _duration(window_s) if window_s else "unknown",
+        "and at most, a partition": f"{keys_max:,}" if keys_max else "unknown",
         "begun": document["began"],
         "took": f"{document['seconds']:.1f} s",
         "version": document["version"],
@@ -92,27 +92,27 @@ def _pairs(pairs: dict[str, str]) -> str:
     return f'<table class="pairs">{"".join(rows)}</table>'
 
 
-def _findings(title: str, found: dict[str, Any]) -> list[str]:
-    if not found:
+def _findings(title: str, findings: dict[str, Any]) -> list[str]:
+    if not findings:
         return [f"<h2>{title}s</h2><p>none</p>"]
     return [
         f"<h2>{title}: {finding['count']:,} &times; {_text(kind)}</h2><p>{_text(finding['meaning'])}</p>"
         + _table(finding["first"])
-        for kind, finding in found.items()
+        for kind, finding in findings.items()
     ]
 
 
-def _client_sessions(found: dict[str, Any]) -> list[str]:
-    if not found["sessions"]:
+def _client_sessions(totals: dict[str, Any]) -> list[str]:
+    if not totals["sessions"]:
         return []
     numbers = {
-        "clients": found["clients"],
-        "sessions": found["sessions"],
-        "of these lack sequences": found["with_gaps"],
-        "sequences missing": found["missing"],
-        "sessions known from the middle on": found["known_from_the_middle"],
+        "clients": totals["clients"],
+        "sessions": totals["sessions"],
+        "of these lack sequences": totals["with_gaps"],
+        "sequences missing": totals["missing"],
+        "sessions known from the middle on": totals["known_from_the_middle"],
     }
-    rows = [gaps | {"ranges": _ranges(gaps["ranges"])} for gaps in found["worst"]]
+    rows = [gaps | {"ranges": _ranges(gaps["ranges"])} for gaps in totals["worst"]]
     return [
         "<h2>Client sessions</h2>",
         _pairs({name: f"{number:,}" for name, number in numbers.items()}),
@@ -124,31 +124,29 @@ def _ranges(ranges: Sequence[Sequence[int]]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
-def _reconciliation(found: dict[str, Any]) -> str:
-    reasons = "".join(f"<li>{_text(reason)}</li>" for reason in found["reasons"])
+def _reconciliation(result: dict[str, Any]) -> str:
+    reasons = "".join(f"<li>{_text(reason)}</li>" for reason in result["reasons"])
     charts = ""
-    if found["totals"]:
-        charts = (
-            f"<p>{found['accepted']:,} accepted, {found['committed']:,} committed since then</p>"
-            + _chart([(name, number) for name, number in found["totals"].items()])
-        )
-    return f"<h2>Reconciliation: {_text(found['state'])}</h2><ul>{reasons}</ul>{charts}"
+    if result["totals"]:
+        counts = f"{result['accepted']:,} accepted, {result['committed']:,} committed since then"
+        charts = f"<p>{counts}</p>{_chart(list(result['totals'].items()))}"
+    return f"<h2>Reconciliation: {_text(result['state'])}</h2><ul>{reasons}</ul>{charts}"
 
 
 def _over_time(steps: Sequence[dict[str, Any]], step_seconds: float) -> list[str]:
-    """Return a chart whose heading says how long each of its bars is, folded or not."""
+    """Return a heading with the length of a bar, and the chart."""
     bars = [(step["begins"][:16].replace("T", " "), step["records"]) for step in steps]
     length = _duration(step_seconds * max(1, _folded_by(bars)))
     return [f"<h2>Records over time, UTC, in steps of {length}</h2>", _chart(bars)]
 
 
 def _folded_by(bars: Sequence[object]) -> int:
-    """Return how many neighbours become one bar."""
+    """Return how many steps become one bar."""
     return -(-len(bars) // BARS_MAX)
 
 
 def _chart(bars: Sequence[tuple[str, int]]) -> str:
-    """Return a bar chart; many bars are folded into BARS_MAX, each the sum of its neighbours."""
+    """Return a bar chart of at most BARS_MAX bars, each the sum of adjacent steps."""
     if not bars:
         return ""
     fold = _folded_by(bars)
@@ -173,12 +171,12 @@ def _chart(bars: Sequence[tuple[str, int]]) -> str:
 
 
 def _labelled(bars: Sequence[tuple[str, int]]) -> list[tuple[int, tuple[str, int]]]:
-    """Return the places of bars whose values are to be read without a pointer, far enough apart."""
+    """Return positions and values of the bars to label, far enough apart."""
     numbered = list(enumerate(bars))
     if len(bars) <= LABELLED_MAX:
         return numbered
-    apart = -(-len(bars) // 6)
-    return [*numbered[: -apart or None : apart], numbered[-1]]
+    distance = -(-len(bars) // 6)
+    return [*numbered[: -distance or None : distance], numbered[-1]]
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:

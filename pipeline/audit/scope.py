@@ -1,9 +1,9 @@
 """
-What is judged, and how it is known that this is all: no verdict means more than its scope says.
+The scope of a verdict: the records that it covers, and what lists them.
 
-A topic tells which offsets it holds. An archive tells it by the ledger that its job writes, or by
-the topic beside it. Without either, nobody knows what came before its first record, after its last
-one, and in partitions of which it has none.
+A topic lists its own offsets; the ledger of an archive, or its topic, lists those of the archive. Without
+either, it is unknown what came before the first record of an archive, after its last one, and in
+partitions without a record.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,28 +16,29 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.audit.checks import MISSING, NOT_ARCHIVED
-from pipeline.audit.verdict import Finding, Named, PartitionSummary
-from pipeline.sources import Ranges, Source, Span, read_records, span_of
+from pipeline.audit.verdict import AffectedRecord, Finding, PartitionSummary
+from pipeline.sources.extent import OffsetRanges, selection_of
+from pipeline.sources.records import Selection, Source, read_records
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What is known of a place, beside its records."""
+    """What a source should hold."""
 
-    told_by: str | None = None
-    """Who knows it; None if nobody does."""
+    listed_by: str | None = None
+    """The topic or ledger that lists it; None if it is unknown."""
     topic: str | None = None
     origin: str | None = None
-    """Which log, and which topic of it: what pipeline.sources.Origin calls id."""
+    """The id of the log and its topic: Origin.id."""
     partitions: int | None = None
-    ranges: Ranges = field(default_factory=dict)
-    """Of every partition, the offsets [start, end) that are to be there; empty if nobody knows them."""
+    ranges: OffsetRanges = field(default_factory=dict)
+    """The offsets [start, end) of every partition; empty if they are unknown."""
     known_ends: frozenset[int] = frozenset()
-    """Partitions whose range ends behind a record, and not behind a marker."""
+    """Partitions whose range ends after a record, and not after a marker."""
 
     @property
     def log_id(self) -> str | None:
-        """Which log that is, as its gateways say it."""
+        """The id of the log, as in the statistics of its gateways."""
         return None if self.origin is None else self.origin.partition(":")[2].partition("/")[0]
 
     @property
@@ -47,7 +48,7 @@ class Scope:
 
 
 class Edge(NamedTuple):
-    """Offsets [first, end) at an end of what an archive holds of a partition."""
+    """Offsets [first, end) before the first or after the last record that an archive holds of a partition."""
 
     partition: int
     first: int
@@ -55,10 +56,10 @@ class Edge(NamedTuple):
 
 
 def sentence(
-    scope: Scope, span: Span, summaries: Sequence[PartitionSummary], *, since: str | None = None
+    scope: Scope, selection: Selection, summaries: Sequence[PartitionSummary], *, since: str | None = None
 ) -> str:
-    """Return what a verdict is about, to follow "in"."""
-    what = "everything that" if span.is_everything else "the asked span of what"
+    """Return what a verdict covers, as the object of "in"."""
+    what = "everything that" if selection.is_everything else "the selected part of what"
     if since is not None:
         what = f"what came since the audit of {since}, of what"
     times = _times(summaries)
@@ -66,106 +67,107 @@ def sentence(
         partitions = scope.partitions or len(scope.ranges)
         empty = partitions - len(summaries)
         none = f", {empty} of them without a record" if empty else ""
-        return f"{what} {scope.told_by} lists in {partitions} partitions{none}{times}"
+        return f"{what} {scope.listed_by} lists in {partitions} partitions{none}{times}"
     what = "the archive" if since is None else f"{what} the archive holds"
-    seen = f"{what}, from the first to the last record of each of {len(summaries)} partitions{times}"
-    if scope.told_by is not None:
-        return f"{seen}, beyond which {scope.told_by} was asked for more"
-    return f"{seen}; whether it should hold more, nobody told"
+    read = f"{what}, from the first to the last record of each of {len(summaries)} partitions{times}"
+    if scope.listed_by is not None:
+        return f"{read}, and {scope.listed_by} was asked for more"
+    return f"{read}; whether it should hold more is unknown"
 
 
-def edges(ranges: Ranges, summaries: Sequence[PartitionSummary]) -> tuple[list[Edge], list[Edge]]:
-    """Return the offsets of these ranges before the first and behind the last record, where there are any."""
+def edges(ranges: OffsetRanges, summaries: Sequence[PartitionSummary]) -> tuple[list[Edge], list[Edge]]:
+    """Return the offsets of these ranges before the first record, and those after the last one."""
     read = {summary.partition: summary for summary in summaries}
     heads = [Edge(p, start, read[p].first_offset) for p, (start, _) in ranges.items() if p in read]
     tails = [
         Edge(p, read[p].last_offset + 1 if p in read else start, end) for p, (start, end) in ranges.items()
     ]
-    return [edge for edge in heads if edge.first < edge.end], [
-        edge for edge in tails if edge.first < edge.end
-    ]
+    return [e for e in heads if e.first < e.end], [e for e in tails if e.first < e.end]
 
 
-def lacking(
-    scope: Scope, span: Span, summaries: Sequence[PartitionSummary], begun: Collection[int]
+def compare_with_ledger(
+    scope: Scope, selection: Selection, summaries: Sequence[PartitionSummary], begun: Collection[int]
 ) -> tuple[dict[str, Finding], list[str]]:
     """
-    Compare an archive with its ledger alone, at the ends that no time of the span cuts off.
+    Compare an archive with its ledger alone, at the ends that no time of the selection cuts off.
 
     Args:
-        scope: by the ledger.
-        span: what is asked for.
+        scope: of the ledger.
+        selection: of the audit.
         summaries: of the archive.
-        begun: partitions of which it is known what comes first, so that a gap shows what is missing.
+        begun: partitions whose preceding record is known, so that a gap shows what is missing.
 
     Returns:
-        What is missing, and where only the topic could tell whether anything is.
+        What is missing, and sentences where only the topic can show whether anything is.
     """
     heads, tails = edges(scope.ranges, summaries)
-    heads = [edge for edge in heads if span.since is None and edge.partition not in begun]
-    tails = tails if span.until is None else []
+    heads = [edge for edge in heads if selection.since is None and edge.partition not in begun]
+    tails = tails if selection.until is None else []
     if not scope.has_markers:
         return _missing([(edge, edge.end - edge.first) for edge in heads + tails]), []
     certain = [edge for edge in tails if edge.partition in scope.known_ends]
     open_edges = [edge for edge in heads + tails if edge not in certain]
     return _missing([(edge, edge.end - edge.first) for edge in certain]), [
-        f"partition {p}: {scope.told_by} lists offsets {first} to {end - 1}, and there is no record of them: "
-        "--against the topic tells whether there should be"
+        f"partition {p}: {scope.listed_by} lists offsets {first} to {end - 1}, and the archive has no record "
+        "of them: --against the topic shows whether it should"
         for p, first, end in open_edges
     ]
 
 
-def compared(
+def compare_with_topic(
     spark: SparkSession,
     scope: Scope,
     summaries: Sequence[PartitionSummary],
     topic: Source,
-    now: Ranges,
-    span: Span,
+    now: OffsetRanges,
+    selection: Selection,
 ) -> tuple[dict[str, Finding], list[str]]:
     """
     Compare an archive with its topic: read what the topic holds beyond both ends of the archive.
 
     Args:
-        spark: the session.
-        scope: by the archive's ledger, if it has one.
+        scope: of the archive's ledger, if it has one.
         summaries: of the archive.
-        topic: what it was taken from.
-        now: the offsets that the topic has now, within the span.
-        span: what is asked for; up to a time that it ends with, the archive is to hold everything, and
-            not only what its ledger lists.
+        topic: that it was taken from.
+        now: the offsets of the topic now, within the selection.
+        selection: of the audit; up to its end time the archive should hold everything, and not only what
+            its ledger lists.
 
     Returns:
-        What is missing or not archived yet, and where nobody knows which of the two.
+        What is missing or not archived yet, and sentences where it is unknown which of the two.
     """
     heads, tails = edges(now, summaries)
-    listed = now if span.until is not None else scope.ranges
+    listed = now if selection.until is not None else scope.ranges
     held = {p: listed.get(p, (0, 0))[1] for p in now}
     begun = {p: start for p, (start, _) in scope.ranges.items()}
     heads = [edge._replace(first=max(edge.first, begun.get(edge.partition, 0))) for edge in heads]
     due = [edge._replace(end=min(edge.end, held[edge.partition])) for edge in tails]
     later = [edge._replace(first=max(edge.first, held[edge.partition])) for edge in tails]
-    counted = partial(_counted, spark, topic, now, span)
-    found, beyond = _missing(counted(heads) + counted(due)), counted(later)
+    counted = partial(_counted, spark, topic, now, selection)
+    missing, beyond = _missing(counted(heads) + counted(due)), counted(later)
     if scope.ranges:
-        named = [Named(p, first, None, None, f"{records} records") for (p, first, _), records in beyond]
-        return found | ({NOT_ARCHIVED: Finding(sum(n for _, n in beyond), named)} if named else {}), []
-    return found, [
+        later_on = [
+            AffectedRecord(p, first, None, None, f"{records} records") for (p, first, _), records in beyond
+        ]
+        if later_on:
+            missing |= {NOT_ARCHIVED: Finding(sum(records for _, records in beyond), later_on)}
+        return missing, []
+    return missing, [
         f"partition {p}: the topic holds {records} records from offset {first} on that the archive does not: "
-        "lost, or not archived yet, and no ledger tells (--until names a time by which they should be there)"
+        "lost, or not archived yet; without a ledger, --until sets a time by which it should hold them"
         for (p, first, _), records in beyond
     ]
 
 
 def _counted(
-    spark: SparkSession, topic: Source, now: Ranges, times: Span, places: Sequence[Edge]
+    spark: SparkSession, topic: Source, now: OffsetRanges, times: Selection, edges: Sequence[Edge]
 ) -> list[tuple[Edge, int]]:
-    """Return of each place that holds records from where to where they are, and how many."""
-    asked = {edge.partition: (edge.first, edge.end) for edge in places if edge.first < edge.end}
-    if not asked:
+    """Return each edge that holds records, cut to their offsets, and how many it holds."""
+    wanted = {edge.partition: (edge.first, edge.end) for edge in edges if edge.first < edge.end}
+    if not wanted:
         return []
-    ranges = {p: (end, end) for p, (_, end) in now.items()} | asked
-    records = read_records(spark, topic, span_of(ranges, times))
+    ranges = {p: (end, end) for p, (_, end) in now.items()} | wanted
+    records = read_records(spark, topic, selection_of(ranges, times))
     sums = records.groupBy("partition").agg(
         F.count("*").alias("records"), F.min("offset").alias("first"), F.max("offset").alias("last")
     )
@@ -173,12 +175,12 @@ def _counted(
     return [(Edge(row["partition"], row["first"], row["last"] + 1), row["records"]) for row in rows]
 
 
-def _missing(places: Sequence[tuple[Edge, int]]) -> dict[str, Finding]:
-    named = [
-        Named(p, first, None, None, f"{records} records up to offset {end - 1}")
-        for (p, first, end), records in places
+def _missing(edges: Sequence[tuple[Edge, int]]) -> dict[str, Finding]:
+    lacking = [
+        AffectedRecord(p, first, None, None, f"{records} records up to offset {end - 1}")
+        for (p, first, end), records in edges
     ]
-    return {MISSING: Finding(sum(records for _, records in places), named)} if named else {}
+    return {MISSING: Finding(sum(records for _, records in edges), lacking)} if lacking else {}
 
 
 def _times(summaries: Sequence[PartitionSummary]) -> str:

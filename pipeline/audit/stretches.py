@@ -1,11 +1,11 @@
 """
 Proves the order of a clean topic without comparing each record with the one before it.
 
-    stretches   records that follow one another, summed up: far fewer than records
-    linked      and compared with those before them in their partition
-    surveyed    summed up, so that a clean topic needs nothing more
+    stretches    aggregates of records that follow one another: far fewer rows than records
+    linked       each stretch compared with the one before it in its partition
+    summarized   aggregates of stretches, which suffice for a clean topic
 
-What is not proven here need not be wrong: checks.chained compares record with record, and names them.
+An order that is not proven here need not be wrong: checks.check_order then compares record with record.
 """
 
 from collections.abc import Mapping
@@ -13,24 +13,24 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.checks import Place, by_partition
-from pipeline.transforms import minute_of
+from pipeline.audit.checks import PrecedingRecord, by_partition
+from pipeline.transforms.clean_topic import minute_of
 
 BLOCK_BITS = 6
-"""A stretch stays within 64 offsets, so that one number tells which of them are there."""
+"""A stretch stays within 64 offsets, so that one number holds a bit for each."""
 
 LENGTH_MAX = 2**BLOCK_BITS
 
 
-def stretches(examined_records: DataFrame, counted_ranges: Mapping[int, tuple[int, int]]) -> DataFrame:
+def stretches(checked: DataFrame, counted_ranges: Mapping[int, tuple[int, int]]) -> DataFrame:
     """
-    Sum up records of one topic, partition and time whose lane_seq is equally far from their offsets.
+    Aggregate records of one topic, partition and time whose lane_seq and offset have the same difference.
 
-    So a transaction of a gateway is one stretch, or a few.
+    A transaction of a gateway is one stretch, or a few.
 
     Args:
-        examined_records: of checks.examined.
-        counted_ranges: by partition, the offsets [start, end) that a reconciliation counts.
+        checked: of checks.check_records.
+        counted_ranges: offsets [start, end) that a reconciliation counts, by partition.
 
     Returns:
         topic, partition, timestamp, records, counted, faults (bits of all), first_offset, last_offset,
@@ -38,16 +38,14 @@ def stretches(examined_records: DataFrame, counted_ranges: Mapping[int, tuple[in
         session_records.
     """
     offset, lane_seq = F.col("offset"), F.col("lane_seq")
-    alike = examined_records.groupBy(
+    alike = checked.groupBy(
         "topic",
         "partition",
         "timestamp",
         (lane_seq - offset).alias("ahead"),
         F.shiftright(offset, BLOCK_BITS).alias("block"),
     )
-    place = F.call_function(
-        "shiftleft", F.lit(1).cast("bigint"), F.pmod(offset, F.lit(LENGTH_MAX)).cast("int")
-    )
+    bit = F.call_function("shiftleft", F.lit(1).cast("bigint"), F.pmod(offset, F.lit(LENGTH_MAX)).cast("int"))
     return alike.agg(
         F.count("*").alias("records"),
         F.sum(_is_counted(counted_ranges).cast("int")).alias("counted"),
@@ -56,34 +54,34 @@ def stretches(examined_records: DataFrame, counted_ranges: Mapping[int, tuple[in
         F.max(offset).alias("last_offset"),
         F.min(lane_seq).alias("first_seq"),
         F.max(lane_seq).alias("last_seq"),
-        F.bit_count(F.bit_or(place)).alias("offset_count"),
+        F.bit_count(F.bit_or(bit)).alias("offset_count"),
         F.count("client_hash").alias("session_records"),
     )
 
 
-def linked(found: DataFrame, before: Mapping[int, Place]) -> DataFrame:
+def linked(rows: DataFrame, preceding: Mapping[int, PrecedingRecord]) -> DataFrame:
     """
-    Add `is_in_order`; where it holds for a whole partition, checks.chained finds nothing there.
+    Add `is_in_order`; if it holds for a whole partition, checks.check_order finds nothing there.
 
-    Proof. As many offsets as records, all different, none left out between first and last: in order of
-    offset, lane_seq goes up by one, for it is always equally far from it; time stands still. Stretches whose
-    offsets do not overlap, each one lane_seq after the last of the one before and no older, continue that.
+    Proof. A stretch has as many offsets as records, all different, without a gap, so in order of offset
+    lane_seq grows by one, since their difference is constant; and time is constant. Stretches continue that
+    if their offsets do not overlap, each begins one lane_seq after the one before, and none is older.
 
     Args:
-        found: of `stretches`.
-        before: by partition, what came before the first record; without it that one begins the chain.
+        rows: of `stretches`.
+        preceding: the record before the first one, by partition; any first record passes without it.
     """
     in_partition = Window.partitionBy("partition").orderBy("first_offset")
 
     def last(column: str, first: Mapping[int, object]) -> Column:
         own = F.lag(column).over(in_partition)
-        return F.coalesce(own, by_partition(first, column, found))
+        return F.coalesce(own, by_partition(first, column, rows))
 
-    compared = found.select(
+    compared = rows.select(
         "*",
         F.lag("last_offset").over(in_partition).alias("offset_before"),
-        last("last_seq", {p: place.lane_seq for p, place in before.items()}).alias("seq_before"),
-        last("timestamp", {p: place.timestamp for p, place in before.items()}).alias("time_before"),
+        last("last_seq", {p: record.lane_seq for p, record in preceding.items()}).alias("seq_before"),
+        last("timestamp", {p: record.timestamp for p, record in preceding.items()}).alias("time_before"),
     )
     records, first_offset, first_seq = F.col("records"), F.col("first_offset"), F.col("first_seq")
     conditions = (
@@ -91,7 +89,7 @@ def linked(found: DataFrame, before: Mapping[int, Place]) -> DataFrame:
         records == F.col("last_offset") - first_offset + 1,
         first_seq.isNotNull(),
         F.col("offset_before").isNull() | (F.col("offset_before") < first_offset),
-        # Not one more than the one before: that could go beyond 64 bits.
+        # seq_before + 1 could overflow.
         F.col("seq_before").isNull() | (first_seq - 1 == F.col("seq_before")),
         F.col("time_before").isNull() | (F.col("time_before") <= F.col("timestamp")),
     )
@@ -101,9 +99,9 @@ def linked(found: DataFrame, before: Mapping[int, Place]) -> DataFrame:
     return compared.withColumn("is_in_order", is_in_order)
 
 
-def surveyed(linked_stretches: DataFrame, step_s: int) -> DataFrame:
+def summarized(linked_stretches: DataFrame, step_s: int) -> DataFrame:
     """
-    Sum up per topic, partition and step of time.
+    Aggregate stretches by topic, partition and step of time.
 
     Args:
         linked_stretches: of `linked`.
@@ -128,6 +126,6 @@ def surveyed(linked_stretches: DataFrame, step_s: int) -> DataFrame:
 def _is_counted(ranges: Mapping[int, tuple[int, int]]) -> Column:
     is_counted = F.lit(False)
     for partition, (start, end) in ranges.items():
-        is_there = (F.col("offset") >= start) & (F.col("offset") < end)
-        is_counted = is_counted | ((F.col("partition") == partition) & is_there)
+        is_inside = (F.col("offset") >= start) & (F.col("offset") < end)
+        is_counted = is_counted | ((F.col("partition") == partition) & is_inside)
     return is_counted

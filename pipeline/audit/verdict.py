@@ -1,20 +1,20 @@
-"""What an audit found, as plain values. Renders nothing."""
+"""The result of an audit, as plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from pipeline.audit.checks import NOTICES, OPEN_QUESTIONS, VIOLATIONS, Promise
+from pipeline.audit.checks import NOTICES, OPEN_QUESTIONS, VIOLATIONS, DedupeBounds
 from pipeline.audit.reconciliation import DIFFERS, Reconciliation
-from pipeline.sources import Span
+from pipeline.sources.records import Selection
 
 CLEAN, VIOLATED, UNDECIDED = "clean", "violated", "undecided"
 _EXIT_CODES = {CLEAN: 0, VIOLATED: 1, UNDECIDED: 2}
 
 
-class Named(NamedTuple):
-    """One record that something is said about."""
+class AffectedRecord(NamedTuple):
+    """One record of a finding."""
 
     partition: int
     offset: int
@@ -25,15 +25,15 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """All records of one kind, the first of them by name."""
+    """The number of records of one kind, and the first of them."""
 
     count: int
-    first: list[Named]
+    first: list[AffectedRecord]
 
 
 @dataclass(frozen=True)
 class PartitionSummary:
-    """What was read of one partition."""
+    """The records read of one partition."""
 
     partition: int
     records: int
@@ -44,14 +44,14 @@ class PartitionSummary:
     last_time_us: int  # of the newest log time, since 1970
     counted: int  # in the range that the gateway's counters cover
     session_records: int
-    faults: int  # bits of checks.examined
-    is_in_order: bool  # surely, by pipeline/audit/stretches.py; else checks.chained tells
-    first_topic: str | None  # other than the last one where an archive holds more than one
+    faults: int  # bits of checks.check_records
+    is_in_order: bool  # proven by pipeline/audit/stretches.py; else checks.check_order decides
+    first_topic: str | None  # differs from the last one if an archive holds several topics
     last_topic: str | None
 
 
 class SessionGaps(NamedTuple):
-    """A client session that lacks sequences; of client and session only the hash is known."""
+    """A client session that lacks sequences; records hold hashes of client and session only."""
 
     client_hash: str  # hex
     session_hash: str
@@ -61,12 +61,12 @@ class SessionGaps(NamedTuple):
     missing: int
     ranges: list[tuple[int, int]]  # first and last of each, at most clients.RANGES_MAX
     is_known_from_the_middle: bool
-    """Whether what was stored of it before the records read is not known."""
+    """Whether the sequences stored before these records are unknown."""
 
 
 @dataclass(frozen=True)
 class ClientSessions:
-    """What the client sessions of the records lack, after these records."""
+    """The gaps of all client sessions, after these records."""
 
     clients: int = 0
     sessions: int = 0
@@ -74,27 +74,27 @@ class ClientSessions:
     missing: int = 0  # sequences, of all sessions
     known_from_the_middle: int = 0
     worst: list[SessionGaps] = field(default_factory=list)
-    """Those that lack most, most first."""
+    """Those that lack most, in descending order."""
 
 
 class Timeline(NamedTuple):
-    """How many records came when, in steps of equal length; a step without any is left out."""
+    """The number of records in each step of time; empty steps are left out."""
 
     step_s: int
     records: Mapping[datetime, int]  # by the step's beginning, UTC
 
 
 @dataclass(frozen=True)
-class Audit:
-    """The whole result."""
+class AuditResult:
+    """The result of an audit."""
 
     source: str
-    span: Span
+    selection: Selection
     scope: str
-    """What the verdict is about, in a few words."""
+    """The records that the verdict covers, in a few words."""
     is_scope_known: bool
-    """Whether somebody told what should be there."""
-    promise: Promise
+    """Whether a topic or ledger lists what the source should hold."""
+    dedupe_bounds: DedupeBounds
     partition_count: int | None
     began: datetime
     partitions: list[PartitionSummary]
@@ -102,10 +102,10 @@ class Audit:
     findings: Mapping[str, Finding]
     client_sessions: ClientSessions
     violations_before: Mapping[str, int]
-    """Found by earlier audits of the same memory, by kind."""
+    """Of earlier audits with the same --since-last, by kind."""
     reconciliation: Reconciliation
-    doubts: list[str]
-    """Why there can be no verdict, as sentences; empty if there can."""
+    undecided_reasons: list[str]
+    """Sentences why there is no verdict; empty if there is one."""
     is_deep: bool
     seconds: float
 
@@ -119,10 +119,10 @@ class Audit:
 
     @property
     def violations_ever(self) -> dict[str, int]:
-        """How many were found by this and earlier audits of the same memory, by kind."""
-        found = {kind: finding.count for kind, finding in self.violations.items()}
+        """Of this and earlier audits with the same --since-last, by kind."""
+        now = {kind: finding.count for kind, finding in self.violations.items()}
         before = self.violations_before
-        return {kind: before.get(kind, 0) + found.get(kind, 0) for kind in {*before, *found}}
+        return {kind: before.get(kind, 0) + now.get(kind, 0) for kind in {*before, *now}}
 
     @property
     def open_questions(self) -> dict[str, Finding]:
@@ -136,7 +136,7 @@ class Audit:
     def verdict(self) -> str:
         if self.violations or self.reconciliation.state == DIFFERS:
             return VIOLATED
-        return UNDECIDED if self.doubts or self.open_questions else CLEAN
+        return UNDECIDED if self.undecided_reasons or self.open_questions else CLEAN
 
     @property
     def exit_code(self) -> int:

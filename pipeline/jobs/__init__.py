@@ -1,1 +1,1 @@
-"""One module a job: what it is told, and read -> transform -> write."""
+"""One module a job: its options, and read -> transform -> write."""

@@ -1,4 +1,4 @@
-"""Archive: the clean topic to a lake, every record once, by day and hour of its log time."""
+"""Archive: stores every record of a topic once, by day and hour of its log time."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -6,21 +6,20 @@ from typing import Annotated
 import typer
 
 from pipeline.errors import UsageError
-from pipeline.runtime import (
-    StreamPlan,
-    catalog_conf,
-    create_session,
-    default_checkpoint,
-    options,
-    stage_teller,
-)
-from pipeline.sinks import Storing, lake_sink, run_stored
-from pipeline.sources import LakeSource, absolute, is_named, origin_of
-from pipeline.transforms import archived
+from pipeline.runtime import options
+from pipeline.runtime.checkpoint import default_checkpoint
+from pipeline.runtime.progress import progress_logger
+from pipeline.runtime.session import start_session
+from pipeline.runtime.streams import StreamPlan
+from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
+from pipeline.sinks.lake import lake_sink
+from pipeline.sources.origin import origin_of
+from pipeline.sources.records import LakeSource, absolute, is_table_name
+from pipeline.transforms.clean_topic import archived
 
 
 class LakeFormat(StrEnum):
-    """What an archive may be stored as."""
+    """The formats of an archive."""
 
     DELTA = "delta"
     ICEBERG = "iceberg"
@@ -30,7 +29,9 @@ class LakeFormat(StrEnum):
 def archive(
     source: options.SourceOption,
     out: Annotated[str, typer.Option("--out", metavar="PATH", help="folder of the archive, or table:NAME")],
-    lake_format: Annotated[LakeFormat, typer.Option("--format", help="how it is stored")] = LakeFormat.DELTA,
+    lake_format: Annotated[
+        LakeFormat, typer.Option("--format", help="format of the archive")
+    ] = LakeFormat.DELTA,
     checkpoint: options.CheckpointOption = None,
     recover: options.RecoverOption = False,
     accept_loss: options.AcceptLossOption = False,
@@ -44,24 +45,19 @@ def archive(
     """
     Store every record of a topic once, as a Delta or Iceberg table or as Parquet, in folders by day and hour.
 
-    May be killed and started again at any time: the archive itself knows what it holds.
+    May be killed and started again at any time: the archive's own ledger determines where it continues.
     """
     lake = LakeSource(lake_format.value, absolute(out))
-    if is_named(lake.path) and (lake_format is not LakeFormat.ICEBERG or checkpoint is None):
+    if is_table_name(lake.path) and (lake_format is not LakeFormat.ICEBERG or checkpoint is None):
         raise UsageError(f"{out} is a table's name: it needs --format iceberg and a --checkpoint")
-    tell = stage_teller("archive")
-    tell(f"asking {source}")
+    log_progress = progress_logger("archive")
+    log_progress(f"asking {source}")
     origin = origin_of(source)
-    tell("starting Spark")
-    spark = create_session(
-        "archive",
-        remote=remote,
-        conf=catalog_conf(lake) | dict(conf or []),
-        formats=source.formats | lake.formats,
-    )
-    tell(f"reading {source}")
+    log_progress("starting Spark")
+    spark = start_session("archive", source, lake, remote=remote, conf=conf)
+    log_progress(f"reading {source}")
     checkpoint = checkpoint or default_checkpoint(lake.path, f"archive-{lake.format}", origin.id)
     plan = StreamPlan("archive", source, checkpoint, once, interval, metrics_port)
-    storing = Storing(lake_sink(lake), archived, recovers=recover, accepts_loss=accept_loss)
-    rows = run_stored(spark, plan, origin, storing, offsets_per_batch=batch_offsets)
+    output = SinkPlan(lake_sink(lake), archived, recovers=recover, accepts_loss=accept_loss)
+    rows = run_to_sink(spark, plan, origin, output, offsets_per_batch=batch_offsets)
     print(f"{rows:,} records archived in {lake}")

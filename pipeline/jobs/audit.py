@@ -1,4 +1,4 @@
-"""Audit: proves of a topic or an archive that it holds every event once, and names what says otherwise."""
+"""Audit: proves that a topic or an archive holds every event once, and lists the records that break it."""
 
 from datetime import timedelta
 from functools import partial
@@ -8,19 +8,16 @@ from typing import Annotated
 import typer
 from pyspark.sql import SparkSession
 
-from pipeline.audit import (
-    Order,
-    Scope,
-    check_folder,
-    conduct,
-    identity_secret,
-    load_stats,
-    print_text,
-    write_report,
-)
-from pipeline.runtime import catalog_conf, create_session, options, stage_teller
-from pipeline.sinks import stated_ledger
-from pipeline.sources import LakeSource, Source, parse_source
+from pipeline.audit.deep import identity_secret
+from pipeline.audit.reconciliation import load_stats
+from pipeline.audit.report import check_folder, print_text, write_report
+from pipeline.audit.run_audit import AuditRequest, run_audit
+from pipeline.audit.scope import Scope
+from pipeline.runtime import options
+from pipeline.runtime.progress import progress_logger
+from pipeline.runtime.session import start_session
+from pipeline.sinks.lake import published_ledger
+from pipeline.sources.records import LakeSource, Selection, Source, parse_source
 
 StatsOption = Annotated[
     str | None,
@@ -33,7 +30,7 @@ AdminTokenOption = Annotated[
         metavar="TOKEN",
         envvar="GATEWAY_ADMIN_TOKEN",
         show_envvar=True,
-        help="what the gateway's admin port wants to be shown; better set in the environment",
+        help="token of the gateway's admin port; better set in the environment",
     ),
 ]
 AgainstOption = Annotated[
@@ -42,36 +39,36 @@ AgainstOption = Annotated[
         "--against",
         parser=options.parsed(parse_source),
         metavar="URL",
-        help="the topic an archive was taken from: is anything missing at its ends?",
+        help="topic of an archive: compare the ends of both",
     ),
 ]
 ReportOption = Annotated[
     Path | None,
-    typer.Option("--report", metavar="DIR", help="write audit.json, audit.html and audit.prom there"),
+    typer.Option("--report", metavar="DIR", help="folder for audit.json, audit.html and audit.prom"),
 ]
 DeepOption = Annotated[bool, typer.Option("--deep", help="recompute every key with GATEWAY_IDENTITY_SECRET")]
 PartitionsOption = Annotated[
     int | None,
-    typer.Option("--partitions", min=1, help="of the topic; needed for an archive of some of them"),
+    typer.Option("--partitions", min=1, help="of the topic; needed for an archive without a ledger"),
 ]
 WindowOption = Annotated[
     timedelta | None,
-    options.duration_option("--window", "the gateway's GATEWAY_WINDOW; --stats tell it"),
+    options.duration_option("--window", "the gateway's GATEWAY_WINDOW; default: of --stats"),
 ]
 IndexKeysMaxOption = Annotated[
     int | None,
-    typer.Option("--index-keys-max", min=1, help="the gateway's GATEWAY_INDEX_KEYS_MAX; --stats tell it"),
+    typer.Option("--index-keys-max", min=1, help="the gateway's GATEWAY_INDEX_KEYS_MAX; default: of --stats"),
 ]
 RetentionOption = Annotated[
     timedelta | None,
-    options.duration_option("--retention", "tell records older than this"),
+    options.duration_option("--retention", "list records older than this"),
 ]
 SinceLastOption = Annotated[
     str | None,
     typer.Option(
         "--since-last",
         metavar="DIR",
-        help="judge what is new since the last audit with this folder, and remember it there",
+        help="audit the records since the last audit with this state folder",
     ),
 ]
 
@@ -98,14 +95,14 @@ def audit(
     """
     Prove that a topic or an archive holds every event once, in order, without gaps.
 
-    Exit code 0: clean. 1: something is wrong; the first 100 of each kind are named.
+    Exit code 0: clean. 1: violated; the first 100 records of each kind are listed.
     2: no verdict, for example because an open transaction holds records back.
     """
     if report is not None:
         check_folder(report)
-    order = Order(
+    request = AuditRequest(
         source=source,
-        span=options.span_of(since, until, from_offsets, to_offsets),
+        selection=Selection(since, until, from_offsets, to_offsets),
         against=against,
         stats=load_stats(stats, admin_token) if stats else None,
         partitions=partitions,
@@ -114,16 +111,10 @@ def audit(
         retention=retention,
         secret=identity_secret() if deep else None,
         since_last=since_last,
-        ledger=partial(_ledger, source),
+        read_ledger=partial(_ledger, source),
     )
-    formats = source.formats | (against.formats if against else frozenset())
-    result = conduct(
-        lambda: create_session(
-            "audit", remote=remote, conf=catalog_conf(source) | dict(conf or []), formats=formats
-        ),
-        order,
-        stage_teller("audit"),
-    )
+    start = partial(start_session, "audit", source, against, remote=remote, conf=conf)
+    result = run_audit(start, request, progress_logger("audit"))
     print_text(result)
     if report is not None:
         write_report(result, report)
@@ -131,10 +122,10 @@ def audit(
 
 
 def _ledger(source: Source, spark: SparkSession) -> Scope | None:
-    """Return what the archive's own ledger says that it holds; None if it has none."""
-    ledger = stated_ledger(spark, source) if isinstance(source, LakeSource) else None
-    if ledger is None or ledger.partitions == 0:  # a copy of an archive, whose ledger lists no offsets
+    """Return the scope of an archive's ledger; None if it has none, or one without offsets, as a copy."""
+    ledger = published_ledger(spark, source) if isinstance(source, LakeSource) else None
+    if ledger is None or ledger.partitions == 0:
         return None
-    known = ledger.records_end
-    ranges = {p: (first, max(first, known.get(p, end))) for p, (first, end) in ledger.held.items()}
-    return Scope("its ledger", None, ledger.origin, ledger.partitions, ranges, frozenset(known))
+    ends = ledger.records_end
+    ranges = {p: (first, max(first, ends.get(p, end))) for p, (first, end) in ledger.held.items()}
+    return Scope("its ledger", None, ledger.origin, ledger.partitions, ranges, frozenset(ends))

@@ -1,4 +1,4 @@
-"""Clean: a topic that other producers filled, without its duplicates, and a report of what they were."""
+"""Clean: stores the originals of a topic that other producers filled, and reports the other records."""
 
 import json
 from pathlib import Path
@@ -9,15 +9,18 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.audit import collected, finding_lines
+from pipeline.audit.evaluation import collect_findings
+from pipeline.audit.report import finding_lines
 from pipeline.errors import UsageError
-from pipeline.runtime import create_session, options, stage_teller
-from pipeline.sinks import Target, publish
-from pipeline.sources import read_records
-from pipeline.transforms import CONFLICT, ORIGINAL, REJECTED, named, sorted_out
+from pipeline.runtime import options
+from pipeline.runtime.progress import progress_logger
+from pipeline.runtime.session import start_session
+from pipeline.sinks.publisher import GatewayTarget, publish
+from pipeline.sources.records import Selection, read_records
+from pipeline.transforms.dirty_topic import CONFLICT, ORIGINAL, REJECTED, classify, not_originals
 
 PARQUET, GATEWAY = "parquet://", ("http://", "https://")
-KEPT = (ORIGINAL, CONFLICT, REJECTED)
+STORED = (ORIGINAL, CONFLICT, REJECTED)
 
 
 def clean(
@@ -42,42 +45,44 @@ def clean(
     conf: options.ConfOption = None,
 ) -> None:
     """
-    Sort out a dirty topic: the first copy of each event goes on, natural copies are dropped.
+    Clean a dirty topic: store the first copy of each event, and drop its duplicates.
 
-    Records with a known id and other content are conflicts, and kept apart; so are records that are
-    no events. As Parquet there is a folder for each; a gateway gets originals and conflicts, and
-    stores the latter in its quarantine.
+    Records with the id of an earlier one and other content are conflicts; records that are no events are
+    rejected. In Parquet each verdict has a folder. A gateway gets originals and conflicts, and
+    quarantines the conflicts.
     """
     if not to.startswith((PARQUET, *GATEWAY)):
         raise UsageError(f"--to {to!r} is neither parquet:// nor http://")
-    tell = stage_teller("clean")
-    tell("starting Spark")
-    spark = create_session("clean", remote=remote, conf=dict(conf or []), formats=source.formats)
-    tell(f"reading {source}")
-    span = options.span_of(since, until, from_offsets, to_offsets)
-    judged = read_records(spark, source, span).transform(sorted_out, default_source)
-    judged = judged.persist(StorageLevel.DISK_ONLY)  # one reading, so that report and result agree
-    found = collected(named(judged))
-    originals = judged.where(F.col("verdict") == ORIGINAL).count()
-    tell(f"storing {originals:,} events")
+    log_progress = progress_logger("clean")
+    log_progress("starting Spark")
+    spark = start_session("clean", source, remote=remote, conf=conf)
+    log_progress(f"reading {source}")
+    records = read_records(spark, source, Selection(since, until, from_offsets, to_offsets))
+    # Read once, so that report and result agree.
+    classified = records.transform(classify, default_source).persist(StorageLevel.DISK_ONLY)
+    findings = collect_findings(not_originals(classified))
+    originals = classified.where(F.col("verdict") == ORIGINAL).count()
+    log_progress(f"storing {originals:,} events")
     if to.startswith(PARQUET):
-        _store(judged, to.removeprefix(PARQUET))
+        _store(classified, to.removeprefix(PARQUET))
     else:
-        posted = judged.where(F.col("verdict").isin(ORIGINAL, CONFLICT))
-        print(f"the gateway said: {publish(posted, Target(to, dict(write_key or []), rate, connections))}")
+        posted = classified.where(F.col("verdict").isin(ORIGINAL, CONFLICT))
+        counts = publish(posted, GatewayTarget(to, dict(write_key or []), rate, connections))
+        print(f"the gateway answered: {counts}")
     print(f"{originals:,} events")
-    for kind, finding in found.items():
+    for kind, finding in findings.items():
         print("\n".join(finding_lines(kind, finding)))
     if report is not None:
         report.mkdir(parents=True, exist_ok=True)
         document = {"source": str(source), "originals": originals} | {
             kind: {"count": finding.count, "first": [n._asdict() for n in finding.first]}
-            for kind, finding in found.items()
+            for kind, finding in findings.items()
         }
         (report / "clean.json").write_text(json.dumps(document, indent=2) + "\n")
 
 
-def _store(judged: DataFrame, path: str) -> None:
-    for verdict in KEPT:
-        kept = judged.where(F.col("verdict") == verdict).withColumn("value", F.col("value").cast("string"))
-        kept.drop("verdict").write.mode("overwrite").parquet(f"{path}/{verdict}")
+def _store(classified: DataFrame, path: str) -> None:
+    records = classified.withColumn("value", F.col("value").cast("string"))
+    for verdict in STORED:
+        rows = records.where(F.col("verdict") == verdict).drop("verdict")
+        rows.write.mode("overwrite").parquet(f"{path}/{verdict}")

@@ -1,4 +1,4 @@
-"""Compact: an archive's many small files become few large ones."""
+"""Compact: merges the small files of an archive into few large ones."""
 
 import posixpath
 from datetime import UTC, datetime, timedelta
@@ -10,13 +10,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError, UsageError
-from pipeline.runtime import catalog_conf, create_session, options, stage_teller
-from pipeline.sinks import FOLDERS, Batch, ParquetFolder, lake_sink, refusal, successor
-from pipeline.sources import LakeSource, Origin, read_lake
+from pipeline.runtime import options
+from pipeline.runtime.progress import progress_logger
+from pipeline.runtime.session import start_session
+from pipeline.sinks.lake import FOLDERS, lake_sink
+from pipeline.sinks.ledger import CheckpointBatch, next_ledger, refusal
+from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sources.origin import Origin
+from pipeline.sources.records import LakeSource, read_lake
 
 JOB = "compact"
 KEEP_MIN = timedelta(days=1)
-"""Files that a batch has written and not yet committed count for nothing, too; none takes so long."""
+"""Files of a running batch are not committed yet; no batch takes longer than this."""
 
 
 def compact(
@@ -30,7 +35,7 @@ def compact(
     keep: Annotated[
         timedelta,
         options.duration_option(
-            "--keep", "how long files of a table that no longer count stay for its readers", shown="7d"
+            "--keep", "how long replaced files of a table stay for its readers", shown="7d"
         ),
     ] = timedelta(days=7),
     remote: options.RemoteOption = None,
@@ -39,9 +44,9 @@ def compact(
     """
     Merge the small files of closed days. May run beside the archive job, and again at any time.
 
-    Delta and Iceberg tables are compacted in place; what is large already stays as it is, and files
-    and versions older than --keep are deleted. A Parquet archive stays as it is, for no reader could
-    see its files replaced at once: --out gets a copy with one file an hour, of the days it has not.
+    Delta and Iceberg tables are compacted in place: large files stay, and replaced files and versions
+    older than --keep are deleted. A Parquet archive cannot replace its files atomically, so it stays,
+    and --out gets a copy with one file an hour, of the days that it lacks.
     """
     if not isinstance(source, LakeSource):
         raise UsageError(f"{source} is no archive")
@@ -50,12 +55,10 @@ def compact(
     day = before or datetime.now(UTC).strftime("%Y-%m-%d")
     if source.format == "parquet":
         out = _other_folder(source.path, out)
-    tell = stage_teller(JOB)
-    tell("starting Spark")
-    spark = create_session(
-        JOB, remote=remote, conf=catalog_conf(source) | dict(conf or []), formats=source.formats
-    )
-    tell(f"merging files of {source}")
+    log_progress = progress_logger(JOB)
+    log_progress("starting Spark")
+    spark = start_session(JOB, source, remote=remote, conf=conf)
+    log_progress(f"merging files of {source}")
     sink = lake_sink(source)
     if isinstance(sink, ParquetFolder):
         _copy(spark, source, ParquetFolder(str(out), FOLDERS), day)
@@ -65,34 +68,34 @@ def compact(
 
 
 def _other_folder(source: str, out: str | None) -> str:
-    """Return --out if it is another folder than the source, and neither lies in the other."""
+    """Return --out, unless one of the two folders contains the other."""
     if out is None:
         raise UsageError("a Parquet archive is compacted into another folder: name it with --out")
-    there, here = (PurePosixPath(posixpath.realpath(path.removeprefix("file://"))) for path in (source, out))
-    if there.is_relative_to(here) or here.is_relative_to(there):
+    paths = (PurePosixPath(posixpath.realpath(path.removeprefix("file://"))) for path in (source, out))
+    archive, copy = paths
+    if archive.is_relative_to(copy) or copy.is_relative_to(archive):
         raise UsageError(f"--out {out} and the archive are one folder, or one in the other: name another")
     return out
 
 
 def _copy(spark: SparkSession, source: LakeSource, out: ParquetFolder, day: str) -> None:
-    """Add the closed days that are not there yet, each in a commit."""
+    """Add the closed days that the copy lacks, each in a commit."""
     ledger, origin = out.ledger(spark), Origin(str(source), "", 0, {})
-    if found := refusal(ledger, None, origin, job=JOB, by_batch=False):
-        raise PipelineError(found.sentence)
-    held = _rows_a_day(spark, source, day)
+    if refused := refusal(ledger, None, origin, job=JOB, by_batch=False):
+        raise PipelineError(refused.sentence)
     copied = {} if ledger is None else _rows_a_day(spark, LakeSource("parquet", out.path), day)
-    for closed, rows in sorted(held.items()):
+    for closed, rows in sorted(_rows_a_day(spark, source, day).items()):
         if copied.get(closed, rows) != rows:
             raise PipelineError(
                 f"{closed} has {rows:,} rows in {source} and {copied[closed]:,} in {out.path}: "
                 f"delete the folder dt={closed} there and compact again"
             )
         if closed not in copied:
-            batch = Batch(JOB, 1 if ledger is None else ledger.commit + 1)
-            ledger = successor(ledger, origin, {}, job=JOB, batch=batch)
+            batch = CheckpointBatch(JOB, 1 if ledger is None else ledger.commit + 1)
+            ledger = next_ledger(ledger, origin, {}, job=JOB, batch=batch)
             assert ledger is not None
-            loose = read_lake(spark, source).where(F.col("dt") == closed)
-            ordered = loose.repartition(*FOLDERS).sortWithinPartitions(*FOLDERS, "partition", "offset")
+            rows_of_day = read_lake(spark, source).where(F.col("dt") == closed)
+            ordered = rows_of_day.repartition(*FOLDERS).sortWithinPartitions(*FOLDERS, "partition", "offset")
             out.store(ordered, ledger)
 
 

@@ -1,4 +1,4 @@
-"""Minute counts: events per minute, source and type, into Postgres or Parquet, every event once."""
+"""Minute counts: counts events per minute, source and type, each once, into Postgres or Parquet."""
 
 import sys
 from typing import Annotated
@@ -8,10 +8,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.errors import UsageError
-from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options, stage_teller
-from pipeline.sinks import ParquetFolder, PostgresCounts, Storing, run_stored
-from pipeline.sources import origin_of
-from pipeline.transforms import per_minute_named
+from pipeline.runtime import options
+from pipeline.runtime.checkpoint import default_checkpoint
+from pipeline.runtime.progress import progress_logger
+from pipeline.runtime.session import start_session
+from pipeline.runtime.streams import StreamPlan
+from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
+from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sinks.postgres import PostgresCounts
+from pipeline.sources.origin import origin_of
+from pipeline.transforms.clean_topic import per_minute
 
 JOB = "minute-counts"
 SHOWN_CHARS = 40
@@ -42,41 +48,41 @@ def minute_counts(
     """
     Count events per minute of log time, source and type.
 
-    In Postgres the table minute_counts grows by each batch, in the transaction that notes in
-    minute_counts_ledger what is counted. In Parquet each batch has a file, and readers sum up.
+    In Postgres each batch adds to the table minute_counts, in one transaction with the ledger in
+    minute_counts_ledger. In Parquet each batch has a file, and readers sum up.
     """
     path = to.removeprefix(PARQUET)
     if to.startswith(POSTGRES) and checkpoint is None:
         raise UsageError("counts in Postgres need a --checkpoint")
     if not to.startswith((*POSTGRES, PARQUET)):
         raise UsageError(f"--to {to!r} is neither postgresql:// nor parquet://")
-    tell = stage_teller(JOB)
-    tell(f"asking {source}")
+    log_progress = progress_logger(JOB)
+    log_progress(f"asking {source}")
     origin = origin_of(source)
     checkpoint = checkpoint or default_checkpoint(path, JOB, origin.id)
-    tell("starting Spark")
-    spark = create_session(JOB, remote=remote, conf=dict(conf or []), formats=source.formats)
-    tell(f"reading {source}")
+    log_progress("starting Spark")
+    spark = start_session(JOB, source, remote=remote, conf=conf)
+    log_progress(f"reading {source}")
     sink = ParquetFolder(path) if to.startswith(PARQUET) else PostgresCounts(to)
     plan = StreamPlan(JOB, source, checkpoint, once, interval, metrics_port)
-    storing = Storing(sink, _counted, recovers=recover, accepts_loss=accept_loss)
-    rows = run_stored(spark, plan, origin, storing, offsets_per_batch=batch_offsets)
+    output = SinkPlan(sink, _counted, recovers=recover, accepts_loss=accept_loss)
+    rows = run_to_sink(spark, plan, origin, output, offsets_per_batch=batch_offsets)
     print(f"{rows:,} events counted")
 
 
 def _counted(records: DataFrame) -> DataFrame:
     """
-    Count a batch, and name on stderr what is counted under a stand-in.
+    Count a batch in the driver, and report altered minutes, sources and types on stderr.
 
-    As many rows as the batch has minutes, sources and types: the driver can hold them.
+    The driver gets a row for each minute, source and type of the batch.
     """
-    counts = records.transform(per_minute_named).withColumn("minute", F.unix_micros("minute")).collect()
+    counts = records.transform(per_minute).withColumn("minute", F.unix_micros("minute")).collect()
     for row in counts:
         if row["altered"]:
             place = f"partition {row['first_altered'][0]} offset {row['first_altered'][1]}"
             name = f"source {row['source'][:SHOWN_CHARS]!r} type {row['type'][:SHOWN_CHARS]!r}"
             print(f"{JOB}: {row['altered']:,} events, one is {place}, count as {name}", file=sys.stderr)
-    held = [(row["minute"], row["source"], row["type"], row["events"]) for row in counts]
+    rows = [(row["minute"], row["source"], row["type"], row["events"]) for row in counts]
     columns = "minute bigint, source string, type string, events bigint"
-    table = records.sparkSession.createDataFrame(held, columns).coalesce(1)
+    table = records.sparkSession.createDataFrame(rows, columns).coalesce(1)
     return table.withColumn("minute", F.timestamp_micros("minute"))

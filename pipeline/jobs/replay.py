@@ -1,4 +1,4 @@
-"""Replay: stored events once more through a gateway, which stores those it does not have."""
+"""Replay: posts stored events to a gateway again, which stores those that it does not have."""
 
 from typing import Annotated
 
@@ -6,36 +6,42 @@ import typer
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.runtime import StreamPlan, create_session, options, run_stream, stage_teller
-from pipeline.sinks import Target, Verdicts, publish
-from pipeline.sources import stream_records
-from pipeline.transforms import decoded
+from pipeline.runtime import options
+from pipeline.runtime.progress import progress_logger
+from pipeline.runtime.session import start_session
+from pipeline.runtime.streams import StreamPlan, run_stream
+from pipeline.sinks.publisher import GatewayTarget, PostedCounts, publish
+from pipeline.sources.records import Selection, stream_records
+from pipeline.transforms.clean_topic import decoded
 
 SESSION_IN_HEADER = (35, 56)
-"""First byte, from 1, and number of those that tell an event's place in its client session."""
+"""Position, from 1, and length of the fields of `gw` that hold an event's place in its client session."""
 
 
-class Replay:
-    """Posts each batch of records and remembers what the gateway said; what `foreachBatch` calls."""
+class BatchPoster:
+    """Posts each batch of records and sums up the answers; the function of `foreachBatch`."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: GatewayTarget) -> None:
         self._target = target
-        self.verdicts = Verdicts()
+        self.counts = PostedCounts()
 
     def __call__(self, records: DataFrame, _batch_id: int) -> None:
-        """Post one batch."""
-        told = records.transform(decoded)
+        with_fields = records.transform(decoded)
         session = F.when(F.col("client_hash").isNotNull(), F.substring("gw", *SESSION_IN_HEADER))
-        self.verdicts += publish(told.withColumn("session", session), self._target)
+        self.counts += publish(with_fields.withColumn("session", session), self._target)
 
 
 def replay(
     source: options.SourceOption,
     gateway: Annotated[
-        str, typer.Option("--gateway", metavar="URL", envvar="PIPELINE_GATEWAY", help="its ingest port")
+        str,
+        typer.Option("--gateway", metavar="URL", envvar="PIPELINE_GATEWAY", help="URL of its ingest port"),
     ],
     checkpoint: Annotated[
-        str, typer.Option("--checkpoint", metavar="PATH", envvar="PIPELINE_CHECKPOINT", help="to resume from")
+        str,
+        typer.Option(
+            "--checkpoint", metavar="PATH", envvar="PIPELINE_CHECKPOINT", help="folder of Spark's checkpoint"
+        ),
     ],
     write_key: options.WriteKeyOption = None,
     rate: options.RateOption = None,
@@ -50,17 +56,19 @@ def replay(
     conf: options.ConfOption = None,
 ) -> None:
     """
-    Post stored events to a gateway: those it has are duplicates there, the others are stored.
+    Post stored events to a gateway: it stores those that it does not have; the others are duplicates.
 
-    May be killed and started again at any time. Events of client sessions keep their places in them.
+    May be killed and started again at any time. Events of client sessions keep their sequences.
     """
-    tell = stage_teller("replay")
-    tell("starting Spark")
-    spark = create_session("replay", remote=remote, conf=dict(conf or []), formats=source.formats)
-    tell(f"reading {source}")
-    span = options.span_of(since, until, from_offsets, to_offsets)
-    records = stream_records(spark, source, job="replay", offsets_per_batch=batch_offsets, span=span)
-    sink = Replay(Target(gateway, dict(write_key or []), rate, connections))
+    log_progress = progress_logger("replay")
+    log_progress("starting Spark")
+    spark = start_session("replay", source, remote=remote, conf=conf)
+    log_progress(f"reading {source}")
+    selection = Selection(since, until, from_offsets, to_offsets)
+    records = stream_records(
+        spark, source, job="replay", offsets_per_batch=batch_offsets, selection=selection
+    )
+    poster = BatchPoster(GatewayTarget(gateway, dict(write_key or []), rate, connections))
     plan = StreamPlan("replay", source, checkpoint, True, options.INTERVAL, metrics_port)
-    run_stream(records.writeStream.foreachBatch(sink), plan)
-    print(sink.verdicts)
+    run_stream(records.writeStream.foreachBatch(poster), plan)
+    print(poster.counts)

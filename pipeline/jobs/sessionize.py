@@ -1,4 +1,4 @@
-"""Sessionize: what each user did without a long pause, as one row, into Parquet."""
+"""Sessionize: stores the events of each user without a long pause as one row, in Parquet."""
 
 from datetime import timedelta
 from enum import StrEnum
@@ -7,21 +7,26 @@ from typing import Annotated
 
 import typer
 
-from pipeline.runtime import StreamPlan, create_session, default_checkpoint, options, stage_teller
-from pipeline.sinks import ParquetFolder, Storing, run_stored
-from pipeline.sources import origin_of
-from pipeline.transforms import sessions
+from pipeline.runtime import options
+from pipeline.runtime.checkpoint import default_checkpoint
+from pipeline.runtime.progress import progress_logger
+from pipeline.runtime.session import start_session
+from pipeline.runtime.streams import StreamPlan
+from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
+from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sources.origin import origin_of
+from pipeline.transforms.clean_topic import sessions
 
 
-class Whose(StrEnum):
-    """Whom a session is of."""
+class Owner(StrEnum):
+    """To whom a session belongs."""
 
     USER = "user"
     VISITOR = "visitor"
 
 
 class Clock(StrEnum):
-    """Which time tells where a session ends."""
+    """The time by which a session ends."""
 
     LOG = "log"
     EVENT = "event"
@@ -38,20 +43,22 @@ def sessionize(
         timedelta,
         options.duration_option(
             "--lateness",
-            "how far partitions may lie apart in log time; what is later is dropped, and said",
+            "how far partitions may lie apart in log time; later events are dropped, and counted",
             shown="2h",
         ),
     ] = timedelta(hours=2),
     by: Annotated[
-        Whose,
-        typer.Option("--by", help="a session is a user's, or a visitor's: a device's, also over a login"),
-    ] = Whose.USER,
+        Owner,
+        typer.Option(
+            "--by", help="whose session: a user's, or a visitor's, which is a device's and spans a login"
+        ),
+    ] = Owner.USER,
     clock: Annotated[
         Clock,
         typer.Option(
             "--time",
-            help="when the gateway took an event, or when the client says it happened, if that is at most "
-            "--lateness before",
+            help="log: when the gateway accepted an event; event: the client's time, if that is at most "
+            "--lateness earlier",
         ),
     ] = Clock.LOG,
     checkpoint: options.CheckpointOption = None,
@@ -66,25 +73,24 @@ def sessionize(
     """
     Store one row a session: a user's or visitor's events of a source without a pause longer than --gap.
 
-    A session is stored once it is over by log time, so the latest ones wait in the job's state, also
-    with --once, for the next start. That state is in the checkpoint and cannot be made again: without
-    it, begin anew with another --out.
+    A session is stored when it has ended by log time; until then it is in the job's state, also after
+    --once. That state is in the checkpoint alone: without it, begin anew with another --out.
     """
-    tell = stage_teller("sessionize")
-    tell(f"asking {source}")
+    log_progress = progress_logger("sessionize")
+    log_progress(f"asking {source}")
     origin = origin_of(source)
-    tell("starting Spark")
-    spark = create_session("sessionize", remote=remote, conf=dict(conf or []), formats=source.formats)
-    tell(f"reading {source}")
+    log_progress("starting Spark")
+    spark = start_session("sessionize", source, remote=remote, conf=conf)
+    log_progress(f"reading {source}")
     checkpoint = checkpoint or default_checkpoint(out, "sessionize", origin.id)
     plan = StreamPlan("sessionize", source, checkpoint, once, interval, metrics_port)
-    gathered = partial(
+    compute = partial(
         sessions,
         gap=gap,
         lateness=lateness,
-        by_visitor=by is Whose.VISITOR,
+        by_visitor=by is Owner.VISITOR,
         by_event_time=clock is Clock.EVENT,
     )
-    storing = Storing(ParquetFolder(out), gathered, keeps_state=True, recovers=recover)
-    rows = run_stored(spark, plan, origin, storing, offsets_per_batch=batch_offsets)
+    output = SinkPlan(ParquetFolder(out), compute, keeps_state=True, recovers=recover)
+    rows = run_to_sink(spark, plan, origin, output, offsets_per_batch=batch_offsets)
     print(f"{rows:,} events read; the sessions are in parquet://{out}")

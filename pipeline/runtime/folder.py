@@ -1,20 +1,21 @@
-"""A folder of any file system that Spark reaches, by Hadoop's own means: list, read, create, move, delete."""
+"""A folder of any file system that Spark reaches, through Hadoop: list, read, create, move, delete."""
 
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrameReader, Row, SparkSession
 
 from pipeline.errors import UsageError
 
 
 class Folder:
-    """One folder; names are relative to it. Errors of the file system are Py4JJavaErrors."""
+    """One folder; names are relative to it. An error of the file system is a Py4JJavaError."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         """
         Raises:
-            UsageError: Spark Connect shows its clients no file system.
+            UsageError: clients of Spark Connect have no access to file systems.
         """
         if is_remote(spark):
             raise UsageError(f"Spark Connect does not let a job manage the files of {path}: run it elsewhere")
@@ -25,7 +26,7 @@ class Folder:
         self._files = self._root.getFileSystem(self._conf)
 
     def names(self, name: str = "") -> list[str]:
-        """Return what lies in it, or in a folder of it; nothing if that is not there."""
+        """Return the names in it, or in a folder of it; nothing if that does not exist."""
         path = self._path(name)
         if not self._files.exists(path):
             return []
@@ -36,10 +37,10 @@ class Folder:
         if not self._files.exists(self._root):
             return []
         root = self._files.makeQualified(self._root).toString().rstrip("/") + "/"
-        found, statuses = [], self._files.listFiles(self._root, True)
+        names, statuses = [], self._files.listFiles(self._root, True)
         while statuses.hasNext():
-            found.append(statuses.next().getPath().toString().removeprefix(root))
-        return found
+            names.append(statuses.next().getPath().toString().removeprefix(root))
+        return names
 
     def read(self, name: str) -> str:
         """Return a text file."""
@@ -50,7 +51,7 @@ class Folder:
             stream.close()
 
     def create(self, name: str, text: str) -> bool:
-        """Create a text file, whole or not at all; False if there is one of this name."""
+        """Create a text file atomically; return False if the name is taken."""
         target = self._path(name)
         if self._files.exists(target):
             return False
@@ -61,7 +62,7 @@ class Folder:
         finally:
             stream.close()
         try:
-            # As Spark publishes its own checkpoints: unlike FileSystem's, this rename replaces nothing.
+            # Unlike FileSystem's, this rename replaces no file; Spark commits its checkpoints by it, too.
             contexts = self._jvm.org.apache.hadoop.fs.FileContext
             kinds = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
             options = self._gateway.new_array(kinds, 1)
@@ -75,7 +76,7 @@ class Folder:
         return True
 
     def move(self, name: str, target: "Folder") -> None:
-        """Move a file into another folder under the same name; nothing if it is there already."""
+        """Move a file into another folder under the same name, unless it is there already."""
         path = target._path(name)
         self._files.mkdirs(path.getParent())
         if not self._files.rename(self._path(name), path) and not self._files.exists(path):
@@ -86,7 +87,7 @@ class Folder:
         self._files.delete(self._path(name), True)
 
     def age_s(self, name: str) -> float:
-        """Return how long ago something in it changed."""
+        """Return the time since the last change of an entry."""
         changed_ms = self._files.getFileStatus(self._path(name)).getModificationTime()
         return float(self._jvm.java.lang.System.currentTimeMillis() - changed_ms) / 1000
 
@@ -95,17 +96,28 @@ class Folder:
         return paths(self._root, name) if name else self._root
 
 
-def refuse_foreign(spark: SparkSession, path: str, own: frozenset[str] = frozenset()) -> None:
+def require_empty(spark: SparkSession, path: str, allowed: frozenset[str] = frozenset()) -> None:
     """
-    Make sure that an output is empty but for these names, before a job begins there.
+    Refuse an output with other files than these. Does nothing on Spark Connect.
 
     Raises:
-        UsageError: it is not; Spark Connect does not let us look.
+        UsageError: there are other files.
     """
-    if not is_remote(spark) and (others := sorted(set(Folder(spark, path).names()) - own)):
+    if not is_remote(spark) and (others := sorted(set(Folder(spark, path).names()) - allowed)):
         raise UsageError(f"{path} holds {others[0]} and no ledger of this job: name another output")
 
 
+def read_if_there(reader: DataFrameReader, path: str, *columns: str) -> list[Row]:
+    """Return the rows at a path; none if it does not exist."""
+    try:
+        rows = reader.load(path)
+        return (rows.select(*columns) if columns else rows).collect()
+    except AnalysisException as err:
+        if err.getCondition() == "PATH_NOT_FOUND":
+            return []
+        raise
+
+
 def is_remote(spark: SparkSession) -> bool:
-    """Whether this is a client of Spark Connect."""
+    """Whether the session is a client of Spark Connect."""
     return "connect" in type(spark).__module__

@@ -1,8 +1,4 @@
-"""
-The options that jobs share: one spelling, one meaning, one place.
-
-Every option is also an environment variable, PIPELINE_ and its name, as containers want it.
-"""
+"""The options that several jobs have, and the parsers of their values."""
 
 import json
 import re
@@ -13,18 +9,18 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from pipeline.errors import UsageError
-from pipeline.sources import Offsets, Source, Span, parse_source
+from pipeline.sources.records import Offsets, Source, parse_source
 
 T = TypeVar("T")
 
 INTERVAL = timedelta(seconds=10)
-BATCH_OFFSETS = 1_000_000  # a gigabyte of events: a batch of ten seconds on two cores
+BATCH_OFFSETS = 1_000_000  # a gigabyte of events, ten seconds of two cores
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def parsed(parse: Callable[[str], T]) -> Callable[[str | T], T]:
-    """Let typer show what is wrong with a value as wrong usage."""
+    """Turn errors of a parser into typer's usage errors."""
 
     def parser(text: str | T) -> T:
         if not isinstance(text, str):
@@ -39,14 +35,14 @@ def parsed(parse: Callable[[str], T]) -> Callable[[str | T], T]:
 
 
 def duration(text: str) -> timedelta:
-    """Return 90s, 15m, 36h or 7d as what it means."""
+    """Parse 90s, 15m, 36h or 7d."""
     if match := re.fullmatch(r"(\d+)([smhd])", text):
         return timedelta(seconds=int(match[1]) * _UNITS_S[match[2]])
     raise UsageError(f"{text!r} is no duration: use 90s, 15m, 36h or 7d")
 
 
 def duration_option(name: str, text: str, *, shown: str | None = None) -> Any:
-    """Return an option that takes a duration; `shown` is its default as a user would write it."""
+    """Return an option that takes a duration; `shown` is its default as the help shows it."""
     return typer.Option(
         name, parser=parsed(duration), metavar="DURATION", show_default=shown or False, help=text
     )
@@ -55,10 +51,10 @@ def duration_option(name: str, text: str, *, shown: str | None = None) -> Any:
 def moment(text: str) -> datetime:
     """Return an ISO 8601 time; without an offset it is UTC."""
     try:
-        found = datetime.fromisoformat(text)
+        parsed_time = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(f"{text!r} is no time: use 2026-01-31T12:00Z") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return parsed_time if parsed_time.tzinfo else parsed_time.replace(tzinfo=UTC)
 
 
 def offsets(text: str) -> Offsets:
@@ -126,7 +122,7 @@ RemoteOption = Annotated[
 ConfOption = Annotated[
     list[tuple] | None,  # type: ignore[type-arg]
     typer.Option(
-        "--conf", parser=parsed(key_value), metavar="NAME=VALUE", help="Spark setting; may be given often"
+        "--conf", parser=parsed(key_value), metavar="NAME=VALUE", help="Spark setting; may be repeated"
     ),
 ]
 CheckpointOption = Annotated[
@@ -135,30 +131,31 @@ CheckpointOption = Annotated[
         "--checkpoint",
         metavar="PATH",
         envvar="PIPELINE_CHECKPOINT",
-        help="where the job remembers how far it is, a folder of its own. Default: beside the output",
+        help="folder of Spark's checkpoint of this job. Default: beside the output",
     ),
 ]
 RecoverOption = Annotated[
     bool,
     typer.Option(
-        "--recover", help="Give up a checkpoint that does not fit: go on from what the output holds."
+        "--recover", help="Delete a checkpoint that does not match the output, and continue from the output."
     ),
 ]
 AcceptLossOption = Annotated[
     bool,
     typer.Option(
         "--accept-loss",
-        help="Go on behind records that retention deleted unread; the ledger names their offsets.",
+        help="Continue after records that retention deleted unread; the ledger lists their offsets.",
     ),
 ]
 OnceOption = Annotated[
-    bool, typer.Option("--once", help="Process what is there now, then end; without it go on for ever.")
+    bool,
+    typer.Option("--once", help="End after what the source holds now. Default: run until SIGTERM."),
 ]
 IntervalOption = Annotated[
-    timedelta, duration_option("--interval", "pause between batches without --once", shown="10s")
+    timedelta, duration_option("--interval", "time from batch to batch without --once", shown="10s")
 ]
 BatchOption = Annotated[
-    int, typer.Option("--batch-offsets", min=1, help="most offsets in one batch from Kafka")
+    int, typer.Option("--batch-offsets", min=1, help="largest number of offsets in one batch from Kafka")
 ]
 MetricsPortOption = Annotated[
     int | None,
@@ -173,17 +170,13 @@ WriteKeyOption = Annotated[
         "--write-key",
         parser=parsed(key_value),
         metavar="SOURCE=KEY",
-        help="write key of a source; may be given often. A source without one is its own key",
+        help="write key of a source; may be repeated. The key of other sources is their name",
     ),
 ]
 RateOption = Annotated[
-    float | None, typer.Option("--rate", min=0.1, help="most events a second, of all connections together")
+    float | None,
+    typer.Option("--rate", min=0.1, help="largest number of events a second, over all connections"),
 ]
-ConnectionsOption = Annotated[int, typer.Option("--connections", min=1, help="how many post side by side")]
-
-
-def span_of(
-    since: datetime | None, until: datetime | None, first: Offsets | None, end: Offsets | None
-) -> Span:
-    """Return the span that the options name."""
-    return Span(since, until, first, end)
+ConnectionsOption = Annotated[
+    int, typer.Option("--connections", min=1, help="number of concurrent connections")
+]

@@ -1,8 +1,8 @@
 """
-Stalls: an open transaction holds back every reader of committed records, silently.
+Stalls: an open transaction hides all records behind it from readers of committed records.
 
-A gateway's transaction takes milliseconds. One that stays open hides all that was written behind
-it, and a job would see "no new rows" for as long as it lasts; so jobs look, and say so.
+A gateway's transaction takes milliseconds. While another one stays open, a job sees "no new rows", so
+jobs look for stalls and report them.
 """
 
 import math
@@ -11,75 +11,70 @@ import threading
 import time
 
 from pipeline.errors import PipelineError
-from pipeline.sources import KafkaSource, Offsets, Source, Standing, standings
+from pipeline.sources.kafka import PartitionPositions, topic_positions
+from pipeline.sources.records import KafkaSource, Offsets, Source
 
 STALL_AFTER_S = 10.0
-"""How long a transaction may stay open before it is called a stall: a hundred times a gateway's."""
+"""A transaction that stays open for longer is a stall; a gateway's takes a hundredth of it."""
 
 POLL_INTERVAL_S = 0.25
-LOOK_INTERVAL_S = 60.0
+CHECK_INTERVAL_S = 60.0
 
 
 def stalled_partitions(
-    source: Source, *, patience_s: float = STALL_AFTER_S, ends: Offsets | None = None
+    source: Source, *, timeout_s: float = STALL_AFTER_S, ends: Offsets | None = None
 ) -> list[str]:
     """
-    Wait until all that is written now can be read, and return a sentence a partition where it cannot.
-
-    Only Kafka has transactions that stay open.
+    Wait until all that is written now can be read; return a sentence for each partition where it cannot.
 
     Args:
-        source: what is to be read.
-        patience_s: how long a transaction may be at work.
-        ends: offsets of partitions from which on nothing is to be read.
+        source: only Kafka has transactions that stay open.
+        timeout_s: how long to wait.
+        ends: offsets of partitions from which on nothing will be read.
     """
     if not isinstance(source, KafkaSource):
         return []
-    deadline = time.monotonic() + patience_s
-    now = standings(source.brokers, source.topic)
-    wanted = {p: min(s.high_watermark, (ends or {}).get(p, s.high_watermark)) for p, s in now.items()}
+    deadline = time.monotonic() + timeout_s
+    now = topic_positions(source.brokers, source.topic)
+    targets = {p: min(at.high_watermark, (ends or {}).get(p, at.high_watermark)) for p, at in now.items()}
     while True:
-        stalled = {p: s for p, s in now.items() if s.last_stable_offset < wanted.get(p, 0)}
+        stalled = {p: at for p, at in now.items() if at.last_stable_offset < targets.get(p, 0)}
         if not stalled or time.monotonic() > deadline:
-            return [_sentence(partition, standing) for partition, standing in sorted(stalled.items())]
+            return [_sentence(partition, position) for partition, position in sorted(stalled.items())]
         time.sleep(POLL_INTERVAL_S)
-        now = standings(source.brokers, source.topic)
+        now = topic_positions(source.brokers, source.topic)
 
 
-class StallLooks:
-    """
-    Looks for stalls now and then, beside a stream that does not wait for the answer.
+class StallMonitor:
+    """Looks for stalls in a thread beside the stream, which continues if the broker does not answer."""
 
-    A broker that does not answer is no reason to end a stream that works, so it is only told of.
-    """
-
-    def __init__(self, source: Source, *, interval_s: float = LOOK_INTERVAL_S) -> None:
-        """Look for the first time after one interval."""
+    def __init__(self, source: Source, *, interval_s: float = CHECK_INTERVAL_S) -> None:
         self._source, self._interval_s = source, interval_s
-        self._answers: queue.SimpleQueue[list[str] | PipelineError] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[list[str] | PipelineError] = queue.SimpleQueue()
         self._next_s = time.monotonic() + interval_s
 
-    def found(self) -> list[str] | PipelineError | None:
-        """Return what a look has found since the last call, or why not; None without news."""
+    def poll(self) -> list[str] | PipelineError | None:
+        """Return the sentences of a check that has ended since the last call, or its error; else None."""
         if time.monotonic() >= self._next_s:
-            self._next_s = math.inf  # until this look is answered
-            threading.Thread(target=self._look, daemon=True).start()
+            self._next_s = math.inf  # until this check has ended
+            threading.Thread(target=self._check, daemon=True).start()
         try:
-            answer = self._answers.get_nowait()
+            result = self._results.get_nowait()
         except queue.Empty:
             return None
         self._next_s = time.monotonic() + self._interval_s
-        return answer
+        return result
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         try:
-            self._answers.put(stalled_partitions(self._source))
+            self._results.put(stalled_partitions(self._source))
         except PipelineError as err:
-            self._answers.put(err)
+            self._results.put(err)
 
 
-def _sentence(partition: int, standing: Standing) -> str:
+def _sentence(partition: int, position: PartitionPositions) -> str:
+    held_back = position.high_watermark - position.last_stable_offset
     return (
-        f"partition {partition} is stalled: an open transaction at offset {standing.last_stable_offset} "
-        f"holds back {standing.undecided} offsets up to {standing.high_watermark}"
+        f"partition {partition} is stalled: an open transaction at offset {position.last_stable_offset} "
+        f"holds back {held_back} offsets up to {position.high_watermark}"
     )

@@ -1,8 +1,7 @@
 """
-Runs a streaming query to its end: once over what is there, or until a signal comes.
+Runs a streaming query: once over what the source holds, or until a signal.
 
-What is done exactly once is the sink's affair (pipeline/sinks); this module starts, watches and
-stops. SIGTERM and Ctrl-C let the batch at work finish; a second one ends the process at once.
+SIGTERM and Ctrl-C let the running batch finish; a second one ends the process at once.
 """
 
 import signal
@@ -18,13 +17,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipeline.errors import PipelineError
-from pipeline.runtime.progress import JobProgress
-from pipeline.runtime.stall import StallLooks, stalled_partitions
-from pipeline.sources import Source
+from pipeline.runtime.progress import StreamProgress
+from pipeline.runtime.stall import StallMonitor, stalled_partitions
+from pipeline.sources.records import Source
 
 POLL_INTERVAL_S = 0.5
 FINISH_TIMEOUT_S = 600.0
-"""How long a stop waits for the batch at work; whoever starts the process kills it sooner or later."""
+"""How long a stop waits for the running batch."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def run_stream(writer: DataStreamWriter, plan: StreamPlan) -> int:
     Run the query and return how many rows it read.
 
     Raises:
-        PipelineError: records are held back by an open transaction, so that "all" was not all.
+        PipelineError: an open transaction held back records from a job with --once.
         StreamingQueryException: the query failed.
     """
     writer = writer.option("checkpointLocation", plan.checkpoint).queryName(f"gateway-{plan.job}")
@@ -52,35 +51,35 @@ def run_stream(writer: DataStreamWriter, plan: StreamPlan) -> int:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{int(plan.interval.total_seconds())} seconds")
-    with JobProgress(plan.job, plan.metrics_port) as progress, _stop_signals() as stop:
+    with StreamProgress(plan.job, plan.metrics_port) as progress, _stop_signals() as stop:
         query = writer.start()
         try:
             _watch(query, plan, progress, stop)
         finally:
             query.stop()
         if plan.is_once and not stop.is_set() and (stalled := stalled_partitions(plan.source)):
-            progress.show_stalled(stalled)
+            progress.report_stalls(stalled)
             raise PipelineError(f"{plan.job} read all it could, and {len(stalled)} partitions are stalled")
         return progress.rows
 
 
-def _watch(query: StreamingQuery, plan: StreamPlan, progress: JobProgress, stop: threading.Event) -> None:
-    looks = StallLooks(plan.source)
+def _watch(query: StreamingQuery, plan: StreamPlan, progress: StreamProgress, stop: threading.Event) -> None:
+    monitor = StallMonitor(plan.source)
     while not query.awaitTermination(POLL_INTERVAL_S):  # type: ignore[arg-type]  # fractions are fine
-        progress.show(query.recentProgress)
+        progress.report_batches(query.recentProgress)
         if stop.is_set():
             _finish_batch(query)
             break
-        match looks.found():
+        match monitor.poll():
             case list() as stalled:
-                progress.show_stalled(stalled)
+                progress.report_stalls(stalled)
             case PipelineError() as err:
-                progress.say(f"stalls are unknown: {err}")
-    progress.show(query.recentProgress)
+                progress.log(f"stalls are unknown: {err}")
+    progress.report_batches(query.recentProgress)
 
 
 def _finish_batch(query: StreamingQuery) -> None:
-    """Wait until no batch is at work, or until the one that was is followed by another."""
+    """Wait until no batch runs, or until another one follows it."""
     deadline = time.monotonic() + FINISH_TIMEOUT_S
     before = _last_batch(query)
     while time.monotonic() < deadline and query.isActive:
@@ -90,14 +89,14 @@ def _finish_batch(query: StreamingQuery) -> None:
 
 
 def _last_batch(query: StreamingQuery) -> tuple[int, str] | None:
-    # Spark keeps only the last hundred reports, so their number says nothing.
+    # Spark keeps only the last hundred reports, so their number is no measure.
     last = query.lastProgress
     return None if last is None else (last.batchId, last.timestamp)
 
 
 @contextmanager
 def _stop_signals() -> Iterator[threading.Event]:
-    """An event that the first SIGTERM or Ctrl-C sets; the second one does what it usually does."""
+    """Yield an event that the first SIGTERM or Ctrl-C sets; the second one has its usual effect."""
     stop = threading.Event()
     previous = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
 

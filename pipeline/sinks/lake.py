@@ -1,15 +1,15 @@
-"""The archive's sinks: a Delta table, an Iceberg table or Parquet files, by day and hour of the log time."""
+"""The sinks of an archive, partitioned by day and hour of the log time."""
 
 from pyspark.sql import SparkSession
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import IcebergTable
+from pipeline.runtime.session import IcebergTable
 from pipeline.schema import ARCHIVE
 from pipeline.sinks.delta import DeltaTable
 from pipeline.sinks.iceberg import IcebergLake
 from pipeline.sinks.ledger import Ledger
 from pipeline.sinks.parquet import ParquetFolder
-from pipeline.sources import LakeSource
+from pipeline.sources.records import LakeSource
 
 FOLDERS = ("dt", "hr")
 
@@ -24,10 +24,10 @@ def lake_sink(out: LakeSource) -> DeltaTable | IcebergLake | ParquetFolder:
     return ParquetFolder(out.path, FOLDERS)
 
 
-def stated_ledger(spark: SparkSession, lake: LakeSource) -> Ledger | None:
-    """Return what an archive says that it holds; None if it has no ledger, or none that can be read here."""
+def published_ledger(spark: SparkSession, lake: LakeSource) -> Ledger | None:
+    """Return the ledger of what readers of an archive see; None if none is readable here."""
     sink = lake_sink(lake)
     try:
-        return sink.ledger(spark) if isinstance(sink, DeltaTable) else sink.stated_ledger(spark)
+        return sink.ledger(spark) if isinstance(sink, DeltaTable) else sink.published_ledger(spark)
     except PipelineError:
         return None

@@ -1,14 +1,14 @@
 """
-A folder of Parquet files that every reader may take as it is: no duplicate and no half file, ever.
+A folder of Parquet files without duplicates and partial files, for any reader.
 
-    out.staging/RUN/      a batch's files as Spark writes them; what a kill leaves here is nobody's
+    out.staging/RUN/      the files of a batch as Spark writes them; a kill leaves some here
     out/_gateway/N.json   the manifest: the ledger after commit N, and the files it adds
     out/dt=.../*.parquet  the rows
 
-A batch is staged, then committed by its manifest, which is created whole and only if there is none of
-its number; then its files are moved into place, each at once. A job that was killed in between moves
-the rest at its next start. So a reader may miss the last batch for a while, and never sees one twice.
-Nothing lists older files: days may be deleted, and manifests but the last ones are.
+The job stages a batch and commits it by its manifest, which is created atomically unless its number is
+taken. Then it moves each file into place atomically. A job that was killed in between moves the rest at
+its next start. So a reader may miss the last batch for a while, and never sees a batch twice. No manifest
+lists older files: days may be deleted, and old manifests are.
 """
 
 import json
@@ -19,50 +19,43 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import Folder, refuse_foreign
+from pipeline.runtime.folder import Folder, require_empty
 from pipeline.sinks.ledger import Ledger
 
 MANIFESTS = "_gateway"
 MANIFESTS_KEPT = 2
 STAGING_KEPT_S = 24 * 3600.0
-"""How long what a job staged may lie there before another one deletes it: far longer than any batch."""
+"""Age at which staged files are deleted: far longer than a batch takes."""
 
 
 @dataclass(frozen=True)
 class ParquetFolder:
-    """A sink of rows, in folders by these columns."""
+    """A sink of rows, partitioned by these columns."""
 
     path: str
     folders: tuple[str, ...] = ()
     _run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def ledger(self, spark: SparkSession) -> Ledger | None:
-        """See Sink. Also moves what a killed job had committed and not yet moved."""
-        out = Folder(spark, self.path)
-        numbers = _commits(out)
-        if not numbers:
-            refuse_foreign(spark, self.path)
-            self._clear_staging(spark)
-            return None
-        manifest = json.loads(out.read(_manifest(numbers[-1])))
-        self._move(spark, manifest)
-        self._clear_staging(spark)  # not before: what is committed may have waited there for long
-        return Ledger.from_json(json.dumps(manifest["ledger"]))
+        """Return the ledger; first moves files that a killed job had committed and not moved."""
+        manifest = _last_manifest(Folder(spark, self.path))
+        if manifest is None:
+            require_empty(spark, self.path)
+        else:
+            self._move(spark, manifest)
+        self._clear_staging(spark)  # last, since committed files may be old
+        return None if manifest is None else _ledger_of(manifest)
 
-    def stated_ledger(self, spark: SparkSession) -> Ledger | None:
-        """Return what readers find there now, and touch nothing; None if no job of ours wrote there."""
-        out = Folder(spark, self.path)
-        if not (numbers := _commits(out)):
+    def published_ledger(self, spark: SparkSession) -> Ledger | None:
+        """Return the ledger of what readers see, without a change; None if no job has written there."""
+        manifest = _last_manifest(Folder(spark, self.path))
+        if manifest is None:
             return None
-        manifest = json.loads(out.read(_manifest(numbers[-1])))
-        ledger = Ledger.from_json(json.dumps(manifest["ledger"]))
-        is_moved = set(manifest["files"]).isdisjoint(
-            Folder(spark, f"{self._staging}/{manifest['staged']}").files()
-        )
-        return ledger if is_moved else ledger.before_last
+        staged = Folder(spark, f"{self._staging}/{manifest['staged']}").files()
+        ledger = _ledger_of(manifest)
+        return ledger if set(manifest["files"]).isdisjoint(staged) else ledger.before_last
 
     def store(self, rows: DataFrame, ledger: Ledger) -> None:
-        """See Sink."""
         spark = rows.sparkSession
         out = Folder(spark, self.path)
         staged = f"{self._run}/{ledger.commit}"
@@ -82,11 +75,11 @@ class ParquetFolder:
 
     @property
     def _staging(self) -> str:
-        # Beside the output: some readers take whatever lies below it.
+        # Beside the output, since some readers take every file below it.
         return f"{self.path.rstrip('/')}.staging"
 
     def _move(self, spark: SparkSession, manifest: dict[str, Any]) -> None:
-        """Bring a commit's files to where readers look; those that are there stay."""
+        """Move the files of a commit to where readers look, unless they are there."""
         staged, out = Folder(spark, f"{self._staging}/{manifest['staged']}"), Folder(spark, self.path)
         if left := set(staged.files()):
             for name in manifest["files"]:
@@ -103,6 +96,15 @@ class ParquetFolder:
 
 def _manifest(commit: int) -> str:
     return f"{MANIFESTS}/{commit:020}.json"
+
+
+def _last_manifest(out: Folder) -> dict[str, Any] | None:
+    numbers = _commits(out)
+    return dict(json.loads(out.read(_manifest(numbers[-1])))) if numbers else None
+
+
+def _ledger_of(manifest: dict[str, Any]) -> Ledger:
+    return Ledger.from_json(json.dumps(manifest["ledger"]))
 
 
 def _commits(out: Folder) -> list[int]:

@@ -1,12 +1,11 @@
 """
-Counts in Postgres: a batch's counts and the ledger are committed in one transaction.
+Counts in Postgres: one transaction commits the counts of a batch and the ledger.
 
-The ledger's row is updated only where it is the one that the batch was counted after; so a batch that
-comes again, from a job that was slow to die or from a second one, changes nothing.
+It updates the ledger's row only if that is the predecessor; so a batch that comes again, from a second
+job or one that ends late, changes nothing.
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -49,28 +48,27 @@ ON CONFLICT (minute, source, type) DO UPDATE SET events = counts.events + exclud
 
 @dataclass(frozen=True)
 class PostgresCounts:
-    """A sink of rows in schema.MINUTE_COUNTS, which are added to those that are there."""
+    """A sink of rows in schema.MINUTE_COUNTS, which it adds to the stored counts."""
 
     url: str
 
     def ledger(self, spark: SparkSession) -> Ledger | None:
-        """See Sink. Creates the tables if they are not there."""
+        """Return the ledger; creates the tables if they do not exist."""
         try:
             with psycopg.connect(self.url) as connection:
                 connection.execute(TABLES)
-                found = connection.execute("SELECT ledger FROM minute_counts_ledger").fetchone()
+                row = connection.execute("SELECT ledger FROM minute_counts_ledger").fetchone()
                 has_counts = connection.execute("SELECT FROM minute_counts LIMIT 1").fetchone() is not None
         except psycopg.Error as err:
-            told = " ".join(str(err).split())  # libpq says it in several lines
-            raise PipelineError(f"Postgres refused: {told}") from err
-        if found is None and has_counts:
+            text = " ".join(str(err).split())  # libpq's text has several lines
+            raise PipelineError(f"Postgres refused: {text}") from err
+        if row is None and has_counts:
             raise PipelineError("minute_counts holds rows and no ledger: empty it, or name another database")
-        return None if found is None else Ledger.from_json(json.dumps(found[0]))
+        return None if row is None else Ledger.from_json(json.dumps(row[0]))
 
     def store(self, rows: DataFrame, ledger: Ledger) -> None:
-        """See Sink."""
-        # As many rows as the batch has minutes, sources and types: the driver can hold them.
-        counts = list(_rows(rows))
+        # One row for each minute, source and type of the batch, which fit into the driver.
+        counts = rows.selectExpr("unix_seconds(minute)", "source", "type", "events").collect()
         with psycopg.connect(self.url) as connection, connection.cursor() as cursor:
             cursor.execute(
                 _ENTER if ledger.commit == 1 else _ADVANCE,
@@ -80,12 +78,6 @@ class PostgresCounts:
                 raise PipelineError("another job counts into this database: stop one of them")
             cursor.execute(_STAGE)
             with cursor.copy(_COPY) as copy:
-                for row in counts:
-                    copy.write_row(row)
+                for seconds, *others in counts:
+                    copy.write_row([datetime.fromtimestamp(seconds, UTC), *others])
             cursor.execute(_ADD)
-
-
-def _rows(counts: DataFrame) -> Iterator[tuple[datetime, str, str, int]]:
-    seconds = counts.selectExpr("unix_seconds(minute) AS seconds", "source", "type", "events")
-    for row in seconds.toLocalIterator():
-        yield datetime.fromtimestamp(row["seconds"], UTC), row["source"], row["type"], row["events"]

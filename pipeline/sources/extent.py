@@ -1,47 +1,37 @@
-"""Which offsets a span means in a log as it is now. Asks the log, and needs no Spark."""
+"""The offsets that a selection of records covers in a log as it is now. Needs no Spark."""
 
 from datetime import datetime, timedelta
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from pipeline import embedded_log
-from pipeline.embedded_log import read_partitions
 from pipeline.errors import UsageError
-from pipeline.sources import kafka
-from pipeline.sources.kafka import standings
-from pipeline.sources.records import KafkaSource, LogSource, Offsets, Source, Span
+from pipeline.sources import embedded_log, kafka
+from pipeline.sources.kafka import PartitionPositions
+from pipeline.sources.records import KafkaSource, LogSource, Offsets, Selection, Source
 
-Ranges: TypeAlias = dict[int, tuple[int, int]]
-"""By partition: offsets [start, end)."""
+OffsetRanges: TypeAlias = dict[int, tuple[int, int]]
+"""Offsets [start, end) by partition."""
 
-CLOCKS_APART_MAX = timedelta(minutes=10)
-"""Of a broker, that dates markers, and of a gateway, that dates records."""
-
-
-class Bounds(NamedTuple):
-    """Of one partition, as it is now."""
-
-    start: int
-    end: int  # what is committed lies below
-    written: int  # above `end` only what belongs to open transactions
+CLOCK_SKEW_MAX = timedelta(minutes=10)
+"""Between a broker, whose clock dates markers, and a gateway, whose clock dates records."""
 
 
-def bounds_of(source: Source) -> dict[int, Bounds] | None:
-    """Return where the partitions of a log begin and end; None for an archive, which does not know."""
+def positions_of(source: Source) -> dict[int, PartitionPositions] | None:
+    """Return the current offsets of each partition of a log; None for an archive."""
     match source:
         case KafkaSource():
-            found = standings(source.brokers, source.topic)
-            return {
-                p: Bounds(s.start_offset, s.last_stable_offset, s.high_watermark) for p, s in found.items()
-            }
+            return kafka.topic_positions(source.brokers, source.topic)
         case LogSource():
-            parts = read_partitions(source.data_dir, source.topic)
-            return {p.partition: Bounds(p.log_start_offset, p.next_offset, p.next_offset) for p in parts}
+            parts = embedded_log.read_partitions(source.data_dir, source.topic)
+            return {
+                p.partition: PartitionPositions(p.log_start_offset, p.next_offset, p.next_offset)
+                for p in parts
+            }
         case _:
             return None
 
 
 def offsets_at(source: Source, moment: datetime) -> Offsets:
-    """Return of each partition of a log the first offset that is as new as this; none where all are older."""
+    """Return the first offset of each partition that is as new as a moment; one without it is left out."""
     match source:
         case KafkaSource():
             return kafka.offsets_at(source.brokers, source.topic, moment)
@@ -51,36 +41,39 @@ def offsets_at(source: Source, moment: datetime) -> Offsets:
             return {}
 
 
-def ranges_of(source: Source, span: Span) -> Ranges | None:
+def ranges_of(source: Source, selection: Selection) -> OffsetRanges | None:
     """
-    Return the offsets that hold all records of a span that can be read now; None for an archive.
+    Return the offsets that hold all readable records of a selection; None for an archive.
 
-    Times are no offsets: a marker of a transaction is as new as its broker's clock, so among these
-    offsets are records of other times. Of Kafka the end is where the topic ends.
+    The ranges of a selection by time also hold records of other times: a broker's clock dates the
+    markers of transactions. On Kafka each range reaches to the end of the topic.
 
     Raises:
-        UsageError: offsets are asked for that no partition has, or has any more.
+        UsageError: the selection names offsets that a partition does not have.
     """
-    bounds = bounds_of(source)
-    if bounds is None:
+    positions = positions_of(source)
+    if positions is None:
         return None
-    _check(bounds, span)
-    firsts, ends = span.from_offsets or {}, span.to_offsets or {}
-    since = offsets_at(source, span.since) if span.since is not None else None
-    until = offsets_at(source, span.until) if span.until is not None and isinstance(source, LogSource) else {}
-    ranges: Ranges = {}
-    for partition, known in bounds.items():
-        end = min(offsets.get(partition, known.end) for offsets in (ends, until, {partition: known.end}))
-        first = max(firsts.get(partition, 0), known.start)
+    _check(positions, selection)
+    firsts, ends = selection.from_offsets or {}, selection.to_offsets or {}
+    since = None if selection.since is None else offsets_at(source, selection.since)
+    until = {}
+    if selection.until is not None and isinstance(source, LogSource):
+        until = offsets_at(source, selection.until)
+    ranges: OffsetRanges = {}
+    for partition, position in positions.items():
+        stable = position.last_stable_offset
+        end = min(ends.get(partition, stable), until.get(partition, stable), stable)
+        first = max(firsts.get(partition, 0), position.start_offset)
         if since is not None:
             first = max(first, since.get(partition, end))
         ranges[partition] = (min(first, end), end)
     return ranges
 
 
-def records_ends(source: Source, ranges: Ranges) -> Offsets:
+def records_ends(source: Source, ranges: OffsetRanges) -> Offsets:
     """
-    Return of each range what follows its last record, or its start; nothing where there are no markers.
+    Return the offset after the last record of each range, or the range's start; nothing without markers.
 
     Raises PipelineError.
     """
@@ -89,18 +82,18 @@ def records_ends(source: Source, ranges: Ranges) -> Offsets:
     return kafka.records_ends(source.brokers, source.topic, ranges)
 
 
-def undecided_below(source: Source, span: Span) -> Offsets:
-    """Return offsets of partitions from which on an open transaction is no concern of a span."""
-    ends = dict(span.to_offsets or {})
-    if span.until is not None:
-        for partition, end in offsets_at(source, span.until + CLOCKS_APART_MAX).items():
+def selection_ends(source: Source, selection: Selection) -> Offsets:
+    """Return the offsets from which on an open transaction does not concern a selection."""
+    ends = dict(selection.to_offsets or {})
+    if selection.until is not None:
+        for partition, end in offsets_at(source, selection.until + CLOCK_SKEW_MAX).items():
             ends[partition] = min(end, ends.get(partition, end))
     return ends
 
 
-def span_of(ranges: Ranges, times: Span = Span()) -> Span:  # noqa: B008  # it is frozen
-    """Return the span of these offsets and of the times of another."""
-    return Span(
+def selection_of(ranges: OffsetRanges, times: Selection = Selection()) -> Selection:  # noqa: B008  # it is frozen
+    """Return the selection of these offsets and of the times of another selection."""
+    return Selection(
         times.since,
         times.until,
         from_offsets={partition: start for partition, (start, _) in ranges.items()},
@@ -108,14 +101,15 @@ def span_of(ranges: Ranges, times: Span = Span()) -> Span:  # noqa: B008  # it i
     )
 
 
-def _check(bounds: dict[int, Bounds], span: Span) -> None:
-    for name, wanted in (("--from-offsets", span.from_offsets), ("--to-offsets", span.to_offsets)):
-        for partition, offset in sorted((wanted or {}).items()):
-            known = bounds.get(partition)
-            if known is None:
-                raise UsageError(f"{name} names partition {partition}, and there are {len(bounds)}")
-            place = f"{name} names offset {offset} of partition {partition}"
-            if offset > known.written:
-                raise UsageError(f"{place}, which ends at {known.written}")
-            if offset < known.start:
-                raise UsageError(f"{place}, which begins at {known.start} now")
+def _check(positions: dict[int, PartitionPositions], selection: Selection) -> None:
+    options = (("--from-offsets", selection.from_offsets), ("--to-offsets", selection.to_offsets))
+    for option, offsets in options:
+        for partition, offset in sorted((offsets or {}).items()):
+            position = positions.get(partition)
+            if position is None:
+                raise UsageError(f"{option} names partition {partition}, and there are {len(positions)}")
+            text = f"{option} names offset {offset} of partition {partition}"
+            if offset > position.high_watermark:
+                raise UsageError(f"{text}, which ends at {position.high_watermark}")
+            if offset < position.start_offset:
+                raise UsageError(f"{text}, which begins at {position.start_offset} now")

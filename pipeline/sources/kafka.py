@@ -1,21 +1,23 @@
 """
-What jobs know of Kafka beside Spark's connector: how to connect, and where a topic stands.
+Kafka beside Spark's connector: how to connect, and the identity and the offsets of a topic.
 
-The connection is configured by the gateway's own variables, GATEWAY_KAFKA_*; the brokers and the
-topic stand in the job's `--source`.
+The variables of the gateway, GATEWAY_KAFKA_*, configure the connection. The job's `--source` names
+the brokers and the topic.
 """
 
 import asyncio
 import logging
 import ssl
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -26,8 +28,8 @@ from pipeline.sources.topic_id import TopicId, describe_topic
 
 METADATA_TIMEOUT_S = 20.0
 POLL_MS = 100
-LOOK_BACK = 100
-"""Offsets: more markers than a partition changes hands between two of its records, but in a bad dream."""
+TAIL_OFFSETS = 100
+"""A partition has fewer transaction markers than this between two records, even if it moves often."""
 OAUTH, TOKEN_URL = "OAUTHBEARER", "PIPELINE_KAFKA_OAUTH_TOKEN_URL"
 
 _JAVA_SECURITY = "org.apache.kafka.common.security"
@@ -38,14 +40,15 @@ _LOGIN_MODULES = {
     OAUTH: "oauthbearer.OAuthBearerLoginModule",
 }
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class KafkaSettings(BaseSettings):
     """
-    How to reach Kafka; docs/settings.md says what each variable means.
+    How to connect to Kafka; docs/settings.md describes the variables, docs/pipeline.md the logins.
 
-    OAUTHBEARER is the jobs' alone: user name and password are the client's id and secret there.
+    Only the jobs know OAUTHBEARER: user name and password are then the client's id and secret.
     """
 
     model_config = SettingsConfigDict(
@@ -64,28 +67,28 @@ class KafkaSettings(BaseSettings):
 
     @classmethod
     def read(cls) -> Self:
-        """Return what the environment says. Raises UsageError."""
+        """Return the settings of the environment. Raises UsageError."""
         try:
-            found = cls()
+            settings = cls()
         except ValidationError as err:
-            told = (f"GATEWAY_KAFKA_{e['loc'][0]}".upper() + f": {e['msg']}" for e in err.errors())
-            raise UsageError("; ".join(told)) from None
-        if found.wants_token and found.oauth_token_url is None:
+            details = (f"GATEWAY_KAFKA_{e['loc'][0]}".upper() + f": {e['msg']}" for e in err.errors())
+            raise UsageError("; ".join(details)) from None
+        if settings.uses_token and settings.oauth_token_url is None:
             raise UsageError(f"{OAUTH} needs {TOKEN_URL}, https:// or file://")
-        return found
+        return settings
 
     @property
-    def wants_token(self) -> bool:
-        """Whether the login is by a token."""
+    def uses_token(self) -> bool:
+        """Whether the client logs in by a token."""
         return self.security_protocol.startswith("SASL") and self.sasl_mechanism == OAUTH
 
     def spark_options(self) -> dict[str, str]:
-        """Return the connector's options."""
+        """Return the options of Spark's connector."""
         options: dict[str, str] = {"kafka.security.protocol": self.security_protocol}
         if self.security_protocol.startswith("SASL"):
             options["kafka.sasl.mechanism"] = self.sasl_mechanism
             options["kafka.sasl.jaas.config"] = self._jaas_config()
-            if self.wants_token and self.oauth_token_url is not None:
+            if self.uses_token and self.oauth_token_url is not None:
                 handler = f"{_JAVA_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
                 options["kafka.sasl.login.callback.handler.class"] = handler
                 options["kafka.sasl.oauthbearer.token.endpoint.url"] = self.oauth_token_url
@@ -100,11 +103,11 @@ class KafkaSettings(BaseSettings):
         return options
 
     def client_options(self) -> dict[str, Any]:
-        """Return aiokafka's options."""
+        """Return the options of aiokafka's clients."""
         options: dict[str, Any] = {"security_protocol": self.security_protocol}
         if self.security_protocol.startswith("SASL"):
             options["sasl_mechanism"] = self.sasl_mechanism
-            if self.wants_token and self.oauth_token_url is not None:
+            if self.uses_token and self.oauth_token_url is not None:
                 options["sasl_oauth_token_provider"] = TokenEndpoint(
                     self.oauth_token_url, self.sasl_username or "", self._password, self.oauth_scope
                 )
@@ -123,185 +126,158 @@ class KafkaSettings(BaseSettings):
         return self.sasl_password.get_secret_value() if self.sasl_password else ""
 
     def _jaas_config(self) -> str:
-        told = {"username": self.sasl_username, "password": self._password}
-        if self.wants_token:
-            told = {"clientId": self.sasl_username, "clientSecret": self._password, "scope": self.oauth_scope}
-            told = {name: value for name, value in told.items() if value}
+        login = {"username": self.sasl_username, "password": self._password}
+        if self.uses_token:
+            client = {"clientId": self.sasl_username, "clientSecret": self._password}
+            login = {name: value for name, value in (client | {"scope": self.oauth_scope}).items() if value}
         quoted = (
             f'{name}="{(value or "").replace(chr(92), chr(92) * 2).replace(chr(34), chr(92) + chr(34))}"'
-            for name, value in told.items()
+            for name, value in login.items()
         )
         return f"{_JAVA_SECURITY}.{_LOGIN_MODULES[self.sasl_mechanism]} required {' '.join(quoted)};"
 
 
-class Standing(NamedTuple):
-    """Where one partition stands."""
+class PartitionPositions(NamedTuple):
+    """The offsets between which a partition can be read now."""
 
     start_offset: int
-    last_stable_offset: int  # readers of committed records get this far
-    high_watermark: int  # beyond it only by what belongs to open transactions
-
-    @property
-    def undecided(self) -> int:
-        """How many offsets wait behind an open transaction."""
-        return self.high_watermark - self.last_stable_offset
+    last_stable_offset: int  # where read_committed ends
+    high_watermark: int  # where the log ends; above the last stable offset if a transaction is open
 
 
-def standings(brokers: str, topic: str) -> dict[int, Standing]:
+class _ErrorLog(logging.Handler):
+    """Keeps the last error that aiokafka logs; its exception says only that no broker is reachable."""
+
+    last: str | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last = record.getMessage()
+
+
+def _blocking(
+    call: Callable[Concatenate[str, str, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[str, str, P], T]:
+    """Make a call to Kafka synchronous, bounded in time, with a PipelineError for each failure."""
+
+    async def bounded(coroutine: Coroutine[Any, Any, T]) -> T:
+        async with asyncio.timeout(METADATA_TIMEOUT_S):
+            return await coroutine
+
+    @wraps(call)
+    def run(brokers: str, topic: str, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        errors, login = _ErrorLog(logging.ERROR), KafkaSettings.read()
+        client_log = logging.getLogger("aiokafka")
+        client_log.addHandler(errors)
+        try:
+            # In a thread of its own: a notebook runs an event loop in this one.
+            with ThreadPoolExecutor(max_workers=1) as thread:
+                return thread.submit(asyncio.run, bounded(call(brokers, topic, *args, **kwargs))).result()
+        except (KafkaError, TimeoutError, OSError, NotImplementedError) as err:
+            text = f"Kafka at {brokers} did not describe topic {topic!r}: {errors.last or repr(err)}"
+            if login.uses_token:  # aiokafka does not see the broker's answer to a token
+                text += f"; does it take the tokens of {login.oauth_token_url}?"
+            raise PipelineError(text) from err
+        finally:
+            client_log.removeHandler(errors)
+
+    return run
+
+
+@_blocking
+async def identify_topic(brokers: str, topic: str) -> TopicId:
     """
-    Return where each partition of a topic stands now.
-
-    Raises:
-        PipelineError: Kafka does not answer, or has no such topic.
-    """
-    return _ask(brokers, topic, _standings(brokers, topic))
-
-
-def identify_topic(brokers: str, topic: str) -> TopicId:
-    """
-    Return what a topic has in common with no other one, of this cluster or another.
+    Return the ids of a topic and of its cluster.
 
     Raises:
         PipelineError: Kafka does not answer, is older than 2.8, or has no such topic.
     """
-    return _ask(brokers, topic, _identify(brokers, topic))
+    return await _describe(brokers, topic)
 
 
-def offsets_at(brokers: str, topic: str, moment: datetime) -> dict[int, int]:
+@_blocking
+async def topic_positions(brokers: str, topic: str) -> dict[int, PartitionPositions]:
     """
-    Return of each partition the first offset that is as new as this; none where all are older.
+    Return the current offsets of each partition of a topic.
 
     Raises:
         PipelineError: Kafka does not answer, or has no such topic.
     """
-    return _ask(brokers, topic, _offsets_at(brokers, topic, moment))
+    partitions = await _partitions(brokers, topic)
+    async with _consumer(brokers, isolation_level="read_committed") as committed:
+        starts = await committed.beginning_offsets(partitions)
+        stable = await committed.end_offsets(partitions)
+    async with _consumer(brokers, isolation_level="read_uncommitted") as uncommitted:
+        written = await uncommitted.end_offsets(partitions)
+    return {p.partition: PartitionPositions(starts[p], stable[p], written[p]) for p in partitions}
 
 
-def records_ends(brokers: str, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+@_blocking
+async def offsets_at(brokers: str, topic: str, moment: datetime) -> dict[int, int]:
     """
-    Return of each range, by partition, what follows its last record, or its start if it has none.
-
-    There is nothing of a partition of which that is unknown.
-
-    Of a range only the last LOOK_BACK offsets are looked at, among which markers may stand.
+    Return the first offset of each partition that is as new as a moment; a partition without one is left out.
 
     Raises:
         PipelineError: Kafka does not answer, or has no such topic.
     """
-    return _ask(brokers, topic, _records_ends(brokers, topic, ranges))
+    moments_ms = dict.fromkeys(await _partitions(brokers, topic), int(moment.timestamp() * 1000))
+    async with _consumer(brokers) as consumer:
+        offsets = await consumer.offsets_for_times(moments_ms)
+    return {tp.partition: at.offset for tp, at in offsets.items() if at is not None}
 
 
-class _Heard(logging.Handler):
-    """What aiokafka complains of: it raises that no broker could be reached, and logs why."""
+@_blocking
+async def records_ends(brokers: str, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """
+    Return the offset after the last record of each range; the range's start if it holds no record.
 
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.last: str | None = None
+    Reads the last TAIL_OFFSETS of each range. A partition whose last record lies before them is left out.
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Remember it."""
-        self.last = record.getMessage()
+    Args:
+        ranges: offsets [start, end) by partition.
 
-
-def _ask(brokers: str, topic: str, answer: Coroutine[Any, Any, T]) -> T:
-    heard, login = _Heard(), KafkaSettings.read()
-    client_log = logging.getLogger("aiokafka")
-    client_log.addHandler(heard)
-    try:
-        # In a thread of its own: a notebook's has an event loop already.
-        with ThreadPoolExecutor(max_workers=1) as thread:
-            return thread.submit(asyncio.run, answer).result()
-    except (KafkaError, TimeoutError, OSError, NotImplementedError) as err:
-        told = f"Kafka at {brokers} did not tell of topic {topic!r}: {heard.last or repr(err)}"
-        if login.wants_token:  # aiokafka does not see a broker's answer to a token
-            told += f"; does it take the tokens of {login.oauth_token_url}?"
-        raise PipelineError(told) from err
-    finally:
-        client_log.removeHandler(heard)
-
-
-async def _identify(brokers: str, topic: str) -> TopicId:
-    async with asyncio.timeout(METADATA_TIMEOUT_S):
-        admin = AIOKafkaAdminClient(bootstrap_servers=brokers, **KafkaSettings.read().client_options())
-        try:
-            await admin.start()
-            found = await describe_topic(admin, topic)
-        finally:
-            await admin.close()
-    if found.error_code != 0:
-        raise PipelineError(f"Kafka at {brokers} has no topic {topic!r}")
-    return found
-
-
-async def _offsets_at(brokers: str, topic: str, moment: datetime) -> dict[int, int]:
-    async with asyncio.timeout(METADATA_TIMEOUT_S):
-        partitions = await _partitions(brokers, topic)
-        consumer = AIOKafkaConsumer(bootstrap_servers=brokers, **KafkaSettings.read().client_options())
-        try:
-            await consumer.start()
-            moment_ms = int(moment.timestamp() * 1000)
-            found = await consumer.offsets_for_times(dict.fromkeys(partitions, moment_ms))
-        finally:
-            await consumer.stop()
-    return {tp.partition: place.offset for tp, place in found.items() if place is not None}
-
-
-async def _records_ends(brokers: str, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-    begins = {TopicPartition(topic, p): max(start, end - LOOK_BACK) for p, (start, end) in ranges.items()}
+    Raises:
+        PipelineError: Kafka does not answer, or has no such topic.
+    """
+    begins = {TopicPartition(topic, p): max(start, end - TAIL_OFFSETS) for p, (start, end) in ranges.items()}
     stops = {tp: ranges[tp.partition][1] for tp in begins}
-    found = {tp.partition: begin for tp, begin in begins.items() if begin == ranges[tp.partition][0]}
-    async with asyncio.timeout(METADATA_TIMEOUT_S):
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=brokers,
-            isolation_level="read_committed",
-            auto_offset_reset="none",
-            enable_auto_commit=False,
-            **KafkaSettings.read().client_options(),
-        )
-        try:
-            await consumer.start()
-            consumer.assign(list(begins))
-            for tp, begin in begins.items():
-                consumer.seek(tp, begin)
-            left = set(begins)
-            while left:
-                for tp, records in (await consumer.getmany(*left, timeout_ms=POLL_MS)).items():
-                    ends = [record.offset + 1 for record in records if record.offset < stops[tp]]
-                    found |= {tp.partition: ends[-1]} if ends else {}
-                left = {tp for tp in left if await consumer.position(tp) < stops[tp]}
-        finally:
-            await consumer.stop()
-    return found
-
-
-async def _standings(brokers: str, topic: str) -> dict[int, Standing]:
-    async with asyncio.timeout(METADATA_TIMEOUT_S):
-        partitions = await _partitions(brokers, topic)
-        starts, stable = await _offsets(brokers, partitions, "read_committed")
-        _, written = await _offsets(brokers, partitions, "read_uncommitted")
-    return {p.partition: Standing(starts[p], stable[p], written[p]) for p in partitions}
+    last = {tp.partition: begin for tp, begin in begins.items() if begin == ranges[tp.partition][0]}
+    reading = {"isolation_level": "read_committed", "auto_offset_reset": "none", "enable_auto_commit": False}
+    async with _consumer(brokers, **reading) as consumer:
+        consumer.assign(list(begins))
+        for tp, begin in begins.items():
+            consumer.seek(tp, begin)
+        left = set(begins)
+        while left:
+            for tp, records in (await consumer.getmany(*left, timeout_ms=POLL_MS)).items():
+                ends = [record.offset + 1 for record in records if record.offset < stops[tp]]
+                last |= {tp.partition: ends[-1]} if ends else {}
+            left = {tp for tp in left if await consumer.position(tp) < stops[tp]}
+    return last
 
 
 async def _partitions(brokers: str, topic: str) -> list[TopicPartition]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=brokers, **KafkaSettings.read().client_options())
+    described = await _describe(brokers, topic)
+    return [TopicPartition(topic, number) for number in range(described.partitions)]
+
+
+async def _describe(brokers: str, topic: str) -> TopicId:
+    client = AIOKafkaClient(bootstrap_servers=brokers, **KafkaSettings.read().client_options())
     try:
-        await admin.start()
-        description = (await admin.describe_topics([topic]))[0]
+        await client.bootstrap()
+        described = await describe_topic(client, topic)
     finally:
-        await admin.close()
-    if description["error_code"] != 0:
+        await client.close()
+    if described.error_code != 0:
         raise PipelineError(f"Kafka at {brokers} has no topic {topic!r}")
-    return [TopicPartition(topic, found["partition"]) for found in description["partitions"]]
+    return described
 
 
-async def _offsets(
-    brokers: str, partitions: list[TopicPartition], isolation_level: str
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=brokers, isolation_level=isolation_level, **KafkaSettings.read().client_options()
-    )
+@asynccontextmanager
+async def _consumer(brokers: str, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    options |= {"bootstrap_servers": brokers} | KafkaSettings.read().client_options()
+    consumer = AIOKafkaConsumer(**options)
     try:
         await consumer.start()
-        return await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+        yield consumer
     finally:
         await consumer.stop()

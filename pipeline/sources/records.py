@@ -1,10 +1,10 @@
 """
-Sources: where records are read from, and which of them. Every source yields schema.RECORD.
+Sources and selections of records. Every source yields schema.RECORD.
 
     kafka://host:port[,host:port]/topic    committed records only, always
     log://DATA_DIR[?topic=events]          the embedded log of a gateway on this machine
-    parquet://PATH                         an archive; delta://PATH and iceberg://PATH too
-    iceberg://table:CATALOG.SPACE.NAME     one of a catalog that Spark's settings name
+    parquet://PATH                         an archive, also delta://PATH and iceberg://PATH
+    iceberg://table:CATALOG.SPACE.NAME     a table of a catalog that Spark's settings configure
 """
 
 import json
@@ -19,34 +19,34 @@ from urllib.parse import parse_qs
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline import embedded_log
 from pipeline.errors import UsageError
 from pipeline.schema import ARCHIVE, RECORD
-from pipeline.sources.kafka import KafkaSettings, standings
+from pipeline.sources import embedded_log
+from pipeline.sources.kafka import KafkaSettings, topic_positions
 
 KAFKA_OPTIONS = {
-    # Kafka's own default would show records of aborted and open transactions.
+    # Kafka's default shows records of aborted and open transactions.
     "kafka.isolation.level": "read_committed",
-    # Records that retention took before the job saw them are an alarm, not a shrug.
+    # The job fails if retention deletes records before the job has read them.
     "failOnDataLoss": "true",
     "includeHeaders": "true",
-    # Large fetches: a third more rows for the same CPU than with the client's defaults.
+    # Larger fetches than the client's defaults need less CPU a row.
     "kafka.max.poll.records": "5000",
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
     "kafka.max.partition.fetch.bytes": str(16 * 1024 * 1024),
 }
-NAMED = "table:"
-EARLIEST, LATEST = -2, -1  # the connector's words in offset maps
+TABLE_PREFIX = "table:"
+EARLIEST, LATEST = -2, -1  # as the connector writes them in offset maps
 
 Offsets: TypeAlias = dict[int, int]
 
 
 class Source:
-    """Where records are; its text is what `--source` was given."""
+    """A place of records; its text is the value of `--source`."""
 
     @property
     def formats(self) -> frozenset[str]:
-        """What a session must know to read it, beside Parquet."""
+        """The formats beside Parquet that a session needs to read it."""
         return frozenset()
 
 
@@ -78,7 +78,7 @@ class LogSource(Source):
 
 @dataclass(frozen=True)
 class LakeSource(Source):
-    """What the archive job stored: a folder of Parquet files, a Delta or an Iceberg table."""
+    """An archive: a folder of Parquet files, a Delta or an Iceberg table."""
 
     format: str
     path: str
@@ -92,30 +92,30 @@ class LakeSource(Source):
 
 
 @dataclass(frozen=True)
-class Span:
-    """Which records: all, or those between times and offsets; starts inclusive, ends exclusive."""
+class Selection:
+    """All records, or those between times and offsets; starts inclusive, ends exclusive."""
 
     since: datetime | None = None  # log time
     until: datetime | None = None
-    from_offsets: Offsets | None = None  # by partition; a missing one has no bound
+    from_offsets: Offsets | None = None  # by partition; one that is left out has no bound
     to_offsets: Offsets | None = None
 
     @property
     def is_everything(self) -> bool:
-        return self == Span()
+        return self == Selection()
 
     @property
     def has_times(self) -> bool:
         return self.since is not None or self.until is not None
 
     @property
-    def of_times(self) -> "Span":
-        """The same without its offsets."""
-        return Span(self.since, self.until)
+    def of_times(self) -> "Selection":
+        """The selection by its times alone."""
+        return Selection(self.since, self.until)
 
 
 def parse_source(text: str) -> Source:
-    """Return the source that a `--source` names. Raises UsageError."""
+    """Return the source of a `--source` option. Raises UsageError."""
     scheme, separator, rest = text.partition("://")
     if separator and rest:
         if scheme == "kafka":
@@ -124,9 +124,8 @@ def parse_source(text: str) -> Source:
                 return KafkaSource(brokers, topic)
         if scheme == "log":
             path, _, query = rest.partition("?")
-            # Spark's workers have another working directory.
-            folder = str(Path(path).absolute())
-            return LogSource(folder, parse_qs(query).get("topic", ["events"])[0])
+            # Absolute, since Spark's workers have another working directory.
+            return LogSource(str(Path(path).absolute()), parse_qs(query).get("topic", ["events"])[0])
         if scheme in ("parquet", "delta", "iceberg"):
             return LakeSource(scheme, absolute(rest))
     raise UsageError(
@@ -135,43 +134,43 @@ def parse_source(text: str) -> Source:
     )
 
 
-def is_named(path: str) -> bool:
-    """Whether this is no path, but a table that a catalog knows by name."""
-    return path.startswith(NAMED)
+def is_table_name(path: str) -> bool:
+    """Whether this names a table of a catalog, and is no path."""
+    return path.startswith(TABLE_PREFIX)
 
 
-def quoted(path: str) -> str:
-    """Return a named table as SQL writes it."""
-    return ".".join(f"`{part}`" for part in path.removeprefix(NAMED).split("."))
+def quoted_table(path: str) -> str:
+    """Return the name of a table in SQL."""
+    return ".".join(f"`{part}`" for part in path.removeprefix(TABLE_PREFIX).split("."))
 
 
 def absolute(path: str) -> str:
     """
-    Return a path as tables want it: one without a scheme is a local one, seen from here.
+    Return a path without a scheme as an absolute local path; any other one unchanged.
 
-    Tables remember where their files are, and Iceberg takes a bare word for a table of a catalog.
+    Tables store the paths of their files, and Iceberg takes a relative path for a table of a catalog.
     """
-    return path if is_named(path) or re.match(r"[a-z][a-z0-9+.-]*:/", path) else os.path.abspath(path)
+    return path if is_table_name(path) or re.match(r"[a-z][a-z0-9+.-]*:/", path) else os.path.abspath(path)
 
 
-def read_records(spark: SparkSession, source: Source, span: Span) -> DataFrame:
-    """Return the records of a span as they are now, in schema.RECORD."""
+def read_records(spark: SparkSession, source: Source, selection: Selection) -> DataFrame:
+    """Return the records of a selection as a batch, in schema.RECORD."""
     match source:
         case KafkaSource():
             reader = spark.read.format("kafka").options(**_kafka_options(source, "batch"))
-            if span.from_offsets or span.to_offsets:
-                first, end = _kafka_bounds(source, span)
+            if selection.from_offsets or selection.to_offsets:
+                first, end = _kafka_bounds(source, selection)
                 reader = reader.options(startingOffsets=first, endingOffsets=end)
-            records, left = reader.load().transform(_from_kafka), span.of_times
+            records, left = reader.load().transform(_from_kafka), selection.of_times
         case LogSource():
-            options = {"path": source.data_dir, "topic": source.topic}
-            options |= {
-                "starting": json.dumps(span.from_offsets or {}),
-                "ending": json.dumps(span.to_offsets or {}),
-            }
-            records, left = spark.read.format(embedded_log.FORMAT).options(**options).load(), span.of_times
+            options = _log_options(source, selection.from_offsets)
+            options["ending"] = json.dumps(selection.to_offsets or {})
+            records, left = (
+                spark.read.format(embedded_log.FORMAT).options(**options).load(),
+                selection.of_times,
+            )
         case LakeSource():
-            records, left = read_lake(spark, source).transform(from_archive), span
+            records, left = read_lake(spark, source).transform(from_archive), selection
         case _:
             raise UsageError(f"{source} is no source")
     return records.transform(within, left)
@@ -183,49 +182,56 @@ def stream_records(
     *,
     job: str,
     offsets_per_batch: int,
-    span: Span = Span(),
+    selection: Selection = Selection(),
     starting: Offsets | None = None,
 ) -> DataFrame:
     """
     Return the records of a source as a stream, in schema.RECORD.
 
     Args:
-        starting: where it begins without a checkpoint; None for the source's beginning, which is
-            also that of a partition left out.
+        source: where the records are.
+        job: its name is part of the consumer group on Kafka.
+        offsets_per_batch: the largest batch on Kafka.
+        selection: of times.
+        starting: the first offsets of a stream without a checkpoint; a partition that is left out
+            begins at its first offset.
     """
     match source:
         case KafkaSource():
             options = _kafka_options(source, job) | {"maxOffsetsPerTrigger": str(offsets_per_batch)}
             options["startingOffsets"] = (
-                "earliest" if starting is None else _kafka_bounds(source, Span(from_offsets=starting))[0]
+                "earliest" if starting is None else _kafka_bounds(source, Selection(from_offsets=starting))[0]
             )
             records = spark.readStream.format("kafka").options(**options).load().transform(_from_kafka)
         case LogSource():
-            options = {"path": source.data_dir, "topic": source.topic}
-            options["starting"] = json.dumps(starting or {})
+            options = _log_options(source, starting)
             records = spark.readStream.format(embedded_log.FORMAT).options(**options).load()
         case LakeSource(format="parquet"):
             files = spark.readStream.schema(ARCHIVE).option("maxFilesPerTrigger", 16)
             records = files.parquet(source.path).transform(from_archive)
         case LakeSource():
             reader = spark.readStream.format(source.format)
-            stored = reader.table(quoted(source.path)) if is_named(source.path) else reader.load(source.path)
+            stored = (
+                reader.table(quoted_table(source.path))
+                if is_table_name(source.path)
+                else reader.load(source.path)
+            )
             records = stored.transform(from_archive)
         case _:
             raise UsageError(f"{source} is no source")
-    return records.transform(within, span)
+    return records.transform(within, selection)
 
 
 def read_lake(spark: SparkSession, source: LakeSource) -> DataFrame:
-    """Return an archive as it is stored, in schema.ARCHIVE."""
-    if is_named(source.path):
-        return spark.read.table(quoted(source.path))
+    """Return an archive in schema.ARCHIVE."""
+    if is_table_name(source.path):
+        return spark.read.table(quoted_table(source.path))
     reader = spark.read.format(source.format)
     return (reader.schema(ARCHIVE) if source.format == "parquet" else reader).load(source.path)
 
 
 def from_archive(archive: DataFrame) -> DataFrame:
-    """Turn schema.ARCHIVE back into schema.RECORD; an archive that was begun without `gs` has none."""
+    """Turn schema.ARCHIVE back into schema.RECORD; `gs` is null in archives without that column."""
     has_progress = "gs" in archive.columns
     return archive.select(
         "topic",
@@ -240,20 +246,24 @@ def from_archive(archive: DataFrame) -> DataFrame:
     )
 
 
-def within(records: DataFrame, span: Span) -> DataFrame:
-    """Keep what lies in the span."""
+def within(records: DataFrame, selection: Selection) -> DataFrame:
+    """Return the records of the selection."""
     conditions: list[Column] = []
-    if span.since:
-        conditions.append(F.col("timestamp") >= F.lit(span.since))
-    if span.until:
-        conditions.append(F.col("timestamp") < F.lit(span.until))
-    for partition, first in (span.from_offsets or {}).items():
+    if selection.since:
+        conditions.append(F.col("timestamp") >= F.lit(selection.since))
+    if selection.until:
+        conditions.append(F.col("timestamp") < F.lit(selection.until))
+    for partition, first in (selection.from_offsets or {}).items():
         conditions.append((F.col("partition") != partition) | (F.col("offset") >= first))
-    for partition, end in (span.to_offsets or {}).items():
+    for partition, end in (selection.to_offsets or {}).items():
         conditions.append((F.col("partition") != partition) | (F.col("offset") < end))
     for condition in conditions:
         records = records.where(condition)
     return records.select(*RECORD.names)
+
+
+def _log_options(source: LogSource, starting: Offsets | None) -> dict[str, str]:
+    return {"path": source.data_dir, "topic": source.topic, "starting": json.dumps(starting or {})}
 
 
 def _kafka_options(source: KafkaSource, job: str) -> dict[str, str]:
@@ -266,11 +276,11 @@ def _kafka_options(source: KafkaSource, job: str) -> dict[str, str]:
     }
 
 
-def _kafka_bounds(source: KafkaSource, span: Span) -> tuple[str, str]:
-    """Return the first and the end offsets as the connector wants them: every partition must be named."""
-    partitions = standings(source.brokers, source.topic)
-    first = {p: (span.from_offsets or {}).get(p, EARLIEST) for p in partitions}
-    end = {p: (span.to_offsets or {}).get(p, LATEST) for p in partitions}
+def _kafka_bounds(source: KafkaSource, selection: Selection) -> tuple[str, str]:
+    """Return the options startingOffsets and endingOffsets, which must list every partition."""
+    partitions = topic_positions(source.brokers, source.topic)
+    first = {p: (selection.from_offsets or {}).get(p, EARLIEST) for p in partitions}
+    end = {p: (selection.to_offsets or {}).get(p, LATEST) for p in partitions}
     return json.dumps({source.topic: first}), json.dumps({source.topic: end})
 
 
@@ -282,7 +292,7 @@ def _from_kafka(messages: DataFrame) -> DataFrame:
         "timestamp",
         "key",
         "value",
-        # Python cannot read what is no UTF-8, and any producer may send it.
+        # Any producer may send other bytes than UTF-8, which Python could not decode.
         F.try_validate_utf8(_header("source").cast("string")).alias("source"),
         _header("gw").alias("gw"),
         _header("gs").alias("gs"),
@@ -290,8 +300,8 @@ def _from_kafka(messages: DataFrame) -> DataFrame:
 
 
 def _header(name: str) -> Column:
-    """Return the only header of this name; null if there is none or a second one."""
-    # Without a lambda: Spark generates no code for one, nor for anything beside it.
+    """Return the header of this name; null unless there is exactly one."""
+    # Without a lambda, for which Spark generates no code.
     names = F.col("headers")["key"]
     is_only = F.size(names) - F.size(F.array_remove(names, name)) == 1
     place = F.array_position(names, name).cast("int") - 1

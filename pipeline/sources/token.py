@@ -1,7 +1,7 @@
 """
-Tokens for OAUTHBEARER: what a client of Kafka shows instead of a password, fetched anew for each login.
+Tokens for OAUTHBEARER, fetched anew for each login of the jobs' own Kafka clients.
 
-Spark's connector fetches its own; this is the same for what jobs ask Kafka before Spark starts.
+Spark's connector fetches its tokens itself.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ ANSWER_BYTES_MAX = 1024 * 1024
 
 @dataclass(frozen=True)
 class TokenEndpoint(AbstractTokenProvider):
-    """Where tokens come from: OAuth's client credentials over HTTP, or a file that something else renews."""
+    """Fetches tokens by OAuth's client credentials over HTTP, or from a file that another program renews."""
 
     url: str
     client_id: str
@@ -31,12 +31,7 @@ class TokenEndpoint(AbstractTokenProvider):
     scope: str | None = None
 
     async def token(self) -> str:
-        """
-        Return a token.
-
-        Raises:
-            PipelineError: there is none.
-        """
+        """Return a token. Raises PipelineError."""
         return await asyncio.to_thread(self._fetch)
 
     def _fetch(self) -> str:
@@ -50,7 +45,7 @@ class TokenEndpoint(AbstractTokenProvider):
             raise PipelineError(f"{self.url} gave no token for Kafka: {err!r}") from err
 
     def _request(self) -> urllib.request.Request:
-        """Return what Kafka's own client asks, too (RFC 6749, sections 4.4 and 2.3.1)."""
+        """Return the request that Kafka's Java client sends, too (RFC 6749, sections 4.4 and 2.3.1)."""
         form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
         login = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
         headers = {"Authorization": f"Basic {login}", "Accept": "application/json"}

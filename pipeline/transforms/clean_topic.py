@@ -1,11 +1,9 @@
 """
-What jobs compute, as pure functions from DataFrame to DataFrame: built-in SQL only, no Python a row.
+Transforms of clean topics: pure functions from DataFrame to DataFrame in Spark's built-in SQL.
 
-A record may hold anything where other producers write, and once took a job down for good: whatever
-goes from it into a table's key is made fit for one here.
-
-Each ends with a select that names its columns. The layout of the `gw` header is that of
-dedupe.record; tests/pipeline/test_transforms.py holds both against the golden vectors.
+Other producers may write any bytes into a record, so texts and times become valid table keys here.
+The layout of the `gw` header is that of dedupe.record; tests/pipeline/test_transforms.py compares both
+with the golden vectors.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -14,33 +12,35 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dedupe.record import FLAG_SESSION
-from pipeline.schema import MINUTE_COUNTS, SESSIONS
+from pipeline.schema import SESSIONS
 
 SESSION_HEADER_BYTES = 90  # of `gw` with flag 1; without it 34
 BASE_HEADER_BYTES = 34
 SEQUENCE = "decimal(20, 0)"  # 64 bits without a sign
 
-SAID = "type string, event string, userId string, anonymousId string, timestamp string, properties string"
-"""Of an event; an object becomes its JSON."""
+EVENT_FIELDS = (
+    "type string, event string, userId string, anonymousId string, timestamp string, properties string"
+)
+"""Of an event; an object becomes JSON text."""
 
 KEY_CHARS_MAX = 255
-"""Of a text in a table's key: two of them fit into Postgres' largest index entry, 2.7 KB."""
+"""Of a text in a table key: two of them fit into the largest index entry of Postgres, 2.7 KB."""
 
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(9999, 12, 31, 23, 59, tzinfo=UTC)
-"""The last minute that Python and Postgres can both tell."""
+"""The last minute that both Python and Postgres can represent."""
 
 
 def decoded(records: DataFrame) -> DataFrame:
     """
-    Add what the `gw` header says; null where there is none or it is too short.
+    Add the fields of the `gw` header; null where the header is missing or too short.
 
     Adds version, flags, event_key (16 bytes), fingerprint (8 bytes), lane_seq (null from 2**63 on,
-    where no gateway gets), and of a client session client_hash, session_hash (16 bytes each),
-    sequence and acknowledged_through, which a client chooses from all 64 bits.
+    which no gateway reaches), and of a client session client_hash, session_hash (16 bytes each),
+    sequence and acknowledged_through (unsigned 64 bits).
     """
     gw = F.when(F.length("gw") >= BASE_HEADER_BYTES, F.col("gw"))
-    # Numbers go by way of text, which is what decoding costs: as few as can be, and each in one place.
+    # Spark converts bytes to numbers by way of text, which is costly: so two conversions read all of them.
     numbered = records.select(
         "*", _signed(gw, 0, 2).cast("int").alias("_first"), _signed(gw, 26, 8).alias("_lane_seq")
     )
@@ -62,35 +62,35 @@ def decoded(records: DataFrame) -> DataFrame:
 
 
 def routed_partition(event_key: Column, client_hash: Column, partitions: int) -> Column:
-    """Return the partition a record belongs to: the rule of dedupe.routing in SQL."""
+    """Return the partition of a record, by the rule of dedupe.routing."""
     routing_key = F.coalesce(client_hash, event_key)
     number = _signed(routing_key, 0, 8)
-    # Its first 64 bits have no sign there, and half of them are 2**64 less here.
-    lacks = F.when(number < 0, 2**64 % partitions).otherwise(0)
-    return (F.pmod(number, F.lit(partitions)) + lacks) % partitions
+    # The rule takes the first 64 bits as unsigned; a negative number here is 2**64 too small.
+    correction = F.when(number < 0, 2**64 % partitions).otherwise(0)
+    return (F.pmod(number, F.lit(partitions)) + correction) % partitions
 
 
 def archived(records: DataFrame) -> DataFrame:
-    """Turn schema.RECORD into schema.ARCHIVE, in text that every reader takes."""
+    """Turn schema.RECORD into schema.ARCHIVE, with valid UTF-8 in its text columns."""
     key, value = (F.make_valid_utf8(F.col(name).cast("string")) for name in ("key", "value"))
     log_time = bounded_time(F.col("timestamp"))
-    read = records.withColumns({"text": value, "said": F.from_json(value, SAID)})
-    said_time = F.col("said.timestamp").try_cast("timestamp")
-    event_time = F.when(said_time.between(F.lit(EARLIEST), F.lit(LATEST)), said_time)
-    return read.select(
+    parsed = records.withColumns({"text": value, "parsed": F.from_json(value, EVENT_FIELDS)})
+    client_time = F.col("parsed.timestamp").try_cast("timestamp")
+    event_time = F.when(client_time.between(F.lit(EARLIEST), F.lit(LATEST)), client_time)
+    return parsed.select(
         "topic",
         "partition",
         "offset",
         "timestamp",
         key.alias("message_id"),
         "source",
-        "said.type",
-        "said.event",
-        F.col("said.userId").alias("user_id"),
-        F.col("said.anonymousId").alias("anonymous_id"),
+        "parsed.type",
+        "parsed.event",
+        F.col("parsed.userId").alias("user_id"),
+        F.col("parsed.anonymousId").alias("anonymous_id"),
         event_time.alias("event_time"),
         F.to_date(F.coalesce(event_time, log_time)).alias("day"),
-        "said.properties",
+        "parsed.properties",
         F.col("text").alias("value"),
         "gw",
         "gs",
@@ -102,20 +102,16 @@ def archived(records: DataFrame) -> DataFrame:
 
 
 def per_minute(records: DataFrame) -> DataFrame:
-    """Count schema.RECORD into schema.MINUTE_COUNTS; what has no source or type counts as ""."""
-    return per_minute_named(records).select(*MINUTE_COUNTS.names)
-
-
-def per_minute_named(records: DataFrame) -> DataFrame:
     """
-    Count as per_minute does, and name what is counted under a stand-in of its minute, source or type.
+    Count schema.RECORD by minute, source and type; a missing source or type counts as "".
 
-    Adds altered (how many of the events) and first_altered (partition and offset of one of them).
+    Returns:
+        schema.MINUTE_COUNTS, and altered (how many of the events had another minute, source or type,
+        which no table key can hold) and first_altered (partition and offset of one of them).
     """
-    # Only the column that is asked for is parsed; what is no JSON has no type.
     event = F.from_json(F.col("value").cast("string"), "type string")
-    said = records.select("partition", "offset", "timestamp", "source", event["type"].alias("type"))
-    typed = said.select(
+    parsed = records.select("partition", "offset", "timestamp", "source", event["type"].alias("type"))
+    typed = parsed.select(
         minute_of(F.col("timestamp")).alias("minute"),
         *(key_text(F.col(name)).alias(name) for name in ("source", "type")),
         F.when(
@@ -147,35 +143,34 @@ def sessions(
         records: those without a user and a visitor are left out.
         gap: a pause that ends a session.
         lateness: how far partitions may lie apart in log time, in a stream.
-        by_visitor: a session is of an anonymousId, which a device keeps over a login, and its user is
-            the last one who was logged in; else it is of a userId, or an anonymousId where there is none.
-        by_event_time: times are those that the client says, where they are at most `lateness` older
-            than the log time and not newer; else log times.
+        by_visitor: sessions belong to an anonymousId, which a device keeps over a login, and their user is
+            the last one who was logged in; else to a userId, or an anonymousId if there is none.
+        by_event_time: take the client's time where it is at most `lateness` older than the log time and
+            not newer; else the log time.
     """
     event = F.from_json(F.col("value").cast("string"), "userId string, anonymousId string, timestamp string")
     log_time = bounded_time(F.col("timestamp"))
-    lateness_told = f"{int(lateness.total_seconds())} seconds"
-    said = event["timestamp"].try_cast("timestamp")
-    # A client's clock must not move the watermark beyond what other clients have yet to say.
-    is_fit = said.between(log_time - F.expr(f"INTERVAL {lateness_told}"), log_time)
+    lateness_s = int(lateness.total_seconds())
+    client_time = event["timestamp"].try_cast("timestamp")
+    # A wrong clock of one client must not move the watermark past the events of others.
+    is_fit = client_time.between(log_time - F.expr(f"INTERVAL {lateness_s} seconds"), log_time)
     key = (event["anonymousId"], event["userId"]) if by_visitor else (event["userId"], event["anonymousId"])
-    told = records.select(
-        (F.when(is_fit, said).otherwise(log_time) if by_event_time else log_time).alias("timestamp"),
+    events = records.select(
+        (F.when(is_fit, client_time).otherwise(log_time) if by_event_time else log_time).alias("timestamp"),
         F.coalesce("source", F.lit("")).alias("source"),
         F.coalesce(*key).alias("user"),
         event["userId"].alias("logged_in"),
     ).where(F.col("user").isNotNull())
-    late = int(lateness.total_seconds()) * (2 if by_event_time else 1)
-    watched = told.withWatermark("timestamp", f"{late} seconds")
+    watermarked = events.withWatermark("timestamp", f"{lateness_s * (2 if by_event_time else 1)} seconds")
     window = F.session_window("timestamp", f"{int(gap.total_seconds())} seconds")
-    found = [F.max("timestamp").alias("ended"), F.count("*").alias("events")]
+    totals = [F.max("timestamp").alias("ended"), F.count("*").alias("events")]
     if by_visitor:
         last_login = F.max_by("logged_in", F.when(F.col("logged_in").isNotNull(), F.col("timestamp")))
-        found.append(last_login.alias("logged_in"))
+        totals.append(last_login.alias("logged_in"))
     user = F.coalesce("logged_in", F.col("user")) if by_visitor else F.col("user")
     return (
-        watched.groupBy(window.alias("window"), "source", "user")
-        .agg(*found)
+        watermarked.groupBy(window.alias("window"), "source", "user")
+        .agg(*totals)
         .withColumns({"began": F.col("window.start"), "visitor": F.col("user")})
         .withColumn("user", user)
         .select(*SESSIONS.names)
@@ -193,18 +188,18 @@ def minute_of(timestamp: Column) -> Column:
 
 
 def key_text(text: Column) -> Column:
-    """Return a text that any table takes for a key: "" for null, U+FFFD for NUL and for bad UTF-8, cut."""
-    known = F.make_valid_utf8(F.coalesce(text, F.lit("")))
-    return F.left(F.translate(known, "\x00", "\ufffd"), F.lit(KEY_CHARS_MAX))
+    """Return a text as a table key: "" for null, U+FFFD for NUL and invalid UTF-8, at most KEY_CHARS_MAX."""
+    valid = F.make_valid_utf8(F.coalesce(text, F.lit("")))
+    return F.left(F.translate(valid, "\x00", "\ufffd"), F.lit(KEY_CHARS_MAX))
 
 
 def unsigned(binary: Column) -> Column:
-    """Return at most eight big-endian bytes as a number without a sign."""
+    """Return at most eight big-endian bytes as an unsigned number."""
     return F.conv(F.hex(binary), 16, 10).cast(SEQUENCE)
 
 
 def _unless_text(name: str) -> Column:
-    """Return a column's bytes if they are no UTF-8, and null if its text says it all."""
+    """Return the bytes of a column if they are no UTF-8; else null."""
     return F.when(~F.is_valid_utf8(F.col(name).cast("string")), F.col(name))
 
 
@@ -213,5 +208,5 @@ def _slice(binary: Column, start: int, length: int) -> Column:
 
 
 def _signed(binary: Column, start: int, length: int) -> Column:
-    """Return big-endian bytes as a bigint; eight of them have a sign."""
+    """Return big-endian bytes as a bigint; eight bytes are signed."""
     return F.conv(F.hex(_slice(binary, start, length)), 16, -10).cast("bigint")

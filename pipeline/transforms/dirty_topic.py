@@ -1,9 +1,8 @@
 """
-Sorts a topic that other producers filled: which records are events, which of them came before.
+Classifies the records of a topic that other producers filled: originals, duplicates, conflicts, rejected.
 
-The gateway's own rules say what an event is and when two are the same one (dedupe.identity): its
-messageId and source make it one event, its content without what retries change tells copies from
-conflicts.
+The rules are the gateway's (dedupe.identity): messageId and source identify an event; its content,
+without the fields that retries change, distinguishes duplicates from conflicts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,57 +10,47 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from dedupe.document import is_event_type, read_document
 from dedupe.identity import MESSAGE_ID_BYTES_MAX, canonical_content, fingerprint_of
 
 ORIGINAL, DUPLICATE, CONFLICT, REJECTED = "original", "duplicate", "conflict", "rejected"
 
-_ARROW = pa.schema(
+_RECORD = pa.schema(
     [
         ("partition", pa.int32()),
         ("offset", pa.int64()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
         ("source", pa.string()),
         ("value", pa.binary()),
-        ("message_id", pa.string()),
-        ("fingerprint", pa.binary()),
-        ("problem", pa.string()),
     ]
 )
-_IDENTIFIED = (
-    "partition int, offset bigint, timestamp timestamp, source string, value binary, "
-    "message_id string, fingerprint binary, problem string"
-)
-_TAKEN = ("partition", "offset", "timestamp", "source", "value")
+_IDENTITY = pa.schema([("message_id", pa.string()), ("fingerprint", pa.binary()), ("problem", pa.string())])
+_IDENTIFIED = pa.schema([*_RECORD, *_IDENTITY])
 
 
-def sorted_out(records: DataFrame, default_source: str) -> DataFrame:
+def classify(records: DataFrame, default_source: str) -> DataFrame:
     """
     Give each record of a dirty topic its verdict.
 
     Args:
-        records: schema.RECORD; `gw` is not looked at.
+        records: schema.RECORD; `gw` is ignored.
         default_source: of records without a `source` header.
 
     Returns:
         partition, offset, timestamp, source, value, message_id, and `verdict`: original, duplicate
-        (an earlier record has its id and content), conflict (its id, not its content) or rejected;
-        `detail` says more.
+        (an earlier record has its id and content), conflict (its id, but not its content) or rejected;
+        `detail` gives the reason or the place of the first copy.
     """
-    named = records.select(
-        "partition",
-        "offset",
-        "timestamp",
-        F.coalesce("source", F.lit(default_source)).alias("source"),
-        "value",
-    )
-    identified = named.mapInArrow(_identify, _IDENTIFIED)
+    source = F.coalesce("source", F.lit(default_source)).alias("source")
+    with_source = records.select("partition", "offset", "timestamp", source, "value")
+    identified = with_source.mapInArrow(_identify, from_arrow_schema(_IDENTIFIED))
     earlier_first = ("timestamp", "partition", "offset")
     is_readable = F.col("problem").isNull()
     of_event = Window.partitionBy("source", "message_id", is_readable).orderBy(*earlier_first)
     of_content = Window.partitionBy("source", "message_id", "fingerprint").orderBy(*earlier_first)
-    judged = identified.select(
+    numbered = identified.select(
         "*",
         F.first("partition").over(of_event).alias("first_partition"),
         F.first("offset").over(of_event).alias("first_offset"),
@@ -77,17 +66,17 @@ def sorted_out(records: DataFrame, default_source: str) -> DataFrame:
     first = F.concat(
         F.lit("the first is in partition "), "first_partition", F.lit(" at offset "), "first_offset"
     )
-    return judged.select(
-        *_TAKEN,
+    return numbered.select(
+        *_RECORD.names,
         "message_id",
         verdict.alias("verdict"),
         F.when(is_readable, first).otherwise(F.col("problem")).alias("detail"),
     )
 
 
-def named(judged: DataFrame) -> DataFrame:
-    """Name every record that is no original: kind, partition, offset, message_id, source, detail."""
-    others = judged.where(F.col("verdict") != ORIGINAL)
+def not_originals(classified: DataFrame) -> DataFrame:
+    """Return kind, partition, offset, message_id, source and detail of each record that is no original."""
+    others = classified.where(F.col("verdict") != ORIGINAL)
     return others.select(
         F.col("verdict").alias("kind"), "partition", "offset", "message_id", "source", "detail"
     )
@@ -95,20 +84,14 @@ def named(judged: DataFrame) -> DataFrame:
 
 def _identify(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        found = [_identity(value) for value in batch.column("value").to_pylist()]
-        columns = [batch.column(name) for name in _TAKEN]
-        columns += [pa.array(column, pa.string()) for column in ([f[0] for f in found],)]
-        columns += [
-            pa.array([f[1] for f in found], pa.binary()),
-            pa.array([f[2] for f in found], pa.string()),
-        ]
-        yield pa.RecordBatch.from_arrays(
-            [column.cast(field.type) for column, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
-        )
+        identities = [_identity(value) for value in batch.column("value").to_pylist()]
+        columns = [batch.column(field.name).cast(field.type) for field in _RECORD]
+        columns += [pa.array([i[n] for i in identities], field.type) for n, field in enumerate(_IDENTITY)]
+        yield pa.RecordBatch.from_arrays(columns, schema=_IDENTIFIED)
 
 
 def _identity(value: bytes | None) -> tuple[str | None, bytes | None, str | None]:
-    """Return messageId and fingerprint, or what is wrong with the value."""
+    """Return messageId and fingerprint, and the problem if the value is no event."""
     try:
         event = read_document(value or b"")
     except ValueError:

@@ -15,6 +15,7 @@ from tests.chart.test_pipeline import MATRIX as PIPELINE_MATRIX
 from tests.chart.test_templates import MATRIX, VERSIONS
 
 REFUSED = (jsonschema.ValidationError, kubernetes_validate.ValidationError)
+DEPLOY = ROOT / "deploy"
 COMPOSE = ROOT / "build" / "go" / "compose"
 
 
@@ -41,12 +42,12 @@ def test_fields_that_nobody_knows_and_values_of_another_type_are_refused(kind: s
 
 def compose(text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [COMPOSE, "-"], input=text, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [COMPOSE, "-"], input=text, cwd=DEPLOY, capture_output=True, text=True, timeout=60, check=False
     )
 
 
 def test_compose_takes_the_file() -> None:
-    text = (ROOT / "compose.yaml").read_text(encoding="utf-8")
+    text = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
     done = compose(text)
     assert (done.returncode, done.stderr) == (0, "")
     assert yaml.safe_load(done.stdout)["services"].keys() == yaml.safe_load(text)["services"].keys()

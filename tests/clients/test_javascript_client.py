@@ -20,7 +20,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Error, Page, Playwright, async_playwright
 
-from app.ingest.session_fields import is_ksuid
+from app.ingest.client_sessions import is_ksuid
 from clients.python.gateway_client import _Batch, _Queued, _settlement
 from clients.python.gateway_client import judge as python_judge
 from tests.sdks.browser_sdks import CHROMIUM, BrowserSDK, pages_served

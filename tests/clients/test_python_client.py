@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.ingest.session_fields import is_ksuid
+from app.ingest.client_sessions import is_ksuid
 from clients.python import gateway_client
 from clients.python.gateway_client import (
     BATCH_EVENTS,

@@ -4,11 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.admin import RecordsToDelete
 
 from dedupe.adapters import kafka_log, kafka_reader
-from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.errors import RetriableError
 from dedupe.log import Crashpoint
@@ -24,6 +22,7 @@ from tests.contract.log_contract import (
     records_of,
     visible_end,
 )
+from tests.support.kafka import delete_records
 from tests.support.records import fill_topic
 
 
@@ -42,10 +41,7 @@ class KafkaWorld(LogWorld):
 
     async def trim(self, partition: int, first_kept: LogRecord) -> None:
         """See LogWorld."""
-        place = TopicPartition(self.topic, partition)
-        await self._store.cluster.ask(
-            lambda admin: admin.delete_records({place: RecordsToDelete(first_kept.offset)})
-        )
+        await delete_records(self._store.config.bootstrap_servers, self.topic, {partition: first_kept.offset})
 
 
 @pytest.fixture

@@ -16,6 +16,9 @@ import orjson
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from app.cli.load.connection import request
+from loadtests.bench.load import send_all
+from loadtests.bench.workload import make_bodies
 from tests.fault.conftest import kafka_log
 from tests.support.constants import IMPATIENT
 from tests.support.gateway import Gateway
@@ -39,6 +42,11 @@ def wait_until(condition: Callable[[], Any]) -> None:
 def send(gateway: Gateway, events: list[dict[str, Any]]) -> httpx.Response:
     with httpx.Client(base_url=gateway.url, auth=AUTH, timeout=20) as client:
         return post(client, "/v1/events", {"batch": events})
+
+
+def send_made_up(gateway: Gateway, events: int) -> None:
+    """Send so many new events."""
+    send_all(gateway.port, [request(body) for body in make_bodies(events // 500, 500)], connections=8)
 
 
 def rows(text: str) -> list[dict[str, Any]]:
@@ -175,8 +183,7 @@ def test_clock_wrong(gateway: Gateway) -> None:
 def test_window_shrinking(tmp_path: Path) -> None:
     tight = Gateway(tmp_path, SMALL | {"GATEWAY_PARTITIONS": "1", "GATEWAY_INDEX_KEYS_MAX": "10000"})
     with tight:
-        sent = cli(tight, "send", "15000", "--batch", "500", "--duplicate-ratio", "0", "--url", tight.url)
-        assert sent.returncode == 0
+        send_made_up(tight, 15_000)
         found = run("window-short", "Diagnosis", tight)
         row = rows(found["gateway partitions list"])[0]
         assert 10_000 <= row["keys"] < 15_000
@@ -185,7 +192,7 @@ def test_window_shrinking(tmp_path: Path) -> None:
         assert settings["GATEWAY_INDEX_KEYS_MAX"]["value"] == 10_000
     wide = Gateway(tmp_path, SMALL | {"GATEWAY_PARTITIONS": "1", "GATEWAY_INDEX_KEYS_MAX": "1000000"})
     with wide:
-        sent = cli(wide, "send", "5000", "--batch", "500", "--duplicate-ratio", "0", "--url", wide.url)
+        send_made_up(wide, 5_000)
         assert wide.stats()["partitions"][0]["keys"] > 15_000
 
 
@@ -198,9 +205,9 @@ def test_retry_storm(tmp_path: Path) -> None:
         constants={"app.main:LOOK_INTERVAL_S": 0.1},
     )
     with gateway:
-        storm = ("--duplicate-ratio", "0.9", "--write-key", "app", "--url", gateway.url)
-        told = orjson.loads(cli(gateway, "send", "2000", *storm).stdout)
-        assert told["verdicts"]["duplicates"] == told["sent"]["duplicates"] > 1_500
+        storm = ("--seconds", "1", "--batch", "20", "--write-key", "app", "--duplicates", "0.9")
+        measured = orjson.loads(cli(gateway, "bench", *storm, "--url", gateway.url).stdout)
+        assert measured["shares"]["duplicates"] > 0.75
         found = run("duplicates-unusual", "Diagnosis", gateway)
         totals = orjson.loads(found["gateway stats"])["totals"]
         assert totals["duplicates"] > 3 * totals["accepted"]
@@ -209,9 +216,9 @@ def test_retry_storm(tmp_path: Path) -> None:
         (quotas,) = re.findall(r"`(quotas: .*?)`", (RUNBOOKS / "duplicates-unusual.md").read_text())
         keys.write_text(f"{{defaults: {{burst: 1s}}, keys: [{{key: app, source: app, {quotas}}}]}}\n")
         wait_until(lambda: gateway.log_path.read_text().count("write keys read") == 2)
-        told = orjson.loads(cli(gateway, "send", "60", *storm).stdout)
-        assert told["tries_again"]["quota_exceeded"] > 0
-        assert told["verdicts"]["accepted"] + told["verdicts"]["duplicates"] == 60
+        measured = orjson.loads(cli(gateway, "bench", *storm, "--url", gateway.url).stdout)
+        assert measured["refusals"]["quota_exceeded"] > 0
+        assert measured["events_per_second"] < 100
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.support.board import BOARD
 from tests.support.processes import HOST, free_port, http_server
 
 ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
 HOME = ROOT / "build" / "grafana"
 ETC, DATA = Path("/etc/grafana"), Path("/var/lib/grafana")
 """Where the image has its configuration and its data, and where compose.yaml therefore mounts files."""
@@ -53,7 +54,7 @@ class Grafana:
 @contextmanager
 def grafana_on(prometheus_url: str, folder: Path) -> Iterator[Grafana]:
     """Run one in a folder of its own while the context is open, which begins when the board is there."""
-    service = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["grafana"]
+    service = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["grafana"]
     _mount_files(service["volumes"], folder, prometheus_url)
     port = free_port()
     command = [str(HOME / "grafana"), "server", "--homepath", str(HOME)]
@@ -69,7 +70,7 @@ def _mount_files(volumes: list[str], folder: Path, prometheus_url: str) -> None:
         _inside(folder, ETC / "provisioning" / kind.name).mkdir(parents=True)  # as the image does
     for volume in volumes:
         source, mounted, _ = volume.split(":")
-        text = (ROOT / source).read_text().replace("http://prometheus:9090", prometheus_url)
+        text = (DEPLOY / source).read_text().replace("http://prometheus:9090", prometheus_url)
         target = _inside(folder, mounted)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text.replace(str(DATA), str(_inside(folder, DATA))))

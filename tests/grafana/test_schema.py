@@ -14,7 +14,7 @@ OPTIONS = ("--noEmit", "--strict", "--target", "es2022", "--module", "preserve")
 
 
 def test_types_are_of_the_version_that_compose_starts() -> None:
-    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    services = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
     installed = json.loads((HERE / "package.json").read_text())["dependencies"]
     assert services["grafana"]["image"] == f"grafana/grafana:{installed['@grafana/schema']}"
 

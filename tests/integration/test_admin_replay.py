@@ -50,9 +50,7 @@ def test_each_event_is_stored_once_or_says_why_it_is_not(gateway: Gateway) -> No
     assert {line["source"] for line in renewed_lines} == {kept["twice"]["source"]}
     # The command sends the same, and it is known.
     place = f"{kept['twice']['partition']}:{kept['twice']['offset']}"
-    told = cli(
-        gateway, "quarantine", "replay", place, "--new-id", "--url", gateway.url, "--write-key", AUTH[0]
-    )
+    told = cli(gateway, "quarantine", "replay", place, "--new-id", "--url", gateway.admin_url)
     assert orjson.loads(told.stdout)["result"] == "duplicate"
 
 

@@ -1,4 +1,4 @@
-"""Claim: what compose.yaml names is there and fits together, and its gateway takes events on its Kafka."""
+"""Claim: the files that deploy/compose.yaml names exist and fit; its gateway takes events on its Kafka."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.support.http import new_event
 from tests.support.kafka import KafkaBroker
 from tests.support.settings import VARIABLES
 
-ROOT = Path(__file__).parents[2]
+FOLDER = Path(__file__).parents[2] / "deploy"
 PLACES = (
     "LISTENERS",
     "ADVERTISED_LISTENERS",
@@ -28,16 +28,16 @@ PLACES = (
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    found: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
     return found
 
 
 def test_mounted_files_are_there(services: dict[str, Any]) -> None:
     mounts = [volume for service in services.values() for volume in service.get("volumes", ())]
-    files = [volume.partition(":")[0] for volume in mounts if volume.startswith("./")]
+    files = [volume.partition(":")[0] for volume in mounts if volume.startswith(".")]
     assert len(files) == 5
-    assert [name for name in files if not (ROOT / name).is_file()] == []
-    assert all(volume.endswith(":ro") for volume in mounts if volume.startswith("./"))
+    assert [name for name in files if not (FOLDER / name).is_file()] == []
+    assert all(volume.endswith(":ro") for volume in mounts if volume.startswith("."))
 
 
 def test_nothing_is_open_to_the_network(services: dict[str, Any]) -> None:
@@ -54,12 +54,12 @@ def test_images_are_pinned(services: dict[str, Any]) -> None:
 def test_services_name_one_another(services: dict[str, Any]) -> None:
     gateway = services["gateway"]["environment"]
     assert gateway["GATEWAY_KAFKA_BOOTSTRAP_SERVERS"] == "kafka:9092"
-    scraped = yaml.safe_load((ROOT / "deploy/prometheus.yaml").read_text())["scrape_configs"]
+    scraped = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())["scrape_configs"]
     assert scraped[0]["static_configs"][0]["targets"] == ["gateway:9090"]
     assert gateway["GATEWAY_ADMIN_HOSTS"] == "gateway", "or the admin port refuses Prometheus"
-    (source,) = yaml.safe_load((ROOT / "deploy/grafana/datasources.yaml").read_text())["datasources"]
+    (source,) = yaml.safe_load((FOLDER / "grafana/datasources.yaml").read_text())["datasources"]
     assert source["url"] == "http://prometheus:9090"
-    (board,) = yaml.safe_load((ROOT / "deploy/grafana/dashboards.yaml").read_text())["providers"]
+    (board,) = yaml.safe_load((FOLDER / "grafana/dashboards.yaml").read_text())["providers"]
     mounted = [volume.split(":")[1] for volume in services["grafana"]["volumes"]]
     assert any(path.startswith(board["options"]["path"]) for path in mounted)
 

@@ -1,5 +1,7 @@
 """Claim: `gateway bench` measures a running gateway, tells what it counted, and stops by itself."""
 
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +65,31 @@ def test_gateway_that_does_not_answer_ends_it(gateway: Gateway) -> None:
     done = cli(gateway, "bench", "--batch", "1", "--url", gateway.url, "--admin-url", gateway.url)
     assert done.returncode == 1
     assert b"without metrics of a gateway" in done.stderr
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://127.0.0.1", "http://[", "http://"])
+def test_what_is_no_url_is_refused_at_once(gateway: Gateway, url: str) -> None:
+    done = cli(gateway, "bench", "--url", url)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"is no URL of a gateway" in done.stderr
+
+
+def test_what_answers_and_is_no_gateway_is_told(gateway: Gateway) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "6")
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(server.serve_forever)
+        try:
+            done = cli(gateway, "bench", "--url", f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+    assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
+    assert b"is no gateway" in done.stderr

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaError
 
-from dedupe.adapters.kafka_client import KafkaConfig
-from dedupe.adapters.kafka_connection import Connection
+from dedupe.adapters.kafka_broker_connection import BrokerConnection
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.clock import SystemClock
 from tests.contract.log_contract import at, read_all, records_of
@@ -109,7 +109,7 @@ async def test_whoever_is_not_believed_gets_no_connection(
     guarded: tuple[KafkaBroker, KafkaConfig], wrong: dict[str, Any]
 ) -> None:
     _, config = guarded
-    host, port = config.bootstrap_servers.split(":")
+    (address,) = config.bootstrap_addresses()
     with pytest.raises((KafkaError, OSError)):
         async with asyncio.timeout(5):
-            await Connection.open(replace(config, **wrong), host, int(port))
+            await BrokerConnection.open(replace(config, **wrong), address)

@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
 from dedupe.errors import NotAppendedError, OutcomeUnknownError, RetriableError
 from tests.contract.log_contract import at, read_all, records_of

@@ -13,7 +13,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
 from dedupe.adapters.kafka_producer import FENCED_CODES
 from dedupe.adapters.kafka_topics import PRODUCER_EXPIRATION_MIN_MS, TIMESTAMP_BEFORE_MAX_MS
@@ -92,12 +92,13 @@ async def is_refused(zombie: KafkaLog) -> bool:
     """Whether the leader of now refuses one that is frozen after it has asked whether it is the owner."""
     producer = zombie._producer
     assert producer is not None
-    request = producer._wire.produce(producer._batch_of([record("zombie")]))
+    request = producer._produce.encode(producer._batch_of([record("zombie")]))
     async with asyncio.timeout(PATIENCE_S):
         while True:
             with suppress(RetriableError, KafkaError, OSError):
-                connection = await producer._connected(await zombie._store.cluster.leader_of(zombie._tp))
-                code, _ = producer._wire.landed(await connection.ask(request))
+                leader = await zombie._store.cluster.leader_of(zombie._tp)
+                connection = await producer._connections.connect(leader)
+                code, _ = producer._produce.decode(await connection.send_encoded(request))
                 if code != NOT_LEADER_OR_FOLLOWER:
                     break
             await asyncio.sleep(0.05)

@@ -6,16 +6,14 @@ has a copy, and whatever strangers in the group say.
 import asyncio
 from collections.abc import AsyncIterator
 from time import monotonic
-from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.protocol.group import JoinGroupRequest_v5, LeaveGroupRequest_v1, SyncGroupRequest_v3
 
-from dedupe.adapters.kafka_connection import Connection
+from dedupe.adapters.kafka_broker_connection import BrokerConnection
 from dedupe.adapters.kafka_group import GroupTimes, KafkaMembership
 from dedupe.adapters.kafka_group_wire import PROTOCOL, PROTOCOL_TYPE
-from dedupe.adapters.kafka_wire import request_of
 from tests.support.cancellation import cancelled_at
 from tests.support.group import LANES, Group, group_at, until
 from tests.support.kafka import create_topic
@@ -122,20 +120,20 @@ async def test_large_group_agrees_on_many_lanes(kafka_bootstrap: str) -> None:
 class Stranger:
     """A member of the group that is no worker, and says what nobody can read."""
 
-    def __init__(self, group: Group, connection: Connection) -> None:
+    def __init__(self, group: Group, connection: BrokerConnection) -> None:
         self._group = group
         self._connection = connection
         self._name = ""
 
     @classmethod
     async def at(cls, group: Group) -> "Stranger":
-        host, port = group.store.config.bootstrap_servers.split(":")
-        return cls(group, await Connection.open(group.store.config, host, int(port)))
+        (address,) = group.store.config.bootstrap_addresses()
+        return cls(group, await BrokerConnection.open(group.store.config, address))
 
     async def rebalance(self) -> int:
         """Take part in one; return how many members this one decided for, with garbage."""
         while True:
-            joined = await self._ask(
+            joined = await self._connection.send(
                 JoinGroupRequest_v5(
                     self._group.name, 6000, 3000, self._name, None, PROTOCOL_TYPE, [(PROTOCOL, GARBAGE)]
                 )
@@ -144,7 +142,7 @@ class Stranger:
             if joined.error_code != 0:
                 continue
             shares = [(name, GARBAGE) for name, *_ in joined.members]
-            synced = await self._ask(
+            synced = await self._connection.send(
                 SyncGroupRequest_v3(self._group.name, joined.generation_id, self._name, None, shares)
             )
             if synced.error_code == 0:
@@ -156,17 +154,14 @@ class Stranger:
 
     async def throw_out(self, member: str) -> None:
         """Have the coordinator forget a member, as it does when a session is over."""
-        await self._ask(LeaveGroupRequest_v1(self._group.name, member))
-
-    async def _ask(self, request: Any) -> Any:
-        return request.RESPONSE_TYPE.decode(await self._connection.ask(request_of(request)))
+        await self._connection.send(LeaveGroupRequest_v1(self._group.name, member))
 
 
 async def test_worker_that_the_coordinator_has_forgotten_joins_as_a_new_member(group: Group) -> None:
     a, b = await group.of("a", "b")
     stranger, generation = await Stranger.at(group), b.generation
 
-    await stranger.throw_out(b.membership._name)
+    await stranger.throw_out(b.membership._member_id)
 
     await until(lambda: b.generation > generation)
     await group.agree(a, b)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.errors import ConfigurationError, RetriableError
 from tests.contract.log_contract import keep

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dedupe.adapters import kafka_topics
-from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
 from dedupe.errors import ConfigurationError, NotAppendedError, RetriableError

@@ -6,8 +6,8 @@ import httpx
 import orjson
 import pytest
 
-from app.admin import kept_apart
-from app.admin.kept_apart import KeptApart
+from app.admin import quarantine_search
+from app.admin.quarantine_search import QuarantineSearch
 from dedupe.adapters.sqlite_log import SqliteStore
 from dedupe.clock import SystemClock
 from dedupe.types import Stream
@@ -115,14 +115,16 @@ def test_search_of_the_quarantine_says_where_it_stopped(
     with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
         for number in range(6):
             post(client, "/v1/events", [new_event(messageId=f"bad-{number}") | {"type": 7}])
-    monkeypatch.setattr(kept_apart, "CHUNK_OFFSETS", 2)
-    monkeypatch.setattr(kept_apart, "OFFSETS_MAX", 4)
+    monkeypatch.setattr(quarantine_search, "CHUNK_OFFSETS", 2)
+    monkeypatch.setattr(quarantine_search, "OFFSETS_MAX", 4)
 
-    async def search(message_id: str) -> kept_apart.Found:
+    async def search(message_id: str) -> quarantine_search.Found:
         store = await SqliteStore.open(gateway.data / "log.sqlite", read_only=True)
         try:
             clock = SystemClock()
-            return await KeptApart(store, Stream("events.quarantine", 1), clock).search("web", message_id)
+            return await QuarantineSearch(store, Stream("events.quarantine", 1), clock).search(
+                "web", message_id
+            )
         finally:
             await store.close()
 

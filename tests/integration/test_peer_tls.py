@@ -55,13 +55,15 @@ async def test_changed_certificates_are_those_of_the_next_connection(tmp_path: P
     files = issue(tmp_path / "files")
     shutil.copytree(old, files, dirs_exist_ok=True)
     a, b = (Worker(name, network=network_of(settings(files))) for name in "ab")
-    c = Worker("c", network=network_of(settings(new)))
+    c, d = (Worker(name, network=network_of(settings(folder))) for name, folder in (("c", new), ("d", old)))
 
     async with running(a, b):
         await until(are_linked(a, b))
         shutil.copytree(new, files, dirs_exist_ok=True)
-        async with running(a, b, c):  # c trusts the new authority alone
+        async with running(a, b, c, d):  # c trusts the new authority alone, d the old one
             await until(are_linked(a, b, c))
+            await asyncio.sleep(0.5)  # for what must not happen
+            assert not any(a.link(d).is_up or d.link(each).is_up for each in (a, b))
 
 
 def test_files_that_are_being_written_leave_the_certificates_as_they_are(tmp_path: Path) -> None:

@@ -28,11 +28,13 @@ from dedupe.adapters.rocks_database import (
     tuning_for,
 )
 from dedupe.adapters.rocks_index import LANE_BYTES_MIN, RocksIndex, RocksStore
+from dedupe.committed import Committed, LastRecord
 from dedupe.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError, RetriableError
 from dedupe.index import EMPTY_STATE, IndexState, IndexUpdate
-from dedupe.recovery import index_update
+from dedupe.lane.partition_index import PartitionIndex
+from dedupe.sessions import SessionPolicy
 from dedupe.types import Entry
-from dedupe.window import Step, Window, WindowPolicy
+from dedupe.window import Step, WindowPolicy
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, open_anew, update_of
 from tests.support.rocks import SMALLEST
 
@@ -691,13 +693,15 @@ def test_window_is_covered_whatever_is_dropped(tmp_path: Path) -> None:
     keys_max = 20_000
     tuning = tuning_for(LANE_BYTES_MIN, keys_max)
     policy = WindowPolicy(window_ms=1_000_000_000, keys_max=keys_max)
-    window = Window(policy)
     index = RocksIndex(tmp_path / "index", IDENTITY, tuning)
+    opened = PartitionIndex(index, policy, SessionPolicy(1_000, 10), log_start=0)
+    window = opened.window
 
     for first in range(0, 400_000, 1_000):
-        entries = [(key_of(offset), entry_of(offset)) for offset in range(first, first + 1_000)]
-        steps = [Step(offset, offset, offset) for offset in range(first, first + 1_000)]
-        index.apply(index_update(window, entries, steps[-1], steps.copy, applied_offset=first + 1_000))
+        offsets = range(first, first + 1_000)
+        prints = [entry_of(offset).fingerprint for offset in offsets]
+        last = LastRecord.of(index.state)
+        opened.apply(Committed(first, first, first, last, [key_of(offset) for offset in offsets], prints))
         assert index.covers(window.start)
 
     assert not index.covers(0)

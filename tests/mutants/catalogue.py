@@ -6,22 +6,11 @@ They are data, one TOML file for each part of the project, one table for each mu
 """
 
 import tomllib
-from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
-TABLE = ROOT / "docs" / "mutants.md"
-
-_TABLE_HEAD = """\
-# Mutants
-
-Each of these changes would break a promise, and the tests beside it fail with it. `make mutants` tries them
-all, one at a time, in a copy of the project. They are data in [tests/mutants](../tests/mutants), and this
-page is written by `make docs`.
-"""
 
 
 class MutantError(Exception):
@@ -69,20 +58,3 @@ def all_mutants() -> list[Mutant]:
         for path in sorted(HERE.glob("*.toml"))
         for name, fields in tomllib.loads(path.read_text(encoding="utf-8")).items()
     ]
-
-
-def table_of(mutants: Sequence[Mutant]) -> str:
-    """Return docs/mutants.md."""
-    lines = [_TABLE_HEAD]
-    for part, members in groupby(mutants, key=lambda mutant: mutant.part):
-        lines += [f"## {part}\n", "| Mutant | What it would do | Killed by |", "|---|---|---|"]
-        for mutant in members:
-            killers = ", ".join(map(_link, mutant.killed_by))
-            lines.append(f"| {mutant.name} ([code](../{mutant.file})) | {mutant.harm} | {killers} |")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _link(node: str) -> str:
-    file, *_, name = node.split("::")
-    return f"[{name}](../{file})"

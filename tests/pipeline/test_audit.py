@@ -84,8 +84,8 @@ async def test_planted_record_is_found_and_named(
     await fill_topic(kafka_bootstrap, name, lanes, batch_records=100)
 
     source = f"kafka://{kafka_bootstrap}/{name}"
-    promise = ("--window", "7d", "--index-keys-max", 1000)
-    done = job("audit", "--source", source, *promise, "--report", tmp_path)
+    bounds = ("--window", "7d", "--index-keys-max", 1000)
+    done = job("audit", "--source", source, *bounds, "--report", tmp_path)
 
     assert done.exit_code == 1, done
     report = json.loads((tmp_path / "audit.json").read_text())
@@ -171,7 +171,7 @@ async def test_time_on_kafka_means_the_offset_of_its_first_record(
     assert done.exit_code == 0, done
     partitions = json.loads((tmp_path / "audit.json").read_text())["partitions"]
     assert [(p["partition"], p["records"], p["first_offset"]) for p in partitions] == [(1, 50, 150)]
-    # What is asked for is read, and each partition's last marker, which is as new as the broker's clock.
+    # Reads the selected offsets, and each partition's last marker, which is as new as the broker's clock.
     assert "reading 52 offsets" in done.stderr
     assert beyond.exit_code == 2
     assert "offset 5000 of partition 0, which ends at 201" in beyond.stderr
@@ -265,7 +265,7 @@ def test_key_of_another_secret_is_named_by_a_deep_audit(
         (["--source", "nonsense"], "is no source"),
         (["--source", "log://nowhere"], "there is no embedded log"),
         (["--source", "log://nowhere", "--since", "noon"], "is no time"),
-        (["--source", "kafka://127.0.0.1:1/events"], "did not tell of topic 'events'"),
+        (["--source", "kafka://127.0.0.1:1/events"], "did not describe topic 'events'"),
         (["--source", "parquet:///nowhere"], "PATH_NOT_FOUND"),
     ],
 )

@@ -10,22 +10,22 @@ from dedupe.types import NewRecord
 from pipeline.audit import checks
 from pipeline.audit.checks import (
     BEFORE_FIRST,
-    Promise,
-    chained,
-    examined,
+    DedupeBounds,
+    check_order,
+    check_records,
     faulty,
     outside_retention,
     repeated_hashes,
     repeats,
-    with_known,
+    with_earlier_keys,
 )
 from pipeline.audit.deep import wrong_keys
-from pipeline.audit.judge import survey
+from pipeline.audit.evaluation import summarize
 from pipeline.schema import RECORD
 from tests.support.records import SECRET, RecordMaker
 
 PARTITIONS = 2
-PROMISE = Promise(timedelta(days=7), 1000)
+BOUNDS = DedupeBounds(timedelta(days=7), 1000)
 FROM_FIRST = dict.fromkeys(range(PARTITIONS), BEFORE_FIRST)
 
 Lanes = dict[int, list[NewRecord]]
@@ -34,7 +34,7 @@ Lanes = dict[int, list[NewRecord]]
 def test_clean_lanes_have_nothing_to_name(spark: SparkSession) -> None:
     records = as_dataframe(spark, clean(RecordMaker()))
 
-    summaries, timeline = survey(examined(records, PARTITIONS), FROM_FIRST, {0: (0, 10), 1: (5, 7)})
+    summaries, timeline = summarize(check_records(records, PARTITIONS), FROM_FIRST, {0: (0, 10), 1: (5, 7)})
 
     assert [(s.partition, s.records, s.counted, s.faults) for s in summaries] == [
         (0, 20, 10, 0),
@@ -105,7 +105,7 @@ def plant_time_disorder(maker: RecordMaker, lanes: Lanes) -> None:
         (plant_head, {checks.GAP}, "2 missing: lane_seq 2 is the first"),
         (plant_value, {checks.VALUE}, ""),
         (plant_version, {checks.VERSION}, ""),
-        (plant_wrong_partition, {checks.WRONG_PARTITION}, "belongs into partition 1"),
+        (plant_wrong_partition, {checks.WRONG_PARTITION}, "belongs to partition 1"),
         (plant_time_disorder, {checks.TIME_ORDER}, "2026-01-01 00:00:00.01 after 2026-01-01 00:00:00.2"),
     ],
 )
@@ -125,29 +125,29 @@ def test_planted_violation_is_named(
 
 
 @pytest.mark.parametrize(
-    ("promise", "kind"),
+    ("bounds", "kind"),
     [
-        (PROMISE, checks.DUPLICATE),
-        (PROMISE._replace(window=timedelta(milliseconds=360)), checks.DUPLICATE),
-        (PROMISE._replace(window=timedelta(milliseconds=350)), checks.ALLOWED_REPEAT),
-        (PROMISE._replace(keys_max=17), checks.DUPLICATE),
-        (PROMISE._replace(keys_max=16), checks.ALLOWED_REPEAT),
-        (Promise(timedelta(milliseconds=350), None), checks.ALLOWED_REPEAT),
-        (Promise(None, 16), checks.ALLOWED_REPEAT),
-        (Promise(timedelta(days=7), None), checks.REPEATED),
-        (Promise(None, 1000), checks.REPEATED),
-        (Promise(), checks.REPEATED),
+        (BOUNDS, checks.DUPLICATE),
+        (BOUNDS._replace(window=timedelta(milliseconds=360)), checks.DUPLICATE),
+        (BOUNDS._replace(window=timedelta(milliseconds=350)), checks.ALLOWED_REPEAT),
+        (BOUNDS._replace(keys_max=17), checks.DUPLICATE),
+        (BOUNDS._replace(keys_max=16), checks.ALLOWED_REPEAT),
+        (DedupeBounds(timedelta(milliseconds=350), None), checks.ALLOWED_REPEAT),
+        (DedupeBounds(None, 16), checks.ALLOWED_REPEAT),
+        (DedupeBounds(timedelta(days=7), None), checks.REPEATED),
+        (DedupeBounds(None, 1000), checks.REPEATED),
+        (DedupeBounds(), checks.REPEATED),
     ],
 )
 def test_repeat_is_judged_by_both_bounds_of_what_is_remembered(
-    spark: SparkSession, promise: Promise, kind: str
+    spark: SparkSession, bounds: DedupeBounds, kind: str
 ) -> None:
     maker = RecordMaker()
     lanes = clean(maker)
     again = maker.record(maker.event(message_id(lanes, 3)), partition=0)
     lanes[0].append(again._replace(timestamp_ms=lanes[0][3].timestamp_ms + 355))
 
-    assert [row["kind"] for row in named(as_dataframe(spark, lanes), promise)] == [kind]
+    assert [row["kind"] for row in named(as_dataframe(spark, lanes), bounds)] == [kind]
 
 
 def test_copy_in_another_partition_is_named_though_the_partition_count_is_not_known(
@@ -195,7 +195,7 @@ def test_year_of_records_is_folded_before_it_reaches_the_driver(spark: SparkSess
     lane = [maker.record(maker.event_of(0)) for _ in range(8760)]
 
     records = as_dataframe(spark, {0: lane})
-    _, timeline = survey(examined(records, PARTITIONS), {}, {})
+    _, timeline = summarize(check_records(records, PARTITIONS), {}, {})
 
     assert (timeline.step_s, len(timeline.records), sum(timeline.records.values())) == (86_400, 366, 8760)
 
@@ -217,7 +217,7 @@ def test_record_older_than_the_retention_is_noticed(spark: SparkSession) -> None
     lanes = clean(RecordMaker(step_ms=1000))
 
     found = outside_retention(
-        examined(as_dataframe(spark, lanes), PARTITIONS), timedelta(seconds=35)
+        check_records(as_dataframe(spark, lanes), PARTITIONS), timedelta(seconds=35)
     ).collect()
 
     assert [row["offset"] for row in found] == [0, 1, 2, 3]
@@ -225,16 +225,16 @@ def test_record_older_than_the_retention_is_noticed(spark: SparkSession) -> None
 
 def named(
     records: DataFrame,
-    promise: Promise = PROMISE,
+    bounds: DedupeBounds = BOUNDS,
     *,
     partitions: int | None = PARTITIONS,
     outlives_retention: bool = False,
 ) -> list[Row]:
-    """All that the records themselves say."""
-    judged = examined(records, partitions)
-    found = faulty(chained(judged, FROM_FIRST, outlives_retention=outlives_retention))
-    own = with_known(judged, None)
-    return found.unionByName(repeats(own, repeated_hashes(own), promise)).collect()
+    """The findings that follow from the records alone."""
+    checked = check_records(records, partitions)
+    found = faulty(check_order(checked, FROM_FIRST, outlives_retention=outlives_retention))
+    own = with_earlier_keys(checked, None)
+    return found.unionByName(repeats(own, repeated_hashes(own), bounds)).collect()
 
 
 def clean(maker: RecordMaker) -> Lanes:

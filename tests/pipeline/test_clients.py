@@ -1,4 +1,4 @@
-"""Claim: an audit tells what client sessions lack as `GET /v1/sessions` does, from the records themselves."""
+"""Claim: an audit computes from the records what client sessions lack, as `GET /v1/sessions` does."""
 
 import json
 import random
@@ -13,10 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from dedupe.identity import Identity
 from dedupe.sessions import SessionRecord, SessionState, with_progress, with_record
 from dedupe.types import NewRecord, Session
-from pipeline.audit.checks import examined
-from pipeline.audit.clients import RANGES_MAX, standings
-from pipeline.sources import read_records
-from pipeline.sources.records import LogSource, Span
+from pipeline.audit.checks import check_records
+from pipeline.audit.clients import RANGES_MAX, session_progress
+from pipeline.sources.records import LogSource, Selection, read_records
 from tests.pipeline.conftest import JobRunner
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, post
@@ -82,7 +81,7 @@ def test_sessions_lack_what_the_gateway_says_though_retention_took_the_oldest_re
     append_to_log(tmp_path, history.lanes)
     for partition in range(PARTITIONS):
         trim_log(tmp_path, partition, start)
-    rows = standings(records_of(spark, tmp_path), range(PARTITIONS) if start == 0 else []).collect()
+    rows = session_progress(records_of(spark, tmp_path), range(PARTITIONS) if start == 0 else []).collect()
 
     found = {(bytes(row["client_hash"]), bytes(row["session_hash"])): row for row in rows}
     expected = history.missing_after(start)
@@ -101,12 +100,12 @@ def test_sessions_lack_what_the_gateway_says_though_retention_took_the_oldest_re
 def test_session_of_an_archive_without_its_progress_is_known_from_the_middle_on(
     history: History, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Nothing says what came before its first record: below its lowest sequence nothing is called missing."""
+    """Without that column nothing below its lowest sequence counts as missing."""
     append_to_log(tmp_path, history.lanes)
     trim_log(tmp_path, 0, 100)
     records = records_of(spark, tmp_path)
 
-    rows = standings(records.withColumn("gs", records["gs"].substr(1, 0)), [1]).collect()
+    rows = session_progress(records.withColumn("gs", records["gs"].substr(1, 0)), [1]).collect()
 
     expected = history.missing_after(0)
     for row in rows:
@@ -123,14 +122,14 @@ def test_sequences_use_all_64_bits(spark: SparkSession, tmp_path: Path) -> None:
     events = [maker.event(f"id-{n}", session=Session(b"c" * 16, b"s" * 16, n)) for n in sent]
     append_to_log(tmp_path, maker.lanes(events))
 
-    (row,) = standings(records_of(spark, tmp_path), [0]).collect()
+    (row,) = session_progress(records_of(spark, tmp_path), [0]).collect()
 
     assert [tuple(map(int, range_)) for range_ in row["ranges"]] == [(1, 2**63 - 2), (2**63 + 1, U64_MAX - 1)]
     assert (row["highest"], row["missing"]) == (U64_MAX, U64_MAX - 3)
 
 
 def records_of(spark: SparkSession, data: Path) -> DataFrame:
-    return examined(read_records(spark, LogSource(str(data), TOPIC), Span()), PARTITIONS)
+    return check_records(read_records(spark, LogSource(str(data), TOPIC), Selection()), PARTITIONS)
 
 
 # ---- against a gateway
@@ -144,7 +143,7 @@ class Phone:
         self._head = {"Gateway-Client": client, "Gateway-Session": session}
         identity = Identity(SECRET.encode())
         self.hashes = identity.client_hash("web", client), identity.session_hash("web", client, session)
-        self.told = ""
+        self.missing = ""
 
     def send(self, *sequences: int, acknowledged: int = 0) -> None:
         batch = [{"type": "track", "event": "Tested", "sequence": n} for n in sequences]
@@ -153,7 +152,7 @@ class Phone:
         )
         answer = post(self._http, "/v1/events", {"batch": batch}, **head)
         assert list(answer.json()) == ["success", "receipts"], answer.text
-        self.told = answer.headers.get("Gateway-Session-Missing", "")
+        self.missing = answer.headers.get("Gateway-Session-Missing", "")
 
     @property
     def standing(self) -> dict[str, Any]:
@@ -194,10 +193,10 @@ def test_audits_tell_each_clients_gaps_as_its_gateway_does(
             job("archive", "--source", source, "--out", archive, "--format", "parquet", "--once")
             stored = job("audit", "--source", f"parquet://{archive}", "--report", tmp_path)
             of_archive = report(tmp_path)
-        phone_told = phone.told
+        phone_missing = phone.missing
 
     assert (latest.exit_code, whole.exit_code, stored.exit_code) == (0, 0, 0), (latest, whole, stored)
-    # What the first audit judged is not read again, and yet nothing that came before counts as missing.
+    # The first audit's records are not read again, and yet nothing before them counts as missing.
     assert figures(news) == (3, 3, 2, 4 + 1, 0)
     assert {gaps["client_hash"]: gaps["missing"] for gaps in news["worst"]} == {
         phone.hashes[0].hex(): 4,
@@ -206,10 +205,10 @@ def test_audits_tell_each_clients_gaps_as_its_gateway_does(
     assert figures(everything) == (3, 4, 3, 40 + 4 + 1, 0)
     assert everything == of_archive
     assert "client sessions: 4 of 3 clients, 3 with gaps, 45 sequences missing" in whole.stdout
-    assert phone_told == "3,6-8"
+    assert phone_missing == "3,6-8"
     assert [named["detail"].partition(" (")[0] for named in finding["first"]] == [
         f"40 missing: {','.join(str(n) for n in range(1, 64, 2))},...",
-        f"4 missing: {phone_told}",
+        f"4 missing: {phone_missing}",
         "1 missing: 6",
     ]
     metrics = (tmp_path / "audit.prom").read_text()
@@ -218,16 +217,16 @@ def test_audits_tell_each_clients_gaps_as_its_gateway_does(
 
 
 def expected(phone: Phone) -> dict[str, Any]:
-    """What audit.json should have on a session, by what its gateway says."""
-    told, (client_hash, session_hash) = phone.standing, phone.hashes
+    """The entry of audit.json for a session, by the gateway's answer."""
+    state, (client_hash, session_hash) = phone.standing, phone.hashes
     return {
         "client_hash": client_hash.hex(),
         "session_hash": session_hash.hex(),
         "partition": int.from_bytes(client_hash[:8], "big") % 8,
-        "acknowledged_through": told["acknowledgedThrough"],
-        "highest": told["highest"],
-        "missing": sum(last - first + 1 for first, last in told["missing"]),
-        "ranges": told["missing"][:RANGES_MAX],
+        "acknowledged_through": state["acknowledgedThrough"],
+        "highest": state["highest"],
+        "missing": sum(last - first + 1 for first, last in state["missing"]),
+        "ranges": state["missing"][:RANGES_MAX],
         "is_known_from_the_middle": False,
     }
 

@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.runtime.session import IcebergTable
-from pipeline.sinks import ParquetFolder, lake_sink
+from pipeline.sinks.lake import lake_sink
+from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources.records import LakeSource, read_lake
 from tests.pipeline.conftest import JobRunner
 from tests.support.logs import append_to_log

@@ -1,5 +1,5 @@
 """
-Claim: whatever becomes of a checkpoint, a sink holds each record once, or its job says why it will not start.
+Claim: whatever happens to a checkpoint, a sink holds each record once, or its job refuses to start.
 
 The log is written by hand, so that each case takes seconds; tests/pipeline/test_archive.py has the kills.
 """
@@ -18,12 +18,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import Checkpoint
+from pipeline.runtime.checkpoint import Checkpoint
 from pipeline.schema import RECORD, SESSIONS
-from pipeline.sinks import DeltaTable, IcebergLake, Ledger, ParquetFolder, PostgresCounts, Storing
-from pipeline.sinks.stored import Stored
-from pipeline.sources import LakeSource, Offsets, Origin, Ranges, read_lake
-from pipeline.transforms import archived
+from pipeline.sinks.batch_writer import BatchWriter, SinkPlan
+from pipeline.sinks.delta import DeltaTable
+from pipeline.sinks.iceberg import IcebergLake
+from pipeline.sinks.ledger import Ledger
+from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sinks.postgres import PostgresCounts
+from pipeline.sources.extent import OffsetRanges
+from pipeline.sources.origin import Origin
+from pipeline.sources.records import LakeSource, Offsets, read_lake
+from pipeline.transforms.clean_topic import archived
 from tests.pipeline.conftest import JobRunner
 from tests.support.logs import append_to_log, trim_log
 from tests.support.postgres import Postgres
@@ -69,7 +75,7 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture
 def archive(log: Log, job: JobRunner, tmp_path: Path) -> Callable[..., str]:
-    """A function that archives what is there, and returns what was said if that was refused."""
+    """A function that archives the whole log, and returns the error if that was refused."""
 
     def run(lake_format: str, *more: object, out: str = "out", source: Path | None = None) -> str:
         command = ["archive", "--source", f"log://{source or log.data}", "--out", tmp_path / out, "--once"]
@@ -143,9 +149,9 @@ def test_checkpoint_of_another_output_is_refused_and_given_up_on_demand(
     where = ("--checkpoint", tmp_path / "checkpoint")
     assert archive("parquet", *where, out="first") == ""
 
-    said = archive(lake_format, *where, out="second")
-    assert "and the output at 0" in said
-    assert "--recover" in said
+    error = archive(lake_format, *where, out="second")
+    assert "and the output at 0" in error
+    assert "--recover" in error
     assert archive(lake_format, *where, "--recover", out="second") == ""
 
     assert held(lake_format, "second") == log.ids
@@ -159,9 +165,9 @@ def test_output_of_another_source_is_refused(
     other.grow(200)
     assert archive(lake_format) == ""
 
-    said = archive(lake_format, "--recover", source=other.data)
+    error = archive(lake_format, "--recover", source=other.data)
 
-    assert "holds another source" in said
+    assert "holds another source" in error
     assert held(lake_format) == log.ids
 
 
@@ -183,7 +189,7 @@ def test_default_checkpoints_are_an_output_s_and_a_source_s_own(
 
 
 @pytest.mark.parametrize("lake_format", ONE_FORMAT)
-def test_retention_that_overtook_a_job_is_said_and_accepted_on_demand(
+def test_retention_that_overtook_a_job_is_reported_and_accepted_on_demand(
     lake_format: str, log: Log, archive: Callable[..., str], held: Callable[..., Counter[str]]
 ) -> None:
     assert archive(lake_format) == ""
@@ -194,9 +200,9 @@ def test_retention_that_overtook_a_job_is_said_and_accepted_on_demand(
     for partition, end in ends.items():
         trim_log(log.data, partition, end + 5)
 
-    said = archive(lake_format)
-    assert f"retention deleted the offsets {ends[0]} to {ends[0] + 4} of partition 0" in said
-    assert "--accept-loss" in said
+    error = archive(lake_format)
+    assert f"retention deleted the offsets {ends[0]} to {ends[0] + 4} of partition 0" in error
+    assert "--accept-loss" in error
     assert archive(lake_format, "--accept-loss") == ""
 
     after = held(lake_format)
@@ -316,7 +322,7 @@ def test_sessions_without_the_checkpoint_that_knows_their_state_are_refused(
     assert spark.read.schema(SESSIONS).parquet(str(out)).count() == stored
 
 
-def nobody_looks(_: Ranges) -> Offsets:
+def no_ends(_: OffsetRanges) -> Offsets:
     return {}
 
 
@@ -332,13 +338,13 @@ def test_sink_ahead_by_several_batches_takes_of_each_what_it_lacks(
     ledger = Ledger("archive", 1, "log:1/events", 2, held, held)
     origin = Origin("log:1/events", "events", 2, {0: 0, 1: 0})
     sink = ParquetFolder(str(tmp_path / "out"))
-    storing = Storing(sink, archived)
-    stored = Stored("archive", Checkpoint(str(tmp_path)), origin, storing, False, ledger, look=nobody_looks)
+    plan_of_sink = SinkPlan(sink, archived)
+    writer = BatchWriter("archive", Checkpoint(str(tmp_path)), origin, plan_of_sink, ledger, no_ends)
 
     for number in range(len(plan)):
         places = itertools.product((0, 1), range(10 * number, 10 * number + 10))
         rows = [("events", *place, None, b"id", b"{}", "web", None, None) for place in places]
-        stored(spark.createDataFrame(rows, RECORD), number)
+        writer(spark.createDataFrame(rows, RECORD), number)
 
     found = spark.read.parquet(sink.path).select("partition", "offset").collect()
     assert sorted(tuple(row) for row in found) == [
@@ -348,12 +354,11 @@ def test_sink_ahead_by_several_batches_takes_of_each_what_it_lacks(
 
 def test_batch_whose_offsets_are_unknown_is_not_passed_over(spark: SparkSession, tmp_path: Path) -> None:
     origin = Origin("log:1/events", "events", 1, {0: 0})
-    storing = Storing(ParquetFolder(str(tmp_path / "out")), archived)
-    checkpoint = Checkpoint(str(tmp_path / "none"))
-    stored = Stored("archive", checkpoint, origin, storing, False, None, look=nobody_looks)
+    plan = SinkPlan(ParquetFolder(str(tmp_path / "out")), archived)
+    writer = BatchWriter("archive", Checkpoint(str(tmp_path / "none")), origin, plan, None, no_ends)
 
     with pytest.raises(PipelineError, match="does not say where batch 7 ends"):
-        stored(spark.createDataFrame([], RECORD), 7)
+        writer(spark.createDataFrame([], RECORD), 7)
 
 
 def cut_off(patched: pytest.MonkeyPatch, sink: Any, *, is_stored: bool) -> None:

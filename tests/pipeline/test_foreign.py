@@ -5,8 +5,8 @@ from pyspark.sql import functions as F
 
 from dedupe.types import NewRecord
 from pipeline.audit.checks import FOREIGN as FOREIGN_KIND
-from pipeline.audit.checks import VALUE, VERSION, examined, faulty
-from pipeline.sources.records import KafkaSource, Span, read_records
+from pipeline.audit.checks import VALUE, VERSION, check_records, faulty
+from pipeline.sources.records import KafkaSource, Selection, read_records
 from tests.conftest import TopicFactory
 from tests.support.foreign import FOREIGN, GENUINE, ODD
 from tests.support.records import fill_topic
@@ -20,11 +20,11 @@ async def test_every_record_that_no_gateway_wrote_is_named_and_no_other(
     name = await topic("foreign", configs={"retention.ms": "-1"})
     await fill_topic(kafka_bootstrap, name, {0: list(ALL.values())}, batch_records=len(ALL))
 
-    records = read_records(spark, KafkaSource(kafka_bootstrap, name), Span())
-    judged = examined(records, 1).select(
+    records = read_records(spark, KafkaSource(kafka_bootstrap, name), Selection())
+    checked = check_records(records, 1).select(
         "*", *(F.lit(None).cast("bigint").alias(f"{what}_before") for what in ("seq", "offset", "time"))
     )
-    rows = faulty(judged).collect()
+    rows = faulty(checked).collect()
 
     found = {row["offset"]: row["kind"] for row in rows}
     kinds = {label: found.get(offset) for offset, label in enumerate(ALL)}

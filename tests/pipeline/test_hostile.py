@@ -15,18 +15,27 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dedupe.types import NewRecord
-from pipeline.audit.checks import examined
+from pipeline.audit.checks import check_records
 from pipeline.audit.deep import wrong_keys
-from pipeline.audit.judge import collected, find, survey
+from pipeline.audit.evaluation import collect_findings, find_faults, summarize
 from pipeline.jobs.minute_counts import _counted
-from pipeline.runtime import IcebergTable
+from pipeline.runtime.session import IcebergTable
 from pipeline.schema import RECORD
-from pipeline.sinks import Ledger, ParquetFolder, PostgresCounts, lake_sink
-from pipeline.sinks.publisher import Target, publish
-from pipeline.sources import LakeSource, read_lake
-from pipeline.sources.records import Span, from_archive, parse_source, read_records
+from pipeline.sinks.lake import lake_sink
+from pipeline.sinks.ledger import Ledger
+from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sinks.postgres import PostgresCounts
+from pipeline.sinks.publisher import GatewayTarget, publish
+from pipeline.sources.records import (
+    LakeSource,
+    Selection,
+    from_archive,
+    parse_source,
+    read_lake,
+    read_records,
+)
 from pipeline.transforms.clean_topic import KEY_CHARS_MAX, archived, per_minute, sessions
-from pipeline.transforms.dirty_topic import REJECTED, sorted_out
+from pipeline.transforms.dirty_topic import REJECTED, classify
 from tests.conftest import TopicFactory
 from tests.support.gateway import Gateway
 from tests.support.hostile import Hostile, read_corpus
@@ -34,7 +43,7 @@ from tests.support.http import AUTH
 from tests.support.postgres import Postgres
 from tests.support.records import START_MS, fill_topic
 
-EVERYTHING = Span()
+EVERYTHING = Selection()
 MINUTE = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
 NASTY_VALUES = [
     b'{"type":"\\u0000","userId":"\\u0000"}',
@@ -86,7 +95,7 @@ async def test_spark_judges_single_events_as_the_gateway_does(
     await fill_topic(kafka_bootstrap, name, {0: lane}, batch_records=1)
 
     records = read_records(spark, parse_source(f"kafka://{kafka_bootstrap}/{name}"), EVERYTHING)
-    rows = records.transform(sorted_out, "web").orderBy("timestamp").collect()
+    rows = records.transform(classify, "web").orderBy("timestamp").collect()
 
     assert len(rows) == len(cases) > 50
     for case, row in zip(cases, rows, strict=True):
@@ -107,7 +116,7 @@ def is_single(case: Hostile) -> bool:
 
 @pytest.fixture(scope="module")
 def nasty(spark: SparkSession) -> DataFrame:
-    """Records as anybody could write them into a topic, in schema.RECORD."""
+    """Records as any producer could write them into a topic, in schema.RECORD."""
     kinds = [(value, source, us) for value in NASTY_VALUES for source in NASTY_SOURCES for us in YEARS_US]
     rows = [
         ("events", 0, offset, us, b"\x00\xff", value, source, b"g" * (offset % 100), b"p" * (offset % 80))
@@ -175,19 +184,19 @@ def test_archive_gives_back_every_record_as_it_was(
     assert records.exceptAll(given).isEmpty()
     if lake_format == "parquet":
         files = f"read_parquet('{lake.path}/**/*.parquet', hive_partitioning = true)"
-        asked = "SELECT count(*), count(value), sum(length(value)) FROM"
-        told = stored.select(F.count("*"), F.count("value"), F.sum(F.length("value"))).collect()[0]
-        assert duckdb.execute(f"{asked} {files}").fetchall() == [tuple(told)]
-        assert pyarrow.dataset.dataset(lake.path, format="parquet").to_table().num_rows == told[0]
+        query = "SELECT count(*), count(value), sum(length(value)) FROM"
+        expected = stored.select(F.count("*"), F.count("value"), F.sum(F.length("value"))).collect()[0]
+        assert duckdb.execute(f"{query} {files}").fetchall() == [tuple(expected)]
+        assert pyarrow.dataset.dataset(lake.path, format="parquet").to_table().num_rows == expected[0]
 
 
 def test_no_record_stops_the_other_jobs(nasty: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
     nasty.transform(sessions, timedelta(minutes=30), timedelta(hours=2)).write.parquet(f"{tmp_path}/sessions")
-    nasty.transform(sorted_out, "web").write.parquet(f"{tmp_path}/sorted")
-    judged = nasty.transform(examined, 8)
-    summaries, timeline = survey(judged, {}, {})
-    found = find(judged, summaries, {})
-    found |= collected(wrong_keys(nasty, secret=b"s" * 16, partitions=8))
+    nasty.transform(classify, "web").write.parquet(f"{tmp_path}/sorted")
+    checked = nasty.transform(check_records, 8)
+    summaries, timeline = summarize(checked, {}, {})
+    found = find_faults(checked, summaries, {})
+    found |= collect_findings(wrong_keys(nasty, secret=b"s" * 16, partitions=8))
 
     assert spark.read.parquet(f"{tmp_path}/sorted").where(F.col("verdict") != REJECTED).count() == 0
     assert {"foreign"} <= set(found)
@@ -197,8 +206,8 @@ def test_no_record_stops_the_other_jobs(nasty: DataFrame, spark: SparkSession, t
 def test_rejected_record_does_not_make_a_conflict_of_the_event_after_it(spark: SparkSession) -> None:
     bad, good = b'{"messageId":"1","type":"\\u0000"}', b'{"messageId":"1","type":"track"}'
     rows = [("t", 0, n, MINUTE, b"", value, "web", None, None) for n, value in enumerate([bad, good, good])]
-    judged = spark.createDataFrame(rows, RECORD).transform(sorted_out, "web").orderBy("offset")
-    assert [row["verdict"] for row in judged.collect()] == ["rejected", "original", "duplicate"]
+    classified = spark.createDataFrame(rows, RECORD).transform(classify, "web").orderBy("offset")
+    assert [row["verdict"] for row in classified.collect()] == ["rejected", "original", "duplicate"]
 
 
 def test_records_that_are_no_events_do_not_stop_what_is_posted(
@@ -210,5 +219,5 @@ def test_records_that_are_no_events_do_not_stop_what_is_posted(
     )
     posted = bad.unionByName(spark.createDataFrame(rows, RECORD)).drop("gw", "gs")
     with Gateway(tmp_path / "gateway") as gateway:
-        verdicts = publish(posted, Target(gateway.url, {}, None, 1))
+        verdicts = publish(posted, GatewayTarget(gateway.url, {}, None, 1))
     assert (verdicts.accepted, verdicts.rejected) == (20, bad.count())

@@ -1,111 +1,125 @@
-"""Claim: a sink's ledger says what it holds, and a job starts only where that fits source and checkpoint."""
+"""Claim: a sink's ledger lists what it holds, and a job starts only if that fits source and checkpoint."""
 
 from dataclasses import replace
 
 import pytest
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import Reached
-from pipeline.sinks.ledger import Batch, Ledger, Way, refusal, starting, successor, with_records_end
-from pipeline.sources import Origin
+from pipeline.runtime.checkpoint import CheckpointState
+from pipeline.sinks.ledger import (
+    CheckpointBatch,
+    Ledger,
+    Remedy,
+    next_ledger,
+    refusal,
+    start_offsets,
+    with_records_end,
+)
+from pipeline.sources.origin import Origin
 
 JOB = "archive"
 ORIGIN = Origin("kafka:cluster/topic-id", "events", 2, {0: 0, 1: 0})
 HELD = Ledger(JOB, 3, ORIGIN.id, 2, {0: (0, 100), 1: (0, 50)}, {0: (90, 100)})
 
 
-def reached(
+def state_of(
     offsets: dict[int, int], committed: int = 2, topic: str = "events", planned: int | None = None
-) -> Reached:
-    return Reached("query", committed, offsets, topic, committed if planned is None else planned)
+) -> CheckpointState:
+    return CheckpointState("query", committed, offsets, topic, committed if planned is None else planned)
 
 
 @pytest.mark.parametrize(
     ("ledger", "checkpoint"),
     [
         (None, None),
-        (None, reached({0: 0, 1: 0}, committed=-1)),
+        (None, state_of({0: 0, 1: 0}, committed=-1)),
         (HELD, None),
-        (HELD, reached({0: 100, 1: 50})),
-        (HELD, reached({0: 60})),
+        (HELD, state_of({0: 100, 1: 50})),
+        (HELD, state_of({0: 60})),
     ],
     ids=["both new", "begun, nothing stored", "checkpoint lost", "even", "checkpoint restored from a backup"],
 )
-def test_job_starts_where_the_sink_is_not_behind(ledger: Ledger | None, checkpoint: Reached | None) -> None:
+def test_job_starts_where_the_sink_is_not_behind(
+    ledger: Ledger | None, checkpoint: CheckpointState | None
+) -> None:
     assert refusal(ledger, checkpoint, ORIGIN, job=JOB, by_batch=False) is None
 
 
 @pytest.mark.parametrize(
-    ("ledger", "checkpoint", "origin", "way", "words"),
+    ("ledger", "checkpoint", "origin", "remedy", "words"),
     [
-        (None, reached({0: 100}), ORIGIN, Way.RECOVER, "checkpoint is at offset 100 of partition 0"),
+        (None, state_of({0: 100}), ORIGIN, Remedy.RECOVER, "checkpoint is at offset 100 of partition 0"),
         (
             HELD,
-            reached({0: 100, 1: 51}),
+            state_of({0: 100, 1: 51}),
             ORIGIN,
-            Way.RECOVER,
+            Remedy.RECOVER,
             "at offset 51 of partition 1 and the output at 50",
         ),
-        (HELD, reached({0: 9}, topic="other"), ORIGIN, Way.RECOVER, "one of topic 'other'"),
-        (HELD, None, replace(ORIGIN, id="kafka:cluster/new-id"), Way.ANOTHER_SINK, "holds another source"),
-        (HELD, None, replace(ORIGIN, partitions=1), Way.ANOTHER_SINK, "knows 2 partitions"),
-        (replace(HELD, job="sessionize"), None, ORIGIN, Way.ANOTHER_SINK, "is the output of sessionize"),
+        (HELD, state_of({0: 9}, topic="other"), ORIGIN, Remedy.RECOVER, "one of topic 'other'"),
+        (HELD, None, replace(ORIGIN, id="kafka:cluster/new-id"), Remedy.ANOTHER_SINK, "holds another source"),
+        (HELD, None, replace(ORIGIN, partitions=1), Remedy.ANOTHER_SINK, "knows 2 partitions"),
+        (replace(HELD, job="sessionize"), None, ORIGIN, Remedy.ANOTHER_SINK, "is the output of sessionize"),
         (
             HELD,
             None,
             replace(ORIGIN, starts={0: 0, 1: 57}),
-            Way.ACCEPT_LOSS,
+            Remedy.ACCEPT_LOSS,
             "offsets 50 to 56 of partition 1",
         ),
-        (HELD, reached({0: 20}), replace(ORIGIN, starts={0: 30, 1: 0}), Way.RECOVER, "begins at 30 now"),
+        (HELD, state_of({0: 20}), replace(ORIGIN, starts={0: 30, 1: 0}), Remedy.RECOVER, "begins at 30 now"),
     ],
 )
 def test_job_that_would_lose_or_mix_is_refused_with_the_way_out(
-    ledger: Ledger | None, checkpoint: Reached | None, origin: Origin, way: Way, words: str
+    ledger: Ledger | None, checkpoint: CheckpointState | None, origin: Origin, remedy: Remedy, words: str
 ) -> None:
     found = refusal(ledger, checkpoint, origin, job=JOB, by_batch=False)
 
     assert found is not None
-    assert found.way is way
+    assert found.remedy is remedy
     assert words in found.sentence
-    assert way.value in found.sentence
+    assert remedy.value in found.sentence
 
 
 @pytest.mark.parametrize(
-    ("stored", "checkpoint", "way"),
+    ("stored", "checkpoint", "remedy"),
     [
         (None, None, None),
-        (None, reached({}, committed=0), Way.RECOVER),
-        (Batch("query", 2), reached({}), None),
-        (Batch("query", 3), reached({}, planned=3), None),
-        (Batch("query", 3), reached({}), Way.ANOTHER_SINK),  # from a backup: it would be planned anew
-        (Batch("query", 4), reached({}, planned=3), Way.ANOTHER_SINK),
-        (Batch("query", 1), reached({}), Way.ANOTHER_SINK),
-        (Batch("other", 2), reached({}), Way.ANOTHER_SINK),
-        (Batch("query", 2), None, Way.ANOTHER_SINK),
+        (None, state_of({}, committed=0), Remedy.RECOVER),
+        (CheckpointBatch("query", 2), state_of({}), None),
+        (CheckpointBatch("query", 3), state_of({}, planned=3), None),
+        (
+            CheckpointBatch("query", 3),
+            state_of({}),
+            Remedy.ANOTHER_SINK,
+        ),  # from a backup: it would be planned anew
+        (CheckpointBatch("query", 4), state_of({}, planned=3), Remedy.ANOTHER_SINK),
+        (CheckpointBatch("query", 1), state_of({}), Remedy.ANOTHER_SINK),
+        (CheckpointBatch("other", 2), state_of({}), Remedy.ANOTHER_SINK),
+        (CheckpointBatch("query", 2), None, Remedy.ANOTHER_SINK),
     ],
 )
 def test_state_belongs_to_one_checkpoint(
-    stored: Batch | None, checkpoint: Reached | None, way: Way | None
+    stored: CheckpointBatch | None, checkpoint: CheckpointState | None, remedy: Remedy | None
 ) -> None:
     ledger = None if stored is None else replace(HELD, batch=stored)
     found = refusal(ledger, checkpoint, ORIGIN, job=JOB, by_batch=True)
-    assert (None if found is None else found.way) is way
+    assert (None if found is None else found.remedy) is remedy
 
 
 def test_batch_adds_what_the_sink_lacks_of_it() -> None:
-    after = successor(HELD, ORIGIN, {0: 130, 1: 40}, job=JOB, batch=None)
+    after = next_ledger(HELD, ORIGIN, {0: 130, 1: 40}, job=JOB, batch=None)
 
     assert after is not None
     assert (after.commit, after.added, after.held) == (4, {0: (100, 130)}, {0: (0, 130), 1: (0, 50)})
-    assert successor(after, ORIGIN, {0: 130, 1: 50}, job=JOB, batch=None) is None
+    assert next_ledger(after, ORIGIN, {0: 130, 1: 50}, job=JOB, batch=None) is None
     assert Ledger.from_json(after.to_json()) == after
 
 
 def test_first_batch_begins_where_the_log_does() -> None:
     origin = replace(ORIGIN, starts={0: 70, 1: 0})
 
-    after = successor(None, origin, {0: 90, 1: 0}, job=JOB, batch=None)
+    after = next_ledger(None, origin, {0: 90, 1: 0}, job=JOB, batch=None)
 
     assert after is not None
     assert (after.commit, after.held, after.lost) == (1, {0: (70, 90), 1: (0, 0)}, ())
@@ -113,19 +127,19 @@ def test_first_batch_begins_where_the_log_does() -> None:
 
 def test_partition_that_was_empty_and_lost_records_since_is_missed() -> None:
     empty = replace(ORIGIN, starts={0: 0, 1: 5})
-    ledger = successor(None, empty, {0: 90, 1: 5}, job=JOB, batch=None)
+    ledger = next_ledger(None, empty, {0: 90, 1: 5}, job=JOB, batch=None)
 
     trimmed = replace(empty, starts={0: 0, 1: 8})
-    found = refusal(ledger, reached({0: 90, 1: 5}), trimmed, job=JOB, by_batch=False)
+    found = refusal(ledger, state_of({0: 90, 1: 5}), trimmed, job=JOB, by_batch=False)
 
     assert found is not None
-    assert (found.way, "offsets 5 to 7 of partition 1" in found.sentence) == (Way.ACCEPT_LOSS, True)
+    assert (found.remedy, "offsets 5 to 7 of partition 1" in found.sentence) == (Remedy.ACCEPT_LOSS, True)
 
 
 def test_partition_that_came_after_the_start_is_held_from_its_beginning() -> None:
-    first = successor(HELD, ORIGIN, {0: 100, 1: 50, 2: 10}, job=JOB, batch=None)
-    second = successor(first, ORIGIN, {0: 101, 1: 50, 2: 10}, job=JOB, batch=None)
-    third = successor(second, ORIGIN, {0: 101, 1: 50, 2: 12}, job=JOB, batch=None)
+    first = next_ledger(HELD, ORIGIN, {0: 100, 1: 50, 2: 10}, job=JOB, batch=None)
+    second = next_ledger(first, ORIGIN, {0: 101, 1: 50, 2: 10}, job=JOB, batch=None)
+    third = next_ledger(second, ORIGIN, {0: 101, 1: 50, 2: 12}, job=JOB, batch=None)
 
     assert first is not None
     assert second is not None
@@ -138,24 +152,24 @@ def test_partition_that_came_after_the_start_is_held_from_its_beginning() -> Non
 def test_accepted_loss_is_named_once() -> None:
     origin = replace(ORIGIN, starts={0: 120, 1: 55})
 
-    first = successor(HELD, origin, {0: 130, 1: 55}, job=JOB, batch=None)
+    first = next_ledger(HELD, origin, {0: 130, 1: 55}, job=JOB, batch=None)
     assert first is not None
-    second = successor(first, origin, {0: 140, 1: 60}, job=JOB, batch=None)
+    second = next_ledger(first, origin, {0: 140, 1: 60}, job=JOB, batch=None)
 
     assert second is not None
-    assert starting(HELD, origin) == {0: 120, 1: 55}
+    assert start_offsets(HELD, origin) == {0: 120, 1: 55}
     assert second.lost == ((0, 100, 120), (1, 50, 55))
     assert second.added == {0: (130, 140), 1: (55, 60)}
     assert Ledger.from_json(second.to_json()) == second
 
 
 def test_repeated_batch_of_a_stream_with_state_is_held_already() -> None:
-    ledger = replace(HELD, batch=Batch("query", 3))
+    ledger = replace(HELD, batch=CheckpointBatch("query", 3))
 
-    assert successor(ledger, ORIGIN, {0: 130}, job=JOB, batch=Batch("query", 3)) is None
-    no_new_offsets = successor(ledger, ORIGIN, {0: 100, 1: 50}, job=JOB, batch=Batch("query", 4))
+    assert next_ledger(ledger, ORIGIN, {0: 130}, job=JOB, batch=CheckpointBatch("query", 3)) is None
+    no_new_offsets = next_ledger(ledger, ORIGIN, {0: 100, 1: 50}, job=JOB, batch=CheckpointBatch("query", 4))
     assert no_new_offsets is not None
-    assert (no_new_offsets.batch, no_new_offsets.added) == (Batch("query", 4), {})
+    assert (no_new_offsets.batch, no_new_offsets.added) == (CheckpointBatch("query", 4), {})
 
 
 def test_ledger_of_newer_jobs_is_not_guessed_at() -> None:
@@ -175,19 +189,19 @@ GREW = replace(HELD, commit=4, held={0: (0, 120), 1: (0, 50)}, added={0: (100, 1
         ({1: 49}, {0: 100}, {1: 49}),
         ({1: 49}, {0: 118}, {0: 118, 1: 49}),
     ],
-    ids=["records", "markers alone", "nobody looked", "markers behind what nobody knew", "known again"],
+    ids=["records", "markers alone", "not looked up", "markers after an unknown end", "known again"],
 )
 def test_ledger_knows_where_records_end_as_far_as_anybody_has_looked(
     known: dict[int, int], found: dict[int, int], records_end: dict[int, int]
 ) -> None:
-    told = with_records_end(GREW, replace(HELD, records_end=known), found)
+    ledger_now = with_records_end(GREW, replace(HELD, records_end=known), found)
 
-    assert told.records_end == records_end
-    assert Ledger.from_json(told.to_json()) == told
+    assert ledger_now.records_end == records_end
+    assert Ledger.from_json(ledger_now.to_json()) == ledger_now
 
 
 def test_partition_of_markers_alone_has_no_record_that_could_be_missed() -> None:
-    first = successor(None, ORIGIN, {0: 3}, job=JOB, batch=None)
+    first = next_ledger(None, ORIGIN, {0: 3}, job=JOB, batch=None)
     assert first is not None
 
     assert with_records_end(first, None, {0: 0}).records_end == {0: 0}

@@ -15,7 +15,8 @@ from pyspark.testing import assertDataFrameEqual
 from dedupe.types import NewRecord
 from pipeline.errors import PipelineError
 from pipeline.schema import MINUTE_COUNTS, RECORD
-from pipeline.sinks import Ledger, PostgresCounts
+from pipeline.sinks.ledger import Ledger
+from pipeline.sinks.postgres import PostgresCounts
 from pipeline.transforms.clean_topic import per_minute
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
@@ -58,7 +59,7 @@ def test_records_are_counted_by_minute_source_and_type(spark: SparkSession) -> N
         row(2, None, b"no json"),
     ]
 
-    found = spark.createDataFrame(records, RECORD).transform(per_minute)
+    found = spark.createDataFrame(records, RECORD).transform(per_minute).select(*MINUTE_COUNTS.names)
 
     expected = [(MINUTE, "web", "track", 2), (MINUTE, "app", "page", 1), (MINUTE, "", "", 1)]
     assertDataFrameEqual(found, spark.createDataFrame(expected, MINUTE_COUNTS))

@@ -12,9 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.errors import PipelineError
 from pipeline.runtime.folder import Folder
 from pipeline.schema import RECORD
-from pipeline.sinks import FOLDERS, Ledger, ParquetFolder
-from pipeline.sinks.parquet import STAGING_KEPT_S
-from pipeline.transforms import archived
+from pipeline.sinks.lake import FOLDERS
+from pipeline.sinks.ledger import Ledger
+from pipeline.sinks.parquet import STAGING_KEPT_S, ParquetFolder
+from pipeline.transforms.clean_topic import archived
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOURS = 3

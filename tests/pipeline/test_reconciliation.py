@@ -1,4 +1,4 @@
-"""Claim: counters and log agree, differ, or cannot be compared, and each is told apart with its reason."""
+"""Claim: counters and log agree, differ, or cannot be compared, each with its reasons."""
 
 import json
 from datetime import timedelta
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.audit.checks import Promise
+from pipeline.audit.checks import DedupeBounds
 from pipeline.audit.reconciliation import (
     AGREES,
     DIFFERS,
@@ -116,7 +116,7 @@ def test_quarantine_is_compared_with_its_own_counters() -> None:
     found = stats().about("events.quarantine", "a-log")
 
     assert [p["accepted"] for p in found.partitions] == [1]
-    assert found.promise == Promise(timedelta(days=7), 500)
+    assert found.dedupe_bounds == DedupeBounds(timedelta(days=7), 500)
 
 
 def test_only_what_a_partition_has_counted_is_compared() -> None:

@@ -1,6 +1,6 @@
 """
-Claim: a verdict is about no more than was judged: what an archive lacks at its ends is missed where its
-topic is at hand, what nobody knows is said, and a range that makes no sense is refused at once.
+Claim: a verdict covers only what was audited: records that an archive lacks at its ends are found if its
+topic is given, unknown facts are reported as such, and a range that makes no sense is refused at once.
 """
 
 import json
@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.types import NewRecord
-from pipeline.sources.records import LogSource, Span, read_records
+from pipeline.sources.records import LogSource, Selection, read_records
 from pipeline.transforms.clean_topic import archived
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import Done, JobRunner
@@ -47,7 +47,7 @@ class Auditor:
         self._spark, self._job, self._data, self._folder = spark, job, data, folder
 
     def archive(self, kept: str, *options: object) -> tuple[Done, dict[str, Any]]:
-        records = read_records(self._spark, LogSource(str(self._data), "events"), Span())
+        records = read_records(self._spark, LogSource(str(self._data), "events"), Selection())
         where = self._folder / "archive"
         records.transform(archived).where(kept).write.partitionBy("dt").parquet(str(where))
         return self.run("--source", f"parquet://{where}", *options)
@@ -158,7 +158,7 @@ def test_archive_of_which_nobody_knows_more_says_so(auditor: Auditor) -> None:
     done, report = auditor.archive("dt > '2026-01-01'", "--partitions", PARTITIONS)
 
     assert done.exit_code == 0, done
-    assert report["scope"].endswith("whether it should hold more, nobody told")
+    assert report["scope"].endswith("whether it should hold more is unknown")
     assert report["checks"]["completeness"] == "not made"
 
 
@@ -236,7 +236,7 @@ def test_archive_is_compared_with_the_topic_of_its_ledger_alone(
 
 
 def test_archive_of_two_topics_is_undecided(auditor: Auditor, spark: SparkSession, tmp_path: Path) -> None:
-    records = read_records(spark, parse(auditor.topic), Span()).transform(archived)
+    records = read_records(spark, parse(auditor.topic), Selection()).transform(archived)
     other = records.withColumn("topic", F.lit("other")).where("partition = 0")
     for topic in (records.where("partition = 1"), other):
         topic.write.mode("append").partitionBy("dt").parquet(str(tmp_path / "two"))
@@ -293,7 +293,7 @@ def test_times_mean_the_offsets_of_the_first_record_as_new(auditor: Auditor) -> 
 
     assert [(p["first_offset"], p["last_offset"]) for p in report["partitions"]] == [(12, 16), (11, 15)]
     assert report["span"]["since"] == "2026-01-02T00:00:00Z"
-    assert report["scope"].startswith("the asked span of what the topic lists")
+    assert report["scope"].startswith("the selected part of what the topic lists")
 
 
 @pytest.mark.kafka

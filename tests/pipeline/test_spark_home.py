@@ -6,7 +6,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from pipeline import spark_home
-from pipeline.sources import LakeSource, read_lake
+from pipeline.sources.records import LakeSource, read_lake
 
 
 def test_jobs_whose_classes_are_archived_run(spark: SparkSession, tmp_path: Path) -> None:

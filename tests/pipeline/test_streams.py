@@ -1,4 +1,4 @@
-"""Claim: a stream ends when it is told to, and not because somebody else does not answer."""
+"""Claim: a stream ends when it is stopped, and not because a broker or gateway does not answer."""
 
 import threading
 import time
@@ -8,13 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
-from pipeline.embedded_log import LogStreamReader
 from pipeline.errors import PipelineError
 from pipeline.runtime import stall, streams
-from pipeline.runtime.stall import StallLooks
+from pipeline.runtime.stall import StallMonitor
 from pipeline.sinks import publisher
-from pipeline.sinks.publisher import Verdicts
-from pipeline.sources import KafkaSource
+from pipeline.sinks.publisher import PostedCounts
+from pipeline.sources.embedded_log import LogStreamReader
+from pipeline.sources.records import KafkaSource
 from tests.support.logs import append_to_log, trim_log
 from tests.support.processes import HOST, free_port
 from tests.support.records import RecordMaker
@@ -30,7 +30,7 @@ class BusyQuery:
 
     def __init__(self) -> None:
         self.status = {"isTriggerActive": True}
-        self._asked = 0
+        self._reports = 0
 
     @property
     def recentProgress(self) -> list[Any]:
@@ -38,8 +38,8 @@ class BusyQuery:
 
     @property
     def lastProgress(self) -> Any:
-        self._asked += 1
-        return type("Progress", (), {"batchId": 4000 + self._asked // 3, "timestamp": "now"})
+        self._reports += 1
+        return type("Progress", (), {"batchId": 4000 + self._reports // 3, "timestamp": "now"})
 
 
 def test_stop_while_catching_up_waits_for_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,37 +52,37 @@ def test_stop_while_catching_up_waits_for_one_batch(monkeypatch: pytest.MonkeyPa
     assert time.monotonic() - began < 10
 
 
-def test_broker_that_does_not_answer_is_told_of_and_ends_nothing() -> None:
-    looks = StallLooks(SILENT, interval_s=0)
-    while (found := looks.found()) is None:
+def test_broker_that_does_not_answer_is_reported_and_ends_nothing() -> None:
+    monitor = StallMonitor(SILENT, interval_s=0)
+    while (found := monitor.poll()) is None:
         pass
     assert isinstance(found, PipelineError)
 
 
-def test_stream_does_not_wait_for_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_answered, looked = threading.Event(), []
+def test_stream_does_not_wait_for_the_check_of_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_answered, checks = threading.Event(), []
 
     def slow(_source: object) -> list[str]:
-        looked.append(1)
+        checks.append(1)
         is_answered.wait()
         return []
 
     monkeypatch.setattr(stall, "stalled_partitions", slow)
-    looks = StallLooks(SILENT, interval_s=0)
-    first = [looks.found() for _ in range(100)]
+    monitor = StallMonitor(SILENT, interval_s=0)
+    first = [monitor.poll() for _ in range(100)]
     is_answered.set()
-    while looks.found() is None:
+    while monitor.poll() is None:
         pass
 
     assert first == [None] * 100
-    assert len(looked) == 1
+    assert len(checks) == 1
 
 
 def test_stream_of_a_log_does_not_step_over_what_retention_deleted(tmp_path: Path) -> None:
     maker = RecordMaker(1)
     append_to_log(tmp_path, {0: [maker.record(maker.event_of(0)) for _ in range(10)]})
     trim_log(tmp_path, 0, 5)
-    reader = LogStreamReader(str(tmp_path), "events", "{}")
+    reader = LogStreamReader({"path": str(tmp_path), "topic": "events"})
 
     assert len(reader.partitions({"0": 5}, {"0": 10})) == 1
     with pytest.raises(PipelineError, match="begins at 5, and this job has read only up to 4"):
@@ -94,7 +94,7 @@ def test_answer_that_will_pass_is_waited_out(status: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(publisher, "RETRY_AFTER_S", 0.0)
     answers = iter([httpx.Response(status, text="<html>"), httpx.Response(status), ok(accepted=3)])
 
-    assert post(lambda _: next(answers)) == Verdicts(accepted=3)
+    assert post(lambda _: next(answers)) == PostedCounts(accepted=3)
 
 
 @pytest.mark.parametrize("status", [301, 401, 403, 404])
@@ -107,6 +107,6 @@ def ok(*, accepted: int) -> httpx.Response:
     return httpx.Response(200, json={"success": True}, headers={"Gateway-Accepted": str(accepted)})
 
 
-def post(answer: Any) -> Verdicts:
+def post(answer: Any) -> PostedCounts:
     with httpx.Client(base_url="http://gateway", transport=httpx.MockTransport(answer)) as client:
         return publisher._post(client, "web", EVENTS)

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.audit.checks import BEFORE_FIRST, Place, chained
-from pipeline.audit.judge import survey
+from pipeline.audit.checks import BEFORE_FIRST, PrecedingRecord, check_order
+from pipeline.audit.evaluation import summarize
 
 HISTORIES = 400
 HONEST = 40
@@ -38,10 +38,10 @@ class Record(NamedTuple):
 Records = list[Record]
 
 
-def history(chance: random.Random) -> tuple[Records, Place]:
+def history(chance: random.Random) -> tuple[Records, PrecedingRecord]:
     """Return what a gateway wrote in a partition from some place on, and what stands before that."""
     offset, lane_seq, time_ms = chance.randrange(200), chance.randrange(100), 1_000
-    before = Place(offset - 1, lane_seq - 1, START + timedelta(milliseconds=time_ms))
+    before = PrecedingRecord(offset - 1, lane_seq - 1, START + timedelta(milliseconds=time_ms))
     records = []
     for _ in range(chance.randint(1, 8)):
         time_ms += chance.choice((0, 0, 1, 5, 70_000))
@@ -129,7 +129,7 @@ CORRUPTIONS: list[Callable[[Records, random.Random], None]] = [
     renumber,
     add_another_topic,
 ]
-BEFORES: list[Callable[[Place], Place | None]] = [
+BEFORES: list[Callable[[PrecedingRecord], PrecedingRecord | None]] = [
     lambda place: place,
     lambda _place: None,
     lambda _place: BEFORE_FIRST,
@@ -138,13 +138,13 @@ BEFORES: list[Callable[[Place], Place | None]] = [
 ]
 
 
-def histories(spark: SparkSession, seed: int) -> tuple[DataFrame, dict[int, Place]]:
+def histories(spark: SparkSession, seed: int) -> tuple[DataFrame, dict[int, PrecedingRecord]]:
     """Return the records of all histories, a partition each, and what stands before some of them."""
     chance = random.Random(seed)
     rows, befores = [], {}
     for partition in range(HISTORIES):
         records, place = history(chance)
-        before: Place | None = place
+        before: PrecedingRecord | None = place
         if partition >= HONEST:
             for corrupt in chance.choices(CORRUPTIONS, k=chance.randint(0, 2)):
                 corrupt(records, chance)
@@ -165,8 +165,8 @@ def test_partition_that_is_proven_in_order_has_no_record_out_of_order(
 ) -> None:
     records, before = histories(spark, seed=outlives_retention)
 
-    summaries, timeline = survey(records, before, {})
-    one_by_one = chained(records, before, outlives_retention=outlives_retention).groupBy("partition")
+    summaries, timeline = summarize(records, before, {})
+    one_by_one = check_order(records, before, outlives_retention=outlives_retention).groupBy("partition")
     found = one_by_one.agg(F.bit_or("faults").alias("faults"), F.count("*").alias("records")).collect()
 
     faults = {row["partition"]: row["faults"] for row in found}

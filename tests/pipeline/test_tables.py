@@ -1,4 +1,4 @@
-"""Claim: a table's ledger is found whatever else is committed, and a second writer is told from the first."""
+"""Claim: a table's ledger is found after any other commits, and a second writer is detected."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -9,11 +9,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pipeline.errors import PipelineError
-from pipeline.runtime import IcebergTable
+from pipeline.runtime.session import IcebergTable
 from pipeline.schema import ARCHIVE, RECORD
-from pipeline.sinks import FOLDERS, DeltaTable, IcebergLake, Ledger, lake_sink
-from pipeline.sources import LakeSource, Span, read_records
-from pipeline.transforms import archived
+from pipeline.sinks.delta import DeltaTable
+from pipeline.sinks.iceberg import IcebergLake
+from pipeline.sinks.lake import FOLDERS, lake_sink
+from pipeline.sinks.ledger import Ledger
+from pipeline.sources.records import LakeSource, Selection, read_records
+from pipeline.transforms.clean_topic import archived
 
 
 def ledger_of(commit: int) -> Ledger:
@@ -105,11 +108,11 @@ def test_archive_that_was_begun_without_a_column_gets_it(
         begun = replace(begun, schema=before)
     begun.ledger(spark)
     begun.store(old.transform(archived).select(*before.names), ledger_of(1))
-    assert [row["gs"] for row in read_records(spark, source, Span()).collect()] == [None]
+    assert [row["gs"] for row in read_records(spark, source, Selection()).collect()] == [None]
 
     continued = lake_sink(source)
     assert continued.ledger(spark) == ledger_of(1)
     continued.store(new.transform(archived), ledger_of(2))
 
-    found = read_records(spark, source, Span()).orderBy("offset").collect()
+    found = read_records(spark, source, Selection()).orderBy("offset").collect()
     assert [(row["offset"], row["gs"]) for row in found] == [(1, None), (2, b"2")]

@@ -95,8 +95,8 @@ class SessionWorld(World):
             {
                 key: state
                 for evicted in (False, True)
-                for key, state in lane.restorer.index.oldest_sessions(10**6, evicted=evicted)
-                if self.sessions.remembered(state, lane.restorer.index.state.newest_timestamp_ms)
+                for key, state in lane.partition_index.index.oldest_sessions(10**6, evicted=evicted)
+                if self.sessions.remembered(state, lane.partition_index.index.state.newest_timestamp_ms)
             }
             for lane in self.router.lanes
         ]

@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 
 from dedupe.admission import Admission
 from dedupe.clock import Deadline
 from dedupe.errors import GatewayError, LaneNotActiveError, LaneSaturatedError, OutcomeUnknownError
-from dedupe.lane import Outcomes
+from dedupe.submission import Outcomes, Submission
 from dedupe.types import Event
 from tests.sim.test_router import events_of
 from tests.sim.world import World
@@ -26,12 +25,11 @@ class ScriptedRoute:
         self.script = list(script)
         self.is_refusing = is_refusing
         self.submissions = 0
-        self.target: Any = self
 
-    def check_room(self, events: int, size_bytes: int, source: str) -> None:
+    def check_capacity(self, submission: Submission) -> None:
         return
 
-    def submit(self, events: Sequence[Event], **_more: Any) -> "asyncio.Future[Outcomes]":
+    def submit(self, submission: Submission) -> "asyncio.Future[Outcomes]":
         self.submissions += 1
         assert self.submissions < 1000, "without an end"
         err = self.script.pop(0) if len(self.script) > 1 else self.script[0]
@@ -39,7 +37,8 @@ class ScriptedRoute:
             raise err
         answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
         if err is None:
-            answer.set_result(Outcomes([Admission.NEW] * len(events), [7] * len(events)))
+            count = len(submission.events)
+            answer.set_result(Outcomes([Admission.NEW] * count, [7] * count))
         else:
             answer.set_exception(err)
         return answer

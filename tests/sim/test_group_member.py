@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 from aiokafka.protocol.api import RequestHeader_v1
 
-from dedupe.adapters.kafka_client import KafkaConfig
-from dedupe.adapters.kafka_cluster import Address, KafkaCluster
+from dedupe.adapters.kafka_cluster import KafkaCluster
+from dedupe.adapters.kafka_config import Address, KafkaConfig
 from dedupe.adapters.kafka_group import (
     ILLEGAL_GENERATION,
     MEMBER_ID_REQUIRED,
@@ -145,7 +145,7 @@ class Worker:
     async def is_member(self) -> None:
         """Wait for the next answer that it is."""
         now = asyncio.get_running_loop().time()
-        await until(lambda: self.membership._heard_at > now)
+        await until(lambda: self.membership._answered_at > now)
 
 
 async def until(is_so: Callable[[], bool]) -> None:

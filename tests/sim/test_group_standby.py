@@ -157,7 +157,7 @@ async def test_standby_applies_shipments_and_does_not_read_the_log() -> None:
         await deliver_each(group, events_of(group, "x", 20))
         await asyncio.sleep(0.1)
 
-        assert lane.restorer.index.state.next_lane_seq == 20
+        assert lane.partition_index.index.state.next_lane_seq == 20
         assert lane.metrics.restored_records == read
         await take_over(group, owner, follower)
         assert lane.metrics.restored_records == read
@@ -172,7 +172,7 @@ async def test_standby_that_heard_nothing_reads_the_log_within_seconds(missed: i
         await deliver_each(group, events_of(group, "x", missed))
         lane = follower.router.all_lanes[0]
 
-        assert await group.until(lambda: lane.restorer.index.state.next_lane_seq == missed) < 6
+        assert await group.until(lambda: lane.partition_index.index.state.next_lane_seq == missed) < 6
         await group.judge()
 
 
@@ -195,7 +195,7 @@ async def test_shipments_of_no_sense_end_nothing(place: int, value: object) -> N
 
 def committed_next(follower: Worker, event: Event) -> Committed:
     """Return a shipment that would go on from what the follower has."""
-    state = follower.router.all_lanes[0].restorer.index.state
+    state = follower.router.all_lanes[0].partition_index.index.state
     return Committed(
         state.next_lane_seq,
         state.applied_offset,

@@ -6,7 +6,6 @@ Histories run in virtual time; a failing one prints the line that repeats it.
 """
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import count
@@ -14,10 +13,9 @@ from random import Random
 from typing import TypeAlias
 
 import pytest
-from aiokafka.cluster import ClusterMetadata
 
-from dedupe.adapters.kafka_client import KafkaConfig
-from dedupe.adapters.kafka_connection import IDLE_S_MAX
+from dedupe.adapters.kafka_broker_connection import IDLE_S_MAX
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
 from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.log import no_crashpoint
@@ -104,13 +102,10 @@ def chances_of(dice: Random) -> dict[str, float]:
 
 
 @pytest.fixture
-async def net(seed: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SimKafkaNet]:
+async def net(seed: int) -> AsyncIterator[SimKafkaNet]:
     """A simulated cluster with the faults of a seed."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
-    # aiokafka draws whom to ask, from a set, whose order differs from run to run.
-    random.seed(seed)
-    monkeypatch.setattr(ClusterMetadata, "brokers", lambda cluster: sorted(cluster._brokers.values()))
     dice = Random(seed)
     net = SimKafkaNet(SimKafka(TOPIC, 1, loop.time), dice)
     net.listen(loop)

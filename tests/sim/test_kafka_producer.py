@@ -6,7 +6,7 @@ a hiccup.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from itertools import groupby
 from random import Random
 from typing import Any
@@ -16,9 +16,9 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from dedupe.adapters.kafka_client import Background, KafkaConfig
+from dedupe.adapters.kafka_broker_connection import IDLE_S_MAX, BrokerConnection
 from dedupe.adapters.kafka_cluster import KafkaCluster
-from dedupe.adapters.kafka_connection import IDLE_S_MAX, Connection
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_producer import (
     CONCURRENT_TRANSACTIONS,
     EPOCH_OF_ROTATION,
@@ -28,6 +28,8 @@ from dedupe.adapters.kafka_producer import (
     RENEW_S,
     FencedProducer,
 )
+from dedupe.adapters.kafka_reader import PartitionReader
+from dedupe.adapters.kafka_wire import ProducerIdAndEpoch
 from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError
 from dedupe.log import no_crashpoint
 from dedupe.types import NewRecord, Offset
@@ -54,7 +56,6 @@ NO_FAULT = ""
 
 RECORD = NewRecord(1_700_000_000_000, b"id", b"{}", [("source", b"web")])
 HELD_S = 100.0
-TIMEOUT_S = 8.0
 CONFIG = KafkaConfig(bootstrap_servers=BOOTSTRAP_SERVERS, batch_bytes_max=10_000)
 
 
@@ -72,11 +73,9 @@ async def net() -> AsyncIterator[SimKafkaNet]:
 
 @pytest.fixture
 async def cluster(net: SimKafkaNet) -> AsyncIterator[KafkaCluster]:
-    background = Background()
-    cluster = KafkaCluster(CONFIG, background)
+    cluster = KafkaCluster(CONFIG)
     yield cluster
     cluster.close()
-    await background.finish()
 
 
 @pytest.fixture
@@ -95,6 +94,21 @@ async def started(cluster: KafkaCluster) -> AsyncIterator[FencedProducer]:
         yield producer
     finally:
         producer.close()
+
+
+def connection_of(producer: FencedProducer) -> BrokerConnection:
+    """Return the connection that appends take."""
+    connection = producer._connections.get(producer._leader)
+    assert connection is not None
+    return connection
+
+
+async def has_marker(
+    cluster: KafkaCluster, producer: ProducerIdAndEpoch, *, start: Offset, end: Offset
+) -> bool:
+    reader = PartitionReader(CONFIG, cluster, TopicPartition("events", 0), start, fetch_bytes=64 * 1024)
+    with closing(reader):
+        return await reader.has_control_marker(producer, end=end)
 
 
 def sent(net: SimKafkaNet) -> list[int]:
@@ -116,7 +130,7 @@ class Appender:
 
     async def __call__(self, records: Sequence[NewRecord] = (RECORD,), *, off_by: int = 0) -> Offset:
         expected = self._net.kafka.partitions[0].end + off_by
-        return await self._producer.append(records, expected=expected, timeout_s=TIMEOUT_S)
+        return await self._producer.append(records, expected=expected)
 
 
 @pytest.fixture
@@ -213,7 +227,7 @@ async def test_request_that_is_never_answered_is_given_up_in_time(
     net.due[api] = ["hold_request"]
 
     with pytest.raises(OutcomeUnknownError if api == PRODUCE else NotAppendedError):
-        async with asyncio.timeout(TIMEOUT_S + 1):
+        async with asyncio.timeout(CONFIG.request_timeout_s + 1):
             await append()
 
 
@@ -272,18 +286,18 @@ async def test_fence_waits_for_its_marker(net: SimKafkaNet, producer: FencedProd
     (marker,) = net.kafka.partitions[0].batches
     written = DefaultRecordBatch(marker.raw)
 
-    assert (written.producer_id, written.producer_epoch) == producer.marked[:2]
+    assert (written.producer_id, written.producer_epoch) == producer.marked
 
 
 async def test_marker_of_another_fence_is_not_taken_for_it(
     cluster: KafkaCluster, producer: FencedProducer, append: Appender
 ) -> None:
-    place, (producer_id, epoch, _), end = TopicPartition("events", 0), producer.marked, await append() + 1
+    marked, end = producer.marked, await append() + 1
 
-    assert await cluster.is_marked(place, producer_id, epoch, start=0, end=end)
-    assert not await cluster.is_marked(place, producer_id, epoch + 1, start=0, end=end)
-    assert not await cluster.is_marked(place, producer_id + 1, epoch, start=0, end=end)
-    assert not await cluster.is_marked(place, producer_id, epoch, start=1, end=end)
+    assert await has_marker(cluster, marked, start=0, end=end)
+    assert not await has_marker(cluster, marked._replace(epoch=marked.epoch + 1), start=0, end=end)
+    assert not await has_marker(cluster, marked._replace(id=marked.id + 1), start=0, end=end)
+    assert not await has_marker(cluster, marked, start=1, end=end)
 
 
 async def test_marker_above_the_end_says_nothing_of_what_is_below(
@@ -292,14 +306,10 @@ async def test_marker_above_the_end_says_nothing_of_what_is_below(
     """A leader that was deposed said where the end is, and its successor is asked for the marker."""
     await append()
     async with started(cluster) as rival:
-        place, (producer_id, epoch, _), end = (
-            TopicPartition("events", 0),
-            rival.marked,
-            net.kafka.partitions[0].end,
-        )
+        end = net.kafka.partitions[0].end
 
-        assert await cluster.is_marked(place, producer_id, epoch, start=0, end=end)
-        assert not await cluster.is_marked(place, producer_id, epoch, start=0, end=end - 1)
+        assert await has_marker(cluster, rival.marked, start=0, end=end)
+        assert not await has_marker(cluster, rival.marked, start=0, end=end - 1)
 
 
 @pytest.mark.parametrize("place", range(len(FENCE)))
@@ -361,7 +371,7 @@ async def test_only_a_request_for_an_epoch_that_is_unanswered_may_arrive_late(
     net.due[INIT_PRODUCER_ID] = [outcome]
     with pytest.raises(KafkaError):
         await producer.start()
-    assert producer.asks_for_epoch is may_arrive_late
+    assert producer.has_pending_epoch_request is may_arrive_late
 
 
 async def test_request_for_an_epoch_that_could_not_be_sent_does_not_arrive_late(
@@ -372,7 +382,7 @@ async def test_request_for_an_epoch_that_could_not_be_sent_does_not_arrive_late(
     accept = loop.listeners[HOST, PORTS[1]]
 
     def refuse(protocol: object) -> asyncio.Transport:
-        if isinstance(protocol, Connection):
+        if isinstance(protocol, BrokerConnection):
             raise ConnectionRefusedError
         return accept(protocol)
 
@@ -380,7 +390,7 @@ async def test_request_for_an_epoch_that_could_not_be_sent_does_not_arrive_late(
     loop.listeners[HOST, PORTS[1]] = refuse
     with pytest.raises(ConnectionRefusedError):
         await producer.start()
-    assert not producer.asks_for_epoch
+    assert not producer.has_pending_epoch_request
 
 
 # ---- the coordinator's word
@@ -424,7 +434,7 @@ async def test_renewal_behind_which_somebody_has_written_is_a_failure(
     await asyncio.sleep(IDLE_S_MAX)
     end = net.kafka.partitions[0].end
     with pytest.raises(NotAppendedError, match="ends at"):
-        await producer.append([RECORD], expected=end - 2, timeout_s=TIMEOUT_S)
+        await producer.append([RECORD], expected=end - 2)
 
 
 async def test_renewal_finds_where_leader_and_coordinator_are_now(net: SimKafkaNet, append: Appender) -> None:
@@ -444,7 +454,7 @@ async def test_connection_that_ends_behind_the_coordinators_word_is_not_replaced
     appending = asyncio.ensure_future(append())
     while END not in sent(net):
         await asyncio.sleep(0)
-    producer._connections[producer._leader].close()
+    connection_of(producer).close()
 
     with pytest.raises(NotAppendedError):
         await appending
@@ -468,14 +478,14 @@ async def test_connection_that_was_idle_for_long_is_replaced_before_anything_is_
     net: SimKafkaNet, producer: FencedProducer, append: Appender, *, is_closed: bool
 ) -> None:
     await append()
-    (old,) = producer._connections.values()
+    old = connection_of(producer)
     await asyncio.sleep(IDLE_S_MAX)
     if is_closed:
         for transport in net.transports:
             transport.close()
     await append()
 
-    (new,) = producer._connections.values()
+    new = connection_of(producer)
     assert new is not old
     assert not old.is_usable
 
@@ -484,12 +494,12 @@ async def test_connection_that_is_used_now_and_then_is_kept(
     producer: FencedProducer, append: Appender
 ) -> None:
     await append()
-    before = [*producer._connections.values()]
+    before = connection_of(producer)
     for _ in range(3):
         await asyncio.sleep(IDLE_S_MAX - 1)
         await append()
 
-    assert [*producer._connections.values()] == before
+    assert connection_of(producer) is before
 
 
 async def test_coordinator_that_is_no_leader_has_a_connection_of_its_own(

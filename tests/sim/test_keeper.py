@@ -16,11 +16,13 @@ from dedupe.errors import DiskFullError, LogCorruptError, RetriableError
 from dedupe.group import NOBODY, Assignment, Describe, GroupHost, Keeper, Link, Member, Take
 from dedupe.group.codec import COMMITTED, STATUS, told_committed
 from dedupe.group.links import Status
-from dedupe.lane import Lane, LaneState, Outcomes
-from dedupe.lane.restorer import Restorer
+from dedupe.lane import Lane, LaneState
+from dedupe.lane.index_recovery import IndexRecovery
 from dedupe.router import Router
 from dedupe.sim.faults import SimFaults
+from dedupe.submission import Outcomes, Submission
 from tests.sim.world import World
+from tests.support.submissions import submission_of
 
 SELF, OTHER, THIRD = "self", "other", "third"
 PATIENCE_S = 120.0
@@ -33,10 +35,10 @@ class SimLink:
     def __init__(self) -> None:
         self.is_up = self.can_send = True
 
-    def check_room(self, events: int, size_bytes: int) -> None:
+    def check_capacity(self, submission: Submission) -> None:
         raise AssertionError("nobody sends here")
 
-    def submit(self, *_args: Any, **_named: Any) -> "asyncio.Future[Outcomes]":
+    def submit(self, lane: int, submission: Submission) -> "asyncio.Future[Outcomes]":
         raise AssertionError("nobody sends here")
 
     def ask(self, kind: str, body: Any, timeout_s: float) -> Awaitable[Any]:
@@ -190,7 +192,7 @@ async def test_lie_about_a_commit_does_not_end_the_follower(lie: Any) -> None:
         site.hear(OTHER, owned=True)
         await site.until_caught_up()
         if isinstance(lie, list) and len(lie) == 8 and lie[1] == 0:  # as if it were the next
-            lie = [lie[0], site.lanes[0].restorer.index.state.next_lane_seq, *lie[2:]]
+            lie = [lie[0], site.lanes[0].partition_index.index.state.next_lane_seq, *lie[2:]]
         site.host.take(OTHER, COMMITTED, lie)
         await asyncio.sleep(1)
         site.assign(SELF)
@@ -202,7 +204,7 @@ async def test_worker_survives_a_cancellation_out_of_a_library(monkeypatch: pyte
     world = await pinned()
     tries = 0
 
-    async def stumbles(_restorer: Restorer) -> int:
+    async def stumbles(_recovery: IndexRecovery) -> int:
         nonlocal tries
         tries += 1
         if tries > 1000:
@@ -211,7 +213,7 @@ async def test_worker_survives_a_cancellation_out_of_a_library(monkeypatch: pyte
 
     async with running(Site(world)) as site:
         with monkeypatch.context() as broken:
-            broken.setattr(Restorer, "check", stumbles)
+            broken.setattr(IndexRecovery, "check", stumbles)
             site.assign(OTHER, SELF)
             site.hear(OTHER, owned=True)
             await asyncio.sleep(5)
@@ -227,12 +229,12 @@ async def test_worker_survives_a_cancellation_out_of_a_library(monkeypatch: pyte
 async def test_log_that_cannot_be_proved_at_first_is_proved_later(
     problem: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(_restorer: Restorer) -> int:
+    async def fails(_recovery: IndexRecovery) -> int:
         raise problem
 
     async with running(Site(World())) as site:
         with monkeypatch.context() as broken:
-            broken.setattr(Restorer, "check", fails)
+            broken.setattr(IndexRecovery, "check", fails)
             site.assign(OTHER)
             site.hear(OTHER, owned=True)
             await asyncio.sleep(1)
@@ -322,15 +324,15 @@ async def test_long_replays_of_followers_hold_up_no_lane_that_shall_serve(
 ) -> None:
     world = await pinned()
     site = Site(world)
-    check = Restorer.check
-    followed = {lane.restorer for lane in site.lanes[1:]}
+    check = IndexRecovery.check
+    followed = {lane.recovery for lane in site.lanes[1:]}
 
-    async def takes_long(restorer: Restorer) -> int:
-        if restorer in followed:
+    async def takes_long(recovery: IndexRecovery) -> int:
+        if recovery in followed:
             await asyncio.sleep(1e6)
-        return await check(restorer)
+        return await check(recovery)
 
-    monkeypatch.setattr(Restorer, "check", takes_long)
+    monkeypatch.setattr(IndexRecovery, "check", takes_long)
     async with running(site):
         site.assign(OTHER, SELF)
         site.hear(OTHER, owned=True)
@@ -355,7 +357,7 @@ async def following() -> AsyncIterator[Site]:
 
 def next_commit(site: Site, key: bytes, fingerprint: bytes) -> Committed:
     """Return a commit of one event that follows what the standby of lane 0 knows."""
-    state = site.lanes[0].restorer.index.state
+    state = site.lanes[0].partition_index.index.state
     last = LastRecord.of(state)
     return Committed(
         state.next_lane_seq, state.applied_offset, site.world.clock.ms, last, [key], [fingerprint]
@@ -377,7 +379,7 @@ async def test_shipped_commit_that_the_log_does_not_show_yet_costs_no_rebuild() 
         site.hear(OTHER, owned=False)
         await site.until(LaneState.ACTIVE)
         assert lane.metrics.rebuilds == 1
-        assert lane.restorer.index.lookup([event.key]) == [None]
+        assert lane.partition_index.index.lookup([event.key]) == [None]
 
 
 async def test_shipped_commit_that_a_later_one_contradicts_is_not_kept() -> None:
@@ -408,13 +410,15 @@ async def test_older_of_two_workers_with_one_name_keeps_away_from_the_others() -
 async def test_only_lanes_that_another_worker_follows_ship_their_commits() -> None:
     async with running(Site(await pinned())) as site:
         site.assign(SELF, OTHER)
-        assert all(lane.ship is not None for lane in site.lanes)
+        assert all(lane._committer.replicate is not None for lane in site.lanes)
         site.hear(OTHER, owned=False)
         await site.until(LaneState.ACTIVE)
         site.assign(SELF, NOBODY, OTHER)
-        assert all(lane.ship is None for lane in site.lanes)
+        assert all(lane._committer.replicate is None for lane in site.lanes)
         site.assign(OTHER, SELF)
-        assert all(lane.ship is None for lane in site.lanes), "claimed, it has no follower but itself"
+        assert all(lane._committer.replicate is None for lane in site.lanes), (
+            "claimed, it has no follower but itself"
+        )
 
 
 async def test_shipment_that_fails_does_not_stop_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -494,7 +498,7 @@ async def test_owner_whose_disk_is_full_takes_no_events_of_other_workers() -> No
         def submit() -> "asyncio.Future[Outcomes]":
             deadline, now_ms = Deadline(world.clock, 5.0), world.clock.now_ms()
             return site.host.submit(
-                event.partition, [event], size_bytes=100, received_ms=now_ms, deadline=deadline
+                event.partition, submission_of([event], received_ms=now_ms, deadline=deadline)
             )
 
         with pytest.raises(DiskFullError):
@@ -510,11 +514,8 @@ async def test_clock_of_another_worker_does_not_move_a_lanes_window() -> None:
         await site.until(LaneState.ACTIVE)
         event = world.event("of a worker that lives tomorrow")
         world.clock.ms += 1_000
-        await site.host.submit(
-            event.partition,
-            [event],
-            size_bytes=100,
-            received_ms=world.clock.ms + 86_400_000,
-            deadline=Deadline(world.clock, 5),
+        tomorrow = submission_of(
+            [event], received_ms=world.clock.ms + 86_400_000, deadline=Deadline(world.clock, 5)
         )
-        assert site.lanes[event.partition].restorer.index.state.newest_timestamp_ms == world.clock.ms
+        await site.host.submit(event.partition, tomorrow)
+        assert site.lanes[event.partition].partition_index.index.state.newest_timestamp_ms == world.clock.ms

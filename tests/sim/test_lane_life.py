@@ -12,13 +12,13 @@ from dedupe.index import IndexIdentity
 from dedupe.lane.context import LaneTimes
 from dedupe.lane.gate import PROOF_RECORDS
 from dedupe.lane.lane import Lane
-from dedupe.lane.queue import QueueLimits
 from dedupe.lane.state import LaneState
 from dedupe.routing import partition_of
 from dedupe.sim.faults import SimFaults
 from dedupe.sim.memory_index import MemoryIndex
 from dedupe.types import Session
-from tests.sim.world import CLEAN, QUARANTINE, QUICK, World
+from tests.sim.world import CLEAN, LIMITS, QUARANTINE, QUICK, World
+from tests.support.submissions import submission_of
 
 
 async def steps(count: int) -> None:
@@ -63,7 +63,7 @@ async def test_lane_says_that_it_fails_and_since_when_until_it_serves() -> None:
     assert lane.health.failing_since_ms == failing_since_ms
     assert lane.health.last_error == "CancelledError: "
     with pytest.raises(LaneNotActiveError, match="2023-11-14T22:13:25Z"):
-        lane.check_room(1, 1, "web")
+        lane.check_capacity(submission_of([world.event("refused")]))
 
     world.log.dice.faults = SimFaults()
     await world.wait_until_active()
@@ -113,7 +113,7 @@ async def test_cancelled_lane_takes_nothing_while_its_log_is_closed() -> None:
 
     assert lane.is_running is False
     with pytest.raises(LaneNotActiveError):
-        lane.check_room(1, 1, "web")
+        lane.check_capacity(submission_of([world.event("refused")]))
     world.disk.open(world.index_identity(0)).close()  # it is free already
     stuck.set()
     await world.crash()
@@ -131,7 +131,7 @@ async def test_indexes_are_opened_in_different_turns_of_the_loop(monkeypatch: py
 
     monkeypatch.setattr(world.disk, "open", noted)
     router = world.boot()
-    while not all(lane.has_been_active for lane in router.all_lanes):
+    while not all(lane.has_served for lane in router.all_lanes):
         turn += 1
         await asyncio.sleep(0)
 
@@ -169,7 +169,7 @@ async def test_partition_that_is_taken_again_at_once_is_another_gateways() -> No
 
     assert (lane.health.is_lost, lane.state) == (True, LaneState.UNASSIGNED)
     with pytest.raises(LaneNotActiveError, match="served by another gateway"):
-        lane.check_room(1, 1, "web")
+        lane.check_capacity(submission_of([fenced.world.event("refused")]))
 
 
 async def test_slow_takeover_counts_nothing_of_its_own_time() -> None:
@@ -265,14 +265,16 @@ async def test_queue_of_duplicates_lets_others_run() -> None:
     await world.deliver([copy])
     lane = router.lanes[copy.partition]
     deadline = Deadline(world.clock, 1e9)
-    answer = lane.submit([copy] * 700, size_bytes=1, received_ms=world.clock.now_ms(), deadline=deadline)
+    answer = lane.submit(
+        submission_of([copy] * 700, size_bytes=1, received_ms=world.clock.now_ms(), deadline=deadline)
+    )
 
     turns = 0
     while not answer.done():
         turns += 1
         await asyncio.sleep(0)
 
-    assert turns >= 700 / QueueLimits(batch_events_max=7).batch_events_max
+    assert turns >= 700 / LIMITS.batch_events_max
 
 
 async def test_housekeeping_that_gets_no_answer_holds_no_commit() -> None:
@@ -307,11 +309,11 @@ async def test_clock_that_runs_ahead_deletes_no_session() -> None:
 
     world.clock.ms += 10 * world.sessions.remembered_ms
     await asyncio.sleep(3)
-    assert lane.restorer.index.session_counts.live == 1
+    assert lane.partition_index.index.session_counts.live == 1
 
     await world.deliver([later])
     await asyncio.sleep(3)
-    assert lane.restorer.index.session_counts.live == 0
+    assert lane.partition_index.index.session_counts.live == 0
     await world.crash()
 
 

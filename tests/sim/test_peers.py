@@ -19,8 +19,9 @@ from dedupe.errors import (
 from dedupe.lane import Outcomes
 from tests.support.cancellation import cancelled_at
 from tests.support.peer_group import LIMITS, Group, error_of, pairs, running, until
-from tests.support.peers import SECRET, LoopClock, RecordingHost, deadline_of, events_of
+from tests.support.peers import SECRET, LoopClock, RecordingHost, events_of
 from tests.support.sim_net import address_of
+from tests.support.submissions import submission_of
 
 
 async def test_connection_that_breaks_before_anything_was_sent_has_taken_nothing() -> None:
@@ -229,9 +230,7 @@ async def test_submission_or_answer_that_cannot_be_told_fails_alone() -> None:
     async with running(Group("a", "b")) as group:
         host, unsayable = group.hosts["b"], [events_of(1)[0]._replace(message_id="\ud800")]
         good = group.submit("a", "b")
-        bad = group.link("a", "b").submit(
-            0, unsayable, size_bytes=100, received_ms=0, deadline=deadline_of(4.5)
-        )
+        bad = group.link("a", "b").submit(0, submission_of(unsayable, size_bytes=100))
         assert (await good).offsets == [0]
         with pytest.raises(UnicodeEncodeError):
             await bad
@@ -243,7 +242,7 @@ async def test_submission_or_answer_that_cannot_be_told_fails_alone() -> None:
         host.submissions[2].accept()
         assert await error_of(answers[0]) is OutcomeUnknownError
         assert (await answers[1]).offsets == [0]
-        group.link("a", "b").check_room(LIMITS.events_max, 1)
+        group.link("a", "b").check_capacity(submission_of(events_of(1) * LIMITS.events_max, size_bytes=1))
 
 
 async def test_deadline_is_passed_on_less_the_way() -> None:
@@ -262,15 +261,15 @@ async def test_too_much_under_way_is_refused_until_it_is_answered() -> None:
     async with running(Group("a", "b", a=replace(LIMITS, events_max=10))) as group:
         group.hosts["b"].holds = True
         answer = group.submit("a", "b", 8)
-        group.link("a", "b").check_room(2, 1)
+        group.link("a", "b").check_capacity(submission_of(events_of(2), size_bytes=1))
         with pytest.raises(LaneSaturatedError):
             group.submit("a", "b", 3)
         with pytest.raises(LaneSaturatedError):
-            group.link("a", "b").check_room(1, LIMITS.bytes_max)
+            group.link("a", "b").check_capacity(submission_of(events_of(1), size_bytes=LIMITS.bytes_max))
         await until(lambda: bool(group.hosts["b"].submissions))
         group.hosts["b"].submissions[0].accept()
         await answer
-        group.link("a", "b").check_room(10, 1)
+        group.link("a", "b").check_capacity(submission_of(events_of(10), size_bytes=1))
 
 
 async def test_owner_takes_no_more_than_its_own_limit() -> None:

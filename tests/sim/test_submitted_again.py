@@ -4,28 +4,26 @@ and without holding the loop.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
 from dedupe.clock import Deadline
 from dedupe.errors import DeadlineExceededError, LaneNotActiveError, LaneSaturatedError, OutcomeUnknownError
-from dedupe.lane import Lane, Outcomes
-from dedupe.route import LocalRoute
-from dedupe.types import Event
+from dedupe.lane import Lane
+from dedupe.submission import Outcomes, Submission
 from tests.sim.test_answers import booted, one_of_each_partition, submitted
 from tests.sim.world import World
 
 ROUND_TRIP_S = 0.001
 
 
-class Way(LocalRoute):
+class Way:
     """To a lane over a network that does with one submission after another what it is told, then passes."""
 
     def __init__(self, lane: Lane, *fates: "Callable[[Way, asyncio.Future[Outcomes]], None]") -> None:
-        super().__init__(lane)
         self.lane = lane
-        self.target = self  # type: ignore[assignment]
+        self.session, self.sessions_of, self.find = lane.session, lane.sessions_of, lane.find
         self.submissions = 0
         self.is_back = True
         self._fates = list(fates)
@@ -34,13 +32,15 @@ class Way(LocalRoute):
     def is_serving(self) -> bool:
         return self.is_back
 
-    def check_room(self, events: int, size_bytes: int, source: str) -> None:
+    @property
+    def has_served(self) -> bool:
+        return self.lane.has_served
+
+    def check_capacity(self, submission: Submission) -> None:
         if not self.is_back:
             raise LaneNotActiveError("out of reach")
 
-    def submit(
-        self, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
-    ) -> "asyncio.Future[Outcomes]":
+    def submit(self, submission: Submission) -> "asyncio.Future[Outcomes]":
         self.submissions += 1
         fate = self._fates[0] if self._fates else None
         if fate is not refuses_always:
@@ -51,7 +51,7 @@ class Way(LocalRoute):
         if fate in (refuses_always, refuses_and_goes):
             asyncio.get_running_loop().call_later(ROUND_TRIP_S, fate, self, answer)
             return answer
-        decided = self.lane.submit(events, size_bytes=size_bytes, received_ms=received_ms, deadline=deadline)
+        decided = self.lane.submit(submission)
         if fate is None:
             return decided
         decided.add_done_callback(lambda _: fate(self, answer))

@@ -60,24 +60,24 @@ async def test_index_rebuilt_in_a_running_process_is_the_one_that_a_new_process_
     world.disk.damage(world.index_identity(0))
     await world.deliver(events[-1:])
     assert lane.metrics.rebuilds == 1
-    steps, state = lane.restorer.index.steps, lane.restorer.index.state
+    steps, state = lane.partition_index.index.steps, lane.partition_index.index.state
     await world.crash()
     world.disk.discard(world.index_identity(0))
 
     lane = (await world.start()).lanes[0]
 
-    assert lane.restorer.index.steps == steps
-    assert lane.restorer.index.state[1:] == state[1:]
+    assert lane.partition_index.index.steps == steps
+    assert lane.partition_index.index.state[1:] == state[1:]
 
 
 @pytest.mark.parametrize("policy", [BY_TIME, BY_KEYS])
 async def test_restart_forgets_and_remembers_what_the_process_before_it_did(policy: WindowPolicy) -> None:
     world, _ = await with_history(policy)
     assert world.router is not None
-    before = world.router.lanes[0].restorer.window
+    before = world.router.lanes[0].partition_index.window
     await world.crash()
 
-    window = (await world.start()).lanes[0].restorer.window
+    window = (await world.start()).lanes[0].partition_index.window
 
     assert (window.start, window.keys, window.steps) == (before.start, before.keys, before.steps)
     assert window.start > 0

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from app.process import chores
-from app.process.chores import trim_log
+from app.process import background_tasks
+from app.process.background_tasks import trim_log
 from dedupe.types import Stream
 from tests.sim.world import CLEAN, QUARANTINE, World
 from tests.support.settings import make_settings
@@ -17,7 +17,7 @@ STREAMS = {stream.topic: stream for stream in (CLEAN, QUARANTINE)}
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chores, "TRIM_INTERVAL_S", 0.001)
+    monkeypatch.setattr(background_tasks, "TRIM_INTERVAL_S", 0.001)
 
 
 class Chore:

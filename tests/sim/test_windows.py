@@ -112,7 +112,7 @@ def _windows(
 
 def _advance(window: Window, commit: list[LogRecord]) -> None:
     steps = [Step(record.timestamp_ms, record.offset, parse_identity(record).lane_seq) for record in commit]
-    window.advance(steps[-1], lambda: steps)
+    window.advance(steps[-1], steps)
 
 
 def _judge(commits: Iterator[tuple[list[LogRecord], Offset]]) -> None:

@@ -6,7 +6,6 @@ from typer.testing import CliRunner
 
 from app.cli.commands import app
 from loadtests.capacity import table
-from tests.mutants.catalogue import TABLE, all_mutants, table_of
 from tests.support import chart, metrics_page, settings_page
 from tests.support.documents import README, ROOT
 
@@ -21,7 +20,6 @@ def written_anew() -> dict[Path, str]:
     return {
         README: _between(README, "settings", settings_page.usual()),
         SETTINGS: _between(SETTINGS, "settings", settings_page.every()),
-        TABLE: table_of(all_mutants()),
         CAPACITY: _between(CAPACITY, "capacity", table()),
         METRICS: _between(METRICS, "metrics", metrics_page.table()),
         OPERATIONS: _between(OPERATIONS, "size", _size("100M", "--window", "7d", "--output", "table")),

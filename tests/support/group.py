@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
 
-from dedupe.adapters.kafka_client import KafkaConfig
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_group import KafkaMembership
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.clock import SystemClock

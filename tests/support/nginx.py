@@ -1,4 +1,4 @@
-"""The nginx of docs/nginx.conf in front of a gateway: the file as it is, but for ports and paths."""
+"""The nginx of deploy/nginx.conf in front of a gateway: the file as it is, but for ports and paths."""
 
 import subprocess
 import time
@@ -8,7 +8,7 @@ from typing import Self
 from tests.support.certificates import write_certificate
 from tests.support.processes import HOST, free_port, is_free, kill_when_parent_dies
 
-EXAMPLE = Path(__file__).parents[2] / "docs" / "nginx.conf"
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "nginx.conf"
 SERVER_NAME = "events.example.com"
 START_TIMEOUT_S = 20.0
 

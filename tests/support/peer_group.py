@@ -11,8 +11,9 @@ import pytest
 from app.peers import PeerLimits, PeerLink, Peers
 from dedupe.errors import GatewayError
 from dedupe.lane import Outcomes
-from tests.support.peers import SECRET, LoopClock, RecordingHost, deadline_of, events_of
+from tests.support.peers import SECRET, LoopClock, RecordingHost, events_of
 from tests.support.sim_net import SimNet, address_of
+from tests.support.submissions import submission_of
 
 LIMITS = PeerLimits()
 
@@ -56,11 +57,7 @@ class Group:
 
     def submit(self, one: str, other: str, count: int = 1, **more: Any) -> "asyncio.Future[Outcomes]":
         """Send events from one worker to another."""
-        events = events_of(count, **more)
-        size_bytes = sum(event.size_bytes for event in events)
-        return self.link(one, other).submit(
-            0, events, size_bytes=size_bytes, received_ms=0, deadline=deadline_of(4.5)
-        )
+        return self.link(one, other).submit(0, submission_of(events_of(count, **more)))
 
 
 @asynccontextmanager

@@ -1,12 +1,12 @@
 """Workers for tests of the connections between them: hosts that keep what they get."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dedupe.admission import Admission
 from dedupe.clock import Clock, Deadline
-from dedupe.lane import Outcomes
+from dedupe.submission import Outcomes, Submission
 from dedupe.types import Event
 
 SECRET = b"a secret of sixteen bytes or more"
@@ -22,14 +22,13 @@ def events_of(count: int, *, partition: int = 0, value: bytes = b"{}", start: in
     ]
 
 
-class Submission:
+class Received:
     """What a host was given, and the future it has returned."""
 
-    def __init__(
-        self, lane: int, events: Sequence[Event], size_bytes: int, received_ms: int, deadline: Deadline
-    ) -> None:
-        self.lane, self.events, self.deadline = lane, list(events), deadline
-        self.size_bytes, self.received_ms = size_bytes, received_ms
+    def __init__(self, lane: int, submission: Submission) -> None:
+        self.lane, self.events = lane, list(submission.events)
+        self.size_bytes, self.received_ms = submission.size_bytes, submission.received_ms
+        self.deadline = submission.deadline
         self.answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
 
     def accept(self) -> None:
@@ -45,7 +44,7 @@ class RecordingHost:
     def __init__(self, status: Any = "here") -> None:
         self.told_status = status
         self.taken: list[tuple[str, str, Any]] = []
-        self.submissions: list[Submission] = []
+        self.submissions: list[Received] = []
         self.holds = False
         self.refusal: Exception | None = None
         self.answers: Callable[[str, str, Any], Awaitable[Any]] | None = None
@@ -61,16 +60,14 @@ class RecordingHost:
             return [worker, kind, body]
         return await self.answers(worker, kind, body)
 
-    def submit(
-        self, lane: int, events: Sequence[Event], *, size_bytes: int, received_ms: int, deadline: Deadline
-    ) -> "asyncio.Future[Outcomes]":
+    def submit(self, lane: int, submission: Submission) -> "asyncio.Future[Outcomes]":
         if self.refusal is not None:
             raise self.refusal
-        submission = Submission(lane, events, size_bytes, received_ms, deadline)
-        self.submissions.append(submission)
+        received = Received(lane, submission)
+        self.submissions.append(received)
         if not self.holds:
-            submission.accept()
-        return submission.answer
+            received.accept()
+        return received.answer
 
 
 class LoopClock:

@@ -1,5 +1,5 @@
 """
-The simulated cluster's network: aiokafka's own frames over a transport in memory, with faults.
+The simulated cluster's network: Kafka's frames over a transport in memory, with faults.
 
 `SimKafkaNet.listen` makes a virtual time loop connect to it; nothing leaves the process.
 """
@@ -15,12 +15,12 @@ from typing import Any
 
 from aiokafka.protocol.api import RequestHeader_v1, RequestStruct
 
+from dedupe.adapters.kafka_wire import MetadataRequest
 from tests.support.sim_kafka import OFFSET_OUT_OF_RANGE, SimKafka
 from tests.support.virtual_time import VirtualTimeLoop
 
-STRUCTS: dict[tuple[int, int], Any] = {
-    (kind.API_KEY, kind.API_VERSION): kind for kind in RequestStruct.__subclasses__()
-}
+KINDS: list[Any] = [*RequestStruct.__subclasses__(), MetadataRequest]
+STRUCTS = {(kind.API_KEY, kind.API_VERSION): kind for kind in KINDS}
 
 HOST = "simulated"
 PORTS = (9001, 9002)
@@ -29,19 +29,8 @@ LATEST, EARLIEST = -1, -2
 NO_OFFSET = -1
 NOT_COORDINATOR = 16
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, API_VERSIONS = 0, 1, 2, 3, 10, 18
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR = 0, 1, 2, 3, 10
 INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN = 22, 24, 26
-VERSIONS = {
-    PRODUCE: 3,
-    FETCH: 4,
-    LIST_OFFSETS: 2,
-    METADATA: 4,
-    FIND_COORDINATOR: 1,
-    API_VERSIONS: 0,
-    INIT_PRODUCER_ID: 0,
-    ADD_PARTITIONS_TO_TXN: 0,
-    END_TXN: 0,
-}
 OF_COORDINATOR = (INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN)
 
 FAULTS = ("lose_request", "lose_answer", "hold_request", "hold_answer", "refuse", "move")
@@ -192,7 +181,6 @@ class SimKafkaNet:
             fields = await self._fetch(request)
         else:
             fields = {
-                API_VERSIONS: self._versions,
                 METADATA: self._metadata,
                 FIND_COORDINATOR: self._coordinator,
                 LIST_OFFSETS: self._offsets,
@@ -215,18 +203,14 @@ class SimKafkaNet:
         ((_, partitions),) = request.topics
         return self._coded(api, request, kafka.add_partitions(name, *owner, partitions))
 
-    def _versions(self, request: Any) -> tuple[Any, ...]:
-        """Say what aiokafka may send."""
-        return 0, [(key, n, n) for key, n in VERSIONS.items()]
-
     def _coordinator(self, _request: Any) -> tuple[Any, ...]:
         coordinator = self.kafka.coordinator
         return 0, 0, "", coordinator, HOST, PORTS[coordinator]
 
     def _metadata(self, _request: Any) -> tuple[Any, ...]:
         brokers = [(node, HOST, port, None) for node, port in enumerate(PORTS)]
-        partitions = [(0, n, 0, [0, 1], [0, 1]) for n in range(len(self.kafka.partitions))]
-        return 0, brokers, "sim", 0, [(0, self.kafka.topic, False, partitions)]
+        partitions: list[Any] = [(0, n, 0, 0, [0, 1], [0, 1], []) for n in range(len(self.kafka.partitions))]
+        return 0, brokers, "sim", 0, [(0, self.kafka.topic, False, partitions, 0)], 0
 
     def _offsets(self, request: Any) -> tuple[Any, ...]:
         ((topic, ((number, timestamp),)),) = request.topics

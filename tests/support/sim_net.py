@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from app.peers import Listening, Network
+from app.peers.network import Network
 
 PORT = 1
 WINDOW_BYTES = 64 * 1024
@@ -150,21 +150,10 @@ class SimNetwork:
         assert port == PORT
         return await self._net.connect(self._worker, make, host)
 
-    async def listen(self, make: Callable[[], asyncio.Protocol], listener: Any) -> Listening:
+    async def listen(self, make: Callable[[], asyncio.Protocol], listener: Any) -> Callable[[], object]:
         """Listen under the worker's name, whatever the listener."""
         self._net.listeners[self._worker] = make
-        return SimListening(partial(self._net.listeners.pop, self._worker, None))
-
-
-class SimListening:
-    """Accepts connections until closed."""
-
-    def __init__(self, forget: Callable[[], object]) -> None:
-        self._forget = forget
-
-    def close(self) -> None:
-        """See Listening."""
-        self._forget()
+        return partial(self._net.listeners.pop, self._worker, None)
 
 
 class Pipe:

@@ -166,8 +166,8 @@ def test_every_path_is_documented_with_its_users() -> None:
     assert documented == {path.template: (path.methods[0], path.who) for path in PATHS}
 
 
-def test_every_reason_to_keep_an_event_apart_is_documented() -> None:
-    table = HTTP_API.partition("## Events that are kept apart")[2].partition("\n## ")[0]
+def test_every_reason_for_quarantine_is_documented() -> None:
+    table = HTTP_API.partition("## Quarantined events")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == set(REASONS)
 
 

@@ -24,6 +24,16 @@ def lean_modules() -> list[tuple[str, str]]:
     ]
 
 
+def test_make_alone_lists_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (phony,) = re.findall(r"^\.PHONY: (.*)", makefile, flags=re.MULTILINE)
+    listed = subprocess.run(["make", "--silent"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"^  make ([a-z0-9-]+) ", listed, flags=re.MULTILINE) == re.findall(
+        r"^([a-z0-9-]+):.*## ", makefile, flags=re.MULTILINE
+    )
+    assert set(re.findall(r"make (\S+)", listed)) >= set(phony.split())
+
+
 def test_some_targets_are_lean() -> None:
     assert ("kafka", "tests.support.kafka") in lean_modules()
 

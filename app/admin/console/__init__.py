@@ -1,9 +1,8 @@
 """
-The console: one page for operators, made of static files and what the admin port's other paths answer.
+The console: one page for operators, made of static files and the answers of the admin port's other paths.
 
-The files hold nobody's secret, so the page loads without a token and asks for one where the others want it.
-It knows its place by relative URLs alone. What it may load and do, its policy says: no inline code, no
-other origin, and no text that becomes markup.
+The files have no secret, so the page loads without a token and asks for one where a path needs it. Its URLs
+are relative. Its content security policy forbids inline code, other origins, and text that becomes markup.
 """
 
 import hashlib
@@ -50,9 +49,10 @@ def add_console(app: FastAPI) -> None:
             return Response(status_code=304, headers=headers)
         return Response(files[name], headers=headers, media_type=MEDIA_TYPES[Path(name).suffix])
 
+    @app.get("/", dependencies=[OPEN])
     @app.get(PATH, dependencies=[OPEN])
     async def get_console() -> Response:
-        """Lead to the page: relatively, for a proxy may have cut the path's beginning off."""
+        """Redirect to the console, relatively: a proxy may have removed the path's beginning."""
         return Response(status_code=307, headers=HEADERS | {"Location": f"{PATH[1:]}/"})
 
     @app.get(f"{PATH}/", dependencies=[OPEN])

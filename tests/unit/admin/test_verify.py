@@ -56,15 +56,15 @@ def differences_in(lines: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def write(lane: Lane, event: Event, entry: Entry) -> None:
     """Have the index say something else of an event."""
-    index = lane.restorer.index
+    index = lane.partition_index.index
     index.apply(IndexUpdate([(event.key, entry)], index.state))
 
 
 async def test_index_that_says_what_its_log_says() -> None:
     async with serving(World()) as (client, lane, stored):
-        before = lane.restorer.index.state
+        before = lane.partition_index.index.state
         lines = await lines_of(client)
-        assert lane.restorer.index.state == before
+        assert lane.partition_index.index.state == before
         assert [line["type"] for line in lines] == ["begin", "end"]
         assert (lines[0]["start_offset"], lines[0]["end_offset"]) == (1, before.applied_offset)
         assert (lines[1]["verified"], lines[1]["records"], lines[1]["differences"]) == (True, len(stored), 0)
@@ -72,13 +72,13 @@ async def test_index_that_says_what_its_log_says() -> None:
 
 async def test_each_kind_of_difference_is_told_with_its_event() -> None:
     async with serving(World()) as (client, lane, stored):
-        entries = lane.restorer.index.lookup([event.key for event in stored])
+        entries = lane.partition_index.index.lookup([event.key for event in stored])
         moved, other = entries[1], entries[2]
         assert moved is not None
         assert other is not None
         write(lane, stored[1], Entry(moved.offset + 1, moved.fingerprint))
         write(lane, stored[2], Entry(other.offset, b"otherwis"))
-        lane.restorer.index._disk.entries.pop(stored[0].key)  # type: ignore[attr-defined]
+        lane.partition_index.index._disk.entries.pop(stored[0].key)  # type: ignore[attr-defined]
         lines = await lines_of(client)
         assert differences_in(lines) == [
             ("missing", stored[0].message_id),
@@ -107,7 +107,7 @@ async def test_second_key_of_a_sessions_event_is_compared_too() -> None:
         lane = router.lanes[event.partition]
         assert (await lines_of(client, partition=event.partition))[-1]["verified"] is True
         assert event.guard is not None
-        lane.restorer.index._disk.entries.pop(event.guard)  # type: ignore[attr-defined]
+        lane.partition_index.index._disk.entries.pop(event.guard)  # type: ignore[attr-defined]
         assert differences_in(await lines_of(client, partition=event.partition)) == [("missing", "c/own")]
     await world.crash()
 

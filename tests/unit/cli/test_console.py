@@ -1,47 +1,37 @@
-"""Claim: a command ends by Ctrl-C, whatever its libraries make of it, and otherwise as its coroutine does."""
-
-import asyncio
-import contextlib
-import os
-import signal
-from collections.abc import Iterator
+"""Claim: a command ends with the exit code of its error, and with one sentence of it on stderr."""
 
 import pytest
+import typer
 
-from app.cli import console
-from app.cli.console import run_async
-
-
-@pytest.fixture
-def as_a_command_starts() -> Iterator[None]:
-    """A Spark session that an earlier test of this process had leaves a handler of its own."""
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, handler)
+from app.cli.console import guarded
+from dedupe.errors import ConfigurationError, IdentityMismatchError, RetriableError
 
 
-@pytest.mark.usefixtures("as_a_command_starts")
-def test_interrupts_that_a_library_has_swallowed_end_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "CANCEL_AGAIN_S", 0.001)
-    swallowed = 0
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (ConfigurationError("wrong"), 2, "gateway: wrong\n"),
+        (IdentityMismatchError("another secret"), 3, "gateway: another secret\n"),
+        (RetriableError("later\nor never"), 1, "gateway: later\ngateway: or never\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_error_raised_on_purpose_is_an_exit_code(
+    error: BaseException, code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @guarded
+    def command() -> None:
+        raise error
 
-    async def work() -> None:
-        nonlocal swallowed
-        os.kill(os.getpid(), signal.SIGINT)
-        for _ in range(3):
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
-            swallowed += 1
-        await asyncio.Event().wait()
-
-    with pytest.raises(KeyboardInterrupt):
-        run_async(work())
-    assert swallowed == 3
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    assert (ended.value.exit_code, capsys.readouterr().err) == (code, says)
 
 
-def test_error_of_a_command_is_its_end() -> None:
-    async def work() -> None:
-        raise ValueError("wrong")
+def test_other_error_is_not_hidden() -> None:
+    @guarded
+    def command() -> None:
+        raise ValueError("a bug")
 
-    with pytest.raises(ValueError, match="wrong"):
-        run_async(work())
+    with pytest.raises(ValueError, match="a bug"):
+        command()

@@ -17,7 +17,6 @@ import typer.main
 import yaml
 
 from app.cli.commands import app
-from app.cli.group import rows_of
 from app.cli.options import Format, print_document, print_rows, table_of
 
 ROWS: list[dict[str, Any]] = [
@@ -74,21 +73,6 @@ def test_document_is_a_line_each_field(capfd: pytest.CaptureFixture[str]) -> Non
     ]
     print_document(document, Format.YAML)
     assert yaml.safe_load(capfd.readouterr().out) == document
-
-
-def test_group_has_a_row_for_each_worker() -> None:
-    def part(partition: int, state: str, *, caught_up: bool = False) -> dict[str, Any]:
-        return {"partition": partition, "state": state, "caught_up": caught_up}
-
-    stats = {
-        "partitions": [part(0, "active"), part(1, "unassigned", caught_up=True), part(2, "restoring")],
-        "group": {"leaving": False},
-        "totals": {"received": 5},
-    }
-    assert rows_of({"silent": {"b": "gone"}, "workers": {"a": stats}}) == [
-        {"worker": "b", "answers": False, "why": "gone"},
-        {"worker": "a", "answers": True, "leaving": False, "serves": [0], "follows": [1], "received": 5},
-    ]
 
 
 def type_in(words: list[str]) -> None:

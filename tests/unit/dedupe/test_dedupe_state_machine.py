@@ -1,7 +1,7 @@
 """
 The dedupe core under crashes, aborts, losses, other settings and time, against a plain list of records.
 
-The machine commits as a lane does, without its queue; the restorer is the real one, on the simulated
+The machine commits as a lane does, without its queue; the recovery is the real one, on the simulated
 log and disk. The oracle is nothing but the list.
 """
 
@@ -17,20 +17,22 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from structlog.testing import capture_logs
 
 from dedupe.admission import Admission, Verdicts, admit
+from dedupe.committed import Committed as Commit
+from dedupe.committed import LastRecord
 from dedupe.identity import Identity
 from dedupe.index import IndexIdentity
 from dedupe.lane.context import LaneContext
 from dedupe.lane.gate import IdentityGate
-from dedupe.lane.restorer import Restorer
-from dedupe.metrics import LaneMetrics
+from dedupe.lane.index_recovery import IndexRecovery
+from dedupe.lane.metrics import LaneMetrics
 from dedupe.pinning import SessionNotes
 from dedupe.record import build_record, parse_identity
-from dedupe.recovery import index_update
 from dedupe.sessions import SessionPolicy
 from dedupe.sim.memory_index import MemoryStore
 from dedupe.sim.sim_log import Request, SimStore
 from dedupe.types import Entry, Event, EventKey, LogRecord, NewRecord, Offset
 from dedupe.window import Step, Window, WindowPolicy
+from tests.support.settings import QUEUE_LIMITS
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 NAMES = "abcdefghijkl"
@@ -120,11 +122,11 @@ class DedupeMachine(RuleBasedStateMachine):
 
     def judge(self, events: list[Event]) -> tuple[Verdicts, list[NewRecord]]:
         """Look up and admit one batch; the verdicts must be the oracle's."""
-        known = self.restorer.index.lookup([event.key for event in events])
-        verdicts = admit(events, known, window_start=max(self.restorer.window.start, self.log_start))
+        known = self.index.lookup([event.key for event in events])
+        verdicts = admit(events, known, window_start=max(self.opened.window.start, self.log_start))
         assert verdicts == self.expected_verdicts(events)
         new = [e for e, verdict in zip(events, verdicts.admissions, strict=True) if verdict is Admission.NEW]
-        state = self.restorer.index.state
+        state = self.index.state
         timestamp_ms = max(self.clock.ms, state.newest_timestamp_ms)
         return verdicts, [
             build_record(event, lane_seq=state.next_lane_seq + i, timestamp_ms=timestamp_ms)
@@ -145,11 +147,16 @@ class DedupeMachine(RuleBasedStateMachine):
 
     def apply(self, committed: list[Committed]) -> None:
         """Apply what was just committed, as the lane does after the commit."""
-        steps = [Step(one.record.timestamp_ms, one.record.offset, one.lane_seq) for one in committed]
-        entries = [(one.key, Entry(one.record.offset, one.fingerprint)) for one in committed]
-        applied_offset = committed[-1].record.offset + 1
-        self.restorer.index.apply(
-            index_update(self.restorer.window, entries, steps[-1], steps.copy, applied_offset=applied_offset)
+        first = committed[0]
+        self.opened.apply(
+            Commit(
+                first.lane_seq,
+                first.record.offset,
+                first.record.timestamp_ms,
+                LastRecord.of(self.index.state),
+                [one.key for one in committed],
+                [one.fingerprint for one in committed],
+            )
         )
 
     def recover(self) -> None:
@@ -169,12 +176,14 @@ class DedupeMachine(RuleBasedStateMachine):
             gate=IdentityGate(1),
             restore_slots=asyncio.Semaphore(1),
             open_turn=asyncio.Lock(),
+            limits=QUEUE_LIMITS,
             dice=Random(0),
         )
         metrics = LaneMetrics()
-        self.restorer = Restorer(0, log, context, metrics)
-        self.run(self.restorer.check())
-        self.run(self.restorer.replay(self.run(log.fence()), lambda _entries: None))
+        recovery = IndexRecovery(0, log, context, metrics)
+        self.run(recovery.check())
+        self.opened = self.run(recovery.replay(self.run(log.fence()), lambda _entries: None))
+        self.index = self.opened.index
         assert metrics.sequence_gaps == 0
         if not self.log and self.log_start > 0:
             self.expected_seq = self.end
@@ -246,7 +255,7 @@ class DedupeMachine(RuleBasedStateMachine):
     @rule(up_to=OFFSETS)
     def drop_old_files(self, up_to: float) -> None:
         self.store.drop_before(self.identity, self.offset_at(up_to))
-        if not self.restorer.index.covers(max(self.restorer.window.start, self.log_start)):
+        if not self.index.covers(max(self.opened.window.start, self.log_start)):
             self.store.crash()
             self.recover()
 
@@ -269,7 +278,7 @@ class DedupeMachine(RuleBasedStateMachine):
         window = Window(self.policy)
         for one in self.log:
             step = Step(one.record.timestamp_ms, one.record.offset, one.lane_seq)
-            window.advance(step, [step].copy)
+            window.advance(step, [step])
         return max(window.start, self.log_start)
 
     def first_record_from(self, start: Offset) -> Offset:
@@ -306,11 +315,11 @@ class DedupeMachine(RuleBasedStateMachine):
     @invariant()
     def index_is_what_a_rebuild_would_give(self) -> None:
         start = self.expected_start
-        found = self.first_record_from(max(self.restorer.window.start, self.log_start))
+        found = self.first_record_from(max(self.opened.window.start, self.log_start))
         assert found == self.first_record_from(start)
-        assert list(self.restorer.index.steps) == self.restorer.window.steps
+        assert list(self.index.steps) == self.opened.window.steps
         newest = {one.key: Entry(one.record.offset, one.fingerprint) for one in self.log}
-        for key, entry in zip(KEYS.values(), self.restorer.index.lookup(list(KEYS.values())), strict=True):
+        for key, entry in zip(KEYS.values(), self.index.lookup(list(KEYS.values())), strict=True):
             expected = newest.get(key)
             if expected is not None and expected.offset >= start:
                 assert entry == expected
@@ -318,7 +327,7 @@ class DedupeMachine(RuleBasedStateMachine):
                 assert entry is None or entry.offset < start
         if self.log:
             last = self.log[-1]
-            state = self.restorer.index.state
+            state = self.index.state
             assert (state.last_offset, state.last_key) == (last.record.offset, last.key)
             assert state.newest_timestamp_ms == last.record.timestamp_ms
             assert last.record.offset < state.applied_offset <= self.end
@@ -326,7 +335,7 @@ class DedupeMachine(RuleBasedStateMachine):
     @invariant()
     def lane_seq_has_no_gaps(self) -> None:
         sequences = [one.lane_seq for one in self.log]
-        assert self.restorer.index.state.next_lane_seq == self.expected_seq
+        assert self.index.state.next_lane_seq == self.expected_seq
         assert sequences == list(range(self.expected_seq - len(self.log), self.expected_seq))
         assert all(one.lane_seq <= one.record.offset for one in self.log)
 

@@ -1,21 +1,15 @@
-"""Recovery: an index is continued only if nothing speaks against it, and replay leaves what commits leave."""
+"""Recovery: an index is continued only if nothing speaks against it, and gaps of the log are found."""
 
 import pytest
 
 from dedupe.errors import IdentityMismatchError, LogCorruptError
 from dedupe.identity import Identity
-from dedupe.index import IndexIdentity, IndexState
+from dedupe.index import EMPTY_STATE, IndexState
 from dedupe.record import build_record
-from dedupe.recovery import CheckedRecord, RecordCheck, Replay, index_update, reason_to_rebuild
-from dedupe.sessions import SessionPolicy
-from dedupe.sim.memory_index import MemoryStore
-from dedupe.types import Entry, Event, LogRecord
-from dedupe.window import Step, Window, WindowPolicy
+from dedupe.recovery import CheckedRecord, RecordCheck, reason_to_rebuild, sequence_gaps
+from dedupe.types import Event, LogRecord
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
-POLICY = WindowPolicy(window_ms=6_400, keys_max=640, time_step_ms=100)
-SESSIONS = SessionPolicy(lease_ms=1_000, sessions_max=10)
-INDEX_IDENTITY = IndexIdentity("log", "events", 0, 1, IDENTITY.check_value)
 CHECK = RecordCheck(IDENTITY, partition=0, partitions=1)
 
 
@@ -93,90 +87,15 @@ def test_record_that_is_not_ours_is_refused() -> None:
         CHECK.checked(LogRecord(7, 1, b"id", b"{}", []))
 
 
-# ---- replay
-
-
-def test_replay_leaves_entries_state_and_steps() -> None:
-    index = MemoryStore().open(INDEX_IDENTITY)
-    replay = Replay(index, Window(POLICY), SESSIONS)
-
-    entries = replay.apply([checked(3, lane_seq=0), checked(4, lane_seq=1, timestamp_ms=1_150)])
-
-    assert entries == [(key(3), Entry(3, b"f" * 8)), (key(4), Entry(4, b"f" * 8))]
-    assert index.lookup([key(3), key(4)]) == [Entry(3, b"f" * 8), Entry(4, b"f" * 8)]
-    assert index.state == IndexState(5, 2, 1_150, 4, key(4))
-    assert list(index.steps) == [Step(1_000, 3, 0), Step(1_150, 4, 1)]
-    assert (replay.records, replay.sequence_gaps) == (2, 0)
-
-
-def test_timestamps_that_run_back_do_not_move_the_window() -> None:
-    index = MemoryStore().open(INDEX_IDENTITY)
-    replay = Replay(index, Window(POLICY), SESSIONS)
-    replay.apply([checked(0, lane_seq=0, timestamp_ms=5_000)])
-
-    replay.apply([checked(1, lane_seq=1, timestamp_ms=5_001), checked(2, lane_seq=2, timestamp_ms=1_000)])
-
-    assert index.state.newest_timestamp_ms == 5_001
-    assert list(index.steps) == [Step(5_000, 0, 0)]
-
-
-def test_timestamp_that_runs_back_before_a_step_begins_none() -> None:
-    index = MemoryStore().open(INDEX_IDENTITY)
-    replay = Replay(index, Window(POLICY), SESSIONS)
-    replay.apply([checked(0, lane_seq=0, timestamp_ms=5_000)])
-
-    replay.apply([checked(1, lane_seq=1, timestamp_ms=1_000), checked(2, lane_seq=2, timestamp_ms=5_100)])
-
-    assert list(index.steps) == [Step(5_000, 0, 0), Step(5_100, 2, 2)]
+# ---- gaps
 
 
 def test_gaps_in_the_sequence_are_counted() -> None:
-    index = MemoryStore().open(INDEX_IDENTITY)
-    replay = Replay(index, Window(POLICY), SESSIONS)
+    empty = EMPTY_STATE
+    assert (
+        sequence_gaps(empty, [checked(0, lane_seq=5), checked(1, lane_seq=6)]) == 0
+    )  # a log may begin anywhere
+    known = STATE._replace(next_lane_seq=7)
 
-    replay.apply([checked(0, lane_seq=5), checked(1, lane_seq=6)])  # an old log may begin anywhere
-    assert replay.sequence_gaps == 0
-    replay.apply([checked(2, lane_seq=8), checked(3, lane_seq=9), checked(4, lane_seq=8)])
-
-    assert replay.sequence_gaps == 2
-    assert index.state.next_lane_seq == 9
-
-
-@pytest.mark.parametrize(
-    ("records", "log_start", "next_lane_seq"),
-    [
-        ([], 0, 0),  # a log that was always empty
-        ([], 30, 90),  # retention left nothing: no sequence below the end can have been missed
-        ([checked(40, lane_seq=33)], 30, 34),
-    ],
-)
-def test_finish_declares_everything_applied(
-    records: list[CheckedRecord], log_start: int, next_lane_seq: int
-) -> None:
-    index = MemoryStore().open(INDEX_IDENTITY)
-    replay = Replay(index, Window(POLICY), SESSIONS)
-    if records:
-        replay.apply(records)
-
-    replay.finish(90, log_start=log_start)
-
-    assert index.state.applied_offset == 90
-    assert index.state.next_lane_seq == next_lane_seq
-
-
-# ---- live commits
-
-
-def test_live_commit_and_replay_leave_the_same_index() -> None:
-    store = MemoryStore()
-    live, replayed = store.open(INDEX_IDENTITY), store.open(INDEX_IDENTITY._replace(partition=1))
-    records = [checked(offset, lane_seq=offset, timestamp_ms=2_000) for offset in range(25)]
-    steps = [Step(2_000, offset, offset) for offset in range(25)]
-    entries = [(key(offset), Entry(offset, b"f" * 8)) for offset in range(25)]
-
-    live.apply(index_update(Window(POLICY), entries, steps[-1], steps.copy, applied_offset=25))
-    Replay(replayed, Window(POLICY), SESSIONS).apply(records)
-
-    assert live.state == replayed.state == IndexState(25, 25, 2_000, 24, key(24))
-    assert list(live.steps) == list(replayed.steps) == [steps[0], steps[10], steps[20]]
-    assert live.lookup([key(24)]) == replayed.lookup([key(24)])
+    assert sequence_gaps(known, [checked(2, lane_seq=7)]) == 0
+    assert sequence_gaps(known, [checked(2, lane_seq=8), checked(3, lane_seq=9), checked(4, lane_seq=8)]) == 2

@@ -44,9 +44,9 @@ from dedupe.errors import (
     OutcomeUnknownError,
 )
 from dedupe.identity import Identity
-from dedupe.lane.queue import Outcomes
 from dedupe.quarantine import Quarantine
 from dedupe.router import Router
+from dedupe.submission import Outcomes
 from dedupe.types import Event, Stream
 
 IDENTITY = Identity(b"a secret of 24 bytes....")

@@ -58,7 +58,18 @@ def identify(
     items: list[Any], *, shared: dict[str, Any] | None = None, arrival: Arrival | None = None
 ) -> Identified:
     payload = Payload(items, None, shared or {})
-    return identifier().identify(payload, arrival or Arrival("web", RECEIVED_MS))
+    return identified(identifier(), payload, arrival or Arrival("web", RECEIVED_MS))
+
+
+def identified(by: Identifier, payload: Payload, arrival: Arrival) -> Identified:
+    found = Identified()
+    assert not found.take(by.identify(payload, arrival))
+    return found
+
+
+def told(found: Identified) -> list[tuple[int, str | None, str]]:
+    """Return what receipts tell of rejections."""
+    return [(index, message_id, code) for index, message_id, code, _ in found.rejections]
 
 
 def parsed(parse: Parse, body: bytes) -> Payload:
@@ -155,9 +166,11 @@ def test_type_comes_from_the_path_where_the_event_has_none() -> None:
 
 def test_fields_named_by_the_operator_are_recorded_but_not_compared() -> None:
     one, other = (
-        identifier(LIMITS, "attempt")
-        .identify(Payload([{"messageId": "1", "type": "x", "attempt": n}], None, {}), Arrival("web", 1))
-        .events[0]
+        identified(
+            identifier(LIMITS, "attempt"),
+            Payload([{"messageId": "1", "type": "x", "attempt": n}], None, {}),
+            Arrival("web", 1),
+        ).events[0]
         for n in (1, 2)
     )
     assert one.fingerprint == other.fingerprint
@@ -188,7 +201,7 @@ def test_valid_message_id_is_taken_as_it_is(message_id: str) -> None:
 def test_invalid_message_id_is_rejected(message_id: object) -> None:
     found = identify([{"messageId": message_id, "event": "kept"}])
     assert found.events == []
-    assert found.rejections == [(0, None, "message_id_invalid")]
+    assert told(found) == [(0, None, "message_id_invalid")]
     (kept,) = found.quarantined
     assert (kept.message_id, kept.reason) == ("", "message_id_invalid")
     stored = orjson.loads(kept.value)["event"]
@@ -272,14 +285,14 @@ def test_text_is_taken_as_a_type(event_type: str) -> None:
 def test_type_that_no_table_could_have_for_a_key_is_rejected(event_type: object, message_id: object) -> None:
     found = identify([{"messageId": message_id, "type": event_type}, {"messageId": "2"}])
     assert [event.message_id for event in found.events] == ["2"]
-    assert found.rejections == [(0, message_id, "type_invalid")]
+    assert told(found) == [(0, message_id, "type_invalid")]
     assert orjson.loads(found.quarantined[0].value)["event"]["type"] == event_type
 
 
 def test_type_of_the_path_is_judged_where_the_event_has_none() -> None:
     arrival = Arrival("web", RECEIVED_MS, default_type="a\u0000")
     found = identify([{"messageId": "1"}, {"messageId": "2", "type": "page"}], arrival=arrival)
-    assert found.rejections == [(0, "1", "type_invalid")]
+    assert told(found) == [(0, "1", "type_invalid")]
     assert len(found.events) == 1
 
 
@@ -301,15 +314,15 @@ def test_bad_items_do_not_harm_their_batch() -> None:
     ]
     found = identify(items)
     assert [event.message_id for event in found.events] == ["a", "d"]
-    assert found.places == [0, 5]
-    assert found.rejections == [
+    assert found.indexes() == [0, 5]
+    assert told(found) == [
         (1, None, "not_an_object"),
         (2, "b", "event_too_large"),
         (3, "c", "event_too_deep"),
         (4, None, "message_id_invalid"),
         (6, None, "not_an_object"),
     ]
-    assert [event.reason for event in found.quarantined] == [code for _, _, code in found.rejections]
+    assert [event.reason for event in found.quarantined] == [code for _, _, code in told(found)]
 
 
 @pytest.mark.parametrize("item", [None, True, 5, 1.5, "text", [], [{"messageId": "1"}]])
@@ -344,7 +357,7 @@ def test_size_is_judged_with_what_is_added_before_it_is_added() -> None:
         {"event": "x" * 500, "sentAt": ""},
     ):
         found = identify([fits | too_large], shared={"context": context})
-        assert [code for _, _, code in found.rejections] == ["event_too_large"]
+        assert [code for _, _, code in told(found)] == ["event_too_large"]
         assert b"page" not in found.quarantined[0].value
 
 
@@ -360,7 +373,7 @@ def test_what_changes_between_tries_does_not_change_whether_an_event_fits(added:
     ]
     for item, shared, client_ip in tries:
         found = identify([item], shared=shared, arrival=Arrival("web", RECEIVED_MS, client_ip=client_ip))
-        assert [code for _, _, code in found.rejections] == ["event_too_large"] * added
+        assert [code for _, _, code in told(found)] == ["event_too_large"] * added
         if found.events:
             margin = RECORD_MARGIN_BYTES - RECORD_OVERHEAD_BYTES - 5 * MESSAGE_ID_BYTES_MAX
             assert len(found.events[0].value) <= LIMITS.event_bytes_max + margin
@@ -372,15 +385,15 @@ def test_what_changes_between_tries_does_not_change_whether_a_request_fits(share
     limits = replace(LIMITS, request_bytes_max=10 * len(orjson.dumps(event)))
     for client_ip in (None, IP):
         arrival = Arrival("web", RECEIVED_MS, client_ip=client_ip)
-        fits = identifier(limits).identify(Payload([event] * 10, None, shared), arrival)
+        fits = identified(identifier(limits), Payload([event] * 10, None, shared), arrival)
         assert len(fits.events) == 10
         with pytest.raises(RequestTooLargeError):
-            identifier(limits).identify(Payload([event] * 11, None, shared), arrival)
+            identified(identifier(limits), Payload([event] * 11, None, shared), arrival)
 
 
 def test_long_retry_fields_count_for_the_size() -> None:
     found = identify([{"messageId": "1", "_metadata": "x" * 3_100}])
-    assert [code for _, _, code in found.rejections] == ["event_too_large"]
+    assert [code for _, _, code in told(found)] == ["event_too_large"]
 
 
 def test_batch_level_sent_at_that_is_no_time_goes_into_no_event() -> None:
@@ -428,7 +441,7 @@ def test_depth_of_batch_level_fields_counts(levels: int, is_kept: bool) -> None:
 def test_event_too_deep_to_be_written_is_kept_whole(levels: int, field: str) -> None:
     text = b'{"messageId":"1","%s":' % field.encode() + b"[" * levels + b"]" * levels + b"}"
     found = identify([orjson.loads(text)])
-    assert found.rejections == [(0, "1", "event_too_deep")]
+    assert told(found) == [(0, "1", "event_too_deep")]
     stored = orjson.loads(found.quarantined[0].value)["event"]
     assert list(stored) == sorted(["messageId", field])
 
@@ -448,7 +461,7 @@ def test_deep_batch_level_fields_do_not_crash() -> None:
     for _ in range(600):
         context = [context]
     found = identify([{"messageId": "1"}, 5], shared={"context": {"deep": context}, "sentAt": context})
-    assert [code for _, _, code in found.rejections] == ["event_too_deep", "not_an_object"]
+    assert [code for _, _, code in told(found)] == ["event_too_deep", "not_an_object"]
 
 
 @pytest.mark.parametrize("levels", [1, 199, 200, 201, 254, 255, 256, 257, 400, 401, 1000])
@@ -580,11 +593,15 @@ def test_forms_of_the_native_path() -> None:
 
 
 def test_too_many_events_are_refused() -> None:
-    payload = Payload([1] * 3, None, {})
-    payload.check_count(3)
-    with pytest.raises(TooManyEventsError) as caught:
-        payload.check_count(2)
-    assert caught.value.told == "3, and at most 2 are allowed"
+    for parse, body in (
+        (parse_events, b"[%b]"),
+        (parse_events, b'{"batch":[%b]}'),
+        (parse_batch, b'{"batch":[%b]}'),
+    ):
+        assert len(parsed(parse, body % b",".join([b"1"] * 100)).items) == 100
+        with pytest.raises(TooManyEventsError) as caught:
+            parsed(parse, body % b",".join([b"1"] * 101))
+        assert caught.value.told == "101, and at most 100 are allowed"
 
 
 # ---- the client's address
@@ -641,14 +658,15 @@ def test_address_is_added_where_there_is_none_and_changes_nothing_else(
 
 def test_event_has_the_fingerprints_of_the_rules_that_its_original_may_be_stored_under() -> None:
     def at(ignore: set[str], *earlier: set[str]) -> Event:
-        found = Identifier(
+        by = Identifier(
             IDENTITY,
             PARTITIONS,
             QUARANTINE,
             LIMITS,
             fingerprint_ignore=frozenset(ignore),
             earlier_ignore=[frozenset(rule) for rule in earlier],
-        ).identify(Payload([item], None, {}), Arrival("web", RECEIVED_MS))
+        )
+        found = identified(by, Payload([item], None, {}), Arrival("web", RECEIVED_MS))
         (event,) = found.events
         return event
 
@@ -668,10 +686,10 @@ def test_event_has_the_fingerprints_of_the_rules_that_its_original_may_be_stored
 def test_batch_level_fields_may_not_multiply(shared: dict[str, Any]) -> None:
     limits = EventLimits(10_000, 6, request_bytes_max=10_000_000, growth_bytes_max=1_000_000)
     arrival = Arrival("web", RECEIVED_MS)
-    found = identifier(limits).identify(Payload([{}] * 160, None, shared), arrival)
+    found = identified(identifier(limits), Payload([{}] * 160, None, shared), arrival)
     assert 160 * 6_000 < found.size_bytes < 1_000_000 + 160 * 200
     with pytest.raises(RequestTooLargeError):
-        identifier(limits).identify(Payload([{}] * 170, None, shared), arrival)
+        identified(identifier(limits), Payload([{}] * 170, None, shared), arrival)
 
 
 @pytest.mark.parametrize("size", [1_980, 1_981, 1_982])
@@ -682,7 +700,7 @@ def test_growth_is_judged_alike_wherever_and_whenever_a_request_is_sent(size: in
     def is_taken(client_ip: str | None, **more: object) -> bool:
         arrival = Arrival("web", RECEIVED_MS, client_ip=client_ip)
         try:
-            identifier(limits).identify(Payload([{}] * 100, None, {"context": context, **more}), arrival)
+            identified(identifier(limits), Payload([{}] * 100, None, {"context": context, **more}), arrival)
         except RequestTooLargeError:
             return False
         return True
@@ -695,18 +713,19 @@ def test_growth_is_judged_alike_wherever_and_whenever_a_request_is_sent(size: in
 def test_usual_batch_level_fields_pass() -> None:
     limits = EventLimits(800 * 1024, 32, request_bytes_max=16 * 1024**2)
     shared = {"context": {"a": "x" * 9_900}, "integrations": {"All": True}, "sentAt": BATCH_SENT_AT}
-    found = identifier(limits).identify(Payload([{}] * 500, None, shared), Arrival("web", RECEIVED_MS))
+    found = identified(identifier(limits), Payload([{}] * 500, None, shared), Arrival("web", RECEIVED_MS))
     assert len(found.events) == 500
 
 
 @pytest.mark.parametrize("item", [{"messageId": "1"}, 5, {"messageId": "1", "p": "x" * 40_000}])
 def test_large_batch_is_identified_in_short_steps(item: object) -> None:
     limits = EventLimits(800 * 1024, 32, request_bytes_max=200 * 1024**2)
-    found = Identified([], [], [], [])
+    found = Identified()
     done = [0]
-    for _ in identifier(limits).steps(Payload([item] * 2_500, None, {}), Arrival("web", 1), found):
-        done.append(len(found.events) + len(found.quarantined))
-    assert len(found.events) + len(found.quarantined) == 2_500
+    items = identifier(limits).identify(Payload([item] * 2_500, None, {}), Arrival("web", 1))
+    while found.take(items, STEP_BYTES):
+        done.append(len(found.events) + len(found.rejections))
+    assert len(found.events) + len(found.rejections) == 2_500
     most = max(after - before for before, after in pairwise(done))
     assert most <= 250
     assert most * 40_000 * (type(item) is dict and "p" in item) <= 2 * STEP_BYTES
@@ -720,10 +739,10 @@ def test_item_that_is_too_large_as_sent_is_rejected_unparsed() -> None:
         Oversize(None, b"{}"),
     ]
     found = identify(items)
-    assert [(r.place, r.message_id, r.code) for r in found.rejections] == [
+    assert told(found) == [
         (1, "1", "event_too_large"),
         (2, None, "event_too_large"),
         (3, None, "event_too_large"),
     ]
     assert orjson.loads(found.quarantined[0].value)["event"] == {"messageId": "1"}
-    assert found.places == [0]
+    assert found.indexes() == [0]

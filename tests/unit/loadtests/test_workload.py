@@ -2,7 +2,8 @@
 
 import orjson
 
-from loadtests.bench.workload import SessionWorkload, Workload, event, make_bodies
+from app.cli.load.events import event
+from loadtests.bench.workload import SessionWorkload, Workload, make_bodies
 
 BATCH_EVENTS = 20
 

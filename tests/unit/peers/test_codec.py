@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.peers.codec import (
     ADMISSIONS,
     ORDERS,
-    Submission,
+    ForwardedSubmission,
     outcomes_body,
     outcomes_of,
     submissions_body,
@@ -53,7 +53,7 @@ EVENT = Event(bytes(16), 1, bytes(8), "source", "id", b"{}")
 
 
 SUBMISSIONS = st.builds(
-    Submission,
+    ForwardedSubmission,
     number=U64,
     lane=st.integers(0, 2**31 - 1),
     received_ms=U64,
@@ -65,12 +65,12 @@ SUBMISSIONS = st.builds(
 
 def body_of(events: list[Event], size_bytes: int = 2**40) -> bytes:
     return submissions_body(
-        [Submission(1, 7, received_ms=5, remaining_ms=4_500, size_bytes=size_bytes, events=events)]
+        [ForwardedSubmission(1, 7, received_ms=5, remaining_ms=4_500, size_bytes=size_bytes, events=events)]
     )
 
 
 @given(st.lists(SUBMISSIONS, min_size=1, max_size=4))
-def test_submissions_arrive_as_they_were_sent(submissions: list[Submission]) -> None:
+def test_submissions_arrive_as_they_were_sent(submissions: list[ForwardedSubmission]) -> None:
     told = submissions_of(memoryview(submissions_body(submissions)), events_max=16)
     assert told == submissions
     for own, sent in zip(told, submissions, strict=True):

@@ -2,20 +2,20 @@
 
 import pytest
 
-from dedupe.adapters.kafka_client import Background, KafkaConfig
-from dedupe.adapters.kafka_cluster import UNKNOWN_TOPIC, KafkaCluster
+from dedupe.adapters.kafka_cluster import UNKNOWN_TOPIC, Cluster, KafkaCluster
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.errors import RetriableError
 
 LEADER_NOT_AVAILABLE = 5
 
 
 def cluster_that_says(code: int, partitions: int, monkeypatch: pytest.MonkeyPatch) -> KafkaCluster:
-    cluster = KafkaCluster(KafkaConfig(bootstrap_servers="127.0.0.1:1"), Background())
+    cluster = KafkaCluster(KafkaConfig(bootstrap_servers="127.0.0.1:1"))
 
-    async def answer(_question: object) -> list[dict[str, object]]:
-        return [{"error_code": code, "partitions": [{}] * partitions}]
+    async def describe(_topic: str) -> Cluster:
+        return Cluster("id", None, {}, [{"error_code": code, "partitions": [{}] * partitions}])
 
-    monkeypatch.setattr(cluster, "ask", answer)
+    monkeypatch.setattr(cluster, "describe", describe)
     return cluster
 
 

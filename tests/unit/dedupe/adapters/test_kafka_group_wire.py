@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dedupe.adapters.kafka_group_wire import (
     GENERATION_MAX,
-    TOLD_BYTES_MAX,
+    TEXT_BYTES_MAX,
     Decision,
     Joined,
     decide,
@@ -51,7 +51,7 @@ def test_all_are_told_the_same() -> None:
         b"garbage",
         packed(b"garbage"),
         packed(b"[" * 2000),
-        packed(b" " * TOLD_BYTES_MAX + b"{}"),
+        packed(b" " * TEXT_BYTES_MAX + b"{}"),
         told("b")[:-1],
         told("b", worker=5),
         told("b", worker=NOBODY),
@@ -149,4 +149,4 @@ def test_what_is_told_is_short_and_read_in_bounds() -> None:
     assert 50 * len(packed(told)) < 512 * 1024  # of the record that the coordinator keeps for the group
     assert unpacked(packed(told)) == told
     with pytest.raises(ValueError, match="too long"):
-        unpacked(packed(bytes(TOLD_BYTES_MAX + 1)))
+        unpacked(packed(bytes(TEXT_BYTES_MAX + 1)))

@@ -1,16 +1,17 @@
-"""Claim: an answer is read only if it is about what was asked."""
+"""Claim: a response is read only if it is about the request's partition; no request creates a topic."""
 
 import struct
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
 
-from dedupe.adapters.kafka_wire import Producer, ProducerWire
+from dedupe.adapters.kafka_wire import ProduceCodec, metadata_request, response_for
+from dedupe.errors import RetriableError
 
 TP = TopicPartition("events", 7)
 OTHERS = [TopicPartition("events", 8), TopicPartition("others", 7)]
-WIRE = ProducerWire("gateway-events-7", TP, timeout_ms=8000)
+CODEC = ProduceCodec(TP, timeout_ms=8000)
 
 
 def landed_at(tp: TopicPartition, code: int, offset: int) -> bytes:
@@ -21,26 +22,34 @@ def landed_at(tp: TopicPartition, code: int, offset: int) -> bytes:
 
 
 def test_code_and_offset_are_found() -> None:
-    assert WIRE.landed(landed_at(TP, 6, 2**40)) == (6, 2**40)
+    assert CODEC.decode(landed_at(TP, 6, 2**40)) == (6, 2**40)
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=str)
-def test_answer_about_another_partition_is_an_error(other: TopicPartition) -> None:
-    answer = landed_at(other, 0, 5)
-    with pytest.raises(KafkaError, match="something else"):
-        WIRE.landed(answer)
-    with pytest.raises(KafkaError, match="something else"):
-        WIRE.begun(struct.pack(">i", 0) + answer)
+def test_response_about_another_partition_is_an_error(other: TopicPartition) -> None:
+    with pytest.raises(RetriableError, match="not about its partition"):
+        CODEC.decode(landed_at(other, 0, 5))
+    with pytest.raises(RetriableError, match="instead of"):
+        response_for(TP, [(other.topic, [(other.partition, 0)])])
 
 
-def test_answer_that_is_cut_off_is_an_error() -> None:
+def test_response_that_is_cut_off_is_an_error() -> None:
     whole = landed_at(TP, 0, 5)
-    for size in range(len(whole) - 32):
-        with pytest.raises((KafkaError, struct.error)):
-            WIRE.landed(whole[:size])
-    with pytest.raises(struct.error):
-        WIRE.ended(bytes(5))
+    for size in range(len(whole) - 12):
+        with pytest.raises(RetriableError):
+            CODEC.decode(whole[:size])
 
 
-def test_sequence_numbers_begin_anew_after_the_last_one() -> None:
-    assert Producer(5, 1, 2**31 - 2).after(3) == Producer(5, 1, 1)
+@pytest.mark.parametrize(
+    "topics", [None, [], [("events", [])], [("events", [(7, 0), (8, 0)])], [("events",)]]
+)
+def test_response_about_none_or_several_partitions_is_an_error(topics: Any) -> None:
+    assert response_for(TP, [("events", [(7, 0, 5)])]) == (0, 5)
+    with pytest.raises(RetriableError, match="cannot be read"):
+        response_for(TP, topics)
+
+
+def test_no_request_for_metadata_creates_a_topic() -> None:
+    request: Any = metadata_request(["events"])
+    assert request.topics == ["events"]
+    assert not request.allow_auto_topic_creation

@@ -1,8 +1,7 @@
 """Claim: how old duplicates are is counted as it is, or a step of the window too old, and never too young."""
 
 from dedupe.admission import Admission
-from dedupe.lane.ages import LOOKED_AT_MAX, MARKS_MAX, Ages
-from dedupe.metrics import AGE_S, Histogram
+from dedupe.lane.metrics import AGE_S, MARKS_MAX, SAMPLES_MAX, DuplicateAges, Histogram
 from dedupe.window import Step, Window, WindowPolicy
 
 HOUR_MS = 3_600_000
@@ -21,7 +20,7 @@ def ages_in(histogram: Histogram) -> dict[float, int]:
 
 def test_recent_original_is_dated_to_the_second() -> None:
     histogram = Histogram(AGE_S)
-    ages = Ages(histogram)
+    ages = DuplicateAges(histogram)
     for second in range(100):
         ages.note_commit(base=second * 10, timestamp_ms=HOUR_MS + second * 1_000)
     now_ms = HOUR_MS + 100_000
@@ -32,7 +31,7 @@ def test_recent_original_is_dated_to_the_second() -> None:
 
 def test_older_original_is_dated_by_the_steps_of_the_window() -> None:
     histogram = Histogram(AGE_S)
-    ages = Ages(histogram)
+    ages = DuplicateAges(histogram)
     ages.note_commit(base=500, timestamp_ms=50 * HOUR_MS)
     window = window_of(
         Step(10 * HOUR_MS, 100, 100), Step(11 * HOUR_MS, 200, 200), Step(50 * HOUR_MS, 500, 500)
@@ -45,9 +44,9 @@ def test_older_original_is_dated_by_the_steps_of_the_window() -> None:
 
 def test_storm_of_duplicates_is_counted_whole_and_looked_at_in_part() -> None:
     histogram = Histogram(AGE_S)
-    ages = Ages(histogram)
+    ages = DuplicateAges(histogram)
     ages.note_commit(base=0, timestamp_ms=0)
-    for count in (1, LOOKED_AT_MAX, LOOKED_AT_MAX + 1, 1_000):
+    for count in (1, SAMPLES_MAX, SAMPLES_MAX + 1, 1_000):
         before = sum(histogram.counts)
         ages.note([DUPLICATE] * count, list(range(count)), window_of(), 5_000)
         assert sum(histogram.counts) == before + count
@@ -56,7 +55,7 @@ def test_storm_of_duplicates_is_counted_whole_and_looked_at_in_part() -> None:
 
 def test_marks_are_bounded_and_forgotten_with_the_offsets() -> None:
     histogram = Histogram(AGE_S)
-    ages = Ages(histogram)
+    ages = DuplicateAges(histogram)
     for second in range(5 * MARKS_MAX):
         ages.note_commit(base=second, timestamp_ms=second * 1_000)
     assert MARKS_MAX <= len(ages._offsets) <= 2 * MARKS_MAX
@@ -67,5 +66,5 @@ def test_marks_are_bounded_and_forgotten_with_the_offsets() -> None:
 
 def test_batch_without_duplicates_counts_nothing() -> None:
     histogram = Histogram(AGE_S)
-    Ages(histogram).note([NEW, Admission.CONFLICT], [~0, 7], window_of(Step(0, 0, 0)), 5_000)
+    DuplicateAges(histogram).note([NEW, Admission.CONFLICT], [~0, 7], window_of(Step(0, 0, 0)), 5_000)
     assert sum(histogram.counts) == 0

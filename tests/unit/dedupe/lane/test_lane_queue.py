@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,13 +13,15 @@ from dedupe.clock import Deadline
 from dedupe.errors import LaneSaturatedError, OutcomeUnknownError
 from dedupe.lane.queue import (
     EVENT_COST_BYTES,
-    TURN_BYTES,
+    QUANTUM_BYTES,
     Batch,
     LaneQueue,
+    QueuedSubmission,
     QueueLimits,
-    Submission,
 )
 from dedupe.types import RECORD_OVERHEAD_BYTES, Event
+from tests.support.settings import QUEUE_LIMITS
+from tests.support.submissions import submission_of
 
 EXAMPLES = settings(max_examples=200)
 
@@ -46,23 +49,22 @@ def event(name: str, *, size_bytes: int = 300, source: str = "web") -> Event:
     return Event(name.encode().ljust(16), 0, b"f" * 8, source, name, value)
 
 
-def submission(
-    events: Sequence[Event], *, deadline: Deadline | None = None, received_ms: int = 0
-) -> Submission:
-    return Submission(
-        events,
-        received_ms,
-        deadline or Deadline(CLOCK, 10),
-        asyncio.get_running_loop().create_future(),
-        sum(one.size_bytes for one in events),
-    )
+def put(
+    queue: LaneQueue, events: Sequence[Event], *, deadline: Deadline | None = None, received_ms: int = 0
+) -> QueuedSubmission:
+    deadline = deadline or Deadline(CLOCK, 10)
+    return queue.put(submission_of(events, received_ms=received_ms, deadline=deadline), CLOCK.now_s)
+
+
+def check(queue: LaneQueue, events: int, size_bytes: int, source: str) -> None:
+    queue.check_capacity(submission_of([event("n", source=source)] * events, size_bytes=size_bytes))
 
 
 def names(batch: Batch) -> str:
     return "".join(one.message_id for one in batch.events)
 
 
-def decide(one: Submission, offsets: Iterable[int]) -> None:
+def decide(one: QueuedSubmission, offsets: Iterable[int]) -> None:
     told = list(offsets)
     one.decide([Admission.NEW] * len(told), told)
 
@@ -76,10 +78,8 @@ async def test_empty_queue_gives_an_empty_batch() -> None:
 
 async def test_submissions_share_a_batch_in_order() -> None:
     queue = LaneQueue(LIMITS)
-    first = submission([event("a"), event("b")], received_ms=5)
-    second = submission([event("c")], received_ms=4)
-    queue.put(first)
-    queue.put(second)
+    first = put(queue, [event("a"), event("b")], received_ms=5)
+    second = put(queue, [event("c")], received_ms=4)
 
     batch = queue.take_batch()
 
@@ -92,9 +92,8 @@ async def test_submissions_share_a_batch_in_order() -> None:
 
 async def test_batch_is_bounded_by_events() -> None:
     queue = LaneQueue(LIMITS)
-    first, second = submission([event("a"), event("b"), event("c")]), submission([event("d"), event("e")])
-    queue.put(first)
-    queue.put(second)
+    first = put(queue, [event("a"), event("b"), event("c")])
+    second = put(queue, [event("d"), event("e")])
 
     taken, rest = queue.take_batch(), queue.take_batch()
 
@@ -105,24 +104,23 @@ async def test_batch_is_bounded_by_events() -> None:
 
 async def test_batch_is_bounded_by_bytes() -> None:
     queue = LaneQueue(LIMITS)
-    queue.put(submission([event("a", size_bytes=1_000), event("b", size_bytes=1_000)]))
-    queue.put(submission([event("c", size_bytes=1_001)]))
-    queue.put(submission([event("d", size_bytes=1_000)]))
+    put(queue, [event("a", size_bytes=1_000), event("b", size_bytes=1_000)])
+    put(queue, [event("c", size_bytes=1_001)])
+    put(queue, [event("d", size_bytes=1_000)])
 
     assert [names(queue.take_batch()) for _ in range(4)] == ["ab", "c", "d", ""]
 
 
 async def test_event_larger_than_a_batch_goes_alone() -> None:
     queue = LaneQueue(LIMITS)
-    queue.put(submission([event("a", size_bytes=2_001), event("b")]))
+    put(queue, [event("a", size_bytes=2_001), event("b")])
 
     assert [names(queue.take_batch()) for _ in range(2)] == ["a", "b"]
 
 
 async def test_submission_larger_than_a_batch_counts_until_its_last_event_is_taken() -> None:
     queue = LaneQueue(LIMITS)
-    large = submission([event(name) for name in "abcdef"])
-    queue.put(large)
+    large = put(queue, [event(name) for name in "abcdef"])
 
     queue.take_batch()
 
@@ -135,48 +133,48 @@ async def test_submission_larger_than_a_batch_counts_until_its_last_event_is_tak
 async def test_room_is_bounded_by_events_and_by_bytes() -> None:
     queue = LaneQueue(LIMITS)
     for source in ("a", "b", "c"):
-        queue.put(submission([event("x", size_bytes=1_000, source=source)] * 5))
+        put(queue, [event("x", size_bytes=1_000, source=source)] * 5)
 
-    queue.check_room(5, 5_000, "d")
+    check(queue, 5, 5_000, "d")
     with pytest.raises(LaneSaturatedError):
-        queue.check_room(6, 6, "d")
+        check(queue, 6, 6, "d")
     with pytest.raises(LaneSaturatedError):
-        queue.check_room(1, 5_001, "d")
+        check(queue, 1, 5_001, "d")
     queue.take_all()
-    queue.check_room(20, 20_000, "a")
+    check(queue, 20, 20_000, "a")
 
 
 async def test_source_has_no_more_room_than_it_leaves_to_others() -> None:
     queue = LaneQueue(LIMITS)
-    queue.put(submission([event("a", size_bytes=400)] * 9))
+    put(queue, [event("a", size_bytes=400)] * 9)
 
-    queue.check_room(1, 400, "web")
+    check(queue, 1, 400, "web")
     for too_many in [(2, 800), (1, 16_400 - 3_600)]:
         with pytest.raises(LaneSaturatedError):
-            queue.check_room(*too_many, "web")
-    queue.check_room(11, 16_400, "other")
-    queue.put(submission([event("b", source="other")] * 11))
+            check(queue, *too_many, "web")
+    check(queue, 11, 16_400, "other")
+    put(queue, [event("b", source="other")] * 11)
     with pytest.raises(LaneSaturatedError):
-        queue.check_room(1, 300, "web")
+        check(queue, 1, 300, "web")
 
 
 def test_any_number_of_greedy_sources_leaves_room_for_another() -> None:
-    async def check(greedy: int) -> None:
-        queue = LaneQueue(QueueLimits(queue_events_max=1_000))
+    async def fill(greedy: int) -> None:
+        queue = LaneQueue(replace(QUEUE_LIMITS, queue_events_max=1_000))
         is_full = False
         while not is_full:
             is_full = True
             for source in map(str, range(greedy)):
                 try:
-                    queue.check_room(1, 300, source)
+                    check(queue, 1, 300, source)
                 except LaneSaturatedError:
                     continue
-                queue.put(submission([event("x", source=source)]))
+                put(queue, [event("x", source=source)])
                 is_full = False
         assert 1_000 - queue.events >= 1_000 // (greedy + 1)
 
     for greedy in (1, 2, 9):
-        asyncio.run(check(greedy))
+        asyncio.run(fill(greedy))
 
 
 async def test_expired_submissions_leave_from_the_head() -> None:
@@ -184,10 +182,8 @@ async def test_expired_submissions_leave_from_the_head() -> None:
     queue = LaneQueue(LIMITS)
     soon, late = Deadline(clock, 1), Deadline(clock, 9)
     submissions = [
-        submission([event(n)], deadline=d) for n, d in [("a", soon), ("b", soon), ("c", late), ("d", soon)]
+        put(queue, [event(n)], deadline=d) for n, d in [("a", soon), ("b", soon), ("c", late), ("d", soon)]
     ]
-    for one in submissions:
-        queue.put(one)
     assert list(queue.take_expired()) == []
 
     clock.now_s += 2
@@ -199,7 +195,7 @@ async def test_expired_submissions_leave_from_the_head() -> None:
 async def test_submission_once_begun_never_expires() -> None:
     clock = StoppedClock()
     queue = LaneQueue(LIMITS)
-    queue.put(submission([event(name) for name in "abcde"], deadline=Deadline(clock, 1)))
+    put(queue, [event(name) for name in "abcde"], deadline=Deadline(clock, 1))
     queue.take_batch()
 
     clock.now_s += 2
@@ -210,9 +206,7 @@ async def test_submission_once_begun_never_expires() -> None:
 
 async def test_take_all_empties_the_queue() -> None:
     queue = LaneQueue(LIMITS)
-    submissions = [submission([event("a")]), submission([event("b")])]
-    for one in submissions:
-        queue.put(one)
+    submissions = [put(queue, [event("a")]), put(queue, [event("b")])]
 
     assert queue.take_all() == submissions
     assert queue.take_all() == []
@@ -222,24 +216,23 @@ async def test_take_all_empties_the_queue() -> None:
 # ---- sources
 
 
-WIDE = QueueLimits(batch_events_max=1_000)
-TURN_EVENTS = TURN_BYTES // (300 + EVENT_COST_BYTES)
+TURN_EVENTS = QUANTUM_BYTES // (300 + EVENT_COST_BYTES)
 
 
 async def test_source_that_sends_little_is_in_the_next_batch() -> None:
-    queue = LaneQueue(WIDE)
+    queue = LaneQueue(QUEUE_LIMITS)
     for _ in range(64):
-        queue.put(submission([event("n", source="noisy")] * 100))
-    queue.put(submission([event("q", source="quiet")] * 10))
+        put(queue, [event("n", source="noisy")] * 100)
+    put(queue, [event("q", source="quiet")] * 10)
 
     assert names(queue.take_batch()).count("q") == 10
 
 
 async def test_sources_share_a_batch_by_turns() -> None:
-    queue = LaneQueue(WIDE)
+    queue = LaneQueue(QUEUE_LIMITS)
     for source in "abc":
         for _ in range(20):
-            queue.put(submission([event(source, source=source)] * 100))
+            put(queue, [event(source, source=source)] * 100)
 
     taken = names(queue.take_batch())
 
@@ -250,10 +243,10 @@ async def test_sources_share_a_batch_by_turns() -> None:
 
 
 async def test_large_events_wait_for_their_turns_and_take_no_more_than_small_ones() -> None:
-    queue = LaneQueue(WIDE)
+    queue = LaneQueue(QUEUE_LIMITS)
     for _ in range(100):
-        queue.put(submission([event("L", size_bytes=400_000, source="large")]))
-        queue.put(submission([event("s", size_bytes=1_024, source="small")] * 200))
+        put(queue, [event("L", size_bytes=400_000, source="large")])
+        put(queue, [event("s", size_bytes=1_024, source="small")] * 200)
 
     taken = "".join(names(queue.take_batch()) for _ in range(10))
 
@@ -261,11 +254,9 @@ async def test_large_events_wait_for_their_turns_and_take_no_more_than_small_one
 
 
 async def test_submission_taken_in_turns_is_answered_in_order() -> None:
-    queue = LaneQueue(WIDE)
-    large = submission([event(f"{n:03}", source="large") for n in range(200)])
-    small = submission([event("s", source="small")] * 200)
-    queue.put(large)
-    queue.put(small)
+    queue = LaneQueue(QUEUE_LIMITS)
+    large = put(queue, [event(f"{n:03}", source="large") for n in range(200)])
+    small = put(queue, [event("s", source="small")] * 200)
 
     batch = queue.take_batch()
     assert len(batch.shares) > 4  # both of them several times
@@ -282,10 +273,8 @@ async def test_submission_taken_in_turns_is_answered_in_order() -> None:
 async def test_expired_submissions_of_every_source_leave() -> None:
     clock = StoppedClock()
     queue = LaneQueue(LIMITS)
-    alive = submission([event("a", source="a")], deadline=Deadline(clock, 9))
-    expired = submission([event("b", source="b")], deadline=Deadline(clock, 1))
-    queue.put(alive)
-    queue.put(expired)
+    put(queue, [event("a", source="a")], deadline=Deadline(clock, 9))
+    expired = put(queue, [event("b", source="b")], deadline=Deadline(clock, 1))
 
     clock.now_s += 2
 
@@ -297,7 +286,7 @@ async def test_expired_submissions_of_every_source_leave() -> None:
 
 
 async def test_answer_is_given_with_the_last_outcome() -> None:
-    one = submission([event(name) for name in "abc"])
+    one = put(LaneQueue(LIMITS), [event(name) for name in "abc"])
 
     decide(one, [0, 1])
     assert not one.answer.done()
@@ -307,7 +296,7 @@ async def test_answer_is_given_with_the_last_outcome() -> None:
 
 
 async def test_failed_answer_stays_failed() -> None:
-    one = submission([event("a")])
+    one = put(LaneQueue(LIMITS), [event("a")])
 
     one.fail(OutcomeUnknownError("first"))
     one.fail(OutcomeUnknownError("second"))
@@ -318,7 +307,8 @@ async def test_failed_answer_stays_failed() -> None:
 
 
 async def test_cancelled_answer_is_left_alone() -> None:
-    one, other = submission([event("a")]), submission([event("b")])
+    queue = LaneQueue(LIMITS)
+    one, other = put(queue, [event("a")]), put(queue, [event("b")])
     one.answer.cancel()
     other.answer.cancel()
 
@@ -345,11 +335,9 @@ def test_every_event_is_taken_once_in_its_sources_order_within_the_limits(
     async def check() -> None:
         queue = LaneQueue(LIMITS)
         submissions = [
-            submission([event(f"{i}-{j}", size_bytes=s, source=source) for j, s in enumerate(sizes)])
+            put(queue, [event(f"{i}-{j}", size_bytes=s, source=source) for j, s in enumerate(sizes)])
             for i, (source, sizes) in enumerate(rows)
         ]
-        for one in submissions:
-            queue.put(one)
         taken: list[Event] = []
         while (batch := queue.take_batch()).events:
             assert len(batch.events) <= 4
@@ -363,10 +351,10 @@ def test_every_event_is_taken_once_in_its_sources_order_within_the_limits(
                 start += count
             taken += batch.events
         for source in "abc":
-            sent = [one for each in submissions for one in each.events if one.source == source]
+            sent = [one for each in submissions for one in each.submission.events if one.source == source]
             assert [one for one in taken if one.source == source] == sent
         for one in submissions:
-            assert [taken[offset] for offset in one.answer.result().offsets] == one.events
+            assert [taken[offset] for offset in one.answer.result().offsets] == one.submission.events
         assert queue.events == 0
 
     asyncio.run(check())

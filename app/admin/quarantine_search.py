@@ -1,0 +1,132 @@
+"""
+Where an event is in quarantine.
+
+Its index is looked up for an event whose content is known. A message id alone is no key there, since keys are
+made of the content as well: so the newest records are read, within limits, and the answer says how far back.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.admin.tail_sample import Sample
+from dedupe.clock import Clock, Deadline
+from dedupe.errors import LogCorruptError, RetriableError
+from dedupe.identity import FINGERPRINT_BYTES, Identity
+from dedupe.log import LogStore
+from dedupe.quarantine_reader import Place
+from dedupe.record import HEADER_REASON, parse_identity
+from dedupe.router import Router
+from dedupe.routing import partition_of
+from dedupe.types import LogRecord, Stream
+
+CHUNK_OFFSETS = 2_000
+"""Read at once."""
+
+OFFSETS_MAX = 20_000
+"""Of each partition. A record has at most 64 KiB."""
+
+SEARCH_S = 3.0
+SEARCHES_AT_ONCE = 2
+"""They run in the ingest's loop; others wait, at most as long as a look-up may take."""
+
+FOUND_MAX = 20
+"""Of one id: each other content of it is quarantined once."""
+
+
+@dataclass(slots=True)
+class Found:
+    """The result of a search so far."""
+
+    places: list[dict[str, Any]] = field(default_factory=list)
+    records: int = 0
+    oldest_ms: int | None = None
+    is_complete: bool = True
+
+    def document(self) -> dict[str, Any]:
+        """Return it as a part of the lookup's answer."""
+        return {
+            "found": self.places,
+            "searched_records": self.records,
+            "searched_since_ms": self.oldest_ms,
+            "searched_all": self.is_complete,
+        }
+
+
+class QuarantineSearch:
+    """Searches the quarantine topic by message id; used in the ingest's loop."""
+
+    def __init__(self, store: LogStore, stream: Stream, clock: Clock) -> None:
+        self._store = store
+        self._stream = stream
+        self._clock = clock
+        self._slots = asyncio.Semaphore(SEARCHES_AT_ONCE)
+
+    async def search(self, source: str, message_id: str) -> Found:
+        """Return where events with this id of a source are. Raises RetriableError."""
+        async with self._slots:
+            found, deadline, key = Found(), Deadline(self._clock, SEARCH_S), message_id.encode()
+            for partition in range(self._stream.partitions):
+                async with aclosing(self._newest(partition, found, deadline)) as batches:
+                    async for records in batches:
+                        for record in records:
+                            if record.key == key and (place := self._described(record, partition, source)):
+                                found.places.append(place)
+            return found
+
+    async def _newest(
+        self, partition: int, found: Found, deadline: Deadline
+    ) -> AsyncGenerator[Sequence[LogRecord]]:
+        """Yield the newest records chunk by chunk, within the limits, and note in `found` how far back."""
+        log = self._store.partition_log(self._stream.topic, partition)
+        try:
+            start, end = await log.bounds()
+            first = max(start, end - OFFSETS_MAX)
+            while end > first and not deadline.is_over and len(found.places) < FOUND_MAX:
+                begin = max(first, end - CHUNK_OFFSETS)
+                async with aclosing(log.read(begin, end)) as batches:
+                    async for records in batches:
+                        found.records += len(records)
+                        oldest_ms = records[0].timestamp_ms
+                        found.oldest_ms = min(found.oldest_ms or oldest_ms, oldest_ms)
+                        yield records
+                end = begin
+            found.is_complete &= end <= start
+        finally:
+            await log.close()
+
+    def _described(self, record: LogRecord, partition: int, source: str) -> dict[str, Any] | None:
+        """Return a record with the right id as a document; None if it is of another source, or foreign."""
+        try:
+            identity = parse_identity(record)
+        except LogCorruptError:
+            return None
+        if identity.source != source:
+            return None
+        return {
+            "topic": self._stream.topic,
+            "partition": partition,
+            "offset": record.offset,
+            "reason": dict(record.headers).get(HEADER_REASON, b"").decode(errors="replace"),
+            "timestamp_ms": record.timestamp_ms,
+            "age_seconds": (self._clock.now_ms() - record.timestamp_ms) / 1000,
+            "bytes": len(record.value),
+        }
+
+
+async def locate(router: Router, identity: Identity, sample: Sample) -> Place | None:
+    """Return the place of a rejected or conflicting event, None if it is not known now."""
+    key = sample.key[:-FINGERPRINT_BYTES]
+    if not sample.is_wrapped:  # a conflict, which has another key in quarantine than in its own partition
+        key = identity.quarantine_key(
+            sample.source or "", sample.message_id or "", sample.key[-FINGERPRINT_BYTES:]
+        )
+    routes = router.quarantine_routes
+    partition = partition_of(key, len(routes))
+    try:
+        entry = await routes[partition].find(key)
+    except RetriableError:
+        return None
+    return None if entry is None else Place(partition, entry.offset)

@@ -1,0 +1,262 @@
+"""
+Client sessions of a request: the fields that name them, and the keys of their events. Pure.
+
+Headers, or fields at the body's top level, name the session; the native path alone reads them, see
+docs/http-api.md. app.ingest.identify refuses items without a valid sequence.
+"""
+
+import base64
+import binascii
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard, TypeVar
+
+from app.http.errors import SessionFieldsConflictError, SessionFieldsInvalidError
+from app.ingest.message_ids import session_event_ids
+from app.ingest.payload import Payload
+from dedupe.identity import Identity, KeyOf
+from dedupe.record import SESSION_STRUCT
+from dedupe.routing import partition_of
+from dedupe.sessions import U64_MAX
+from dedupe.types import EventKey, Session, session_of
+
+CLIENT, SESSION, EPOCH, ACKNOWLEDGED = (
+    b"gateway-client",
+    b"gateway-session",
+    b"gateway-session-epoch",
+    b"gateway-acknowledged-through",
+)
+"""Headers, in the order of FIELDS."""
+
+SESSION_HEADERS = frozenset({CLIENT, SESSION, EPOCH, ACKNOWLEDGED})
+"""A request with one of these names a client session."""
+
+STORED = b"gateway-sessions"
+"""Trusted like Gateway-Fingerprints: it names sessions of any client by their hashes."""
+
+FIELDS = ("client", "session", "epoch", "acknowledgedThrough")
+SEQUENCE, FIRST_SEQUENCE = "sequence", "firstSequence"
+
+KSUID_MAX = "aWgEPTl1tmebfsQzFP4bxwgy80V"
+
+Value = TypeVar("Value")
+
+_CLIENT = re.compile(r"[\x21-\x7e]{1,100}")
+_KSUID = re.compile(r"[0-9A-Za-z]{27}")
+_NUMBER = re.compile(rb"0|[1-9][0-9]{0,19}")
+
+
+class ClientSession(NamedTuple):
+    """The client session of one request."""
+
+    client: str
+    session: str
+    epoch: int  # 0: none
+    acknowledged_through: int
+    first_sequence: int | None  # of the first item, if items need not have theirs
+    own_fields: frozenset[str]
+    """Fields of each item that say where it stands, and are no content."""
+    client_hash: bytes
+    session_hash: bytes
+
+
+class SessionKeys:
+    """What identifies the events of one request that belong to client sessions."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        partitions: int,
+        source: str,
+        *,
+        session: ClientSession | None,
+        stored: Sequence[Session | None] = (),
+    ) -> None:
+        """
+        Prepare the request.
+
+        Args:
+            identity: makes keys.
+            partitions: of the clean topic.
+            source: who sends.
+            session: of the request.
+            stored: the sessions of its items where stored records are sent again; else empty.
+        """
+        self._identity = identity
+        self._partitions = partitions
+        self._source = source
+        self._session = session
+        self._stored = stored
+        self._id_of = session and session_event_ids(source, session.client, session.session)
+        self._keys = session and self._prepare(session.client_hash, session.session_hash)
+        self._prepared: dict[tuple[bytes, bytes], _Keys] = {}  # of stored records, by session
+
+    def place_of(self, index: int, item: Mapping[str, Any]) -> Session | None:
+        """Return an item's place in its client session; None if it has none, or none that is valid."""
+        if self._stored:
+            return self._stored[index]
+        session, sequence = self._session, item.get(SEQUENCE)
+        if session is None:
+            return None
+        if sequence is None and session.first_sequence is not None:
+            sequence = session.first_sequence + index
+        elif type(sequence) is not int or not 0 < sequence <= U64_MAX:
+            return None
+        hashes = session.client_hash, session.session_hash
+        return session_of((*hashes, sequence, session.epoch, session.acknowledged_through, None))
+
+    def id_of(self, place: Session | None) -> str | None:
+        """Return the id that follows from a place in the request's session, if it is one."""
+        return None if place is None or self._id_of is None else self._id_of(place.sequence)
+
+    def keys_of(self, place: Session, id_bytes: bytes | None) -> tuple[EventKey, int, EventKey | None]:
+        """Return key, partition and guard key of an event; None: its message id was assigned."""
+        key_of, guard_of, partition = self._keys or self._stored_keys(place)
+        guard = None if id_bytes is None else guard_of(id_bytes)
+        return key_of(place.sequence.to_bytes(8, "big")), partition, guard
+
+    def _stored_keys(self, place: Session) -> "_Keys":
+        hashes = place.client_hash, place.session_hash
+        if hashes not in self._prepared:
+            self._prepared[hashes] = self._prepare(*hashes)
+        return self._prepared[hashes]
+
+    def _prepare(self, client_hash: bytes, session_hash: bytes) -> "_Keys":
+        return _Keys(
+            self._identity.sequence_keys(client_hash, session_hash),
+            self._identity.guard_keys(self._source, client_hash),
+            partition_of(client_hash, self._partitions),
+        )
+
+
+class _Keys(NamedTuple):
+    """What makes the keys of one session's events, and the partition of all of them."""
+
+    key_of: KeyOf
+    guard_of: KeyOf
+    partition: int
+
+
+def client_session_of(
+    headers: Mapping[bytes, bytes], payload: Payload, identity: Identity, source: str
+) -> ClientSession:
+    """
+    Return the client session of a request that names one.
+
+    Raises:
+        SessionFieldsInvalidError: a field is malformed, or client or session is missing.
+        SessionFieldsConflictError: header and body differ.
+    """
+    top = payload.top or {}
+    client = client_of(headers, top)
+    session = _one_of(_ksuid(_text_in(headers, SESSION)), _ksuid(top.get("session")), "session")
+    if client is None or session is None:
+        raise SessionFieldsInvalidError(told="client and session must both be given")
+    epoch = _one_of(_number_in(headers, EPOCH), _u64(top, "epoch"), "epoch")
+    if epoch == 0:
+        raise SessionFieldsInvalidError(told="epoch counts from 1")
+    acknowledged = _one_of(
+        _number_in(headers, ACKNOWLEDGED), _u64(top, "acknowledgedThrough"), "acknowledgedThrough"
+    )
+    is_single = payload.top is not None and not payload.shared
+    return ClientSession(
+        client,
+        session,
+        epoch or 0,
+        acknowledged or 0,
+        _first_sequence(payload.shared, len(payload.items)),
+        frozenset({SEQUENCE, *FIELDS}) if is_single else frozenset({SEQUENCE}),
+        identity.client_hash(source, client),
+        identity.session_hash(source, client, session),
+    )
+
+
+def stored_sessions(header: bytes, count: int) -> list[Session | None]:
+    """
+    Return the client sessions of stored records, by the header STORED.
+
+    Raises SessionFieldsInvalidError.
+    """
+    try:
+        sessions = [_stored_session(part.strip()) for part in header.split(b",")]
+    except (binascii.Error, struct.error):
+        sessions = []
+    if len(sessions) != count:
+        raise SessionFieldsInvalidError(
+            told="Gateway-Sessions must have bytes 34-89 of each event's gw header in base64, or nothing, "
+            f"separated by commas; the request has {count} events"
+        )
+    return sessions
+
+
+def _stored_session(part: bytes) -> Session | None:
+    if not part:
+        return None
+    session = Session(*SESSION_STRUCT.unpack(base64.b64decode(part, validate=True)))
+    if session.sequence == 0:
+        raise SessionFieldsInvalidError(told="a sequence counts from 1")
+    return session
+
+
+def client_of(headers: Mapping[bytes, bytes], top: Mapping[str, Any]) -> str | None:
+    """Return the client of a request, None if it names none. Raises as `client_session_of`."""
+    return _one_of(_client(_text_in(headers, CLIENT)), _client(top.get("client")), "client")
+
+
+def is_ksuid(text: str) -> bool:
+    """Whether it is the text form of a KSUID."""
+    return _KSUID.fullmatch(text) is not None and text <= KSUID_MAX
+
+
+def _client(value: object) -> str | None:
+    if value is None or (isinstance(value, str) and _CLIENT.fullmatch(value)):
+        return value
+    raise SessionFieldsInvalidError(told="client must have 1 to 100 visible ASCII characters")
+
+
+def _ksuid(value: object) -> str | None:
+    if value is None or (isinstance(value, str) and is_ksuid(value)):
+        return value
+    raise SessionFieldsInvalidError(told="session must be a KSUID, 27 letters and digits")
+
+
+def _first_sequence(shared: Mapping[str, Any], count: int) -> int | None:
+    first = _u64(shared, FIRST_SEQUENCE)
+    if first is not None and not 0 < first <= U64_MAX - count + 1:
+        raise SessionFieldsInvalidError(
+            told="firstSequence counts from 1, and no sequence has more than 64 bits"
+        )
+    return first
+
+
+def _u64(fields: Mapping[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    if value is None or _is_u64(value):
+        return value
+    raise SessionFieldsInvalidError(told=f"{name} must be a whole number of 64 bits")
+
+
+def _is_u64(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= U64_MAX
+
+
+def _text_in(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
+    value = headers.get(name)
+    return None if value is None else value.decode("latin-1")
+
+
+def _number_in(headers: Mapping[bytes, bytes], name: bytes) -> int | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    if not _NUMBER.fullmatch(value) or int(value) > U64_MAX:
+        raise SessionFieldsInvalidError(told=f"{name.decode()} must be a whole number of 64 bits")
+    return int(value)
+
+
+def _one_of(in_head: Value | None, in_body: Value | None, name: str) -> Value | None:
+    """Return what was given, in one of both places or alike in both. Raises SessionFieldsConflictError."""
+    if in_head is not None and in_body is not None and in_head != in_body:
+        raise SessionFieldsConflictError(told=name)
+    return in_body if in_head is None else in_head

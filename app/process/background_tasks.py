@@ -1,0 +1,108 @@
+"""What the process does beside serving: announce itself, delete expired events."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+
+from app.config.settings import Settings
+from app.config.version import VERSION
+from dedupe.clock import Clock
+from dedupe.errors import GatewayError, RetriableError
+from dedupe.lane import Lane
+from dedupe.router import Router
+
+READY_POLL_S = 0.05
+NOTES_RENEWAL_S = 12 * 3600.0
+"""Kafka forgets them after a week by default (`offsets.retention.minutes`), at least after a day."""
+OUTAGE_POLL_S = 1.0
+TRIM_INTERVAL_S = 10.0
+"""How often expired events are deleted from the embedded log."""
+TRIM_RECORDS_MAX = 5_000
+"""How many records of a partition one step deletes; more would hold up commits."""
+TRIM_PAUSE_S = 0.02
+"""Between two steps of deletion, so that commits get their turn."""
+
+Trim = Callable[[str, int, int], Awaitable[int]]
+"""(topic, before_ms, records_max a partition) -> records deleted."""
+
+log = structlog.get_logger(__name__)
+
+
+async def announce(router: Router, settings: Settings, *, url: str, admin_url: str) -> None:
+    """Once everything serves, say where, and how to try it."""
+    log.info("starting", events=url, admin=admin_url)
+    while not router.is_ready:  # noqa: ASYNC110 - it follows from the states of all lanes
+        await asyncio.sleep(READY_POLL_S)
+    write_key = "my-write-key" if settings.gateway.write_keys_file is None else "WRITE_KEY"
+    worker = "" if settings.group.peer_listen is None else f", {settings.group.worker_id}"
+    event = '{"messageId":"hello-1","type":"track","event":"Hello","userId":"u1"}'
+    print(
+        f"\nGateway {VERSION} is ready ({settings.gateway.mode}, {settings.log.kind} log{worker}).\n"
+        f"  events  {url}\n"
+        f"  admin   {admin_url}/admin/v1/stats\n"
+        "Send an event; sent again, it gets the same answer:\n"
+        f"  curl -i {url}/v1/events -u {write_key}: -d '{event}'\n",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+async def tell_outages(router: Router) -> None:
+    """Say once when no partition serves any more, why and since when, and once when one does again."""
+    told = None
+    while True:
+        await asyncio.sleep(OUTAGE_POLL_S)
+        outage = router.outage
+        if outage is not None and told is None:
+            log.error("events cannot be taken", reason=outage)
+        elif outage is None and told is not None:
+            log.info("events are taken again")
+        told = outage
+
+
+async def keep_notes(renew: Callable[[], Awaitable[None]]) -> None:
+    """Write what is noted with the log once more, long before Kafka forgets it."""
+    while True:
+        await asyncio.sleep(NOTES_RENEWAL_S)
+        try:
+            await renew()
+        except GatewayError as err:
+            log.warning("notes of the log not renewed, trying again later", error=str(err))
+
+
+async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim) -> None:
+    """
+    Delete events older than the retention, a few at a time.
+
+    Age is measured against the newest record of the log or the clock, whichever is earlier: an idle log
+    keeps what its window needs, and records of a clock that was ahead delete none of the others. A
+    clock that is ahead now has been refused at start (app.process.clock_check).
+    """
+    while True:
+        await asyncio.sleep(TRIM_INTERVAL_S)
+        if not all(lane.has_served for lane in router.all_lanes):
+            continue
+        newest_ms = min(clock.now_ms(), _newest_timestamp_ms(router.all_lanes))
+        before_ms = newest_ms - int(settings.index.retention * 1000)
+        if before_ms <= 0:
+            continue
+        for topic in (settings.log.topic, settings.log.quarantine_topic):
+            try:
+                await _trim_topic(topic, before_ms, TRIM_RECORDS_MAX, trim)
+            except RetriableError as err:
+                log.warning("expired events not deleted, trying again later", topic=topic, error=str(err))
+
+
+def _newest_timestamp_ms(lanes: Sequence[Lane]) -> int:
+    """Return the log time of the newest record that any of the lanes knows, 0 if none does."""
+    indexes = (lane.open_index for lane in lanes)
+    return max((opened.index.state.newest_timestamp_ms for opened in indexes if opened), default=0)
+
+
+async def _trim_topic(topic: str, before_ms: int, records_max: int, trim: Trim) -> None:
+    while True:
+        if await trim(topic, before_ms, records_max) == 0:
+            return
+        await asyncio.sleep(TRIM_PAUSE_S)

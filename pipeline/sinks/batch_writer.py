@@ -1,0 +1,177 @@
+"""
+Runs a stream into a sink with a ledger: compares sink, checkpoint and source, then stores each batch once.
+
+pipeline/sinks/ledger.py holds the rules; this module applies them to Spark.
+"""
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.errors import PipelineError
+from pipeline.runtime.checkpoint import Checkpoint
+from pipeline.runtime.streams import StreamPlan, run_stream
+from pipeline.sinks.ledger import (
+    CheckpointBatch,
+    Ledger,
+    Remedy,
+    next_ledger,
+    refusal,
+    start_offsets,
+    with_records_end,
+)
+from pipeline.sources.extent import OffsetRanges, records_ends
+from pipeline.sources.origin import Origin, origin_of
+from pipeline.sources.records import Offsets, Selection, stream_records, within
+
+
+class Sink(Protocol):
+    """An output that stores rows and their ledger. It holds no session, so Spark Connect can pickle it."""
+
+    def ledger(self, spark: SparkSession) -> Ledger | None:
+        """
+        Return the ledger of the last commit; None if the output is empty.
+
+        Raises:
+            PipelineError: there are rows without a ledger, or the output does not answer.
+        """
+
+    def store(self, rows: DataFrame, ledger: Ledger) -> None:
+        """
+        Add rows and the ledger that includes them, in one commit.
+
+        Raises:
+            PipelineError: the output's ledger is not the predecessor, so another job writes there.
+        """
+
+
+@dataclass(frozen=True)
+class SinkPlan:
+    """An output, how its rows are computed, and what the user allows if sink and checkpoint differ."""
+
+    sink: Sink
+    compute: Callable[[DataFrame], DataFrame]
+    keeps_state: bool = False
+    recovers: bool = False
+    accepts_loss: bool = False
+
+    def counts_batches(self, origin: Origin) -> bool:
+        """Whether its ledger counts batches, since offsets alone do not determine the rows."""
+        return self.keeps_state or not origin.has_offsets
+
+
+def run_to_sink(
+    spark: SparkSession, plan: StreamPlan, origin: Origin, output: SinkPlan, *, offsets_per_batch: int
+) -> int:
+    """
+    Run a job's stream into its sink, and return how many rows it read.
+
+    Raises:
+        PipelineError: sink, checkpoint and source do not belong together.
+    """
+    ledger = output.sink.ledger(spark)
+    _check_start(spark, plan, origin, output, ledger)
+    records = stream_records(
+        spark,
+        plan.source,
+        job=plan.job,
+        offsets_per_batch=offsets_per_batch,
+        starting=start_offsets(ledger, origin) if ledger is not None and origin.has_offsets else None,
+    )
+    if output.keeps_state:
+        records = output.compute(records)
+    writer = BatchWriter(
+        plan.job, Checkpoint(plan.checkpoint), origin, output, ledger, partial(records_ends, plan.source)
+    )
+    try:
+        return run_stream(records.writeStream.foreachBatch(writer), plan)
+    except StreamingQueryException as err:
+        # Spark's error says only that records are gone, not which ones and what to do.
+        if sentence := _retention_loss(spark, plan, output):
+            raise PipelineError(sentence) from err
+        raise
+
+
+def _check_start(
+    spark: SparkSession, plan: StreamPlan, origin: Origin, output: SinkPlan, ledger: Ledger | None
+) -> None:
+    """Refuse what does not belong together, or delete the checkpoint if the user allows it."""
+    checkpoint = Checkpoint(plan.checkpoint)
+    state = checkpoint.read_state(spark)
+    compare = partial(refusal, ledger, origin=origin, job=plan.job, by_batch=output.counts_batches(origin))
+    refused = compare(state)
+    if refused is not None and refused.remedy is Remedy.RECOVER and output.recovers:
+        print(f"{plan.job}: --recover was given: {refused.sentence}", file=sys.stderr)
+        checkpoint.delete(spark)
+        state, refused = None, compare(None)
+    if refused is None:
+        return
+    if not (refused.remedy is Remedy.ACCEPT_LOSS and output.accepts_loss):
+        raise PipelineError(refused.sentence)
+    print(f"{plan.job}: --accept-loss was given: {refused.sentence}", file=sys.stderr)
+    if state is not None:
+        checkpoint.delete(spark)
+
+
+def _retention_loss(spark: SparkSession, plan: StreamPlan, output: SinkPlan) -> str | None:
+    """Return why the next start is refused, if retention has overtaken this job; None if that is unknown."""
+    with suppress(PipelineError):
+        origin = origin_of(plan.source)
+        refused = refusal(
+            output.sink.ledger(spark), None, origin, job=plan.job, by_batch=output.counts_batches(origin)
+        )
+        if refused is not None and refused.remedy is Remedy.ACCEPT_LOSS:
+            return refused.sentence
+    return None
+
+
+@dataclass
+class BatchWriter:
+    """Stores each batch of a stream once; the function of `foreachBatch`."""
+
+    job: str
+    checkpoint: Checkpoint
+    origin: Origin
+    output: SinkPlan
+    ledger: Ledger | None  # of the sink now
+    find_records_ends: Callable[[OffsetRanges], Offsets]
+    _read_to: Offsets = field(default_factory=dict)
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        """Store the rows of a batch that the sink does not hold."""
+        spark = rows.sparkSession
+        ends = self.checkpoint.planned_end(spark, batch_id)
+        if self.origin.has_offsets and not ends:
+            raise PipelineError(
+                f"the checkpoint {self.checkpoint.path} does not say where batch {batch_id} ends"
+            )
+        by_batch = self.output.counts_batches(self.origin)
+        batch = CheckpointBatch(self.checkpoint.query(spark) or "", batch_id) if by_batch else None
+        ledger = next_ledger(self.ledger, self.origin, ends, job=self.job, batch=batch)
+        if ledger is not None:
+            if not by_batch:
+                rows = self._not_held(rows)
+            ledger = with_records_end(ledger, self.ledger, self._records_ends(ledger.added))
+            self.output.sink.store(rows if self.output.keeps_state else self.output.compute(rows), ledger)
+            self.ledger = ledger
+        self._read_to = ends
+
+    def _records_ends(self, added: OffsetRanges) -> Offsets:
+        """Find where the records of a batch end; without an answer the batch is stored all the same."""
+        try:
+            return self.find_records_ends(added) if added else {}
+        except PipelineError as err:
+            print(f"{self.job}: an audit may not know where the records end: {err}", file=sys.stderr)
+            return {}
+
+    def _not_held(self, rows: DataFrame) -> DataFrame:
+        """Leave out the rows that the sink holds: each partition of it may be some batches ahead."""
+        begins = start_offsets(self.ledger, self.origin)
+        ahead = {p: begin for p, begin in begins.items() if begin != self._read_to.get(p)}
+        return within(rows, Selection(from_offsets=ahead)) if ahead else rows

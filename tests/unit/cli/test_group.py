@@ -1,0 +1,78 @@
+"""Claim: `gateway group` names everything that a restart of a worker would make worse, and nothing else."""
+
+from typing import Any
+
+import pytest
+
+from app.cli.group import restart_risks, rows_of
+
+
+def stats(
+    states: str, *, follows: str = "", group: dict[str, Any] | None = None, **lane: Any
+) -> dict[str, Any]:
+    """Return a worker's statistics; `states` has a letter for each lane, quarantine's last."""
+    names = {"a": "active", "f": "following", "-": "unassigned", "r": "restoring"}
+    lanes = [
+        {
+            "partition": number,
+            "state": names[state],
+            "caught_up": str(number) in follows,
+            "in_doubt": 0,
+            "last_error": None,
+            **lane,
+        }
+        for number, state in enumerate(states)
+    ]
+    quarantine = [lanes.pop() | {"partition": 0}]
+    told = {"leaving": False} | (group or {})
+    return {
+        "group": told,
+        "totals": {"received": 3},
+        "disk": {"has_room": True},
+        "partitions": lanes,
+        "quarantine": quarantine,
+    }
+
+
+A = stats("aaf-")
+B = stats("ffaa", follows="01")
+
+
+def risks_of_a(own: dict[str, Any], others: dict[str, Any], silent: dict[str, str]) -> list[str]:
+    return list(restart_risks("a", {"workers": {"a": own, **others}, "silent": silent}))
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "silent", "risks"),
+    [
+        (A, {"b": B}, {}, []),
+        (A, {"b": stats("ffaa", follows="0")}, {}, ["no_standby"]),
+        (A, {}, {"b": "timeout"}, ["silent_worker", "unserved", "no_standby"]),
+        (
+            A,
+            {"b": stats("ffaa", follows="01", group={"leaving": True})},
+            {},
+            ["leaving_worker", "no_standby"],
+        ),
+        (A, {"b": stats("ffra", follows="01")}, {}, ["unserved"]),
+        (B, {"b": A}, {}, ["no_standby"]),
+        (stats("aaf-", in_doubt=2), {"b": B}, {}, ["in_doubt"]),
+        (stats("aaf-", last_error="no"), {"b": B}, {}, ["failing"]),
+        (stats("aafr"), {"b": B}, {}, ["restoring"]),
+        (A | {"disk": {"has_room": False}}, {"b": B}, {}, ["disk_full"]),
+    ],
+)
+def test_each_risk_is_named(
+    own: dict[str, Any], others: dict[str, Any], silent: dict[str, str], risks: list[str]
+) -> None:
+    assert risks_of_a(own, others, silent) == risks
+
+
+def test_rows_have_each_worker_with_its_own_risks() -> None:
+    silent, first, second = rows_of({"workers": {"a": A, "b": B}, "silent": {"c": "timeout"}})
+    assert (silent["worker"], silent["answers"], silent["why"]) == ("c", False, "timeout")
+    assert (first["serves"], first["follows"]) == ([0, 1], [])
+    assert (first["restart_risks"], second["restart_risks"]) == (
+        ["silent_worker"],
+        ["silent_worker", "no_standby"],
+    )

@@ -1,0 +1,194 @@
+"""
+Counts what one plain new event passes on its way from the socket to the log and back.
+
+A file is one of app/ or dedupe/ that has a Python frame between the first `data_received` and the
+`transport.write` of one request. A call is a frame that was entered from another such file: what the event
+loop enters, resumptions of coroutines and generators, and other threads do not count. The gateway runs in
+development mode on the embedded log; the event is the sixth of its kind, on a connection of its own.
+
+    python -m tools.one_event [--calls]
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple, cast
+
+from app.cli import main as gateway
+from app.http.protocol import EdgeProtocol
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = tuple(f"{ROOT / name}{os.sep}" for name in ("app", "dedupe"))
+
+EVENTS, MEASURED = 8, 6
+PAUSE_S = 0.3
+"""Between two events, so that nothing of the one before is still under way."""
+START_TIMEOUT_S = 60.0
+
+RESUMABLE = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
+FIRST_INSTRUCTION_MAX = 6
+"""The last instruction of a coroutine or generator that has not begun lies at most here."""
+
+
+class Call(NamedTuple):
+    """A frame that was entered from another file."""
+
+    caller: str
+    file: str
+    function: str
+
+
+class Trace:
+    """Records the frames of one request."""
+
+    def __init__(self) -> None:
+        self.files: Counter[str] = Counter()
+        self.calls: Counter[Call] = Counter()
+        self._received = 0
+
+    def install(self) -> None:
+        """Record the request that arrives as number MEASURED."""
+        connection_made, received = EdgeProtocol.connection_made, EdgeProtocol.data_received
+
+        def made(protocol: EdgeProtocol, transport: asyncio.Transport) -> None:
+            connection_made(protocol, cast(asyncio.Transport, _EndingTransport(transport)))
+
+        def data_received(protocol: EdgeProtocol, data: bytes) -> None:
+            self._received += 1
+            if self._received == MEASURED:
+                sys.setprofile(self._record)
+            received(protocol, data)
+
+        setattr(EdgeProtocol, "connection_made", made)  # noqa: B010 - to replace, not to define
+        setattr(EdgeProtocol, "data_received", data_received)  # noqa: B010
+
+    def report(self, *, with_calls: bool) -> str:
+        """Return the figures as lines, one for each file or each call after the first."""
+        lines = [f"{len(self.files)} files, {self.calls.total()} calls"]
+        if with_calls:
+            lines += [f"{count:4} {of.caller} -> {of.file} {of.function}" for of, count in self.calls.items()]
+        else:
+            lines += [f"{count:4} {file}" for file, count in sorted(self.files.items())]
+        return "\n".join(lines)
+
+    def _record(self, frame: FrameType, event: str, _argument: Any) -> None:
+        file = _file_of(frame)
+        if event != "call" or file is None:
+            return
+        if frame.f_code.co_flags & RESUMABLE and frame.f_lasti > FIRST_INSTRUCTION_MAX:
+            return
+        self.files[file] += 1
+        caller = _caller_of(frame)
+        if caller is not None and caller != file:
+            self.calls[Call(caller, file, frame.f_code.co_name)] += 1
+
+
+class _EndingTransport:
+    """A transport whose `write` ends the record."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        sys.setprofile(None)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def _file_of(frame: FrameType) -> str | None:
+    name = frame.f_code.co_filename
+    return name[len(str(ROOT)) + 1 :] if name.startswith(PACKAGES) else None
+
+
+def _caller_of(frame: FrameType) -> str | None:
+    """Return the nearest file that the frame was entered from, through libraries; None for the event loop."""
+    above = frame.f_back
+    while above is not None:
+        file = _file_of(above)
+        if file is not None:
+            return None if file.startswith("app/cli/") else file
+        above = above.f_back
+    return None
+
+
+def _send_events(port: int, admin_port: int) -> None:
+    """Send one event after another, each on a connection of its own; then stop the process."""
+    try:
+        _await_ready(f"http://127.0.0.1:{admin_port}/readyz")
+        for number in range(EVENTS):
+            event = {"messageId": f"event-{number}", "type": "track", "event": "Tried", "userId": "u1"}
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{port}/v1/events?writeKey=any",
+                json.dumps(event).encode(),
+                {"Content-Type": "application/json"},
+            )
+            with urllib.request.urlopen(request, timeout=START_TIMEOUT_S):
+                pass
+            time.sleep(PAUSE_S)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _await_ready(url: str) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise TimeoutError(f"{url} did not answer 200 within {START_TIMEOUT_S:g} s")
+
+
+def _free_ports(count: int) -> list[int]:
+    with_sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in with_sockets]
+    for each in with_sockets:
+        each.close()
+    return ports
+
+
+def main() -> None:
+    """Start a gateway in this process, send it events, and print what the measured one passed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--calls", action="store_true", help="list the calls instead of the files")
+    options = parser.parse_args()
+    trace = Trace()
+    trace.install()
+    port, admin_port = _free_ports(2)
+    with tempfile.TemporaryDirectory() as data_dir:
+        os.environ |= {
+            "GATEWAY_MODE": "development",
+            "GATEWAY_DATA_DIR": data_dir,
+            "GATEWAY_PORT": str(port),
+            "GATEWAY_ADMIN_PORT": str(admin_port),
+        }
+        sys.argv = ["gateway", "serve"]
+        threading.Thread(target=_send_events, args=(port, admin_port), daemon=True).start()
+        try:
+            gateway()
+        except SystemExit as ended:
+            if ended.code:
+                raise
+    print(trace.report(with_calls=options.calls))
+
+
+if __name__ == "__main__":
+    main()
