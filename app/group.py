@@ -34,28 +34,25 @@ class GroupLanes:
         Compose the parts; `run` starts them.
 
         Args:
-            settings: this worker's.
+            settings: this worker's, with an address for other workers.
             lanes: all lanes, those of quarantine last, none running.
             membership: this worker's membership in the group.
             listener: the bound socket for other workers.
             clock: of all time limits.
             has_disk_room: returns whether the disk has room for more events.
         """
-        assert settings.group.peer_listen is not None
-        bound = settings.group.peer_listen._replace(port=listener.getsockname()[1])
+        own = settings.group
+        assert own.peer_listen is not None
         member = Member(
-            settings.group.worker_id,
-            settings.group.peer_address or str(bound),
-            zone=settings.group.zone,
-            can_follow=settings.group.standby,
+            own.worker_id,
+            own.peer_address or str(own.peer_listen._replace(port=listener.getsockname()[1])),
+            zone=own.zone,
+            can_follow=own.standby,
             started_ms=clock.now_ms(),
         )
         self.membership = membership
         self.peers = Peers(
-            member.worker,
-            secret=settings.gateway.identity_key,
-            clock=clock,
-            network=network_of(settings),
+            own.worker_id, secret=settings.gateway.identity_key, clock=clock, network=network_of(settings)
         )
         self.manager = LaneManager(member, lanes, membership, self.peers, clock)
         self.handler = PeerRequestHandler(self.manager, clock, has_disk_room)
@@ -82,8 +79,8 @@ class GroupLanes:
 
 def network_of(settings: Settings) -> SocketNetwork:
     """Return TCP, with TLS where certificates are configured. Raises ConfigurationError."""
-    group = settings.group
-    cert, key, ca = group.peer_tls_cert_file, group.peer_tls_key_file, group.peer_tls_ca_file
+    own = settings.group
+    cert, key, ca = own.peer_tls_cert_file, own.peer_tls_key_file, own.peer_tls_ca_file
     if cert is None or key is None or ca is None:
         return SocketNetwork()
     return SocketNetwork(PeerTLS(cert, key, ca))

@@ -1,21 +1,21 @@
-"""What the operator sees of a group, whichever of its workers is asked, and how a worker is drained."""
+"""The statistics of a group, of which any worker may be asked, and the drain of one worker."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fastapi import FastAPI, Response
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from app.admin.answers import AloneError, json_answer
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ, WRITE
+from app.admin.scraped import ScrapedCollector
 from app.group import GroupLanes
 from dedupe.errors import RetriableError
 
 STATS = "stats"
-"""Kind of a question: a worker's own part of the statistics."""
+"""Kind of a question between workers: the statistics of the one that is asked."""
 
 ANSWER_S = 2.0
 """How long another worker may take to answer before it counts as silent."""
@@ -34,7 +34,7 @@ def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: I
 
     @app.get("/admin/v1/group", dependencies=[READ])
     async def get_group() -> Response:
-        """Ask all workers; those that do not answer are named."""
+        """Return the statistics of all workers; those that do not answer are named."""
         if group is None:
             raise AloneError
         document = await ingest_loop.run(lambda: _ask_all(group, read))
@@ -42,9 +42,9 @@ def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: I
 
     @app.post("/admin/v1/drain", dependencies=[WRITE])
     async def post_drain() -> Response:
-        """Have other workers serve what this one serves; its clients are answered all the while."""
+        """Have other workers serve what this one serves; it goes on answering its clients."""
         if group is None:
-            raise AloneError(told="nobody else could serve its partitions")
+            raise AloneError(told="no other worker could serve its partitions")
         is_done = await ingest_loop.run(group.hand_over)
         if not is_done:
             raise RetriableError(told="the other workers do not serve everything yet")
@@ -60,7 +60,7 @@ def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: I
 
 
 def group_of(group: GroupLanes | None) -> dict[str, Any] | None:
-    """Return what this worker knows of its group; None if it is alone."""
+    """Return this worker's view of its group; None if it is alone."""
     if group is None:
         return None
     manager = group.manager
@@ -84,7 +84,7 @@ def group_of(group: GroupLanes | None) -> dict[str, Any] | None:
 
 
 def places_of(group: GroupLanes | None, number: int, worker: str) -> dict[str, Any]:
-    """Return who owns and who follows one lane, as this worker was told last."""
+    """Return owner and standby of one lane in the newest assignment that this worker has."""
     if group is None:
         return {"owner": worker, "standby": None, "caught_up": False}
     manager = group.manager
@@ -95,30 +95,30 @@ def places_of(group: GroupLanes | None, number: int, worker: str) -> dict[str, A
     }
 
 
-async def ask_others(group: GroupLanes) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the statistics of each other worker that answers, and why the rest does not."""
+async def ask_others(group: GroupLanes, kind: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the answer of each other worker to a question, and the reason of those that do not answer."""
     manager = group.manager
-    questions: dict[str, Awaitable[Any]] = {
-        name: manager.directory.request(name, STATS, None, ANSWER_S)
-        for name in manager.assignment.addresses
-        if name != manager.worker
-    }
-    answers = await asyncio.gather(*questions.values(), return_exceptions=True)
-    told, silent = {}, {}
-    for name, answer in zip(questions, answers, strict=True):
+    names = [name for name in manager.assignment.addresses if name != manager.worker]
+
+    async def ask(name: str) -> Any:
+        return await manager.directory.request(name, kind, None, ANSWER_S)
+
+    answers = await asyncio.gather(*map(ask, names), return_exceptions=True)
+    given, silent = {}, {}
+    for name, answer in zip(names, answers, strict=True):
         if isinstance(answer, BaseException):
             silent[name] = str(answer)
         else:
-            told[name] = answer
-    return told, silent
+            given[name] = answer
+    return given, silent
 
 
 async def _ask_all(group: GroupLanes, read: Read) -> dict[str, Any]:
     manager = group.manager
-    others, silent = await ask_others(group)
-    told = {manager.worker: read(), **others}
+    others, silent = await ask_others(group, STATS)
+    workers = {manager.worker: read(), **others}
     totals: dict[str, int] = {}
-    for stats in told.values():
+    for stats in workers.values():
         for name, count in stats["totals"].items():
             totals[name] = totals.get(name, 0) + count
     return {
@@ -126,23 +126,17 @@ async def _ask_all(group: GroupLanes, read: Read) -> dict[str, Any]:
         "generation": manager.generation,
         "silent": silent,
         "totals": totals,
-        "workers": told,
+        "workers": workers,
     }
 
 
-class GroupCollector(Collector):
+class GroupCollector(ScrapedCollector):
     """Reads the group at each scrape, in the ingest's event loop."""
 
     def __init__(self, group: GroupLanes) -> None:
-        """Take what is read."""
         self._group = group
 
-    def describe(self) -> Iterator[Metric]:
-        """Name nothing in advance."""
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
-        """See Collector."""
         manager, peers = self._group.manager, self._group.peers.metrics
         silence_s = _finite(self._group.membership.silence_s)
         yield GaugeMetricFamily("gateway_group_generation", "Of the newest assignment", manager.generation)

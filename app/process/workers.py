@@ -41,15 +41,15 @@ class Workers:
 
     def __init__(self, command: Sequence[str], settings: Settings, count: int) -> None:
         """
-        Check that the settings allow several workers.
+        Check the settings; `run` starts the workers.
 
         Args:
             command: starts one worker; it listens on ports that others share.
-            settings: of all.
-            count: of workers, n >= 1.
+            settings: of all workers.
+            count: number of workers, n >= 1.
 
         Raises:
-            ConfigurationError: they are for one gateway alone.
+            ConfigurationError: the settings are those of a single gateway.
         """
         if settings.log.kind != "kafka":
             raise ConfigurationError(
