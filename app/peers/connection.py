@@ -17,12 +17,12 @@ import structlog
 from app.peers.errors import FrameRefusedError, refuse
 from app.peers.frames import FrameReader, Kind, frame_of, packed
 from app.peers.handshake import NONCE_BYTES
-from app.peers.limits import PeerLimits, PeerMetrics, PeerTimes, Versions
+from app.peers.limits import DEAD_S, HANDSHAKE_S, PING_S, PeerLimits, PeerMetrics, Versions
 from dedupe.clock import Clock
 
 TICKS = 16
 """
-Liveness checks within `dead_s`. A connection is dead after this many checks without a byte, not by the clock:
+Liveness checks within DEAD_S. A connection is dead after this many checks without a byte, not by the clock:
 a process that was suspended has received nothing meanwhile either.
 """
 
@@ -44,7 +44,6 @@ class Shared:
     key: bytes
     clock: Clock
     limits: PeerLimits = field(default_factory=PeerLimits)
-    times: PeerTimes = field(default_factory=PeerTimes)
     metrics: PeerMetrics = field(default_factory=PeerMetrics)
     rng: random.Random = field(default_factory=random.SystemRandom)
 
@@ -227,17 +226,17 @@ class Connection(asyncio.Protocol):
         transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def _schedule_check(self) -> None:
-        self._tick = self.loop.call_later(self.shared.times.dead_s / TICKS, self._check)
+        self._tick = self.loop.call_later(DEAD_S / TICKS, self._check)
 
     def _check(self) -> None:
         """End a connection that is silent or not proved in time; send a ping if it is due."""
-        times, now = self.shared.times, self.loop.time()
+        now = self.loop.time()
         self._silent_ticks += 1
         if self._silent_ticks > TICKS:
             return self.end(SILENT)
-        if not self.is_proved and now - self._made_at >= times.handshake_s:
+        if not self.is_proved and now - self._made_at >= HANDSHAKE_S:
             return self.refuse("late_handshake")
-        if self.is_proved and now - self._sent_at >= times.ping_s and not self._is_paused:
+        if self.is_proved and now - self._sent_at >= PING_S and not self._is_paused:
             self.send(Kind.PING)
         return self._schedule_check()
 

@@ -1,4 +1,4 @@
-"""Limits, times and counters of the connections between workers."""
+"""Limits, time limits and counters of the connections between workers."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,7 +6,18 @@ from typing import NamedTuple
 
 from app.peers.errors import refuse
 
-KIB, MIB = 1024, 1024 * 1024
+MIB = 1024 * 1024
+
+HANDSHAKE_S = 2.0
+"""To connect and to prove the identity."""
+PING_S = 0.5
+"""Idle time after which a side sends a ping."""
+DEAD_S = 2.0
+"""Silence after which a connection is dead: several pings, so that a delayed one ends nothing."""
+RETRY_S = 0.5
+"""Between two attempts to connect, plus or minus half of it."""
+REPLACE_S = 0.5
+"""For the one attempt to replace a lost connection before the link is down."""
 
 VERSION, OLDEST_VERSION = 1, 1
 """
@@ -41,17 +52,6 @@ class PeerLimits:
     unread_bytes_max: int = MIB  # written and not read by the other side, before writing pauses
     unauthenticated_max: int = 64  # accepted connections whose worker is not proved yet
     versions: Versions = field(default_factory=Versions)
-
-
-@dataclass(frozen=True, slots=True)
-class PeerTimes:
-    """Every wait of a connection, in seconds."""
-
-    handshake_s: float = 2.0  # to connect and to prove the identity
-    ping_s: float = 0.5  # idle time after which a side sends a ping
-    dead_s: float = 2.0  # silence after which a connection is dead
-    retry_s: float = 0.5  # between two attempts to connect, plus or minus half of it
-    mend_s: float = 0.5  # for the one attempt to replace a lost connection before the link is down
 
 
 @dataclass(slots=True)

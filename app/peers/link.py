@@ -7,6 +7,7 @@ import structlog
 
 from app.peers.connection import SILENT, Shared
 from app.peers.dialler import Dialler
+from app.peers.limits import HANDSHAKE_S, REPLACE_S, RETRY_S
 from app.peers.network import Network
 from dedupe.cancellation import is_own_cancellation
 from dedupe.errors import LaneNotActiveError
@@ -22,7 +23,7 @@ class PeerLink(links.PeerLink):
     The link to one other worker.
 
     It is up from the other worker's first status until its connection is lost and one attempt to replace it
-    has failed, or until nothing was received for `dead_s`. During that attempt nothing can be sent.
+    has failed, or until nothing was received for DEAD_S seconds. During that attempt nothing can be sent.
     """
 
     def __init__(
@@ -68,20 +69,19 @@ class PeerLink(links.PeerLink):
 
     async def run(self) -> None:
         """Connect, and reconnect, until cancelled; unexpected failures are logged and retried."""
-        times, rng = self._shared.times, self._shared.rng
         try:
             while True:
                 try:
-                    may_reconnect = await self._stay_connected(times.handshake_s)
+                    may_reconnect = await self._stay_connected(HANDSHAKE_S)
                     while may_reconnect:
                         self._shared.metrics.reconnects += 1
-                        may_reconnect = await self._stay_connected(times.mend_s)
+                        may_reconnect = await self._stay_connected(REPLACE_S)
                 except (Exception, asyncio.CancelledError) as err:
                     if is_own_cancellation(err):
                         raise
                     log.exception("a link to a worker failed", worker=self.worker)
                 self._go_down()
-                await asyncio.sleep(times.retry_s * rng.uniform(0.5, 1.5))
+                await asyncio.sleep(RETRY_S * self._shared.rng.uniform(0.5, 1.5))
         finally:
             self._go_down()
 
@@ -110,7 +110,7 @@ class PeerLink(links.PeerLink):
                 self._changed.clear()
                 await self._changed.wait()
             self._log_reason(dialler.end_reason)
-            has_lasted = loop.time() - connected_at >= self._shared.times.retry_s
+            has_lasted = loop.time() - connected_at >= RETRY_S
             return has_lasted and dialler.end_reason != SILENT
         finally:
             dialler.end("given up")

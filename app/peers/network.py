@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from app.peers.connection import Connection
+from app.peers.limits import HANDSHAKE_S
 from app.peers.tls import PeerTLS
 
 
@@ -22,16 +23,8 @@ class Network(Protocol):
 class SocketNetwork:
     """TCP, with TLS on both sides where certificates are configured."""
 
-    def __init__(self, tls: PeerTLS | None = None, *, handshake_s: float = 2.0) -> None:
-        """
-        Configure the network.
-
-        Args:
-            tls: certificates; None for plain TCP.
-            handshake_s: time limit of an accepted TLS handshake, in seconds.
-        """
+    def __init__(self, tls: PeerTLS | None = None) -> None:
         self._tls = tls
-        self._handshake_s = handshake_s
 
     async def connect(self, make: Callable[[], Connection], host: str, port: int) -> Any:
         context = None if self._tls is None else self._tls.contexts().client
@@ -39,7 +32,7 @@ class SocketNetwork:
 
     async def listen(self, make: Callable[[], Connection], listener: socket.socket) -> Callable[[], object]:
         context = None if self._tls is None else self._tls.contexts().server
-        timeout_s = None if context is None else self._handshake_s
+        timeout_s = None if context is None else HANDSHAKE_S
         server = await asyncio.get_running_loop().create_server(
             make, sock=listener, ssl=context, ssl_handshake_timeout=timeout_s
         )

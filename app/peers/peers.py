@@ -16,7 +16,7 @@ from app.peers.acceptor import Acceptor
 from app.peers.connection import Shared
 from app.peers.frames import HEAD, packed
 from app.peers.handshake import key_of
-from app.peers.limits import PeerLimits, PeerMetrics, PeerTimes
+from app.peers.limits import PeerLimits, PeerMetrics
 from app.peers.link import PeerLink
 from app.peers.network import Network, SocketNetwork
 from dedupe.clock import Clock
@@ -36,7 +36,6 @@ class Peers(links.Peers):
         secret: bytes,
         clock: Clock,
         limits: PeerLimits | None = None,
-        times: PeerTimes | None = None,
         network: Network | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -47,7 +46,7 @@ class Peers(links.Peers):
             worker: this worker's unique name.
             secret: the identity secret, the same for all workers.
             clock: of the deadlines that are forwarded.
-            limits, times: of each connection.
+            limits: of each connection.
             network: TCP without TLS by default.
             rng: of nonces and jitter; the system's by default.
         """
@@ -56,12 +55,11 @@ class Peers(links.Peers):
             key_of(secret),
             clock,
             limits or PeerLimits(),
-            times or PeerTimes(),
             PeerMetrics(),
             rng or random.SystemRandom(),
         )
         self._handler: PeerRequestHandler | None = None  # None unless running
-        self._network = network or SocketNetwork(handshake_s=self._shared.times.handshake_s)
+        self._network = network or SocketNetwork()
         self._addresses: dict[str, str] = {}
         self._links: dict[str, PeerLink] = {}
         self._link_tasks: dict[str, asyncio.Task[None]] = {}
