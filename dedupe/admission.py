@@ -49,12 +49,6 @@ NEW, REPEAT, DUPLICATE, STALE = Admission.NEW, Admission.REPEAT, Admission.DUPLI
 _STRICT, _REPLAYED = Order.STRICT, Order.REPLAYED
 """For what runs for every event: Python 3.11 calls a function to find a member in its class."""
 
-NOT_TAKEN = (Admission.GAP, Admission.TOO_FAR)
-"""Nothing was decided for good: the client comes again."""
-
-REJECTED = (Admission.FENCED, Admission.EXPIRED)
-"""Decided for good, and kept apart like a conflict."""
-
 NOWHERE = 0
 """Where the original is of an event of which no original is known."""
 

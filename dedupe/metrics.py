@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dedupe.admission import DUPLICATE, NEW, NOT_TAKEN, REJECTED, Admission
+from dedupe.admission import DUPLICATE, NEW, Admission
+from dedupe.rejection import QUARANTINE_REASONS, RETRIABLE_CODES
 from dedupe.types import Event
 
 SOURCES_MAX = 1_000
@@ -39,12 +40,12 @@ class Tally:
         if new == len(admissions):
             return
         conflicts = admissions.count(Admission.CONFLICT)
-        refused = sum([admissions.count(kind) for kind in NOT_TAKEN])
-        rejected = sum([admissions.count(kind) for kind in REJECTED])
+        refused = sum([admissions.count(kind) for kind in RETRIABLE_CODES])
+        quarantined = sum([admissions.count(kind) for kind in QUARANTINE_REASONS])
         self.conflicts += conflicts
         self.refused += refused
-        self.rejected += rejected
-        self.duplicates += len(admissions) - new - conflicts - refused - rejected
+        self.rejected += quarantined - conflicts
+        self.duplicates += len(admissions) - new - refused - quarantined
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
@@ -109,9 +110,9 @@ class AnswerCounts:
         own.note(admissions)
         for event in rejected:
             self.reasons[event.reason or ""] += 1
-        for kind in REJECTED:
-            if kind in admissions:
-                self.reasons[f"session_{kind.value}"] += admissions.count(kind)
+        for kind, reason in QUARANTINE_REASONS.items():
+            if kind is not Admission.CONFLICT and kind in admissions:
+                self.reasons[reason] += admissions.count(kind)
 
     def note_failure(self, events: Sequence[Event], code: str, *, is_untaken: bool) -> None:
         """Count a request that failed: its events are unknown, or were refused before any effect."""

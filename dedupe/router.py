@@ -26,24 +26,12 @@ from dedupe.errors import (
 from dedupe.lane.lane import Lane
 from dedupe.metrics import AnswerCounts, Tally
 from dedupe.quarantine import Quarantine
+from dedupe.rejection import QUARANTINE_REASONS
 from dedupe.route import Route
 from dedupe.routing import partition_of
 from dedupe.sessions import SessionState
 from dedupe.submission import Outcomes, Submission
 from dedupe.types import Event, size_of
-
-CONFLICT = "conflict"
-"""Reason of a quarantined event whose id is known with other content."""
-
-SESSION_FENCED = "session_fenced"
-SESSION_EXPIRED = "session_expired"
-
-APART = {
-    Admission.CONFLICT: CONFLICT,
-    Admission.FENCED: SESSION_FENCED,
-    Admission.EXPIRED: SESSION_EXPIRED,
-}
-"""Why an event is kept apart although it has an identity."""
 
 RESUBMIT_PAUSE_S = 0.02
 """Between submitting again and again: a worker says that it serves a lane until it has noticed otherwise."""
@@ -209,7 +197,7 @@ class Router:
         deadline: Deadline,
     ) -> None:
         """Commit everything that must not enter the clean stream, once each."""
-        if not rejected and not any(kind in outcomes.admissions for kind in APART):
+        if not rejected and not any(kind in outcomes.admissions for kind in QUARANTINE_REASONS):
             return
         apart = [
             self.quarantine.event(
@@ -217,10 +205,10 @@ class Router:
                 message_id=event.message_id,
                 fingerprint=event.fingerprint,
                 content=event.value,
-                reason=APART[admission],
+                reason=QUARANTINE_REASONS[admission],
             )
             for event, admission in zip(events, outcomes.admissions, strict=True)
-            if admission in APART
+            if admission in QUARANTINE_REASONS
         ]
         shares = [*rejected, *_shares_of(self.quarantine_routes, apart, received_ms, deadline)]
         try:

@@ -35,7 +35,7 @@ class LaneTimes:
     refence_s: tuple[float, float] = (1.0, 5.0)  # jittered, so that two gateways do not fence in step
     fenced_again_s: float = 60.0  # fenced twice within it: another gateway owns the partition
     unseen_s: float = 30.0  # what was committed and is not to be read after it is lost
-    housekeeping_s: float = 30.0
+    maintenance_s: float = 30.0
     follow_s: float = 5.0  # a follower that hears nothing so long asks the log
     fencings_max: int = 1  # more in a row mean another gateway; 0 in a group, which says who owns a partition
     gate_s: float = 60.0  # how long lanes that have proved their log wait for those that cannot read theirs

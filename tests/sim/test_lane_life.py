@@ -279,7 +279,7 @@ async def test_queue_of_duplicates_lets_others_run() -> None:
 
 
 async def test_housekeeping_that_gets_no_answer_holds_no_commit() -> None:
-    world = World(times=replace(QUICK, housekeeping_s=1.0))
+    world = World(times=replace(QUICK, maintenance_s=1.0))
     router = await world.start()
     lane = router.lanes[0]
     stuck = asyncio.Event()
@@ -299,7 +299,7 @@ async def test_housekeeping_that_gets_no_answer_holds_no_commit() -> None:
 
 
 async def test_clock_that_runs_ahead_deletes_no_session() -> None:
-    world = World(times=replace(QUICK, housekeeping_s=1.0))
+    world = World(times=replace(QUICK, maintenance_s=1.0))
     lane = (await world.start()).lanes[0]
     plain, later = (world.event(event_of(world, 0, number)) for number in range(2))
     client_hash, session_hash = bytes(16), b"\x01" * 16
@@ -319,7 +319,7 @@ async def test_clock_that_runs_ahead_deletes_no_session() -> None:
 
 
 async def test_copy_of_an_event_that_the_log_has_lost_is_soon_none_though_nothing_new_comes() -> None:
-    world = World(times=replace(QUICK, housekeeping_s=1.0))
+    world = World(times=replace(QUICK, maintenance_s=1.0))
     lane = (await world.start()).lanes[0]
     event = world.event(event_of(world, 0, 0))
     await world.deliver([event])
@@ -337,7 +337,7 @@ async def test_copy_of_an_event_that_the_log_has_lost_is_soon_none_though_nothin
 
 
 async def test_what_housekeeping_has_asked_before_a_failure_is_not_believed_after_it() -> None:
-    world = World(times=replace(QUICK, housekeeping_s=1.0))
+    world = World(times=replace(QUICK, maintenance_s=1.0))
     lane = (await world.start()).lanes[0]
     events = [world.event(event_of(world, 0, number)) for number in range(3)]
     answer: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()

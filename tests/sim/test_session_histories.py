@@ -19,6 +19,7 @@ from dedupe.admission import Admission
 from dedupe.errors import RetriableError
 from dedupe.lane.queue import QueueLimits
 from dedupe.record import RecordIdentity, parse_identity
+from dedupe.rejection import QUARANTINE_REASONS
 from dedupe.sessions import NO_SESSION, SEQUENCES_AHEAD_MAX, SessionPolicy, SessionState
 from dedupe.sim.faults import NO_FAULTS
 from dedupe.types import Event, Order
@@ -321,13 +322,10 @@ async def _send(world: SessionWorld, oracle: Oracle, client: Client, dice: Rando
     quarantined = {parse_identity(r)[:2] for records in world.committed(QUARANTINE) for r in records}
     for event, answer in zip(events, answers, strict=True):
         oracle.judge(event, answer, before)
-    apart = sum(admission in APART for admission, _ in answers)
+    apart = sum(admission in QUARANTINE_REASONS for admission, _ in answers)
     assert len(quarantined) >= min(1, apart)
     if not is_lost:
         session.answered.update(_final(events, answers))
-
-
-APART = (Admission.CONFLICT, Admission.FENCED, Admission.EXPIRED)
 
 
 def _final(events: list[Event], answers: list[Verdict]) -> Iterator[int]:
