@@ -9,9 +9,7 @@ Lane.submit -> **admit** -> PartitionLog.append -> DedupeIndex.apply
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from itertools import groupby
-from operator import attrgetter
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 from dedupe.sessions import (
     SEQUENCES_AHEAD_MAX,
@@ -20,7 +18,6 @@ from dedupe.sessions import (
     SessionRecord,
     SessionState,
     client_key,
-    next_in_order,
     session_key,
     with_acknowledgement,
     with_epoch,
@@ -49,10 +46,8 @@ NEW, REPEAT, DUPLICATE, STALE = Admission.NEW, Admission.REPEAT, Admission.DUPLI
 _STRICT, _REPLAYED = Order.STRICT, Order.REPLAYED
 """For what runs for every event: Python 3.11 calls a function to find a member in its class."""
 
-NOWHERE = 0
+NO_ORIGINAL = 0
 """Where the original is of an event of which no original is known."""
-
-_session_of_client = attrgetter("client_hash", "session_hash")
 
 Decision: TypeAlias = tuple[Admission, int]
 """On one event, as in Verdicts."""
@@ -64,7 +59,7 @@ class Verdicts(NamedTuple):
     admissions: list[Admission]
     originals: list[int]
     """Where the original is: its offset, or ~n if it is new in this batch and follows n other new events;
-    or NOWHERE."""
+    or NO_ORIGINAL."""
 
     def offsets(self, base: Offset) -> list[Offset]:
         """Return each original's offset, once the first new event of the batch is at `base`."""
@@ -99,33 +94,6 @@ class SessionAdmission:
         self._policy = policy
         self._now_ms = now_ms
 
-    def takes_all(self, events: Sequence[Event]) -> bool:
-        """
-        Whether all events of a batch are usual: the next ones of their sessions, of ids that nobody has used.
-
-        None of them may be known by its key. What `judge` would record of each is recorded then.
-        """
-        guards = [event.guard for event in events if event.guard is not None]
-        if len(set(guards)) < len(guards) or any(map(self._guards.get, guards)):
-            return False
-        sessions = [event.session for event in events]
-        if None in sessions:
-            return False
-        states, recorded = dict(self._states), list[Session]()
-        for _, group in groupby(cast(list[Session], sessions), _session_of_client):
-            following = list(group)
-            key = session_key(following[0])
-            state = states[key]
-            if state is None or self._policy.is_expired(state, self._now_ms):
-                return False
-            usual = next_in_order(state, following, self._now_ms)
-            if usual is None:
-                return False
-            found, states[key] = usual
-            recorded += found
-        self.recorded += recorded
-        return True
-
     def judge(self, event: Event, place: int, window_start: Offset) -> Decision:
         """
         Decide on an event that neither the index nor this batch knows by its key.
@@ -141,9 +109,8 @@ class SessionAdmission:
             return NEW, place
         key = session_key(session)
         state = self._states[key]
-        usual = None if state is None else next_in_order(state, [session], self._now_ms)
-        if usual is None and state is not None and state.has(session.sequence):
-            return STALE, NOWHERE
+        if state is not None and state.has(session.sequence):
+            return STALE, NO_ORIGINAL
         guard = event.guard
         if guard is not None:
             entry = self._guards[guard]
@@ -152,17 +119,15 @@ class SessionAdmission:
             if (first := self._new_guards.get(guard)) is not None:
                 original, fingerprint = first
                 return _of_copy(event, fingerprint, REPEAT), original
-        if usual is not None and state is not None and not self._policy.is_expired(state, self._now_ms):
-            (recorded,), self._states[key] = usual
-        else:
-            refusal = self._refusal(session, state, event.order)
-            if refusal is not None:
-                return refusal, NOWHERE
-            recorded = with_progress(state, session)
-            record = SessionRecord(-1, self._now_ms, recorded)
-            self._states[key] = with_record(state, record)
-            if session.epoch:
-                self._states[client_key(session)] = with_epoch(self._states[client_key(session)], record)
+        refusal = self._refusal(session, state, event.order)
+        if refusal is not None:
+            return refusal, NO_ORIGINAL
+        recorded = with_progress(state, session)
+        record = SessionRecord(-1, self._now_ms, recorded)
+        self._states[key] = with_record(state, record)
+        if session.epoch:
+            key = client_key(session)
+            self._states[key] = with_epoch(self._states[key], record)
         self.recorded.append(recorded)
         if guard is not None:
             self._new_guards[guard] = (place, event.fingerprint)
@@ -215,11 +180,7 @@ def admit(
         n verdicts, same order. Among equal keys only the first can be NEW.
     """
     assert len(events) == len(known)
-    if (
-        not any(known)
-        and len({event.key for event in events}) == len(events)
-        and (sessions is None or sessions.takes_all(events))
-    ):
+    if sessions is None and not any(known) and len({event.key for event in events}) == len(events):
         return Verdicts([NEW] * len(events), [~place for place in range(len(events))])  # as most batches are
     new: dict[EventKey, tuple[int, Fingerprint]] = {}
     admissions: list[Admission] = []
@@ -227,7 +188,7 @@ def admit(
     for event, entry in zip(events, known, strict=True):
         session = event.session
         if session is not None and sessions is not None and sessions.is_acknowledged(session):
-            admission, original = STALE, NOWHERE
+            admission, original = STALE, NO_ORIGINAL
         elif entry is not None and entry.offset >= window_start:
             admission, original = _of_copy(event, entry.fingerprint, DUPLICATE), entry.offset
         elif (first := new.get(event.key)) is not None:

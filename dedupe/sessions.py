@@ -11,10 +11,10 @@ them, leases. The epoch is that of Kafka's idempotent producer.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import repeat, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple, Protocol, TypeAlias
 
-from dedupe.types import Offset, Progress, Session, progress_of, session_of
+from dedupe.types import Offset, Progress, Session
 
 SessionKey: TypeAlias = bytes
 """Client hash and session hash, 32 bytes; for what is known of the client as such, NO_SESSION follows."""
@@ -242,34 +242,6 @@ def with_epoch(state: SessionState | None, record: SessionRecord) -> SessionStat
     offset, timestamp_ms, session = record
     epoch = max(session.epoch, state.epoch if state else 0)
     return SessionState(0, 0, 0, epoch, timestamp_ms, offset)
-
-
-def next_in_order(
-    state: SessionState, sessions: Sequence[Session], now_ms: int
-) -> tuple[list[Session], SessionState] | None:
-    """
-    Return what `with_progress` says of usual new events, n >= 1, the next of a session; and its state then.
-
-    None if they are not, or have an epoch, or their session has gaps: those take the long way, one by one.
-    """
-    watermark, above, acknowledged_before, state_epoch, _, _, is_evicted = state
-    client_hashes, session_hashes, sequences, epochs, acknowledgements, _ = zip(*sessions, strict=True)
-    last, acknowledged = watermark + len(sessions), acknowledgements[0]
-    if (
-        above
-        or is_evicted
-        or sequences != tuple(range(watermark + 1, last + 1))
-        or any(epochs)
-        or acknowledged > watermark
-        or acknowledgements.count(acknowledged) != len(sessions)
-    ):
-        return None
-    acknowledged = max(acknowledged, acknowledged_before)
-    before = map(progress_of, zip(range(watermark, last), repeat(0), strict=False))
-    columns = zip(
-        client_hashes, session_hashes, sequences, epochs, repeat(acknowledged), before, strict=False
-    )
-    return list(map(session_of, columns)), SessionState(last, 0, acknowledged, state_epoch, now_ms, -1)
 
 
 def session_update(
