@@ -3,7 +3,7 @@ The seam to the log: one partition of one stream, one writer at a time.
 
 Lane.submit -> admit -> **PartitionLog.append** -> DedupeIndex.apply
 
-Implementations: adapters.kafka_log, adapters.sqlite_log, sim.sim_log. All of them pass
+Implementations: adapters.kafka_log, adapters.sqlite_log, tests.support.sim.sim_log. All of them pass
 tests/contract/log_contract.py.
 """
 

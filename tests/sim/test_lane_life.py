@@ -15,10 +15,10 @@ from dedupe.lane.lane import Lane
 from dedupe.lane.queue import QueueLimits
 from dedupe.lane.state import LaneState
 from dedupe.routing import partition_of
-from dedupe.sim.faults import SimFaults
-from dedupe.sim.memory_index import MemoryIndex
 from dedupe.types import Session
 from tests.sim.world import CLEAN, QUARANTINE, QUICK, World
+from tests.support.sim.faults import SimFaults
+from tests.support.sim.memory_index import MemoryIndex
 from tests.support.submissions import submission_of
 
 

@@ -13,11 +13,11 @@ from dedupe.errors import IdentityMismatchError, IndexCorruptError
 from dedupe.identity import Identity
 from dedupe.lane import LaneState
 from dedupe.router import Router
-from dedupe.sim.faults import SimFaults
-from dedupe.sim.memory_index import MemoryIndex
 from dedupe.types import Entry, Event, EventKey
 from dedupe.window import WindowPolicy
 from tests.sim.world import ManualClock, World
+from tests.support.sim.faults import SimFaults
+from tests.support.sim.memory_index import MemoryIndex
 
 
 def rebuilds_of(router: Router) -> int:

@@ -21,13 +21,13 @@ from dedupe.lane.queue import QueueLimits
 from dedupe.record import RecordIdentity, parse_identity
 from dedupe.rejection import QUARANTINE_REASONS
 from dedupe.sessions import NO_SESSION, SEQUENCES_AHEAD_MAX, SessionPolicy, SessionState
-from dedupe.sim.faults import NO_FAULTS
 from dedupe.types import Event, Order
 from dedupe.window import WindowPolicy
 from tests.sim.seeds import ARE_AS_PLANNED, each_seed
 from tests.sim.session_world import DAY_MS, SessionWorld, Verdict, key_of
 from tests.sim.test_histories import faults_of
 from tests.sim.world import CLEAN, LIMITS, PAUSE_S, QUARANTINE, Place
+from tests.support.sim.faults import NO_FAULTS
 
 ONE_IN = 5
 ROUNDS = 5

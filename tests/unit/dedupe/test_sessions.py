@@ -24,8 +24,8 @@ from dedupe.sessions import (
     session_update,
     with_record,
 )
-from dedupe.sim.memory_index import MemoryIndex, MemoryStore
 from dedupe.types import Event, Progress, Session
+from tests.support.sim.memory_index import MemoryIndex, MemoryStore
 
 T = TypeVar("T")
 

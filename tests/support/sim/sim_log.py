@@ -3,7 +3,7 @@ A log in memory that behaves like Kafka, fails on demand, and outlives the "proc
 
 An append is one request: it arrives whole, late or never, and a fence that is quicker refuses it for ever. A
 fence takes one offset, its marker's; readers stop at the high watermark, which may follow an append late.
-Every fault is drawn from one seeded generator (dedupe.sim.faults), so a failing test
+Every fault is drawn from one seeded generator (tests.support.sim.faults), so a failing test
 is repeated by its seed. No thread, no disk, no time but the loop's.
 
 Lane.submit -> admit -> **PartitionLog.append** -> DedupeIndex.apply
@@ -20,8 +20,8 @@ import structlog
 
 from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
-from dedupe.sim.faults import NO_FAULTS, OnFault, SimDice, SimFaults, ignore_fault
 from dedupe.types import LogRecord, NewRecord, Offset
+from tests.support.sim.faults import NO_FAULTS, OnFault, SimDice, SimFaults, ignore_fault
 
 READ_RECORDS_MAX = 100
 """One batch of a read. Small, so that tests of moderate size see several."""

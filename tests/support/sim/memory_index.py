@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from dedupe.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
 from dedupe.sessions import NO_SESSIONS, SessionCounts, SessionKey, SessionState
-from dedupe.sim.faults import OnFault, SimDice, ignore_fault
 from dedupe.types import Entry, EventKey, Offset
 from dedupe.window import Step
+from tests.support.sim.faults import OnFault, SimDice, ignore_fault
 
 UNSYNCED_MAX = 64
 """How many updates of the tail a crash can lose. Each keeps what it replaced until then."""
