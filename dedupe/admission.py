@@ -28,26 +28,26 @@ from dedupe.types import Entry, Event, EventKey, Fingerprint, Offset, Order, Ses
 
 
 class Admission(Enum):
-    """What the lane owes the caller for one event."""
+    """The verdict on one event."""
 
     NEW = "new"  # append it with this batch
     REPEAT = "repeat"  # an earlier event of this batch is the original
     DUPLICATE = "duplicate"  # the index knows the original
     CONFLICT = "conflict"  # known id, other content: keep the original, quarantine this one
     # Of events with a client session alone:
-    STALE = "stale"  # stored or acknowledged, nobody knows where any more: a success without a place
+    STALE = "stale"  # stored or acknowledged, its offset is not known any more: a success without an offset
     GAP = "gap"  # not the next one, and the client wants no other: not taken, retriable
     TOO_FAR = "too far"  # too far above what is stored: not taken, retriable
     FENCED = "fenced"  # the client uses a newer epoch: quarantine
-    EXPIRED = "expired"  # nobody can tell any more whether it is stored: quarantine
+    EXPIRED = "expired"  # it cannot be known any more whether it is stored: quarantine
 
 
 NEW, REPEAT, DUPLICATE, STALE = Admission.NEW, Admission.REPEAT, Admission.DUPLICATE, Admission.STALE
 _STRICT, _REPLAYED = Order.STRICT, Order.REPLAYED
-"""For what runs for every event: Python 3.11 calls a function to find a member in its class."""
+"""For code that runs for every event: Python 3.11 calls a function to read a member of an Enum."""
 
 NO_ORIGINAL = 0
-"""Where the original is of an event of which no original is known."""
+"""In the place of an original's offset where no original is known."""
 
 Decision: TypeAlias = tuple[Admission, int]
 """On one event, as in Verdicts."""
@@ -58,8 +58,7 @@ class Verdicts(NamedTuple):
 
     admissions: list[Admission]
     originals: list[int]
-    """Where the original is: its offset, or ~n if it is new in this batch and follows n other new events;
-    or NO_ORIGINAL."""
+    """The original's offset; ~n if it is new in this batch and follows n other new events; or NO_ORIGINAL."""
 
     def offsets(self, base: Offset) -> list[Offset]:
         """Return each original's offset, once the first new event of the batch is at `base`."""
@@ -67,7 +66,7 @@ class Verdicts(NamedTuple):
 
 
 class SessionAdmission:
-    """What is known of the sessions of one batch, and of what the batch has added to them so far."""
+    """The client sessions of one batch: their states in the index, changed by the batch's new events."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class SessionAdmission:
         now_ms: int,
     ) -> None:
         """
-        Take what the index knows.
+        Begin with the states of the index.
 
         Args:
             states: of every key that dedupe.sessions.keys_of gives.
@@ -90,13 +89,13 @@ class SessionAdmission:
         self._guards = guards
         self._new_guards: dict[EventKey, tuple[int, Fingerprint]] = {}
         self.recorded: list[Session | None] = []
-        """Of each new event, in their order, what its record says of its session."""
+        """The session as recorded, for each new event in order."""
         self._policy = policy
         self._now_ms = now_ms
 
     def judge(self, event: Event, place: int, window_start: Offset) -> Decision:
         """
-        Decide on an event that neither the index nor this batch knows by its key.
+        Decide on an event whose key neither the index nor this batch has.
 
         Args:
             event: of a session or not.
@@ -134,7 +133,7 @@ class SessionAdmission:
         return NEW, place
 
     def is_acknowledged(self, session: Session) -> bool:
-        """Whether the client has said, with this event or before, that it has the answer."""
+        """Return whether the client has acknowledged the event, with it or before."""
         sequence = session.sequence
         if sequence <= session.acknowledged_through:
             return True
@@ -206,6 +205,6 @@ def admit(
 
 
 def _of_copy(event: Event, fingerprint: Fingerprint, copy: Admission) -> Admission:
-    """Return `copy` if the original, of this fingerprint, says the same as the event."""
+    """Return `copy` if the original, of this fingerprint, has the event's content, CONFLICT otherwise."""
     is_copy = fingerprint == event.fingerprint or fingerprint in event.earlier_fingerprints
     return copy if is_copy else Admission.CONFLICT

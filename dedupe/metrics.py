@@ -14,7 +14,7 @@ from dedupe.rejection import QUARANTINE_REASONS, RETRIABLE_CODES
 from dedupe.types import Event
 
 SOURCES_MAX = 1_000
-"""Sources that are counted apart; what later ones send counts as that of nobody in particular."""
+"""Sources with counts of their own; later ones share one."""
 
 
 @dataclass(slots=True)
@@ -30,11 +30,11 @@ class Tally:
 
     @property
     def received(self) -> int:
-        """How many events have found their verdict."""
+        """All events counted."""
         return self.accepted + self.duplicates + self.conflicts + self.rejected + self.unknown + self.refused
 
     def note(self, admissions: Sequence[Admission]) -> None:
-        """Count what a client is answered."""
+        """Count verdicts."""
         new = admissions.count(NEW)
         self.accepted += new
         if new == len(admissions):
@@ -52,7 +52,7 @@ class Tally:
 
 
 class SourceTallies:
-    """What each source was answered, of as many sources as are counted; together always the totals."""
+    """One tally for each source, and one for all further sources; their sum is the total."""
 
     def __init__(self) -> None:
         self._known: dict[str, Tally] = {}
@@ -78,7 +78,7 @@ class SourceTallies:
 
 
 class AnswerCounts:
-    """What clients were answered, once for each event: in all, by source, and why not."""
+    """The answers to clients, one for each event: by source, rejection code and error code."""
 
     def __init__(self) -> None:
         self.sources = SourceTallies()

@@ -140,7 +140,7 @@ class Router:
         quarantine_lanes: Sequence[Lane],
         quarantine: Quarantine,
     ) -> None:
-        """Take the lanes, each list indexed by partition."""
+        """Each list of lanes is indexed by partition."""
         self.lanes = lanes
         self.quarantine_lanes = quarantine_lanes
         self.quarantine = quarantine

@@ -1,10 +1,10 @@
 """
-Client sessions: which sequences of a client are stored, and what becomes of the next one. Pure.
+Client sessions: which sequences of a client are stored. Pure.
 
 The state of a session is a function of the clean topic's records alone, so an index that is rebuilt
-reaches the same one. It takes a fixed size, whatever is lost on the way: everything up to the
-watermark is done, of the SEQUENCES_AHEAD_MAX after it a bit says whether it is stored (a bare
-high-water mark loses sends that overtake one another).
+reaches the same one. It has a fixed size: everything up to the watermark is done, and for each of the
+SEQUENCES_AHEAD_MAX after it one bit is set if it is stored (a bare high-water mark would lose sends
+that overtake one another).
 
 Most of it is after RIFL (Lee et al., SOSP 2015): completion records, acknowledgements that free
 them, leases. The epoch is that of Kafka's idempotent producer.
@@ -33,7 +33,7 @@ U64_MAX = 2**64 - 1
 
 
 class SessionState(NamedTuple):
-    """What is known of one session."""
+    """The state of one session."""
 
     watermark: int
     """Every sequence up to it is stored, or its client has acknowledged the answer."""
@@ -169,7 +169,7 @@ def session_key(session: Session) -> SessionKey:
 
 
 def client_key(session: Session) -> SessionKey:
-    """Return the key of what is known of the client whatever the session: its newest epoch."""
+    """Return the key of the client's row for all its sessions, which holds its newest epoch."""
     return session.client_hash + NO_SESSION
 
 
@@ -187,8 +187,8 @@ def with_record(state: SessionState | None, record: SessionRecord) -> SessionSta
     """
     Return the state after a record.
 
-    The record says itself what was stored before it, so the newest one is enough: the log may have
-    deleted the others, and a rebuild does not read those that are older than any lease. Without
+    The record holds what was stored before it, so the newest one is enough: the log may have deleted
+    the others, and a rebuild does not read those that are older than any lease. Without
     that, its sequence is known to have been at most SEQUENCES_AHEAD_MAX ahead. The usual record, the
     next one of a session without gaps, takes the short way.
     """
@@ -227,7 +227,7 @@ def with_acknowledgement(
 
 
 def with_progress(state: SessionState | None, session: Session) -> Session:
-    """Return what the record of a new event says of its session, of which this is known before."""
+    """Return the session as the record of a new event has it; `state` is the one before the event."""
     client_hash, session_hash, sequence, epoch, acknowledged, _ = session
     before = NOTHING_STORED
     if state is not None:

@@ -108,7 +108,7 @@ class LogRecord(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What the index knows of one event key: where the original is, and what it said."""
+    """The index's value of one event key: offset and fingerprint of the original."""
 
     offset: Offset
     fingerprint: Fingerprint

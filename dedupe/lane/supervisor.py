@@ -51,7 +51,6 @@ class LocalLanes:
     """Runs all lanes in this process, which is the only one."""
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
-        """Take lanes that do not run yet."""
         self._lanes = lanes
         self._tasks: list[asyncio.Task[None]] = []
 
