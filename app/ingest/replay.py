@@ -10,18 +10,22 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
-from app.ingest.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT, Arrival, Identified
+from app.ingest.identify import Arrival, Identified
 from app.ingest.large_json import JSONLimits
 from app.ingest.payload import parse_events
 from app.ingest.receipts import answer
 from app.ingest.routes.events import Ingest
 from dedupe.clock import Deadline
 from dedupe.quarantine_reader import Kept
-from dedupe.router import CONFLICT
+from dedupe.rejection import RejectionCode
 
-NEEDS_NEW_ID = {
-    CONFLICT: "its id belongs to another event; --new-id (new_id=true) stores it under an id of its own",
-    MESSAGE_ID_INVALID: "its id is not valid; --new-id (new_id=true) stores it under another one",
+NEEDS_NEW_ID: dict[str, str] = {
+    RejectionCode.CONFLICT: (
+        "its id belongs to another event; --new-id (new_id=true) stores it under an id of its own"
+    ),
+    RejectionCode.MESSAGE_ID_INVALID: (
+        "its id is not valid; --new-id (new_id=true) stores it under another one"
+    ),
 }
 
 
@@ -60,7 +64,7 @@ def judge(kept: Kept, *, may_renew_id: bool) -> Result:
     """Return whether a record can be sent: ready, or skipped and why."""
     if kept.is_truncated:
         return Result("skipped", "only its beginning was kept")
-    if kept.reason == NOT_AN_OBJECT:
+    if kept.reason == RejectionCode.NOT_AN_OBJECT:
         return Result("skipped", "it is not an event")
     if kept.reason in NEEDS_NEW_ID and not may_renew_id:
         return Result("skipped", NEEDS_NEW_ID[kept.reason])

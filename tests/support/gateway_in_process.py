@@ -22,10 +22,10 @@ from app.ingest.application import create_edge
 from dedupe.identity import Identity
 from dedupe.log import no_crashpoint
 from dedupe.record import parse_identity
-from dedupe.sim.memory_index import MemoryStore
-from dedupe.sim.sim_log import SimStore
 from dedupe.types import Session
 from tests.support.settings import make_settings
+from tests.support.sim.memory_index import MemoryStore
+from tests.support.sim.sim_log import SimStore
 
 URL = "http://gateway"
 TIMEOUT_S = 30.0
