@@ -7,27 +7,30 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from app.access import Guards, KeyFile, OpenKeys, QuotaPolicy
-from app.access.quotas import PRODUCTION_QUOTA, Quota
+from app.access.auth import OpenKeys
+from app.access.guards import Guards
+from app.access.key_file import KeyFile
+from app.access.quotas import PRODUCTION_QUOTA, Quota, QuotaPolicy
 from app.admin import ADMIN_PROBLEMS, ReplayAt, problem_document
 from app.config.settings import Settings
 from app.config.units import KIB, format_size
-from app.http import (
-    BodyLimits,
-    BodyMemory,
-    ConnectionLimits,
-    Connections,
-    Port,
-    Problems,
-    RefusalLog,
-    RequestMetrics,
-    TrustedProxies,
-)
-from app.http.port import HEAD_BYTES_MAX
-from app.http.problems import RETRY_AFTER_MAX_S
-from app.ingest import PATH_WORDS, EventLimits, Identifier, Ingest, Watcher, create_refusal, replay_by
-from app.ingest.event_limits import EVENT_DEPTH_MAX
-from app.process import Disk, allow_connections
+from app.http.body import BodyLimits
+from app.http.body_memory import BodyMemory
+from app.http.client_address import TrustedProxies
+from app.http.connections import Connections
+from app.http.port import HEAD_BYTES_MAX, ConnectionLimits, Port
+from app.http.problems import RETRY_AFTER_MAX_S, Problems
+from app.http.refusal_log import RefusalLog
+from app.http.request_metrics import RequestMetrics
+from app.ingest.application import create_refusal
+from app.ingest.event_limits import EVENT_DEPTH_MAX, EventLimits
+from app.ingest.identify import Identifier
+from app.ingest.replay import replay_by
+from app.ingest.routes.events import Ingest
+from app.ingest.routes.paths import PATH_WORDS
+from app.ingest.watching import Watcher
+from app.process.disk import Disk
+from app.process.life import allow_connections
 from dedupe.clock import Clock
 from dedupe.identity import Identity
 from dedupe.index import IndexStore
@@ -57,7 +60,7 @@ def build_router(
     identity: Identity,
     clock: Clock,
     is_pinned: bool,
-    crashpoint: Crashpoint,
+    crashpoint: Crashpoint | None = None,
 ) -> Router:
     """Return the router over all lanes of both streams, none of them running yet."""
     clean, quarantine = streams = settings.log.streams

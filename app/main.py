@@ -15,8 +15,8 @@ import structlog
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from app.access import Guards, KeyFile
-from app.access.key_file import LOOK_INTERVAL_S
+from app.access.guards import Guards
+from app.access.key_file import LOOK_INTERVAL_S, KeyFile
 from app.admin import (
     EdgeCollector,
     History,
@@ -41,27 +41,27 @@ from app.build import (
 from app.config.data_dir import locked
 from app.config.settings import Settings
 from app.group import GroupLanes
-from app.http import EdgeProtocol, Leased, Port, Problems, RequestMetrics
-from app.http.port import SEND_TIMEOUT_S
-from app.ingest import CODES, REASONS, Ingest, create_edge
-from app.ingest.application import QUOTA_PENALTY_S
-from app.process import (
+from app.http.port import SEND_TIMEOUT_S, Port
+from app.http.problems import Problems
+from app.http.protocol import EdgeProtocol
+from app.http.request_context import Leased
+from app.http.request_metrics import RequestMetrics
+from app.ingest.application import QUOTA_PENALTY_S, create_edge
+from app.ingest.receipts import CODES, REASONS
+from app.ingest.routes.events import Ingest
+from app.process.background_tasks import announce, keep_notes, tell_outages, trim_log
+from app.process.clock_check import keep_time
+from app.process.life import (
+    DRAIN_LINGER_S,
     Lanes,
     Server,
     ThreadServer,
-    Traces,
-    announce,
     bind,
-    keep_notes,
-    keep_time,
     stop_signals,
     supervise,
-    tell_outages,
-    tracing,
-    trim_log,
     url_of,
 )
-from app.process.life import DRAIN_LINGER_S
+from app.process.traces import Traces, tracing
 from app.stores import OpenLog, create_indexes, membership_of, open_log
 from dedupe.clock import Clock, SystemClock
 from dedupe.errors import ConfigurationError, GatewayError
@@ -110,7 +110,7 @@ async def serve(
     *,
     accepted_day: date | None = None,
     is_sharing_ports: bool = False,
-    crashpoint: Crashpoint = no_crashpoint,
+    crashpoint: Crashpoint | None = None,
 ) -> None:
     """
     Run the gateway until SIGTERM or SIGINT.
@@ -141,7 +141,7 @@ async def serve(
             stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S, is_shared=is_sharing_ports))
             for host, port in _addresses(settings)
         ]
-        opened = await open_log(settings, crashpoint, stop, clock, accepted_day=accepted_day)
+        opened = await open_log(settings, crashpoint or no_crashpoint, stop, clock, accepted_day=accepted_day)
         if opened is None:
             return
         stack.push_async_callback(opened.store.close)

@@ -30,12 +30,9 @@ class SystemClock:
         self._boot_ms = (time.time() - time.clock_gettime(SINCE_BOOT)) * 1000
 
     def now_ms(self) -> int:
-        """See Clock."""
         return int(self._boot_ms + time.clock_gettime(SINCE_BOOT) * 1000)
 
-    def monotonic(self) -> float:
-        """See Clock."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
 
 class Deadline:

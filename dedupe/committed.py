@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dedupe.index import IndexState
-from dedupe.types import Event, EventKey, Fingerprint, Offset, Session
+from dedupe.types import EventKey, Fingerprint, Offset, Session
 
 
 class LastRecord(NamedTuple):
@@ -31,24 +31,3 @@ class Committed(NamedTuple):
     fingerprints: Sequence[Fingerprint]
     guards: Sequence[EventKey | None] = ()  # of no event, or of each
     sessions: Sequence[Session | None] = ()  # the same
-
-    @classmethod
-    def of(
-        cls,
-        events: Sequence[Event],
-        before: IndexState,
-        base: Offset,
-        timestamp_ms: int,
-        sessions: Sequence[Session | None] = (),
-    ) -> "Committed":
-        """Return the commit of new events, of sessions as recorded, to an index that was in this state."""
-        return cls(
-            before.next_lane_seq,
-            base,
-            timestamp_ms,
-            LastRecord.of(before),
-            [event.key for event in events],
-            [event.fingerprint for event in events],
-            [event.guard for event in events] if sessions else (),
-            sessions,
-        )

@@ -28,11 +28,6 @@ class Submission(NamedTuple):
     deadline: Deadline  # when the client stops waiting; the events may be committed later
     size_bytes: int  # dedupe.types.size_of the events
 
-    @property
-    def source(self) -> str:
-        """The source of all events."""
-        return self.events[0].source
-
 
 class SubmissionTarget(Protocol):
     """A lane that decides submissions: one of this process, or one of another worker."""

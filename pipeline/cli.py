@@ -42,11 +42,6 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def pipeline() -> None:
-    """Make typer expect the name of a job."""
-
-
 for job in (archive, audit, minute_counts, sessionize, replay, clean, compact):
     app.command(job.__name__)(job)
 

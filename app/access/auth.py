@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote_plus
 
 from app.access.quotas import Allowance, QuotaPolicy
-from app.http import InvalidWriteKeyError, ScopeMissingError, WriteKeyMissingError
+from app.http.errors import InvalidWriteKeyError, ScopeMissingError, WriteKeyMissingError
 
 WRITE_KEY_BYTES_MAX = 255
 """An open key is its source, which stands in every record and every identity."""

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from app.access.auth import OpenKeys
 from app.access.key_file import KeyFile
 from app.access.quotas import QuotaPolicy
-from app.http import BodyMemory, Connections
-from app.process import Disk
+from app.http.body_memory import BodyMemory
+from app.http.connections import Connections
+from app.process.disk import Disk
 
 
 @dataclass(frozen=True, slots=True)

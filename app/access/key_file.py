@@ -31,7 +31,7 @@ from app.access.auth import INGEST, Source
 from app.access.quotas import Allowance, Quota, QuotaPolicy
 from app.config.file_signature import signature_of
 from app.config.units import Bytes, Seconds
-from app.http import DisabledWriteKeyError, InvalidWriteKeyError
+from app.http.errors import DisabledWriteKeyError, InvalidWriteKeyError
 from dedupe.errors import ConfigurationError
 
 LOOK_INTERVAL_S = 1.0

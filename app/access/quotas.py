@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from app.config.units import MIB
-from app.http import QuotaExceededError
+from app.http.errors import QuotaExceededError
 
 INDEX_BURST = 1 / 8
 """

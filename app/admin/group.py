@@ -30,7 +30,7 @@ def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: I
         async def statistics_of_this_worker(_body: Any) -> dict[str, Any]:
             return read()
 
-        group.host.answers[STATS] = statistics_of_this_worker
+        group.handler.requests[STATS] = statistics_of_this_worker
 
     @app.get("/admin/v1/group", dependencies=[READ])
     async def get_group() -> Response:
@@ -55,7 +55,7 @@ def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: I
         """Have this worker own partitions again."""
         if group is None:
             raise AloneError
-        await ingest_loop.read(group.keeper.stay)
+        await ingest_loop.read(group.manager.undo_hand_over)
         return json_answer({"drained": False})
 
 
@@ -63,20 +63,20 @@ def group_of(group: GroupLanes | None) -> dict[str, Any] | None:
     """Return this worker's view of its group; None if it is alone."""
     if group is None:
         return None
-    keeper = group.keeper
+    manager = group.manager
     return {
-        "worker": keeper.worker,
-        "generation": keeper.generation,
+        "worker": manager.worker,
+        "generation": manager.generation,
         "silence_seconds": _finite(group.membership.silence_s),
-        "leaving": keeper.is_leaving,
-        "moves": keeper.moves,
-        "claims": keeper.claims,
+        "leaving": manager.is_leaving,
+        "moves": manager.moves,
+        "claims": manager.claims,
         "workers": {
             name: {
                 "address": address,
-                "up": name == keeper.worker or keeper.neighbours.is_up(name),
+                "up": name == manager.worker or manager.directory.is_up(name),
             }
-            for name, address in keeper.assignment.addresses.items()
+            for name, address in manager.assignment.addresses.items()
         },
         "events_forwarded": group.peers.metrics.events_forwarded,
         "events_received": group.peers.metrics.events_received,
@@ -87,21 +87,21 @@ def places_of(group: GroupLanes | None, number: int, worker: str) -> dict[str, A
     """Return owner and standby of one lane in the newest assignment that this worker has."""
     if group is None:
         return {"owner": worker, "standby": None, "caught_up": False}
-    keeper = group.keeper
+    manager = group.manager
     return {
-        "owner": keeper.assignment.owners[number] or None,
-        "standby": keeper.assignment.followers[number] or None,
-        "caught_up": keeper.lanes[number].follower.is_caught_up,
+        "owner": manager.assignment.owners[number] or None,
+        "standby": manager.assignment.followers[number] or None,
+        "caught_up": manager.lanes[number].follower.is_caught_up,
     }
 
 
 async def ask_others(group: GroupLanes, kind: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the answer of each other worker to a question, and the reason of those that do not answer."""
-    keeper = group.keeper
-    names = [name for name in keeper.assignment.addresses if name != keeper.worker]
+    manager = group.manager
+    names = [name for name in manager.assignment.addresses if name != manager.worker]
 
     async def ask(name: str) -> Any:
-        return await keeper.neighbours.ask(name, kind, None, ANSWER_S)
+        return await manager.directory.request(name, kind, None, ANSWER_S)
 
     answers = await asyncio.gather(*map(ask, names), return_exceptions=True)
     given, silent = {}, {}
@@ -114,16 +114,16 @@ async def ask_others(group: GroupLanes, kind: str) -> tuple[dict[str, Any], dict
 
 
 async def _ask_all(group: GroupLanes, read: Read) -> dict[str, Any]:
-    keeper = group.keeper
+    manager = group.manager
     others, silent = await ask_others(group, STATS)
-    workers = {keeper.worker: read(), **others}
+    workers = {manager.worker: read(), **others}
     totals: dict[str, int] = {}
     for stats in workers.values():
         for name, count in stats["totals"].items():
             totals[name] = totals.get(name, 0) + count
     return {
-        "asked": keeper.worker,
-        "generation": keeper.generation,
+        "asked": manager.worker,
+        "generation": manager.generation,
         "silent": silent,
         "totals": totals,
         "workers": workers,
@@ -137,24 +137,24 @@ class GroupCollector(ScrapedCollector):
         self._group = group
 
     def collect(self) -> Iterator[Metric]:
-        keeper, peers = self._group.keeper, self._group.peers.metrics
+        manager, peers = self._group.manager, self._group.peers.metrics
         silence_s = _finite(self._group.membership.silence_s)
-        yield GaugeMetricFamily("gateway_group_generation", "Of the newest assignment", keeper.generation)
+        yield GaugeMetricFamily("gateway_group_generation", "Of the newest assignment", manager.generation)
         yield GaugeMetricFamily(
-            "gateway_group_workers", "In the newest assignment", len(keeper.assignment.addresses)
+            "gateway_group_workers", "In the newest assignment", len(manager.assignment.addresses)
         )
         if silence_s is not None:
             yield GaugeMetricFamily(
                 "gateway_group_silence_seconds", "Since the coordinator answered last", silence_s
             )
         up = GaugeMetricFamily("gateway_peer_up", "1 if the other worker answers", labels=["worker"])
-        for name in keeper.assignment.addresses:
-            if name != keeper.worker:
-                up.add_metric([name], int(keeper.neighbours.is_up(name)))
+        for name in manager.assignment.addresses:
+            if name != manager.worker:
+                up.add_metric([name], int(manager.directory.is_up(name)))
         yield up
-        yield CounterMetricFamily("gateway_lane_moves", "Partitions that this worker took", keeper.moves)
+        yield CounterMetricFamily("gateway_lane_moves", "Partitions that this worker took", manager.moves)
         yield CounterMetricFamily(
-            "gateway_lane_claims", "Of these, those whose owner was gone", keeper.claims
+            "gateway_lane_claims", "Of these, those whose owner was gone", manager.claims
         )
         yield CounterMetricFamily(
             "gateway_peer_forwarded_events", "Events sent to their owners", peers.events_forwarded

@@ -91,7 +91,7 @@ def add_history(
         async def columns_of_this_worker(_body: Any) -> dict[str, Any]:
             return history.columns()
 
-        group.host.answers[HISTORY] = columns_of_this_worker
+        group.handler.requests[HISTORY] = columns_of_this_worker
 
     @app.get("/admin/v1/history", dependencies=[READ])
     async def get_history(request: Request) -> Response:

@@ -8,13 +8,13 @@ only rejected and conflicting events are always noted.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
-from starlette.types import Scope
 
 from app.admin.recent_rejections import RecentRejections
 from app.admin.tail_sample import VALUE_BYTES_MAX, Sample
+from app.http.request_context import RequestContext
 from dedupe.admission import NEW, Admission
 from dedupe.clock import Clock
 from dedupe.lane import Outcomes
@@ -153,34 +153,30 @@ class Tail:
     # ---- the ingest's thread
 
     def decided(
-        self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], scope: Scope
+        self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], context: RequestContext
     ) -> None:
         try:
-            self._decided(events, outcomes, rejected, scope)
+            self._decided(events, outcomes, rejected, context)
         except Exception as err:  # the events are stored, and their client must get its answer
             log.error("the live tail missed a request", exc_info=err)
 
-    def refused(self, code: str, scope: Scope | None) -> None:
+    def refused(self, code: str, context: RequestContext | None) -> None:
         """Offer a request that got no verdict; event by event if these were known already."""
-        if not self.is_on or scope is None:
+        if not self.is_on or context is None:
             return
         try:
-            self._refused(code, scope)
+            self._refused(code, context)
         except Exception as err:  # as above: its client gets its answer
             log.error("the live tail missed a refusal", exc_info=err)
 
-    def _refused(self, code: str, scope: Scope) -> None:
+    def _refused(self, code: str, context: RequestContext) -> None:
         verdict = UNKNOWN if code in _UNKNOWN_CODES else REFUSED
-        events, rejected = scope.get("gateway.watched") or ((), ())
-        if not events and not rejected:
-            self._offer(None, verdict, code, scope, self._ready())
-            return
         listeners = self._ready()
-        for event in (*events, *rejected):
-            self._offer(event, verdict, code, scope, listeners)
+        for event in context.watched or (None,):
+            self._offer(event, verdict, code, context, listeners)
 
     def _decided(
-        self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], scope: Scope
+        self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], context: RequestContext
     ) -> None:
         listeners = self._ready()
         if not listeners and not rejected and not any(kind in outcomes.admissions for kind in APART):
@@ -190,15 +186,15 @@ class Tail:
             verdict = ACCEPTED if admission is NEW else _VERDICT_OF[admission]
             code = self._codes.get(admission)
             if listeners:
-                self._offer(event, verdict, code, scope, listeners, offset)
+                self._offer(event, verdict, code, context, listeners, offset)
             if verdict in (CONFLICT, REJECTED):
                 rejections.append((event, verdict, code, offset))
         for event in rejected:
             if listeners:
-                self._offer(event, REJECTED, event.reason, scope, listeners)
+                self._offer(event, REJECTED, event.reason, context, listeners)
             rejections.append((event, REJECTED, event.reason, None))
         for event, verdict, code, offset_there in rejections:
-            self.rejections.note(self._sample(event, verdict, code, scope, offset_there))
+            self.rejections.note(self._sample(event, verdict, code, context, offset_there))
 
     def _ready(self) -> tuple[Listener, ...]:
         listeners = self._listeners
@@ -213,32 +209,36 @@ class Tail:
         event: Event | None,
         verdict: str,
         code: str | None,
-        scope: Scope,
+        context: RequestContext,
         listeners: Sequence[Listener],
         offset: int | None = None,
     ) -> None:
-        source, message_id = _named(event, scope)
+        source, message_id = _named(event, context)
         sample: Sample | None = None
         for listener in listeners:
             if listener.wants(source, message_id, verdict) and listener.has_room():
-                sample = sample or self._sample(event, verdict, code, scope, offset)
+                sample = sample or self._sample(event, verdict, code, context, offset)
                 listener.put(sample)
 
     def _sample(
-        self, event: Event | None, verdict: str, code: str | None, scope: Scope, offset: int | None = None
+        self,
+        event: Event | None,
+        verdict: str,
+        code: str | None,
+        context: RequestContext,
+        offset: int | None = None,
     ) -> Sample:
-        source, message_id = _named(event, scope)
+        source, message_id = _named(event, context)
         value = event.value if event is not None and len(event.value) <= VALUE_BYTES_MAX else None
         has_place = event is not None and verdict not in _PLACELESS and offset is not None and offset >= 0
-        client: Any = scope.get("gateway.client")
         return Sample(
             self._clock.now_ms(),
             verdict,
             code,
             source,
             message_id,
-            client,
-            scope.get("gateway.request_id"),
+            context.client,
+            context.request_id or None,
             partition=event.partition if event is not None and has_place else None,
             offset=offset if has_place else None,
             sequence=event.session.sequence if event is not None and event.session else None,
@@ -248,8 +248,8 @@ class Tail:
         )
 
 
-def _named(event: Event | None, scope: Scope) -> tuple[str | None, str | None]:
+def _named(event: Event | None, context: RequestContext) -> tuple[str | None, str | None]:
     """Return the source and the message id, as far as they are known."""
     if event is None:
-        return scope.get("gateway.source"), None
+        return context.source, None
     return event.source, event.message_id or None

@@ -12,7 +12,6 @@ from app.stores import create_indexes, open_for_notes
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
 from dedupe.lane import Lane
-from dedupe.log import no_crashpoint
 from dedupe.pinning import check_pins
 from dedupe.types import Offset, Stream
 
@@ -61,7 +60,6 @@ async def rebuild_indexes(
                 identity=identity,
                 clock=SystemClock(),
                 is_pinned=await check_pins(store, settings.log.streams, identity),
-                crashpoint=no_crashpoint,
             )
             lanes = [lane for lane in router.all_lanes if lane.topic == stream.topic]
             chosen = [lanes[number] for number in partitions]

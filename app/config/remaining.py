@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from app.config.section import Section, Setting, sentences_of, settings_of, variable_at, variables_in
+from app.config.section import Section, Setting, sentences_of, settings_of, variables_in
 from app.config.settings import Settings
 
 NEEDED = ("GATEWAY_IDENTITY_SECRET", "GATEWAY_KAFKA_BOOTSTRAP_SERVERS", "GATEWAY_KAFKA_SASL_USERNAME")
@@ -56,13 +56,12 @@ def remaining_settings() -> Remaining:
 
 def _malformed(err: ValidationError) -> set[str]:
     """Return the variables that cannot be read, and those whose defaults follow from them."""
-    by_variable = {setting.variable: setting for setting in settings_of(Settings)}
     malformed: set[str] = set()
     for problem in err.errors():
-        variable = variable_at(problem["loc"])
-        follows = problem["type"] == "default_factory_not_called"
-        if not follows or _default_follows(by_variable[variable], malformed):
-            malformed.add(variable)
+        # pydantic names a setting by its variable, and by its field where its default cannot be made
+        setting = next(s for s in settings_of(Settings) if {s.variable, s.name} & set(problem["loc"]))
+        if problem["type"] != "default_factory_not_called" or _default_follows(setting, malformed):
+            malformed.add(setting.variable)
     return malformed
 
 

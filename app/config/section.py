@@ -101,12 +101,8 @@ def sentences_of(err: ValidationError) -> Iterator[str]:
     for problem in err.errors(include_input=False, include_url=False):
         if problem["type"] == "default_factory_not_called":
             continue  # it follows another setting, which has a sentence of its own
-        yield f"{variable_at(problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}"
-
-
-def variable_at(location: tuple[int | str, ...]) -> str:
-    """Return the variable that a validation error is about."""
-    return next(str(part) for part in location if str(part).startswith(PREFIX))
+        variable = next(part for part in problem["loc"] if str(part).startswith(PREFIX))
+        yield f"{variable}: {problem['msg'].removeprefix('Value error, ')}"
 
 
 def _sections_of(kind: type[Section]) -> Iterator[tuple[str, type[Section]]]:

@@ -2,10 +2,9 @@
 
 from app.http.bare_application import bare_application
 from app.http.body import BodyLimits, read_body
-from app.http.body_memory import LEASE, BodyMemory, Lease, Leased
+from app.http.body_memory import BodyMemory, Lease
 from app.http.client_address import TrustedProxies, crowd_of
 from app.http.connections import Connections
-from app.http.cors import CORS
 from app.http.errors import (
     BatchMissingError,
     BodyMemoryFullError,
@@ -26,18 +25,17 @@ from app.http.errors import (
     TooManyEventsError,
     WriteKeyMissingError,
 )
-from app.http.in_flight import InFlight
+from app.http.fair_scheduler import FairScheduler, YieldToOthers
 from app.http.port import ConnectionLimits, Port
 from app.http.problems import PROBLEMS, Problem, Problems
 from app.http.protocol import EdgeProtocol
 from app.http.refusal_log import RefusalLog
-from app.http.request_hook import RequestHook
+from app.http.request_context import CONTEXT, Leased, RequestContext
 from app.http.request_metrics import RequestMetrics
-from app.http.turns import Turn, Turns
+from app.http.request_middleware import RequestMiddleware
 
 __all__ = [
-    "CORS",
-    "LEASE",
+    "CONTEXT",
     "PROBLEMS",
     "BatchMissingError",
     "BodyLimits",
@@ -48,9 +46,9 @@ __all__ = [
     "Connections",
     "DisabledWriteKeyError",
     "EdgeProtocol",
+    "FairScheduler",
     "FingerprintsInvalidError",
     "IdempotencyKeyInvalidError",
-    "InFlight",
     "InvalidJSONError",
     "InvalidWriteKeyError",
     "Lease",
@@ -60,9 +58,10 @@ __all__ = [
     "Problems",
     "QuotaExceededError",
     "RefusalLog",
+    "RequestContext",
     "RequestError",
-    "RequestHook",
     "RequestMetrics",
+    "RequestMiddleware",
     "RequestTooLargeError",
     "ScopeMissingError",
     "SessionFieldsConflictError",
@@ -71,9 +70,8 @@ __all__ = [
     "TooManyConnectionsError",
     "TooManyEventsError",
     "TrustedProxies",
-    "Turn",
-    "Turns",
     "WriteKeyMissingError",
+    "YieldToOthers",
     "bare_application",
     "crowd_of",
     "read_body",

@@ -1,4 +1,4 @@
-"""An application without routes, as both ports begin: it answers every error with a problem."""
+"""The FastAPI application of the admin port and of probes, without routes: errors become problems."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from app.http.problems import Problems
-from app.http.request_hook import CLIENT_LEFT
+from app.http.request_middleware import CLIENT_LEFT
 from dedupe.errors import GatewayError
 
 NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
 """FastAPI's own spans have a request's query in them: write keys, and events. See app/process/traces.py."""
 
 
-def bare_application(problems: Problems, kind: type[FastAPI] = FastAPI) -> FastAPI:
+def bare_application(problems: Problems) -> FastAPI:
     """Return an application that answers every error with a problem, the framework's own included."""
-    app = kind(
+    app = FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=NO_TELEMETRY
     )
 

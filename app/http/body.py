@@ -22,7 +22,7 @@ from app.http.errors import (
     BodyTooLargeError,
     UnsupportedEncodingError,
 )
-from app.http.turns import Turn
+from app.http.fair_scheduler import YieldToOthers
 
 GZIP_MEMBERS_MAX = 100
 """Each costs a new decompressor; real clients send one, a proxy that concatenates a few."""
@@ -53,7 +53,11 @@ class BodyLimits:
 
 
 async def read_body(
-    receive: Receive, headers: Mapping[bytes, bytes], limits: BodyLimits, lease: Lease, turn: Turn
+    receive: Receive,
+    headers: Mapping[bytes, bytes],
+    limits: BodyLimits,
+    lease: Lease,
+    yield_to_others: YieldToOthers,
 ) -> bytes:
     """
     Return the whole body, inflated.
@@ -64,7 +68,7 @@ async def read_body(
         limits: bounds in bytes and seconds.
         lease: what the request holds of the memory for bodies; the connection charges what arrives
             to it, and what that inflates to is charged here.
-        turn: awaited before each step of inflating but the first.
+        yield_to_others: awaited before each step of inflating but the first.
 
     Raises:
         RequestError: too large, or not what its Content-Encoding says.
@@ -75,21 +79,21 @@ async def read_body(
     encoding = headers.get(b"content-encoding", b"identity").strip().lower()
     inflater = _inflater(encoding, limits.bytes_max)
     wire_bytes_max = limits.compressed_bytes_max if inflater else limits.bytes_max
-    lease.expect(_declared_length(headers, wire_bytes_max))
+    declared_bytes = _declared_length(headers, wire_bytes_max)
+    if declared_bytes > lease.held:
+        lease.expect(declared_bytes)
     body = await _arrived(receive, wire_bytes_max, limits, lease)
-    return await _inflated(inflater, body, lease, turn) if inflater else body
+    return await _inflated(inflater, body, lease, yield_to_others) if inflater else body
 
 
 async def _arrived(receive: Receive, bytes_max: int, limits: BodyLimits, lease: Lease) -> bytes:
     """Return the body as it was sent; see read_body."""
     chunks: list[bytes] = []
-    size = 0
+    size, more = 0, True
     began = asyncio.get_running_loop().time()
     try:
         async with nullcontext() if lease.is_whole else asyncio.timeout(None) as patience:
-            more = True
-            while more:
-                lease.check()
+            while more and lease.error is None:
                 if patience is not None:
                     patience.reschedule(began + limits.patience_s(size))
                 message = await receive()
@@ -103,19 +107,20 @@ async def _arrived(receive: Receive, bytes_max: int, limits: BodyLimits, lease: 
                 chunks.append(chunk)
     except TimeoutError as err:
         raise BodyTimeoutError from err
-    lease.check()
+    if lease.error is not None:
+        raise lease.error
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _inflated(inflater: "Inflater", body: bytes, lease: Lease, turn: Turn) -> bytes:
-    """Return what a complete body inflates to, a step at each turn."""
+async def _inflated(inflater: "Inflater", body: bytes, lease: Lease, yield_to_others: YieldToOthers) -> bytes:
+    """Return what a complete body inflates to, in steps."""
     pieces: list[bytes] = []
     charged, size = inflater.told_size(body), 0
     lease.take(charged)
     lease.check()
     for piece in inflater.inflate(body):
         if pieces:
-            await turn(STEP_WORK_BYTES)
+            await yield_to_others(STEP_WORK_BYTES)
         pieces.append(piece)
         size += len(piece)
         if size > charged:

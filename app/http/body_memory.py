@@ -13,14 +13,8 @@ may not have more than a quarter.
 from collections import Counter
 from collections.abc import Callable
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
-from app.http.client_address import crowd_of
 from app.http.errors import BodyMemoryFullError
 from dedupe.errors import GatewayError
-
-LEASE = "gateway.lease"
-"""Where a request's lease stands in its ASGI scope."""
 
 SMALL_BODY_BYTES = 256 * 1024
 """What one request may hold of the part that is kept for small bodies; batches of SDKs mostly have 10 KB."""
@@ -67,23 +61,18 @@ class Lease:
 
     __slots__ = ("_memory", "_owner", "error", "held", "is_whole", "on_release")
 
-    def __init__(self, memory: BodyMemory, on_release: Callable[[], None] | None = None) -> None:
-        """Hold nothing yet; `on_release` is called once at the end."""
+    def __init__(
+        self, memory: BodyMemory, owner: str | None = None, on_release: Callable[[], None] | None = None
+    ) -> None:
+        """`owner`: the address that it counts for; `on_release`: called once at the end."""
         self._memory = memory
-        self._owner: str | None = None
+        self._owner = owner
         self.on_release = on_release
         self.held = 0
         self.error: GatewayError | None = None
         """Why the body cannot be read to its end, once that is so."""
         self.is_whole = False
         """Whether all of the body is here, so that reading it waits for nobody, and needs no timer."""
-
-    def belong_to(self, owner: str) -> None:
-        """Count what is held, and all that will be, for an address."""
-        held = self.held
-        self._give_back()
-        self._owner = owner
-        self._add(held)
 
     def take(self, size: int) -> bool:
         """Charge more bytes; where they do not fit, give all back and refuse from now on."""
@@ -140,25 +129,3 @@ class Lease:
 
     def _give_back(self) -> None:
         self._add(-self.held)
-
-
-class Leased:
-    """Wraps an application: every request has a lease, and loses it when it ends."""
-
-    def __init__(self, app: ASGIApp, memory: BodyMemory) -> None:
-        """Wrap an application. The connection may have put a lease there before."""
-        self._app = app
-        self._memory = memory
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        lease: Lease = scope.setdefault(LEASE, Lease(self._memory))
-        if scope["client"]:
-            lease.belong_to(crowd_of(scope["client"][0]))
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            lease.release()

@@ -20,6 +20,7 @@ from starlette.types import Scope
 
 from app.http.errors import BodyTimeoutError, QuotaExceededError, TooManyConnectionsError
 from app.http.refusal_log import RefusalLog, Watch
+from app.http.request_context import CONTEXT, RequestContext
 from dedupe.errors import GatewayError, RetriableError
 
 
@@ -178,7 +179,8 @@ class Problems:
 
     def unforeseen(self, err: BaseException, scope: Scope | None) -> Response:
         """Answer what nobody foresaw, and log it with the id of its request, whose scope this is."""
-        log.error("unforeseen error", request_id=(scope or {}).get("gateway.request_id"), exc_info=err)
+        context: RequestContext | None = scope.get(CONTEXT) if scope else None
+        log.error("unforeseen error", request_id=context.request_id if context else None, exc_info=err)
         self._refusals.count("internal", scope)
         return self._response("internal", {})
 

@@ -17,10 +17,12 @@ import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from app.http.body_memory import LEASE, Lease
+from app.http.body_memory import Lease
+from app.http.client_address import crowd_of
 from app.http.errors import BodyIncompleteError, HeadTooLargeError, RequestError, TooManyConnectionsError
 from app.http.head import HEADERS_MAX, check_head, size_of, without_offer
 from app.http.port import Port
+from app.http.request_context import CONTEXT, RequestContext
 from app.http.request_cycle import RequestTransport, closing_unless_continued, drop, lease_of
 from dedupe.errors import GatewayError, LaneSaturatedError
 
@@ -51,6 +53,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._send_deadline: asyncio.TimerHandle | None = None
         self._client_app = self.app
+        self._owner: str | None = None  # address group of the client, for memory
         self._is_proxied = False
         self._is_refused = False  # the connection is one too many
         self._is_waiting = False  # for the rest of a body
@@ -79,6 +82,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self.client = (self.client[0].removeprefix("::ffff:"), self.client[1])
         peer = self.client[0] if self.client else ""
         self._is_proxied = self._port.proxies.are_trusted(peer)
+        self._owner = crowd_of(peer) if peer else None
         self._is_refused = not self._port.connections.enter(self, None if self._is_proxied else peer)
         if self._is_refused:
             self.app = cast(Any, self._port.refuse)
@@ -240,10 +244,10 @@ class EdgeProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._disarm()
         self._unset_keepalive_if_required()
-        lease = self._lease = Lease(self._port.memory)
-        if self._is_proxied:
-            self._find_client(lease)
-        self.scope[LEASE] = lease  # type: ignore[literal-required]
+        lease = self._lease = (
+            self._proxied_lease() if self._is_proxied else Lease(self._port.memory, self._owner)
+        )
+        self.scope[CONTEXT] = RequestContext(lease)  # type: ignore[literal-required]
         self._port.connections.busy(self)
         try:
             super().on_headers_complete()
@@ -299,15 +303,15 @@ class EdgeProtocol(HttpToolsProtocol):
             self._fault = err
             raise
 
-    def _find_client(self, lease: Lease) -> None:
-        """Set whose a request behind a trusted proxy is, and refuse it where that is one too many."""
+    def _proxied_lease(self) -> Lease:
+        """Return the lease of a request behind a trusted proxy, by the address of its client."""
         assert self.client is not None
         address = self._port.proxies.client_of(self.client[0], self.headers)
         self.scope["client"] = (address, 0)
         connections = self._port.connections
         is_served = connections.enter_crowd(address) and not self._is_refused
-        lease.on_release = lambda: connections.leave_crowd(address)
         self.app = self._client_app if is_served else cast(Any, self._port.refuse)
+        return Lease(self._port.memory, crowd_of(address), lambda: connections.leave_crowd(address))
 
     @property
     def _newest(self) -> RequestResponseCycle | None:  # its head came last; None before the first

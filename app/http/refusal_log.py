@@ -14,11 +14,13 @@ from typing import TypeAlias
 import structlog
 from starlette.types import Scope
 
+from app.http.request_context import CONTEXT, RequestContext
+
 INTERVAL_S = 10.0
 SEGMENTS_MAX = 8
 
-Watch: TypeAlias = Callable[[str, Scope | None], None]
-"""Is told the code and the scope of each refusal. Must not raise."""
+Watch: TypeAlias = Callable[[str, RequestContext | None], None]
+"""Called with the code and the request of each refusal. Must not raise."""
 
 log = structlog.get_logger(__name__)
 
@@ -53,16 +55,16 @@ class RefusalLog:
         if now < entry.next_at:
             entry.unlogged += 1
             return
-        scope = scope or {}
+        context = _context_of(scope)
         report = log.info if status < 500 else log.warning
         report(
             "request refused",
             code=code,
             status=int(status),
             told=told,
-            request_id=scope.get("gateway.request_id"),
-            path=self._known_words(scope.get("path", "")),
-            source=scope.get("gateway.source"),
+            request_id=context.request_id if context else None,
+            path=self._known_words(scope["path"] if scope else ""),
+            source=context.source if context else None,
             more_since_last_line=entry.unlogged,
         )
         entry.next_at, entry.unlogged = now + INTERVAL_S, 0
@@ -71,8 +73,12 @@ class RefusalLog:
         """Count a refusal that is logged otherwise."""
         self.counts[code] += 1
         if self.watch is not None:
-            self.watch(code, scope)
+            self.watch(code, _context_of(scope))
 
     def _known_words(self, path: str) -> str:
         segments = path.split("/")[: SEGMENTS_MAX + 1]
         return "/".join(segment if segment in self._path_words else "*" for segment in segments)
+
+
+def _context_of(scope: Scope | None) -> RequestContext | None:
+    return scope.get(CONTEXT) if scope else None

@@ -7,7 +7,8 @@ from typing import Protocol
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from app.http.body_memory import LEASE, Lease
+from app.http.body_memory import Lease
+from app.http.request_context import CONTEXT
 
 
 class Connection(Protocol):
@@ -66,7 +67,7 @@ class RequestTransport:
 
 def lease_of(cycle: RequestResponseCycle) -> Lease:
     """Return what a request holds of the memory for bodies."""
-    lease: Lease = cycle.scope[LEASE]  # type: ignore[literal-required]
+    lease: Lease = cycle.scope[CONTEXT].lease  # type: ignore[literal-required]
     return lease
 
 

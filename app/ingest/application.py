@@ -1,25 +1,23 @@
-"""The application of the ingest port: routes inside, then the request hook, CORS and the memory's lease."""
+"""
+The application of the ingest port: plain ASGI, with Starlette's requests and responses.
 
-import asyncio
+    EdgeProtocol (a connection) -> **RequestMiddleware -> PathTable -> a handler**
+
+A framework's router would compare each path with a list of patterns and inspect a handler's signature;
+here the table of paths is looked up, and handlers read bytes.
+"""
 
 import orjson
-from fastapi import FastAPI, Request, Response
-from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.http import (
-    CORS,
-    LEASE,
-    BodyMemory,
-    BodyMemoryFullError,
-    Leased,
-    Problems,
-    QuotaExceededError,
-    RequestHook,
-    RequestMetrics,
-    TooManyConnectionsError,
-    bare_application,
-)
+from app.http.body_memory import BodyMemory
+from app.http.errors import TooManyConnectionsError
+from app.http.problems import Problems
+from app.http.request_context import CONTEXT, RequestContext
+from app.http.request_metrics import RequestMetrics
+from app.http.request_middleware import RequestMiddleware
 from app.ingest.openapi import openapi_document
 from app.ingest.receipts import SUCCESS
 from app.ingest.routes.events import Ingest, ingest_handlers
@@ -28,17 +26,7 @@ from app.ingest.routes.paths import PATHS, Kind, Path
 from app.ingest.routes.pixel import get_pixel
 from app.ingest.routes.sdk_settings import settings_handlers
 from app.ingest.routes.sessions import session_handlers
-from app.process import Health
-from dedupe.errors import GatewayError
-
-
-class _Edge(FastAPI):
-    """FastAPI without the layers that nothing here uses, and each request would pass twice."""
-
-    def build_middleware_stack(self) -> ASGIApp:
-        """Return the routes, and what answers all of their errors."""
-        return ExceptionMiddleware(self.router, self.exception_handlers)
-
+from app.process.readiness import health_endpoint
 
 QUOTA_PENALTY_S = 0.5
 """
@@ -56,34 +44,37 @@ def create_edge(
     quota_penalty_s: float = 0.0,
     public_host: str | None = None,
 ) -> ASGIApp:
-    """Return the ingest application; `public_host` is what settings documents name, if anything."""
-    app = bare_application(problems, _Edge)
-    app.router.routes.append(PathTable(PATHS, _handlers(ingest, metrics, problems, public_host)))
+    """
+    Return the ingest application.
 
-    @app.exception_handler(QuotaExceededError)
-    @app.exception_handler(
-        BodyMemoryFullError
-    )  # refused at once, a few clients could ask 10,000 times a second
-    async def answer_late(request: Request, err: GatewayError) -> Response:
-        request.scope[LEASE].fail(err)
-        err.__traceback__ = None  # whose frames hold the body, that nobody counts any more
-        await asyncio.sleep(quota_penalty_s)
-        return problems.answer(err, request.scope)
-
-    hooked = RequestHook(
-        app, problems=problems, metrics=metrics, is_draining=lambda: ingest.router.is_draining
+    Args:
+        ingest: what the paths of events need.
+        memory: for bodies.
+        problems: makes answers of errors.
+        metrics: count requests.
+        quota_penalty_s: how long answers to requests without quota or memory are held back.
+        public_host: the host that settings documents name, if any.
+    """
+    return RequestMiddleware(
+        PathTable(PATHS, _handlers(ingest, metrics, problems, public_host)),
+        memory=memory,
+        problems=problems,
+        metrics=metrics,
+        router=ingest.router,
+        health=health_endpoint(ingest.router),
+        penalty_s=quota_penalty_s,
     )
-    return Leased(Health(CORS(hooked), ingest.router), memory)
 
 
 def create_refusal(*, memory: BodyMemory, problems: Problems, metrics: RequestMetrics) -> ASGIApp:
     """Return the application of connections that are too many: each request of theirs is refused."""
 
-    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["gateway.route"] = "too_many_connections"
-        await problems.answer(TooManyConnectionsError(), scope)(scope, receive, send)
+    async def refuse(scope: Scope, _receive: Receive, _send: Send) -> None:
+        context: RequestContext = scope[CONTEXT]
+        context.route = "too_many_connections"
+        raise TooManyConnectionsError
 
-    return Leased(CORS(RequestHook(refuse, problems=problems, metrics=metrics, is_draining=bool)), memory)
+    return RequestMiddleware(refuse, memory=memory, problems=problems, metrics=metrics)
 
 
 def _handlers(

@@ -29,8 +29,11 @@ CLIENT, SESSION, EPOCH, ACKNOWLEDGED = (
 )
 """Headers, in the order of FIELDS."""
 
+SESSION_HEADERS = frozenset({CLIENT, SESSION, EPOCH, ACKNOWLEDGED})
+"""A request with one of these names a client session."""
+
 STORED = b"gateway-sessions"
-"""Trusted like Gateway-Fingerprints: it names sessions by their hashes, anybody's."""
+"""Trusted like Gateway-Fingerprints: it names sessions of any client by their hashes."""
 
 FIELDS = ("client", "session", "epoch", "acknowledgedThrough")
 SEQUENCE, FIRST_SEQUENCE = "sequence", "firstSequence"
@@ -137,19 +140,15 @@ class _Keys(NamedTuple):
 
 def client_session_of(
     headers: Mapping[bytes, bytes], payload: Payload, identity: Identity, source: str
-) -> ClientSession | None:
+) -> ClientSession:
     """
-    Return the request's client session, None if it has none.
+    Return the client session of a request that names one.
 
     Raises:
         SessionFieldsInvalidError: a field is malformed, or client or session is missing.
         SessionFieldsConflictError: header and body differ.
     """
     top = payload.top or {}
-    in_head = any(name in headers for name in (CLIENT, SESSION, EPOCH, ACKNOWLEDGED))
-    in_body = top.get("client") is not None or top.get("session") is not None
-    if not in_head and not in_body:
-        return None
     client = client_of(headers, top)
     session = _one_of(_ksuid(_text_in(headers, SESSION)), _ksuid(top.get("session")), "session")
     if client is None or session is None:
@@ -173,15 +172,12 @@ def client_session_of(
     )
 
 
-def stored_sessions(headers: Mapping[bytes, bytes], count: int) -> list[Session | None]:
+def stored_sessions(header: bytes, count: int) -> list[Session | None]:
     """
-    Return the client sessions that stored records belong to; empty without the header.
+    Return the client sessions of stored records, by the header STORED.
 
     Raises SessionFieldsInvalidError.
     """
-    header = headers.get(STORED)
-    if header is None:
-        return []
     try:
         sessions = [_stored_session(part.strip()) for part in header.split(b",")]
     except (binascii.Error, struct.error):
@@ -204,7 +200,7 @@ def _stored_session(part: bytes) -> Session | None:
 
 
 def client_of(headers: Mapping[bytes, bytes], top: Mapping[str, Any]) -> str | None:
-    """Return who the client is, None if nothing says so. Raises as `client_session_of`."""
+    """Return the client of a request, None if it names none. Raises as `client_session_of`."""
     return _one_of(_client(_text_in(headers, CLIENT)), _client(top.get("client")), "client")
 
 

@@ -62,13 +62,9 @@ class Identified:
 
     events: list[Event] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
+    quarantined: list[Event] = field(default_factory=list)  # of the rejections, same order
     size_bytes: int = 0
     """Sum of all values, those of the quarantine included."""
-
-    @property
-    def quarantined(self) -> list[Event]:
-        """The events of the quarantine stream."""
-        return [rejection.event for rejection in self.rejections]
 
     def indexes(self) -> list[int]:
         """Return the place of each event among the items."""
@@ -95,6 +91,7 @@ class Identified:
             else:
                 assert isinstance(item, Rejection)
                 self.rejections.append(item)
+                self.quarantined.append(item.event)
                 size_bytes += len(item.event.value)
             work_bytes -= EVENT_WORK_BYTES
             if size_bytes > work_bytes:

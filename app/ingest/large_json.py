@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import orjson
 
-from app.http import BodyTooComplexError, InvalidJSONError, TooManyEventsError, Turn
+from app.http.errors import BodyTooComplexError, InvalidJSONError, TooManyEventsError
+from app.http.fair_scheduler import YieldToOthers
 from app.ingest.json_problem import json_problem
 from dedupe.document import read_document
 
@@ -87,14 +88,16 @@ class JSONLimits:
         return Oversize(item.get("messageId"), content)
 
 
-async def read_json(body: bytes, limits: JSONLimits, turn: Turn, *, has_items: bool) -> object:
+async def read_large_json(
+    body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers, *, has_items: bool
+) -> object:
     """
-    Return the document of a body.
+    Return the document of a body with more than SMALL_BYTES.
 
     Args:
         body: inflated.
         limits: its bounds.
-        turn: awaited before each piece of work.
+        yield_to_others: awaited before each piece of work.
         has_items: whether an array, or a `batch` in an object, is one of events, so that it may be cut
             between them. These, or else the document itself, may be Oversize.
 
@@ -104,16 +107,15 @@ async def read_json(body: bytes, limits: JSONLimits, turn: Turn, *, has_items: b
         TooManyEventsError: more items than allowed; only bodies that are cut are checked for it here.
         BodyMemoryFullError: there is no memory for what it becomes; see JSONLimits.hold.
     """
-    await turn(len(body))
-    if len(body) > SMALL_BYTES:
-        marks = count_marks(body)
-        limits.hold(len(body), MARK_BYTES * marks + COMMA_BYTES * body.count(b","))
-        await turn(len(body))  # counting was work as well
-        if has_items and limits.may_cut:
-            if marks > MARKS_MAX:
-                raise BodyTooComplexError
-            if marks > MARKS_AT_ONCE or len(body) > AT_ONCE_BYTES:
-                return await _Cutter(body, limits).read(turn)
+    await yield_to_others(len(body))
+    marks = count_marks(body)
+    limits.hold(len(body), MARK_BYTES * marks + COMMA_BYTES * body.count(b","))
+    await yield_to_others(len(body))  # counting was work as well
+    if has_items and limits.may_cut:
+        if marks > MARKS_MAX:
+            raise BodyTooComplexError
+        if marks > MARKS_AT_ONCE or len(body) > AT_ONCE_BYTES:
+            return await _Cutter(body, limits).read(yield_to_others)
     return limits.judged(_load_piece(body), body)
 
 
@@ -182,25 +184,25 @@ class _Cutter:
         self._group_from = 0
         self._is_item_due = False  # after a comma
 
-    async def read(self, turn: Turn) -> object:
-        """See read_json."""
+    async def read(self, yield_to_others: YieldToOthers) -> object:
+        """Return the document. Raises as read_large_json."""
         for work_bytes in self._steps():
-            await turn(work_bytes)
-        document, outside = await self._read_outside(turn, b"")
+            await yield_to_others(work_bytes)
+        document, outside = await self._read_outside(yield_to_others, b"")
         if isinstance(document, list):
             return self._items
         if not isinstance(document, dict) or not isinstance(batch := document.get("batch"), list):
             return self._limits.judged(document, outside)
         if batch and len(outside) > AT_ONCE_BYTES:
             raise BodyTooComplexError  # its name is written so that it was not found
-        if batch or (b"\\u" in outside and (await self._read_outside(turn, b"0"))[0] == document):
+        if batch or (b"\\u" in outside and (await self._read_outside(yield_to_others, b"0"))[0] == document):
             return document  # the last batch is one of such a name, and not where the items were
         return document | {"batch": self._items}
 
-    async def _read_outside(self, turn: Turn, inside: bytes) -> tuple[object, bytes]:
+    async def _read_outside(self, yield_to_others: YieldToOthers, inside: bytes) -> tuple[object, bytes]:
         """Return the document with something else in the items' place, and its JSON."""
         outside = inside.join([*self._outside, self._body[self._outside_from :]])
-        await turn(len(outside))
+        await yield_to_others(len(outside))
         return _load_piece(outside, ", counted without the events" if self._outside else ""), outside
 
     def _steps(self) -> Iterator[int]:

@@ -8,7 +8,7 @@ its request succeeds.
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
-from app.http import PROBLEMS
+from app.http.problems import PROBLEMS
 from app.ingest.prefer import Preferences, Return
 from app.ingest.receipts import REASONS
 from dedupe.sessions import U64_MAX

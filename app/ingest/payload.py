@@ -1,19 +1,22 @@
 """
-What a request's body holds: its items, still unjudged, and what stands beside them.
+The parsed body of a request: its items, not judged yet, and the batch object around them.
 
-Only the body as a whole can be wrong here; an item that is no event is refused by app.ingest.identify, so
-that it does not take its batch with it.
+Only the body as a whole can be wrong here. app.ingest.identify rejects an item that is no event, so that
+the rest of its batch is taken.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from app.http import BatchMissingError, TooManyEventsError, Turn
-from app.ingest.large_json import JSONLimits, Oversize, read_json
+from app.http.errors import BatchMissingError, InvalidJSONError, TooManyEventsError
+from app.http.fair_scheduler import YieldToOthers
+from app.ingest.json_problem import json_problem
+from app.ingest.large_json import SMALL_BYTES, JSONLimits, Oversize, read_large_json
+from dedupe.document import read_document
 
 
 class Payload(NamedTuple):
-    """The parsed body of one request."""
+    """What a body holds."""
 
     items: Sequence[object]
     top: Mapping[str, Any] | None
@@ -21,33 +24,66 @@ class Payload(NamedTuple):
     shared: Mapping[str, Any]
     """The batch object, whose fields belong to every item; empty if the items came without one."""
 
-    def check_count(self, events_max: int) -> None:
-        """Raise TooManyEventsError if there are more items than allowed."""
-        if len(self.items) > events_max:
-            raise TooManyEventsError(told=f"{len(self.items):,}, and at most {events_max:,} are allowed")
 
+async def parse_batch(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
+    """
+    Return an object with a `batch` array.
 
-async def parse_batch(body: bytes, limits: JSONLimits, turn: Turn) -> Payload:
-    """Return an object with a `batch` array. Raises BatchMissingError, and what read_json raises."""
-    document = await read_json(body, limits, turn, has_items=True)
+    Raises:
+        BatchMissingError: the body is another document.
+        TooManyEventsError: it has more items than allowed.
+        RequestError, BodyMemoryFullError: see read_json.
+    """
+    document = await read_json(body, limits, yield_to_others, has_items=True)
     if isinstance(document, dict) and isinstance(batch := document.get("batch"), list):
-        return Payload(batch, document, document)
+        return _several(batch, document, limits)
     raise BatchMissingError(told=_found_in(document))
 
 
-async def parse_events(body: bytes, limits: JSONLimits, turn: Turn) -> Payload:
+async def parse_events(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
     """Return a batch, an array of events, or one event. Raises as parse_batch."""
-    document = await read_json(body, limits, turn, has_items=True)
+    document = await read_json(body, limits, yield_to_others, has_items=True)
     if isinstance(document, list):
-        return Payload(document, None, {})
+        return _several(document, None, limits)
     if isinstance(document, dict) and isinstance(batch := document.get("batch"), list):
-        return Payload(batch, document, document)
+        return _several(batch, document, limits)
     return _single(document)
 
 
-async def parse_event(body: bytes, limits: JSONLimits, turn: Turn) -> Payload:
+async def parse_event(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
     """Return one event. Raises as parse_batch."""
-    return _single(await read_json(body, limits, turn, has_items=False))
+    return _single(await read_json(body, limits, yield_to_others, has_items=False))
+
+
+async def read_json(
+    body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers, *, has_items: bool
+) -> object:
+    """
+    Return the document of a body.
+
+    Args:
+        body: inflated.
+        limits: its bounds.
+        yield_to_others: awaited before each piece of work.
+        has_items: whether an array, or a `batch` in an object, is one of events.
+
+    Raises:
+        InvalidJSONError: it is not JSON.
+        BodyTooComplexError, TooManyEventsError, BodyMemoryFullError: see read_large_json.
+    """
+    if len(body) > SMALL_BYTES:
+        return await read_large_json(body, limits, yield_to_others, has_items=has_items)
+    await yield_to_others(len(body))
+    try:
+        return read_document(body)
+    except ValueError as err:
+        raise InvalidJSONError(told=json_problem(err, body)) from err
+
+
+def _several(items: list[object], batch: dict[str, Any] | None, limits: JSONLimits) -> Payload:
+    if len(items) > limits.events_max:
+        raise TooManyEventsError(told=f"{len(items):,}, and at most {limits.events_max:,} are allowed")
+    return Payload(items, batch, batch or {})
 
 
 def _single(document: object) -> Payload:

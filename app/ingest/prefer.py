@@ -21,8 +21,6 @@ class Preferences(NamedTuple):
         return ", ".join([*told, "handling=strict"] if self.is_strict else told)
 
 
-NO_PREFERENCES = Preferences()
-
 _HANDLING = ("strict", "lenient")
 
 

@@ -64,10 +64,10 @@ SESSION_REASONS = {
 
 
 def answer(
-    found: Identified,
+    identified: Identified,
     outcomes: Outcomes,
     *,
-    preferences: Preferences,
+    preferences: Preferences | None = None,
     wants_receipts: bool,
     advice: Sequence[dict[str, object]] = (),
 ) -> Response:
@@ -75,36 +75,38 @@ def answer(
     Build the answer to a request all of whose events have their verdict.
 
     Args:
-        found: the request's items.
-        outcomes: of found.events, same order.
-        preferences: what the client prefers; the answer says that it was heeded.
+        identified: the request's items.
+        outcomes: of its events, same order.
+        preferences: of the client; the answer names those that were applied.
         wants_receipts: whether the body lists where each event is, without a preference.
-        advice: what is said besides, in development.
+        advice: warnings, in development.
     """
-    if preferences.returned is not None:
+    if preferences is not None and preferences.returned is not None:
         wants_receipts = preferences.returned == "representation"
     admissions = outcomes.admissions
     accepted = admissions.count(NEW)
     rejected = [
-        (rejection.item_index, rejection.message_id, rejection.code) for rejection in found.rejections
+        (rejection.item_index, rejection.message_id, rejection.code) for rejection in identified.rejections
     ]
     duplicates = sum([admissions.count(known) for known in KNOWN])
     if accepted + duplicates < len(admissions):
         rejected += [
             (index, event.message_id, CODES[admission])
-            for event, index, admission in zip(found.events, found.indexes(), admissions, strict=True)
+            for event, index, admission in zip(
+                identified.events, identified.indexes(), admissions, strict=True
+            )
             if admission in CODES
         ]
     body: dict[str, object] = {"success": True}
     if wants_receipts:
         body["receipts"] = [
             _receipt(event, admission, offset)
-            for event, admission, offset in zip(found.events, *outcomes, strict=True)
+            for event, admission, offset in zip(identified.events, *outcomes, strict=True)
             if admission is NEW or admission in KNOWN
         ]
     if rejected:
         rejected.sort(key=itemgetter(0))
-        reasons = SESSION_REASONS if any([event.session for event in found.events]) else REASONS
+        reasons = SESSION_REASONS if any([event.session for event in identified.events]) else REASONS
         body["rejected"] = [_rejected(*item, reasons) for item in rejected]
     if advice:
         body["warnings"] = advice
@@ -112,12 +114,12 @@ def answer(
     return Response(orjson.dumps(body), headers=headers, media_type="application/json")
 
 
-def _headers(accepted: int, duplicates: int, preferences: Preferences) -> dict[str, str]:
+def _headers(accepted: int, duplicates: int, preferences: Preferences | None) -> dict[str, str]:
     headers = {"Gateway-Accepted": str(accepted), "Gateway-Duplicates": str(duplicates)}
     if duplicates and not accepted:
         headers["Idempotent-Replayed"] = "true"
-    if preferences.applied:
-        headers["Preference-Applied"] = preferences.applied
+    if preferences is not None and (applied := preferences.applied):
+        headers["Preference-Applied"] = applied
     return headers
 
 

@@ -13,7 +13,6 @@ import orjson
 from app.ingest.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT, Arrival, Identified
 from app.ingest.large_json import JSONLimits
 from app.ingest.payload import parse_events
-from app.ingest.prefer import NO_PREFERENCES
 from app.ingest.receipts import answer
 from app.ingest.routes.events import Ingest
 from dedupe.clock import Deadline
@@ -109,7 +108,7 @@ def replay_by(ingest: Ingest) -> Replay:
             received_ms=received_ms,
             deadline=Deadline(ingest.clock, ingest.answer_timeout_s),
         )
-        told = answer(found, outcomes, preferences=NO_PREFERENCES, wants_receipts=True)
+        told = answer(found, outcomes, wants_receipts=True)
         return result_of(orjson.loads(told.body), is_new=told.headers["Gateway-Accepted"] == "1")
 
     return replay

@@ -14,14 +14,13 @@ from app.process.life import (
     url_of,
 )
 from app.process.logging_setup import configure_logging, lines_left_out
-from app.process.readiness import Health, readiness_of
+from app.process.readiness import readiness_of
 from app.process.stderr import lines_lost, protect_stderr
 from app.process.traces import Traces, tracing
 from app.process.workers import run_workers, workers_of
 
 __all__ = [
     "Disk",
-    "Health",
     "Lanes",
     "Server",
     "ThreadServer",

@@ -6,8 +6,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dedupe.router import Router
 
-HEALTH_PATH = "/health"
-
 
 def readiness_of(router: Router) -> dict[str, Any]:
     """
@@ -31,20 +29,11 @@ def readiness_of(router: Router) -> dict[str, Any]:
     }
 
 
-class Health:
-    """Answers load balancers on the ingest port: no event traffic, so nothing counts or delays it."""
+def health_endpoint(router: Router) -> ASGIApp:
+    """Return what answers load balancers on the ingest port: 200 while requests are taken, else 503."""
 
-    def __init__(self, app: ASGIApp, router: Router) -> None:
-        """Wrap an application."""
-        self._app = app
-        self._router = router
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
-        if scope["type"] != "http" or scope["path"] != HEALTH_PATH or scope["method"] not in ("GET", "HEAD"):
-            await self._app(scope, receive, send)
-            return
-        is_ready = self._router.is_ready
+    async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+        is_ready = router.is_ready
         body = b'{"ready":true}' if is_ready else b'{"ready":false}'
         headers = [
             (b"content-type", b"application/json"),
@@ -53,3 +42,5 @@ class Health:
         ]
         await send({"type": "http.response.start", "status": 200 if is_ready else 503, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+    return answer

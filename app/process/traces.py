@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.config import VERSION
+from app.http.request_context import CONTEXT, RequestContext
 from dedupe.errors import ConfigurationError
 from dedupe.log import LogStore, PartitionLog
 from dedupe.types import NewRecord, Offset
@@ -107,18 +108,18 @@ class _Requests:
         try:
             await self._app(scope, receive, send_and_note)
         finally:
-            if "gateway.request_id" in scope:
-                self._write(scope, began, began_ns)
+            context: RequestContext | None = scope.get(CONTEXT)
+            if context is not None and context.request_id:
+                self._write(scope, context, began, began_ns)
 
-    def _write(self, scope: Scope, answer: Message | None, began_ns: int) -> None:
+    def _write(self, scope: Scope, context: RequestContext, answer: Message | None, began_ns: int) -> None:
         from opentelemetry.trace import SpanKind, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        route = scope.get("gateway.route", "unknown")
         attributes: dict[str, Any] = {
             "http.request.method": scope["method"],
-            "http.route": route,
-            "gateway.request_id": scope["gateway.request_id"],
+            "http.route": context.route,
+            "gateway.request_id": context.request_id,
         }
         if answer is not None:
             attributes["http.response.status_code"] = answer["status"]
@@ -131,7 +132,7 @@ class _Requests:
             if name in {b"traceparent", b"tracestate"}
         }
         span = self._tracer.start_span(
-            f"{scope['method']} {route}",
+            f"{scope['method']} {context.route}",
             TraceContextTextMapPropagator().extract(told),
             SpanKind.SERVER,
             attributes,

@@ -33,7 +33,8 @@ from dedupe.adapters.kafka_group_wire import (
 from dedupe.cancellation import is_own_cancellation
 from dedupe.clock import Clock
 from dedupe.errors import GatewayError, RetriableError
-from dedupe.group import Describe, Member, Take
+from dedupe.group.assignment import Member
+from dedupe.group.membership import Describe, Take
 
 RESPONSE_BYTES_MAX = 4 * 1024 * 1024
 """The longest response lists all members for the leader: 50 with 1,024 lanes each take less than 1 MiB."""
@@ -79,6 +80,8 @@ class GroupTimes:
 
 
 class KafkaMembership:
+    """A worker's membership; implements Membership."""
+
     def __init__(
         self,
         config: KafkaConfig,
@@ -143,8 +146,7 @@ class KafkaMembership:
         try:
             async with asyncio.timeout(self._times.answer_s):
                 connection = await self._connected()
-                request = LeaveGroupRequest_v1(self._group, member_id)
-                answer = await connection.send(request, timeout_s=self._times.answer_s)
+                answer = await connection.send(LeaveGroupRequest_v1(self._group, member_id))
             self._raise_for_code(answer.error_code)
         except Exception as err:
             log.warning("did not leave the group of workers", group=self._group, problem=repr(err))

@@ -168,7 +168,7 @@ class RocksIndex:
         self._front: Front
         self._sessions: SessionTable
         self._failure: GatewayError | None = None
-        self._state = EMPTY_STATE
+        self.state: IndexState = EMPTY_STATE
         self._steps: list[Step] = []
         try:
             if _is_empty(path):
@@ -178,11 +178,6 @@ class RocksIndex:
         except Exception:
             self.close()
             raise
-
-    @property
-    def state(self) -> IndexState:
-        """See DedupeIndex."""
-        return self._state
 
     @property
     def steps(self) -> Sequence[Step]:
@@ -258,7 +253,7 @@ class RocksIndex:
         except GatewayError as err:
             self._failure = err
             raise
-        self._state = update.state
+        self.state = update.state
         if update.sessions is not None:
             self._sessions.written(update.sessions)
         if update.new_steps or update.dropped_steps:
@@ -333,12 +328,12 @@ class RocksIndex:
     def _begin(self, start: Offset) -> None:
         """Begin an empty index: its first state is one write, so it is there or it is not."""
         database = self._use(Database(self._path, self._tuning, is_new=True))
-        self._state = EMPTY_STATE._replace(applied_offset=start)
+        self.state = EMPTY_STATE._replace(applied_offset=start)
         self._steps = []
         batch = WriteBatch(raw_mode=True)
         batch.put(SENTINEL_KEY, OFFSET.pack(start))
         batch.put(IDENTITY_KEY, encode_identity(self._identity), database.meta_handle)
-        put_meta(batch, IndexUpdate((), self._state), database)
+        put_meta(batch, IndexUpdate((), self.state), database)
         _write(database, batch)
 
     def _use(self, database: Database) -> Database:
@@ -350,15 +345,15 @@ class RocksIndex:
         """Read what `meta` holds and prove that `default` is not behind it."""
         try:
             check_identity(database.meta.get(IDENTITY_KEY), self._identity)
-            self._state = decode_state(database.meta.get(STATE_KEY))
+            self.state = decode_state(database.meta.get(STATE_KEY))
             self._steps = read_steps(database)
             self._sessions.load()
         except Exception as err:
             translate(err, f"cannot use {self._path}")
-        if self._state.last_offset >= 0:
+        if self.state.last_offset >= 0:
             # Lost files and a cut file list lack the newest entries first: the last stands for all.
-            last = self._get(database, [self._state.last_key])[0]
-            if last is None or last.offset != self._state.last_offset:
+            last = self._get(database, [self.state.last_key])[0]
+            if last is None or last.offset != self.state.last_offset:
                 raise IndexCorruptError(f"{self._path} lacks the entry that its own state calls the last")
 
 

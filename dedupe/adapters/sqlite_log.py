@@ -195,7 +195,9 @@ class _Place(NamedTuple):
 
 
 class SqliteLog:
-    """One partition of a SqliteStore. See PartitionLog."""
+    """One partition of a SqliteStore."""
+
+    pause_after_append_s = 0.0  # while one group is committed, the next one gathers
 
     def __init__(
         self, place: _Place, writer: SqliteWriter | None, readers: Readers, limits: SqliteLimits
@@ -207,11 +209,6 @@ class SqliteLog:
         self._limits = limits
         self._epoch: int | None = None
         self._report = structlog.get_logger(__name__).bind(topic=place.topic, partition=place.partition)
-
-    @property
-    def pause_after_append_s(self) -> float:
-        """See PartitionLog. SQLite needs none: while one group is committed, the next one gathers."""
-        return 0.0
 
     async def fence(self) -> Offset:
         """See PartitionLog. Appends queued before it come before it."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 from dedupe.admission import NEW, SessionAdmission, Verdicts, admit
-from dedupe.committed import Committed
+from dedupe.committed import Committed, LastRecord
 from dedupe.lane.context import LaneContext
 from dedupe.lane.metrics import LaneCounts
 from dedupe.lane.partition_index import PartitionIndex
@@ -115,7 +115,16 @@ class Committer:
         try:
             base = await self._log.append(records)
             assert base >= state.applied_offset, (base, state)
-            committed = Committed.of(new, state, base, timestamp_ms, sessions)
+            committed = Committed(
+                first_seq,
+                base,
+                timestamp_ms,
+                LastRecord(state.last_offset, state.last_key, state.newest_timestamp_ms),
+                [event.key for event in new],
+                [event.fingerprint for event in new],
+                [event.guard for event in new] if sessions else (),
+                sessions,
+            )
             index.apply(committed)
         except BaseException:
             self._counts.note_doubt((event.key for event in new), state.applied_offset)

@@ -117,7 +117,7 @@ class LaneQueue:
         events, size_bytes = len(submission.events), submission.size_bytes
         events_left = self._limits.queue_events_max - self.events - events
         bytes_left = self._limits.queue_bytes_max - self.size_bytes - size_bytes
-        own = self._sources.get(submission.source)
+        own = self._sources.get(submission.events[0].source)
         if own is not None:
             events_left -= own.events + events
             bytes_left -= own.bytes + size_bytes
@@ -126,7 +126,7 @@ class LaneQueue:
 
     def put(self, submission: Submission, now: float) -> QueuedSubmission:
         """Append a submission; `check_capacity` has passed. `now` is by the monotonic clock."""
-        source = submission.source
+        source = submission.events[0].source
         own = self._sources.get(source)
         if own is None:
             own = self._sources[source] = _SourceQueue()

@@ -13,7 +13,10 @@ from typing import Any
 
 from app.admin.tail import Listener, Tail, Wanted
 from app.cli.load.events import event as event_bytes
-from app.ingest import CODES, REASONS, Watcher
+from app.http.body_memory import BodyMemory, Lease
+from app.http.request_context import RequestContext
+from app.ingest.receipts import CODES, REASONS
+from app.ingest.watching import Watcher
 from dedupe.admission import Admission
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity, fingerprint_of
@@ -22,7 +25,7 @@ from dedupe.types import Event
 
 EVENTS = 100
 ROUNDS = 7
-SCOPE: dict[str, Any] = {"gateway.source": "bench", "gateway.client": None, "gateway.request_id": "bench-1"}
+CONTEXT = RequestContext(Lease(BodyMemory(0)), source="bench", request_id="bench-1")
 
 
 def main() -> None:
@@ -70,10 +73,10 @@ def _request(watcher: Watcher | None, outcomes: Outcomes) -> Callable[[], None]:
 
     def add() -> None:
         if watcher is not None and watcher.is_on:
-            SCOPE["gateway.watched"] = events, quarantined
+            CONTEXT.watched = [*events, *quarantined]
         new = outcomes.admissions.count(Admission.NEW)
         if watcher is not None and (watcher.is_on or quarantined or new < len(outcomes.admissions)):
-            watcher.decided(events, outcomes, quarantined, SCOPE)
+            watcher.decided(events, outcomes, quarantined, CONTEXT)
 
     return add
 

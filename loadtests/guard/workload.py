@@ -27,8 +27,9 @@ from starlette.types import ASGIApp, Message
 from app.build import build_guards, build_ingest, build_router
 from app.cli.load.events import body
 from app.config import Settings
-from app.http import Problems, RequestMetrics
-from app.ingest import create_edge
+from app.http.problems import Problems
+from app.http.request_metrics import RequestMetrics
+from app.ingest.application import create_edge
 from app.stores import create_indexes
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity

@@ -31,6 +31,12 @@ CHECKED = {
 """The checks, and the kinds of their findings."""
 
 
+_PARTITION_FIELDS = {
+    **{name: name for name in ("partition", "records", "first_offset", "last_offset")},
+    **{"first_lane_seq": "first_seq", "last_lane_seq": "last_seq", "session_records": "session_records"},
+}
+
+
 def headline(audit: AuditResult) -> str:
     """Return the verdict in one sentence."""
     match audit.verdict:
@@ -127,16 +133,8 @@ def as_document(audit: AuditResult) -> dict[str, Any]:
         "reconciliation": asdict(audit.reconciliation),
         "no_verdict_because": audit.undecided_reasons,
         "partitions": [
-            {
-                "partition": p.partition,
-                "records": p.records,
-                "first_offset": p.first_offset,
-                "last_offset": p.last_offset,
-                "first_lane_seq": p.first_seq,
-                "last_lane_seq": p.last_seq,
-                "session_records": p.session_records,
-            }
-            for p in audit.partitions
+            {name: getattr(summary, attribute) for name, attribute in _PARTITION_FIELDS.items()}
+            for summary in audit.partitions
         ],
         "timeline": {
             "step_seconds": audit.timeline.step_s,

@@ -92,27 +92,27 @@ def _pairs(pairs: dict[str, str]) -> str:
     return f'<table class="pairs">{"".join(rows)}</table>'
 
 
-def _findings(title: str, found: dict[str, Any]) -> list[str]:
-    if not found:
+def _findings(title: str, findings: dict[str, Any]) -> list[str]:
+    if not findings:
         return [f"<h2>{title}s</h2><p>none</p>"]
     return [
         f"<h2>{title}: {finding['count']:,} &times; {_text(kind)}</h2><p>{_text(finding['meaning'])}</p>"
         + _table(finding["first"])
-        for kind, finding in found.items()
+        for kind, finding in findings.items()
     ]
 
 
-def _client_sessions(found: dict[str, Any]) -> list[str]:
-    if not found["sessions"]:
+def _client_sessions(totals: dict[str, Any]) -> list[str]:
+    if not totals["sessions"]:
         return []
     numbers = {
-        "clients": found["clients"],
-        "sessions": found["sessions"],
-        "of these lack sequences": found["with_gaps"],
-        "sequences missing": found["missing"],
-        "sessions known from the middle on": found["known_from_the_middle"],
+        "clients": totals["clients"],
+        "sessions": totals["sessions"],
+        "of these lack sequences": totals["with_gaps"],
+        "sequences missing": totals["missing"],
+        "sessions known from the middle on": totals["known_from_the_middle"],
     }
-    rows = [gaps | {"ranges": _ranges(gaps["ranges"])} for gaps in found["worst"]]
+    rows = [gaps | {"ranges": _ranges(gaps["ranges"])} for gaps in totals["worst"]]
     return [
         "<h2>Client sessions</h2>",
         _pairs({name: f"{number:,}" for name, number in numbers.items()}),
@@ -124,15 +124,13 @@ def _ranges(ranges: Sequence[Sequence[int]]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
-def _reconciliation(found: dict[str, Any]) -> str:
-    reasons = "".join(f"<li>{_text(reason)}</li>" for reason in found["reasons"])
+def _reconciliation(result: dict[str, Any]) -> str:
+    reasons = "".join(f"<li>{_text(reason)}</li>" for reason in result["reasons"])
     charts = ""
-    if found["totals"]:
-        charts = (
-            f"<p>{found['accepted']:,} accepted, {found['committed']:,} committed since then</p>"
-            + _chart([(name, number) for name, number in found["totals"].items()])
-        )
-    return f"<h2>Reconciliation: {_text(found['state'])}</h2><ul>{reasons}</ul>{charts}"
+    if result["totals"]:
+        counts = f"{result['accepted']:,} accepted, {result['committed']:,} committed since then"
+        charts = f"<p>{counts}</p>{_chart(list(result['totals'].items()))}"
+    return f"<h2>Reconciliation: {_text(result['state'])}</h2><ul>{reasons}</ul>{charts}"
 
 
 def _over_time(steps: Sequence[dict[str, Any]], step_seconds: float) -> list[str]:

@@ -72,7 +72,6 @@ def run_audit(
     Args:
         start: creates the session; called when it is needed.
         request: what to audit.
-        log_progress: reports each step.
 
     Raises:
         PipelineError: the audit cannot be made.

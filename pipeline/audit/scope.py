@@ -82,9 +82,7 @@ def edges(ranges: OffsetRanges, summaries: Sequence[PartitionSummary]) -> tuple[
     tails = [
         Edge(p, read[p].last_offset + 1 if p in read else start, end) for p, (start, end) in ranges.items()
     ]
-    return [edge for edge in heads if edge.first < edge.end], [
-        edge for edge in tails if edge.first < edge.end
-    ]
+    return [e for e in heads if e.first < e.end], [e for e in tails if e.first < e.end]
 
 
 def compare_with_ledger(
@@ -128,7 +126,6 @@ def compare_with_topic(
     Compare an archive with its topic: read what the topic holds beyond both ends of the archive.
 
     Args:
-        spark: the session.
         scope: of the archive's ledger, if it has one.
         summaries: of the archive.
         topic: that it was taken from.

@@ -93,7 +93,7 @@ def audit(
     conf: options.ConfOption = None,
 ) -> None:
     """
-    Prove that a topic or an archive holds every event once, in request, without gaps.
+    Prove that a topic or an archive holds every event once, in order, without gaps.
 
     Exit code 0: clean. 1: violated; the first 100 records of each kind are listed.
     2: no verdict, for example because an open transaction holds records back.

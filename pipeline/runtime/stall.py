@@ -46,7 +46,7 @@ def stalled_partitions(
 
 
 class StallMonitor:
-    """Looks for stalls in a thread beside the stream, which goes on if the broker does not answer."""
+    """Looks for stalls in a thread beside the stream, which continues if the broker does not answer."""
 
     def __init__(self, source: Source, *, interval_s: float = CHECK_INTERVAL_S) -> None:
         self._source, self._interval_s = source, interval_s

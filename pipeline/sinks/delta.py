@@ -58,7 +58,6 @@ class DeltaTable:
         Merge the small files of the days before one, beside the stream, and delete old files.
 
         Args:
-            spark: the session.
             before: a day.
             keep: how long files that no longer count stay, for readers and running batches.
         """

@@ -47,19 +47,15 @@ class IcebergLake:
             f"CREATE TABLE IF NOT EXISTS {self.table.sql_name} ({columns}) "
             f"USING iceberg PARTITIONED BY ({', '.join(self.folders)})"
         )
-        self._add_columns(spark)
+        existing = set(spark.table(self.table.sql_name).columns)  # an older table may lack some
+        for column in self.schema:
+            if column.name not in existing:
+                added = f"`{column.name}` {column.dataType.simpleString()}"
+                spark.sql(f"ALTER TABLE {self.table.sql_name} ADD COLUMN {added}")
         ledger = self.published_ledger(spark)
         if ledger is None and not spark.table(f"{self.table.sql_name}.snapshots").isEmpty():
             raise PipelineError(f"the table {self.table} has no ledger of this job: name another output")
         return ledger
-
-    def _add_columns(self, spark: SparkSession) -> None:
-        """Add the columns that an older table lacks."""
-        has = set(spark.table(self.table.sql_name).columns)
-        lacks = [field for field in self.schema if field.name not in has]
-        for column in lacks:
-            added = f"`{column.name}` {column.dataType.simpleString()}"
-            spark.sql(f"ALTER TABLE {self.table.sql_name} ADD COLUMN {added}")
 
     def published_ledger(self, spark: SparkSession) -> Ledger | None:
         """Return the ledger of what readers see, without a change; None if no job has written there."""

@@ -134,7 +134,6 @@ def refusal(
         ledger: of the sink; None if it is empty.
         state: of the checkpoint; None if there is none.
         origin: the source as it is now.
-        job: its name.
         by_batch: whether the ledger counts batches.
     """
     if ledger is not None and (refused := _other_sink(ledger, origin, job)):
@@ -160,7 +159,6 @@ def next_ledger(
         ledger: of the sink now.
         origin: the source.
         ends: the end offsets of the batch, by partition.
-        job: its name.
         batch: its number, where offsets do not determine the rows; the sink holds every batch up to its own.
     """
     begins = start_offsets(ledger, origin)

@@ -6,7 +6,6 @@ job or one that ends late, changes nothing.
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -69,7 +68,7 @@ class PostgresCounts:
 
     def store(self, rows: DataFrame, ledger: Ledger) -> None:
         # One row for each minute, source and type of the batch, which fit into the driver.
-        counts = list(_rows(rows))
+        counts = rows.selectExpr("unix_seconds(minute)", "source", "type", "events").collect()
         with psycopg.connect(self.url) as connection, connection.cursor() as cursor:
             cursor.execute(
                 _ENTER if ledger.commit == 1 else _ADVANCE,
@@ -79,12 +78,6 @@ class PostgresCounts:
                 raise PipelineError("another job counts into this database: stop one of them")
             cursor.execute(_STAGE)
             with cursor.copy(_COPY) as copy:
-                for row in counts:
-                    copy.write_row(row)
+                for seconds, *others in counts:
+                    copy.write_row([datetime.fromtimestamp(seconds, UTC), *others])
             cursor.execute(_ADD)
-
-
-def _rows(counts: DataFrame) -> Iterator[tuple[datetime, str, str, int]]:
-    seconds = counts.selectExpr("unix_seconds(minute) AS seconds", "source", "type", "events")
-    for row in seconds.toLocalIterator():
-        yield datetime.fromtimestamp(row["seconds"], UTC), row["source"], row["type"], row["events"]

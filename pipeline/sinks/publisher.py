@@ -7,13 +7,14 @@ answer: the gateway deduplicates.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from typing import NamedTuple
 
 import httpx
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.errors import PipelineError
 
@@ -29,9 +30,6 @@ RETRIED = frozenset({408, 425, 429})
 
 BAD_BODIES = frozenset({"invalid_json", "body_too_large", "request_too_large", "too_many_events"})
 """Codes of a 400 that one event may cause: the others are posted without it."""
-
-_COUNTS = "accepted bigint, duplicates bigint, conflicts bigint, rejected bigint"
-_ARROW = pa.schema([(name, pa.int64()) for name in ("accepted", "duplicates", "conflicts", "rejected")])
 
 
 @dataclass(frozen=True)
@@ -54,18 +52,16 @@ class PostedCounts:
     rejected: int = 0
 
     def __add__(self, other: "PostedCounts") -> "PostedCounts":
-        return PostedCounts(
-            self.accepted + other.accepted,
-            self.duplicates + other.duplicates,
-            self.conflicts + other.conflicts,
-            self.rejected + other.rejected,
-        )
+        return PostedCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def __str__(self) -> str:
         return (
             f"{self.accepted:,} accepted, {self.duplicates:,} duplicates, "
             f"{self.conflicts:,} conflicts, {self.rejected:,} rejected"
         )
+
+
+_COUNTS = pa.schema([(field.name, pa.int64()) for field in fields(PostedCounts)])
 
 
 def publish(events: DataFrame, target: GatewayTarget) -> PostedCounts:
@@ -75,7 +71,6 @@ def publish(events: DataFrame, target: GatewayTarget) -> PostedCounts:
     Args:
         events: partition, offset, source and value of each; of events that a gateway stored, also
             fingerprint (8 bytes) and session (bytes 34-89 of `gw`, or null).
-        target: the gateway.
 
     Raises:
         PipelineError: the gateway refused, or was unreachable for RETRY_FOR_S.
@@ -92,9 +87,9 @@ def publish(events: DataFrame, target: GatewayTarget) -> PostedCounts:
         (F.base64("session") if is_stored else nothing).alias("session"),
     )
     ordered = ordered.repartition(target.tasks, "partition").sortWithinPartitions("partition", "offset")
-    answers = ordered.mapInArrow(_poster(target), _COUNTS)
-    sums = answers.agg(*(F.sum(name).alias(name) for name in _ARROW.names)).collect()[0]
-    return PostedCounts(*(sums[name] or 0 for name in _ARROW.names))
+    answers = ordered.mapInArrow(_poster(target), from_arrow_schema(_COUNTS))
+    sums = answers.agg(*(F.sum(name).alias(name) for name in _COUNTS.names)).collect()[0]
+    return PostedCounts(*(sums[name] or 0 for name in _COUNTS.names))
 
 
 def _poster(target: GatewayTarget) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
@@ -109,7 +104,7 @@ def _poster(target: GatewayTarget) -> Callable[[Iterable[pa.RecordBatch]], Itera
                 for source, events in _requests(map(_Posted, *columns)):
                     limit.wait(len(events))
                     counts += _post(client, target.write_keys.get(source, source), events)
-                yield pa.record_batch([[getattr(counts, name)] for name in _ARROW.names], schema=_ARROW)
+                yield pa.record_batch([[getattr(counts, name)] for name in _COUNTS.names], schema=_COUNTS)
 
     return post
 

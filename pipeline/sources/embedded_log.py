@@ -97,8 +97,33 @@ class _RangeReader:
         self._ending: dict[str, int] = json.loads(options.get("ending", "{}"))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """
+        Yield the records of a range in offset order.
+
+        Raises:
+            PipelineError: retention has deleted some of them.
+        """
         assert isinstance(partition, LogRange)
-        return read_range(self._data_dir, self._topic, partition)
+        position = partition.start
+        with closing(_open(self._data_dir)) as log:
+            # A gateway adds the column when it opens an older log.
+            has_progress = any(row[1] == "gs" for row in log.execute("PRAGMA table_info(records)"))
+            query = _RANGE.format(gs="gs" if has_progress else "NULL")
+            bounds = {"first_id": partition.first_id, "end": partition.end, "limit": ROWS_PER_BATCH}
+            while position < partition.end:
+                rows = log.execute(query, bounds | {"start": position}).fetchall()
+                if not rows or rows[0][0] != position:
+                    raise PipelineError(
+                        f"partition {partition.partition} no longer has offset {position}: "
+                        "retention deleted it while it was read"
+                    )
+                position = rows[-1][0] + 1
+                offsets, times_ms, *others = zip(*rows, strict=True)
+                times_us = [ms * 1000 for ms in times_ms]
+                place = ([self._topic] * len(rows), [partition.partition] * len(rows), offsets)
+                columns = zip((*place, times_us, *others), _ARROW, strict=True)
+                arrays = [pa.array(values, field.type) for values, field in columns]
+                yield pa.record_batch(arrays, schema=_ARROW)
 
     def _partitions(self) -> dict[str, LogPartition]:
         return {str(part.partition): part for part in read_partitions(self._data_dir, self._topic)}
@@ -174,52 +199,6 @@ def offsets_at(data_dir: str, topic: str, moment: datetime) -> dict[int, int]:
             if row := log.execute(_AT, bounds).fetchone():
                 offsets[part.partition] = row[0]
     return offsets
-
-
-def read_range(data_dir: str, topic: str, part: LogRange) -> Iterator[pa.RecordBatch]:
-    """
-    Yield the records of a range in offset order.
-
-    Raises:
-        PipelineError: retention has deleted some of them.
-    """
-    position = part.start
-    with closing(_open(data_dir)) as log:
-        # A gateway adds the column when it opens an older log.
-        has_progress = any(row[1] == "gs" for row in log.execute("PRAGMA table_info(records)"))
-        query = _RANGE.format(gs="gs" if has_progress else "NULL")
-        while position < part.end:
-            rows = log.execute(
-                query,
-                {"first_id": part.first_id, "start": position, "end": part.end, "limit": ROWS_PER_BATCH},
-            ).fetchall()
-            if not rows or rows[0][0] != position:
-                raise PipelineError(
-                    f"partition {part.partition} no longer has offset {position}: "
-                    "retention deleted it while it was read"
-                )
-            position = rows[-1][0] + 1
-            yield _arrow_batch(topic, part.partition, rows)
-
-
-def _arrow_batch(
-    topic: str, partition: int, rows: list[tuple[int, int, bytes, bytes, str, bytes, bytes | None]]
-) -> pa.RecordBatch:
-    offsets, timestamps_ms, keys, values, sources, headers, progress = zip(*rows, strict=True)
-    return pa.record_batch(
-        [
-            pa.array([topic] * len(rows), pa.string()),
-            pa.array([partition] * len(rows), pa.int32()),
-            pa.array(offsets, pa.int64()),
-            pa.array([ms * 1000 for ms in timestamps_ms], pa.timestamp("us", tz="UTC")),
-            pa.array(keys, pa.binary()),
-            pa.array(values, pa.binary()),
-            pa.array(sources, pa.string()),
-            pa.array(headers, pa.binary()),
-            pa.array(progress, pa.binary()),
-        ],
-        schema=_ARROW,
-    )
 
 
 def _split(part: LogPartition, start: int, end: int) -> list[InputPartition]:

@@ -233,8 +233,6 @@ async def records_ends(brokers: str, topic: str, ranges: Mapping[int, tuple[int,
     Reads the last TAIL_OFFSETS of each range. A partition whose last record lies before them is left out.
 
     Args:
-        brokers: bootstrap servers.
-        topic: its name.
         ranges: offsets [start, end) by partition.
 
     Raises:

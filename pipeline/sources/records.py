@@ -189,7 +189,6 @@ def stream_records(
     Return the records of a source as a stream, in schema.RECORD.
 
     Args:
-        spark: the session.
         source: where the records are.
         job: its name is part of the consumer group on Kafka.
         offsets_per_batch: the largest batch on Kafka.

@@ -2,7 +2,7 @@
 Classifies the records of a topic that other producers filled: originals, duplicates, conflicts, rejected.
 
 The rules are the gateway's (dedupe.identity): messageId and source identify an event; its content,
-without what retries change, tells duplicates from conflicts.
+without the fields that retries change, distinguishes duplicates from conflicts.
 """
 
 from collections.abc import Iterable, Iterator

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 FORMATS = frozenset({"kafka", "delta", "iceberg"})
 STORE_JARS = Path(__file__).resolve().parents[2] / "build" / "spark" / "test-jars"
 
-# pandas on Spark, which assertDataFrameEqual loads, warns where this is not said before Spark starts.
+# pandas on Spark, which assertDataFrameEqual loads, warns unless this is set before Spark starts.
 os.environ["PYARROW_IGNORE_TIMEZONE"] = "1"
 
 # With the quick compiler alone the JVM's default is 48 MB of code, and once they are full it throws away and

@@ -159,7 +159,7 @@ async def test_retention_that_overtakes_a_job_at_work_ends_it_with_the_way_out(
     maker = RecordMaker(1)
     await fill_topic(kafka_bootstrap, name, maker.lanes(events(maker, 0, 2000)))
     out = tmp_path / "events"
-    told = [
+    options = [
         "--source",
         f"kafka://{kafka_bootstrap}/{name}",
         "--out",
@@ -177,24 +177,24 @@ async def test_retention_that_overtakes_a_job_at_work_ends_it_with_the_way_out(
 
     retention = threading.Thread(target=overtake)
     retention.start()
-    at_work = job("archive", *told, "--batch-offsets", 100)
+    at_work = job("archive", *options, "--batch-offsets", 100)
     retention.join()
-    later = job("archive", *told)
+    later = job("archive", *options)
     go_on, look = (
-        shlex.split(line.replace("...", shlex.join(told)).replace("delta://OUT", f"parquet://{out}"))
+        shlex.split(line.replace("...", shlex.join(options)).replace("delta://OUT", f"parquet://{out}"))
         for line in RUNBOOK.read_text().splitlines()
         if line.strip().startswith("python -m pipeline")
     )
     assert go_on[:3] == look[:3] == ["python", "-m", "pipeline"]
     gone_on, looked = job(*go_on[3:]), job(*look[3:])
-    after = job("archive", *told)
+    after = job("archive", *options)
 
     for refused in (at_work, later):
         assert refused.exit_code == 2, refused
-        said = refused.stderr.splitlines()[-1]
-        assert said.startswith("pipeline: retention deleted the offsets "), refused
-        assert "to 1899 of partition 0" in said
-        assert "--accept-loss" in said
+        error = refused.stderr.splitlines()[-1]
+        assert error.startswith("pipeline: retention deleted the offsets "), refused
+        assert "to 1899 of partition 0" in error
+        assert "--accept-loss" in error
     assert gone_on.exit_code == 0, gone_on
     assert (looked.exit_code, "gap" in looked.stdout) == (1, True), looked
     assert after.exit_code == 0, after

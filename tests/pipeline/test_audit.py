@@ -171,7 +171,7 @@ async def test_time_on_kafka_means_the_offset_of_its_first_record(
     assert done.exit_code == 0, done
     partitions = json.loads((tmp_path / "audit.json").read_text())["partitions"]
     assert [(p["partition"], p["records"], p["first_offset"]) for p in partitions] == [(1, 50, 150)]
-    # What is asked for is read, and each partition's last marker, which is as new as the broker's clock.
+    # Reads the selected offsets, and each partition's last marker, which is as new as the broker's clock.
     assert "reading 52 offsets" in done.stderr
     assert beyond.exit_code == 2
     assert "offset 5000 of partition 0, which ends at 201" in beyond.stderr

@@ -230,10 +230,10 @@ def named(
     partitions: int | None = PARTITIONS,
     outlives_retention: bool = False,
 ) -> list[Row]:
-    """All that the records themselves say."""
-    judged = check_records(records, partitions)
-    found = faulty(check_order(judged, FROM_FIRST, outlives_retention=outlives_retention))
-    own = with_earlier_keys(judged, None)
+    """The findings that follow from the records alone."""
+    checked = check_records(records, partitions)
+    found = faulty(check_order(checked, FROM_FIRST, outlives_retention=outlives_retention))
+    own = with_earlier_keys(checked, None)
     return found.unionByName(repeats(own, repeated_hashes(own), bounds)).collect()
 
 

@@ -1,4 +1,4 @@
-"""Claim: a topic that other producers filled is sorted out by the gateway's own rules, and told of."""
+"""Claim: a topic that other producers filled is cleaned by the gateway's rules, and the rest reported."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Claim: an audit tells what client sessions lack as `GET /v1/sessions` does, from the records themselves."""
+"""Claim: an audit computes from the records what client sessions lack, as `GET /v1/sessions` does."""
 
 import json
 import random
@@ -100,7 +100,7 @@ def test_sessions_lack_what_the_gateway_says_though_retention_took_the_oldest_re
 def test_session_of_an_archive_without_its_progress_is_known_from_the_middle_on(
     history: History, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Nothing says what came before its first record: below its lowest sequence nothing is called missing."""
+    """Without that column nothing below its lowest sequence counts as missing."""
     append_to_log(tmp_path, history.lanes)
     trim_log(tmp_path, 0, 100)
     records = records_of(spark, tmp_path)
@@ -143,7 +143,7 @@ class Phone:
         self._head = {"Gateway-Client": client, "Gateway-Session": session}
         identity = Identity(SECRET.encode())
         self.hashes = identity.client_hash("web", client), identity.session_hash("web", client, session)
-        self.told = ""
+        self.missing = ""
 
     def send(self, *sequences: int, acknowledged: int = 0) -> None:
         batch = [{"type": "track", "event": "Tested", "sequence": n} for n in sequences]
@@ -152,7 +152,7 @@ class Phone:
         )
         answer = post(self._http, "/v1/events", {"batch": batch}, **head)
         assert list(answer.json()) == ["success", "receipts"], answer.text
-        self.told = answer.headers.get("Gateway-Session-Missing", "")
+        self.missing = answer.headers.get("Gateway-Session-Missing", "")
 
     @property
     def standing(self) -> dict[str, Any]:
@@ -193,10 +193,10 @@ def test_audits_tell_each_clients_gaps_as_its_gateway_does(
             job("archive", "--source", source, "--out", archive, "--format", "parquet", "--once")
             stored = job("audit", "--source", f"parquet://{archive}", "--report", tmp_path)
             of_archive = report(tmp_path)
-        phone_told = phone.told
+        phone_missing = phone.missing
 
     assert (latest.exit_code, whole.exit_code, stored.exit_code) == (0, 0, 0), (latest, whole, stored)
-    # What the first audit judged is not read again, and yet nothing that came before counts as missing.
+    # The first audit's records are not read again, and yet nothing before them counts as missing.
     assert figures(news) == (3, 3, 2, 4 + 1, 0)
     assert {gaps["client_hash"]: gaps["missing"] for gaps in news["worst"]} == {
         phone.hashes[0].hex(): 4,
@@ -205,10 +205,10 @@ def test_audits_tell_each_clients_gaps_as_its_gateway_does(
     assert figures(everything) == (3, 4, 3, 40 + 4 + 1, 0)
     assert everything == of_archive
     assert "client sessions: 4 of 3 clients, 3 with gaps, 45 sequences missing" in whole.stdout
-    assert phone_told == "3,6-8"
+    assert phone_missing == "3,6-8"
     assert [named["detail"].partition(" (")[0] for named in finding["first"]] == [
         f"40 missing: {','.join(str(n) for n in range(1, 64, 2))},...",
-        f"4 missing: {phone_told}",
+        f"4 missing: {phone_missing}",
         "1 missing: 6",
     ]
     metrics = (tmp_path / "audit.prom").read_text()
@@ -217,16 +217,16 @@ def test_audits_tell_each_clients_gaps_as_its_gateway_does(
 
 
 def expected(phone: Phone) -> dict[str, Any]:
-    """What audit.json should have on a session, by what its gateway says."""
-    told, (client_hash, session_hash) = phone.standing, phone.hashes
+    """The entry of audit.json for a session, by the gateway's answer."""
+    state, (client_hash, session_hash) = phone.standing, phone.hashes
     return {
         "client_hash": client_hash.hex(),
         "session_hash": session_hash.hex(),
         "partition": int.from_bytes(client_hash[:8], "big") % 8,
-        "acknowledged_through": told["acknowledgedThrough"],
-        "highest": told["highest"],
-        "missing": sum(last - first + 1 for first, last in told["missing"]),
-        "ranges": told["missing"][:RANGES_MAX],
+        "acknowledged_through": state["acknowledgedThrough"],
+        "highest": state["highest"],
+        "missing": sum(last - first + 1 for first, last in state["missing"]),
+        "ranges": state["missing"][:RANGES_MAX],
         "is_known_from_the_middle": False,
     }
 

@@ -1,5 +1,5 @@
 """
-Claim: whatever becomes of a checkpoint, a sink holds each record once, or its job says why it will not start.
+Claim: whatever happens to a checkpoint, a sink holds each record once, or its job refuses to start.
 
 The log is written by hand, so that each case takes seconds; tests/pipeline/test_archive.py has the kills.
 """
@@ -75,7 +75,7 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture
 def archive(log: Log, job: JobRunner, tmp_path: Path) -> Callable[..., str]:
-    """A function that archives what is there, and returns what was said if that was refused."""
+    """A function that archives the whole log, and returns the error if that was refused."""
 
     def run(lake_format: str, *more: object, out: str = "out", source: Path | None = None) -> str:
         command = ["archive", "--source", f"log://{source or log.data}", "--out", tmp_path / out, "--once"]
@@ -149,9 +149,9 @@ def test_checkpoint_of_another_output_is_refused_and_given_up_on_demand(
     where = ("--checkpoint", tmp_path / "checkpoint")
     assert archive("parquet", *where, out="first") == ""
 
-    said = archive(lake_format, *where, out="second")
-    assert "and the output at 0" in said
-    assert "--recover" in said
+    error = archive(lake_format, *where, out="second")
+    assert "and the output at 0" in error
+    assert "--recover" in error
     assert archive(lake_format, *where, "--recover", out="second") == ""
 
     assert held(lake_format, "second") == log.ids
@@ -165,9 +165,9 @@ def test_output_of_another_source_is_refused(
     other.grow(200)
     assert archive(lake_format) == ""
 
-    said = archive(lake_format, "--recover", source=other.data)
+    error = archive(lake_format, "--recover", source=other.data)
 
-    assert "holds another source" in said
+    assert "holds another source" in error
     assert held(lake_format) == log.ids
 
 
@@ -189,7 +189,7 @@ def test_default_checkpoints_are_an_output_s_and_a_source_s_own(
 
 
 @pytest.mark.parametrize("lake_format", ONE_FORMAT)
-def test_retention_that_overtook_a_job_is_said_and_accepted_on_demand(
+def test_retention_that_overtook_a_job_is_reported_and_accepted_on_demand(
     lake_format: str, log: Log, archive: Callable[..., str], held: Callable[..., Counter[str]]
 ) -> None:
     assert archive(lake_format) == ""
@@ -200,9 +200,9 @@ def test_retention_that_overtook_a_job_is_said_and_accepted_on_demand(
     for partition, end in ends.items():
         trim_log(log.data, partition, end + 5)
 
-    said = archive(lake_format)
-    assert f"retention deleted the offsets {ends[0]} to {ends[0] + 4} of partition 0" in said
-    assert "--accept-loss" in said
+    error = archive(lake_format)
+    assert f"retention deleted the offsets {ends[0]} to {ends[0] + 4} of partition 0" in error
+    assert "--accept-loss" in error
     assert archive(lake_format, "--accept-loss") == ""
 
     after = held(lake_format)

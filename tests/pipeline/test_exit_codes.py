@@ -1,6 +1,6 @@
 """
-Claim: 1 means violated and nothing else; whatever is no verdict ends with 2 and one sentence that says
-why, without a stack of Python's or Java's unless --debug was said.
+Claim: 1 means violated and nothing else; no verdict is 2 and one sentence with the reason, without a
+stack of Python or Java unless --debug is given.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def test_mistake_of_ours_is_no_violation(
 ) -> None:
     monkeypatch.setenv("PIPELINE_DEBUG", "")
 
-    # A folder where a file should be: nobody thought of it, and Python raises what it likes.
+    # A folder instead of a file, an error that no code expects.
     done = job_without_spark("audit", "--source", f"log://{tmp_path}", "--stats", tmp_path, *debug)
 
     assert done.exit_code == 2

@@ -21,10 +21,10 @@ async def test_every_record_that_no_gateway_wrote_is_named_and_no_other(
     await fill_topic(kafka_bootstrap, name, {0: list(ALL.values())}, batch_records=len(ALL))
 
     records = read_records(spark, KafkaSource(kafka_bootstrap, name), Selection())
-    judged = check_records(records, 1).select(
+    checked = check_records(records, 1).select(
         "*", *(F.lit(None).cast("bigint").alias(f"{what}_before") for what in ("seq", "offset", "time"))
     )
-    rows = faulty(judged).collect()
+    rows = faulty(checked).collect()
 
     found = {row["offset"]: row["kind"] for row in rows}
     kinds = {label: found.get(offset) for offset, label in enumerate(ALL)}

@@ -116,7 +116,7 @@ def is_single(case: Hostile) -> bool:
 
 @pytest.fixture(scope="module")
 def nasty(spark: SparkSession) -> DataFrame:
-    """Records as anybody could write them into a topic, in schema.RECORD."""
+    """Records as any producer could write them into a topic, in schema.RECORD."""
     kinds = [(value, source, us) for value in NASTY_VALUES for source in NASTY_SOURCES for us in YEARS_US]
     rows = [
         ("events", 0, offset, us, b"\x00\xff", value, source, b"g" * (offset % 100), b"p" * (offset % 80))
@@ -184,18 +184,18 @@ def test_archive_gives_back_every_record_as_it_was(
     assert records.exceptAll(given).isEmpty()
     if lake_format == "parquet":
         files = f"read_parquet('{lake.path}/**/*.parquet', hive_partitioning = true)"
-        asked = "SELECT count(*), count(value), sum(length(value)) FROM"
-        told = stored.select(F.count("*"), F.count("value"), F.sum(F.length("value"))).collect()[0]
-        assert duckdb.execute(f"{asked} {files}").fetchall() == [tuple(told)]
-        assert pyarrow.dataset.dataset(lake.path, format="parquet").to_table().num_rows == told[0]
+        query = "SELECT count(*), count(value), sum(length(value)) FROM"
+        expected = stored.select(F.count("*"), F.count("value"), F.sum(F.length("value"))).collect()[0]
+        assert duckdb.execute(f"{query} {files}").fetchall() == [tuple(expected)]
+        assert pyarrow.dataset.dataset(lake.path, format="parquet").to_table().num_rows == expected[0]
 
 
 def test_no_record_stops_the_other_jobs(nasty: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
     nasty.transform(sessions, timedelta(minutes=30), timedelta(hours=2)).write.parquet(f"{tmp_path}/sessions")
     nasty.transform(classify, "web").write.parquet(f"{tmp_path}/sorted")
-    judged = nasty.transform(check_records, 8)
-    summaries, timeline = summarize(judged, {}, {})
-    found = find_faults(judged, summaries, {})
+    checked = nasty.transform(check_records, 8)
+    summaries, timeline = summarize(checked, {}, {})
+    found = find_faults(checked, summaries, {})
     found |= collect_findings(wrong_keys(nasty, secret=b"s" * 16, partitions=8))
 
     assert spark.read.parquet(f"{tmp_path}/sorted").where(F.col("verdict") != REJECTED).count() == 0
@@ -206,8 +206,8 @@ def test_no_record_stops_the_other_jobs(nasty: DataFrame, spark: SparkSession, t
 def test_rejected_record_does_not_make_a_conflict_of_the_event_after_it(spark: SparkSession) -> None:
     bad, good = b'{"messageId":"1","type":"\\u0000"}', b'{"messageId":"1","type":"track"}'
     rows = [("t", 0, n, MINUTE, b"", value, "web", None, None) for n, value in enumerate([bad, good, good])]
-    judged = spark.createDataFrame(rows, RECORD).transform(classify, "web").orderBy("offset")
-    assert [row["verdict"] for row in judged.collect()] == ["rejected", "original", "duplicate"]
+    classified = spark.createDataFrame(rows, RECORD).transform(classify, "web").orderBy("offset")
+    assert [row["verdict"] for row in classified.collect()] == ["rejected", "original", "duplicate"]
 
 
 def test_records_that_are_no_events_do_not_stop_what_is_posted(

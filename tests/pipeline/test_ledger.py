@@ -1,4 +1,4 @@
-"""Claim: a sink's ledger says what it holds, and a job starts only where that fits source and checkpoint."""
+"""Claim: a sink's ledger lists what it holds, and a job starts only if that fits source and checkpoint."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ ORIGIN = Origin("kafka:cluster/topic-id", "events", 2, {0: 0, 1: 0})
 HELD = Ledger(JOB, 3, ORIGIN.id, 2, {0: (0, 100), 1: (0, 50)}, {0: (90, 100)})
 
 
-def reached(
+def state_of(
     offsets: dict[int, int], committed: int = 2, topic: str = "events", planned: int | None = None
 ) -> CheckpointState:
     return CheckpointState("query", committed, offsets, topic, committed if planned is None else planned)
@@ -32,10 +32,10 @@ def reached(
     ("ledger", "checkpoint"),
     [
         (None, None),
-        (None, reached({0: 0, 1: 0}, committed=-1)),
+        (None, state_of({0: 0, 1: 0}, committed=-1)),
         (HELD, None),
-        (HELD, reached({0: 100, 1: 50})),
-        (HELD, reached({0: 60})),
+        (HELD, state_of({0: 100, 1: 50})),
+        (HELD, state_of({0: 60})),
     ],
     ids=["both new", "begun, nothing stored", "checkpoint lost", "even", "checkpoint restored from a backup"],
 )
@@ -48,15 +48,15 @@ def test_job_starts_where_the_sink_is_not_behind(
 @pytest.mark.parametrize(
     ("ledger", "checkpoint", "origin", "remedy", "words"),
     [
-        (None, reached({0: 100}), ORIGIN, Remedy.RECOVER, "checkpoint is at offset 100 of partition 0"),
+        (None, state_of({0: 100}), ORIGIN, Remedy.RECOVER, "checkpoint is at offset 100 of partition 0"),
         (
             HELD,
-            reached({0: 100, 1: 51}),
+            state_of({0: 100, 1: 51}),
             ORIGIN,
             Remedy.RECOVER,
             "at offset 51 of partition 1 and the output at 50",
         ),
-        (HELD, reached({0: 9}, topic="other"), ORIGIN, Remedy.RECOVER, "one of topic 'other'"),
+        (HELD, state_of({0: 9}, topic="other"), ORIGIN, Remedy.RECOVER, "one of topic 'other'"),
         (HELD, None, replace(ORIGIN, id="kafka:cluster/new-id"), Remedy.ANOTHER_SINK, "holds another source"),
         (HELD, None, replace(ORIGIN, partitions=1), Remedy.ANOTHER_SINK, "knows 2 partitions"),
         (replace(HELD, job="sessionize"), None, ORIGIN, Remedy.ANOTHER_SINK, "is the output of sessionize"),
@@ -67,7 +67,7 @@ def test_job_starts_where_the_sink_is_not_behind(
             Remedy.ACCEPT_LOSS,
             "offsets 50 to 56 of partition 1",
         ),
-        (HELD, reached({0: 20}), replace(ORIGIN, starts={0: 30, 1: 0}), Remedy.RECOVER, "begins at 30 now"),
+        (HELD, state_of({0: 20}), replace(ORIGIN, starts={0: 30, 1: 0}), Remedy.RECOVER, "begins at 30 now"),
     ],
 )
 def test_job_that_would_lose_or_mix_is_refused_with_the_way_out(
@@ -85,17 +85,17 @@ def test_job_that_would_lose_or_mix_is_refused_with_the_way_out(
     ("stored", "checkpoint", "remedy"),
     [
         (None, None, None),
-        (None, reached({}, committed=0), Remedy.RECOVER),
-        (CheckpointBatch("query", 2), reached({}), None),
-        (CheckpointBatch("query", 3), reached({}, planned=3), None),
+        (None, state_of({}, committed=0), Remedy.RECOVER),
+        (CheckpointBatch("query", 2), state_of({}), None),
+        (CheckpointBatch("query", 3), state_of({}, planned=3), None),
         (
             CheckpointBatch("query", 3),
-            reached({}),
+            state_of({}),
             Remedy.ANOTHER_SINK,
         ),  # from a backup: it would be planned anew
-        (CheckpointBatch("query", 4), reached({}, planned=3), Remedy.ANOTHER_SINK),
-        (CheckpointBatch("query", 1), reached({}), Remedy.ANOTHER_SINK),
-        (CheckpointBatch("other", 2), reached({}), Remedy.ANOTHER_SINK),
+        (CheckpointBatch("query", 4), state_of({}, planned=3), Remedy.ANOTHER_SINK),
+        (CheckpointBatch("query", 1), state_of({}), Remedy.ANOTHER_SINK),
+        (CheckpointBatch("other", 2), state_of({}), Remedy.ANOTHER_SINK),
         (CheckpointBatch("query", 2), None, Remedy.ANOTHER_SINK),
     ],
 )
@@ -130,7 +130,7 @@ def test_partition_that_was_empty_and_lost_records_since_is_missed() -> None:
     ledger = next_ledger(None, empty, {0: 90, 1: 5}, job=JOB, batch=None)
 
     trimmed = replace(empty, starts={0: 0, 1: 8})
-    found = refusal(ledger, reached({0: 90, 1: 5}), trimmed, job=JOB, by_batch=False)
+    found = refusal(ledger, state_of({0: 90, 1: 5}), trimmed, job=JOB, by_batch=False)
 
     assert found is not None
     assert (found.remedy, "offsets 5 to 7 of partition 1" in found.sentence) == (Remedy.ACCEPT_LOSS, True)
@@ -189,15 +189,15 @@ GREW = replace(HELD, commit=4, held={0: (0, 120), 1: (0, 50)}, added={0: (100, 1
         ({1: 49}, {0: 100}, {1: 49}),
         ({1: 49}, {0: 118}, {0: 118, 1: 49}),
     ],
-    ids=["records", "markers alone", "nobody looked", "markers behind what nobody knew", "known again"],
+    ids=["records", "markers alone", "not looked up", "markers after an unknown end", "known again"],
 )
 def test_ledger_knows_where_records_end_as_far_as_anybody_has_looked(
     known: dict[int, int], found: dict[int, int], records_end: dict[int, int]
 ) -> None:
-    told = with_records_end(GREW, replace(HELD, records_end=known), found)
+    ledger_now = with_records_end(GREW, replace(HELD, records_end=known), found)
 
-    assert told.records_end == records_end
-    assert Ledger.from_json(told.to_json()) == told
+    assert ledger_now.records_end == records_end
+    assert Ledger.from_json(ledger_now.to_json()) == ledger_now
 
 
 def test_partition_of_markers_alone_has_no_record_that_could_be_missed() -> None:

@@ -24,10 +24,10 @@ def test_manifest_starts_a_job(name: str) -> None:
     words = arguments_of(manifest["spec"])
     commands: Any = typer.main.get_command(app)
     job = commands.get_command(None, words[0])
-    told = job.make_context(words[0], words[1:]).params
-    assert str(told["source"]) == "kafka://kafka:9092/events"
-    assert told["checkpoint"].startswith(told["out"])
-    assert told["once"] is False
+    parameters = job.make_context(words[0], words[1:]).params
+    assert str(parameters["source"]) == "kafka://kafka:9092/events"
+    assert parameters["checkpoint"].startswith(parameters["out"])
+    assert parameters["once"] is False
 
 
 def arguments_of(spec: dict[str, Any]) -> list[str]:

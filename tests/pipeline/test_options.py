@@ -1,4 +1,4 @@
-"""Claim: what a job is told is understood, or refused with a sentence that shows how it is written."""
+"""Claim: an option is parsed, or refused with a sentence that shows its format."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -26,7 +26,7 @@ PLANS = ("free", "paid")
 
 
 class Section(NamedTuple):
-    """What the page says of one job's output."""
+    """The part of the page on one job's output."""
 
     columns: dict[str, str]
     by_spark: list[str]
@@ -38,8 +38,10 @@ def sections() -> dict[str, Section]:
     for name, text in SECTION.findall(PAGE.read_text()):
         columns: dict[str, str] = {}
         for names, types in re.findall(r"^\| (`.*?) \| (.*?) \|", text, re.MULTILINE):
-            told, of = re.findall(r"`(\w+)`", names), types.split(", ")
-            columns |= dict(zip(told, of * len(told) if len(of) == 1 else of, strict=len(of) > 1))
+            columns_named, of = re.findall(r"`(\w+)`", names), types.split(", ")
+            columns |= dict(
+                zip(columns_named, of * len(columns_named) if len(of) == 1 else of, strict=len(of) > 1)
+            )
         queries = QUERY.findall(text)
         assert [engine for engine, _ in queries] == ["Spark", "DuckDB"] * (len(queries) // 2)
         found[name] = Section(
@@ -53,7 +55,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of ten hours of two kinds of users; and one in which an event came again with other content."""
     maker, folder = RecordMaker(2, step_ms=STEP_MS), tmp_path_factory.mktemp("outputs")
     more = [{"userId": f"user-{n % 7}", "properties": {"plan": PLANS[n % 2]}} for n in range(EVENTS)]
-    events: list[Event] = [maker.event(f"id-{n}", more=said) for n, said in enumerate(more)]
+    events: list[Event] = [maker.event(f"id-{n}", more=fields) for n, fields in enumerate(more)]
     append_to_log(folder / "data", maker.lanes(events))
     append_to_log(folder / "dirty", maker.lanes([*events, maker.event("id-3", type_="page")]))
     return folder
@@ -88,12 +90,12 @@ def lake(data: Path, job: JobRunner) -> Path:
 def test_output_has_the_columns_and_answers_the_queries_that_its_page_names(
     name: str, folders: list[str], lake: Path, spark: SparkSession
 ) -> None:
-    told = sections()[name]
+    section = sections()[name]
 
     for folder in folders:
-        assert columns_of(read(spark, lake / folder)) == told.columns
-    assert told.by_spark
-    for by_spark, by_duckdb in zip(told.by_spark, told.by_duckdb, strict=True):
+        assert columns_of(read(spark, lake / folder)) == section.columns
+    assert section.by_spark
+    for by_spark, by_duckdb in zip(section.by_spark, section.by_duckdb, strict=True):
         expected = spark.sql(by_spark.replace("`lake/", f"`{lake}/"))
         found = duckdb.execute(by_duckdb.replace("'lake/", f"'{lake}/"))
         assert [column[0] for column in found.description or ()] == expected.columns

@@ -1,4 +1,4 @@
-"""Claim: counters and log agree, differ, or cannot be compared, and each is told apart with its reason."""
+"""Claim: counters and log agree, differ, or cannot be compared, each with its reasons."""
 
 import json
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Claim: the page of an audit says of a chart what its bars are."""
+"""Claim: the page of an audit labels a chart with the length of its bars."""
 
 import pytest
 

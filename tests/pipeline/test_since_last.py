@@ -127,7 +127,7 @@ def test_audit_that_died_before_its_state_was_kept_is_made_again(log: Log, spark
     log.append(5)
     log.audit()
     log.append(2)
-    before = StateFolder(spark, log.memory).load(memory_of(log, spark).source)
+    before = StateFolder(spark, log.memory).load(state_of(log, spark).source)
     log.audit()
     spark.createDataFrame([("",)], "value string").where("false").write.mode("overwrite").text(
         f"{log.memory}/state-0"
@@ -148,11 +148,11 @@ def test_keys_that_the_window_has_passed_are_forgotten(
         log.append(24)
         log.audit("--window", "1d", "--index-keys-max", 1000)
 
-    assert set(memory_of(log, spark).runs) == {3, 4}
+    assert set(state_of(log, spark).runs) == {3, 4}
     assert spark.read.parquet(f"{log.memory}/keys/00000001").count() == 0
 
 
-def test_memory_of_another_log_is_refused(log: Log, job: JobRunner, tmp_path: Path) -> None:
+def test_state_of_another_log_is_refused(log: Log, job: JobRunner, tmp_path: Path) -> None:
     log.append(2)
     log.audit()
     other = Log(job, tmp_path / "other")
@@ -179,8 +179,8 @@ def test_records_that_retention_took_before_an_audit_came_are_told(log: Log) -> 
     ]
 
 
-def memory_of(log: Log, spark: SparkSession) -> Any:
-    """What the last audit left, whatever its source is called."""
+def state_of(log: Log, spark: SparkSession) -> Any:
+    """The state of the last audit, for any name of its source."""
     states = spark.read.text(
         [f"{log.memory}/state-{slot}" for slot in (0, 1) if Path(f"{log.memory}/state-{slot}").exists()]
     )

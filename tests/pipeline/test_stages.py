@@ -1,4 +1,4 @@
-"""Claim: every job says at once what it does, before it asks anybody and before Spark starts."""
+"""Claim: every job reports its first step before it asks the source and before Spark starts."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_job_says_what_it_does_before_spark_starts(
+def test_job_reports_its_steps_before_spark_starts(
     name: str, job_without_spark: JobRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -36,9 +36,11 @@ def test_job_says_what_it_does_before_spark_starts(
     maker = RecordMaker(1)
     append_to_log(tmp_path / "log", {0: [maker.record(maker.event_of(0))]})
     monkeypatch.setattr(session, "create_session", fail)
-    told = [word.replace("LOG", f"{tmp_path}/log").replace("OUT", f"{tmp_path}/out") for word in JOBS[name]]
+    arguments = [
+        word.replace("LOG", f"{tmp_path}/log").replace("OUT", f"{tmp_path}/out") for word in JOBS[name]
+    ]
 
-    done = job_without_spark(name, *told)
+    done = job_without_spark(name, *arguments)
 
     *stages, last = done.stderr.splitlines()
     asked = [] if name in ("replay", "clean", "compact") else [f"asking log://{tmp_path}/log?topic=events"]
@@ -52,10 +54,10 @@ def test_first_line_comes_within_two_seconds_of_work(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pipeline", "archive", "--source", "log:///nowhere"]
     with subprocess.Popen([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        said = process.stderr.read()
+        output = process.stderr.read()
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
 
     assert process.returncode == 2
-    assert said.splitlines()[0].endswith(" s  asking log:///nowhere?topic=events")
+    assert output.splitlines()[0].endswith(" s  asking log:///nowhere?topic=events")
     assert used.ru_utime + used.ru_stime < CPU_S_MAX

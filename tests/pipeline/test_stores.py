@@ -32,10 +32,10 @@ def archive_more(job: JobRunner, tmp_path: Path) -> Callable[..., Done]:
     """A function that archives a batch of new events."""
     maker, made = RecordMaker(2), iter(range(10 * BATCH))
 
-    def run(*told: object) -> Done:
+    def run(*options: object) -> Done:
         events = [maker.event(f"id-{next(made)}") for _ in range(BATCH)]
         append_to_log(tmp_path / "log", maker.lanes(events))
-        return job("archive", "--source", f"log://{tmp_path}/log", "--once", *told)
+        return job("archive", "--source", f"log://{tmp_path}/log", "--once", *options)
 
     return run
 
@@ -46,10 +46,10 @@ def test_archive_in_s3_is_exact_and_outlives_its_checkpoint(
 ) -> None:
     """Its checkpoint lies beside it at first, and anywhere else then: a lost one."""
     archive = LakeSource(lake_format, f"s3a://lake/{lake_format}/events")
-    told = ("--out", archive.path, "--format", lake_format)
+    options = ("--out", archive.path, "--format", lake_format)
 
-    first = archive_more(*told)
-    second = archive_more(*told, "--checkpoint", f"s3a://lake/{lake_format}/other")
+    first = archive_more(*options)
+    second = archive_more(*options, "--checkpoint", f"s3a://lake/{lake_format}/other")
     audited = job("audit", "--source", archive)
 
     assert [done.exit_code for done in (first, second, audited)] == [0, 0, 0], (first, second, audited)
@@ -60,7 +60,7 @@ def test_archive_in_s3_is_exact_and_outlives_its_checkpoint(
 
 
 class Catalog(NamedTuple):
-    """One that a user has: its settings for Spark, and what tables of a namespace it says there are."""
+    """A catalog of a user: its settings for Spark, and a function that lists the tables of a namespace."""
 
     settings: dict[str, str]
     tables: Callable[[str], list[str]]
@@ -71,9 +71,9 @@ def sql_catalog(folder: Path) -> Iterator[Catalog]:
     with Postgres() as postgres:
 
         def tables(namespace: str) -> list[str]:
-            asked = "SELECT table_name FROM iceberg_tables WHERE table_namespace = %s"
+            query = "SELECT table_name FROM iceberg_tables WHERE table_namespace = %s"
             with psycopg.connect(postgres.url) as connection:
-                return [name for (name,) in connection.execute(asked, [namespace])]
+                return [name for (name,) in connection.execute(query, [namespace])]
 
         settings = {
             "type": "jdbc",
@@ -99,17 +99,17 @@ def test_table_of_a_catalog_is_archived_into_compacted_and_audited(
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
-    """Its second start knows nothing of the first but what the catalog says."""
+    """Only the catalog connects its second start with the first."""
     name = catalog_of.__name__
     with catalog_of(tmp_path) as catalog:
         settings = {f"spark.sql.catalog.{name}": "org.apache.iceberg.spark.SparkCatalog"}
         settings |= {f"spark.sql.catalog.{name}.{key}": value for key, value in catalog.settings.items()}
         conf = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
         table = LakeSource("iceberg", f"table:{name}.web.events")
-        told = ("--out", table.path, "--format", "iceberg", *conf)
+        options = ("--out", table.path, "--format", "iceberg", *conf)
 
-        done = [archive_more(*told, "--checkpoint", tmp_path / "first")]
-        done.append(archive_more(*told, "--checkpoint", tmp_path / "second"))
+        done = [archive_more(*options, "--checkpoint", tmp_path / "first")]
+        done.append(archive_more(*options, "--checkpoint", tmp_path / "second"))
         done.append(job("compact", "--source", table, *conf))
         done.append(job("audit", "--source", table, *conf))
 

@@ -1,4 +1,4 @@
-"""Claim: a stream ends when it is told to, and not because somebody else does not answer."""
+"""Claim: a stream ends when it is stopped, and not because a broker or gateway does not answer."""
 
 import threading
 import time
@@ -30,7 +30,7 @@ class BusyQuery:
 
     def __init__(self) -> None:
         self.status = {"isTriggerActive": True}
-        self._asked = 0
+        self._reports = 0
 
     @property
     def recentProgress(self) -> list[Any]:
@@ -38,8 +38,8 @@ class BusyQuery:
 
     @property
     def lastProgress(self) -> Any:
-        self._asked += 1
-        return type("Progress", (), {"batchId": 4000 + self._asked // 3, "timestamp": "now"})
+        self._reports += 1
+        return type("Progress", (), {"batchId": 4000 + self._reports // 3, "timestamp": "now"})
 
 
 def test_stop_while_catching_up_waits_for_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,18 +52,18 @@ def test_stop_while_catching_up_waits_for_one_batch(monkeypatch: pytest.MonkeyPa
     assert time.monotonic() - began < 10
 
 
-def test_broker_that_does_not_answer_is_told_of_and_ends_nothing() -> None:
+def test_broker_that_does_not_answer_is_reported_and_ends_nothing() -> None:
     monitor = StallMonitor(SILENT, interval_s=0)
     while (found := monitor.poll()) is None:
         pass
     assert isinstance(found, PipelineError)
 
 
-def test_stream_does_not_wait_for_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_answered, looked = threading.Event(), []
+def test_stream_does_not_wait_for_the_check_of_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_answered, checks = threading.Event(), []
 
     def slow(_source: object) -> list[str]:
-        looked.append(1)
+        checks.append(1)
         is_answered.wait()
         return []
 
@@ -75,7 +75,7 @@ def test_stream_does_not_wait_for_the_look(monkeypatch: pytest.MonkeyPatch) -> N
         pass
 
     assert first == [None] * 100
-    assert len(looked) == 1
+    assert len(checks) == 1
 
 
 def test_stream_of_a_log_does_not_step_over_what_retention_deleted(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Claim: a table's ledger is found whatever else is committed, and a second writer is told from the first."""
+"""Claim: a table's ledger is found after any other commits, and a second writer is detected."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -120,18 +120,18 @@ def test_archive_has_columns_of_what_the_event_says(spark: SparkSession) -> None
     found = spark.createDataFrame(rows, RECORD).transform(archived)
 
     columns = ("type", "event", "user_id", "anonymous_id", "event_time", "day", "properties")
-    said = [tuple(row) for row in found.orderBy("offset").select(*columns).collect()]
+    parsed = [tuple(row) for row in found.orderBy("offset").select(*columns).collect()]
     last = date(2026, 1, 31)
     nothing = (None, None, None, None, None, last, None)
-    assert [said[0][:4], said[0][4].astimezone(UTC), *said[0][5:]] == [
+    assert [parsed[0][:4], parsed[0][4].astimezone(UTC), *parsed[0][5:]] == [
         ("track", "Paid", "u", "7"),
         datetime(2026, 1, 31, 23, 30, tzinfo=UTC),
         last,
         '{"price":1.5,"tags":["a","é"]}',
     ]
-    assert (said[1][0], said[1][5], said[1][6]) == ("page", date(2026, 2, 2), None)
-    assert said[2] == ('["no","text"]', *nothing[1:])
-    assert said[3:] == [nothing] * 4
+    assert (parsed[1][0], parsed[1][5], parsed[1][6]) == ("page", date(2026, 2, 2), None)
+    assert parsed[2] == ('["no","text"]', *nothing[1:])
+    assert parsed[3:] == [nothing] * 4
 
 
 def test_archive_keeps_bytes_that_are_no_text(spark: SparkSession) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from app.http import InFlight, Turns
+from app.http.fair_scheduler import FairScheduler
 from dedupe.clock import Deadline
 from dedupe.errors import LaneSaturatedError
 
@@ -30,8 +30,7 @@ CLOCK = LoopClock()
 
 
 async def test_flood_is_answered_in_time_for_all_that_is_let_in() -> None:
-    turns = Turns()
-    in_flight = InFlight(turns)
+    scheduler = FairScheduler()
     in_time: list[bool] = []
     refused = 0
 
@@ -39,7 +38,7 @@ async def test_flood_is_answered_in_time_for_all_that_is_let_in() -> None:
         nonlocal refused
         deadline = Deadline(CLOCK, SHORT_TIMEOUT_S)
         try:
-            async with in_flight.room("noisy", BODY_BYTES, deadline):
+            async with scheduler.slot("noisy", BODY_BYTES, deadline):
                 await asyncio.sleep(COMMIT_S)
                 in_time.append(not deadline.is_over)
         except LaneSaturatedError:
@@ -47,7 +46,7 @@ async def test_flood_is_answered_in_time_for_all_that_is_let_in() -> None:
 
     async with asyncio.TaskGroup() as requests:
         for number in range(REQUESTS):
-            await turns.take(("noisy", "quiet")[number % 2], 0)
+            await scheduler.yield_to_others(("noisy", "quiet")[number % 2], 0)
             requests.create_task(send())
             await asyncio.sleep(FLOOD_ARRIVAL_S)
 
@@ -56,21 +55,20 @@ async def test_flood_is_answered_in_time_for_all_that_is_let_in() -> None:
 
 
 async def test_partition_that_hangs_does_not_keep_out_requests_for_the_others() -> None:
-    turns = Turns()
-    in_flight = InFlight(turns)
+    scheduler = FairScheduler()
     waits_s: list[float] = []
 
     async def send(number: int) -> None:
         began = CLOCK.monotonic()
-        async with in_flight.room("noisy", 0, Deadline(CLOCK, ANSWER_TIMEOUT_S)):
+        async with scheduler.slot("noisy", 0, Deadline(CLOCK, ANSWER_TIMEOUT_S)):
             waits_s.append(CLOCK.monotonic() - began)
             await asyncio.sleep(COMMIT_S if number % PARTITIONS else 4)
 
     async with asyncio.TaskGroup() as requests:
         for number in range(REQUESTS):
-            await turns.take(("noisy", "quiet")[number % 2], 0)
+            await scheduler.yield_to_others(("noisy", "quiet")[number % 2], 0)
             requests.create_task(send(number))
             await asyncio.sleep(ARRIVAL_S)
 
     assert max(waits_s) < COMMIT_S
-    assert in_flight._senders == {}
+    assert scheduler._senders == {}

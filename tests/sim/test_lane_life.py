@@ -89,7 +89,7 @@ async def test_lane_that_ends_by_itself_is_started_again_loudly(monkeypatch: pyt
     world.log.dice.faults = SimFaults()
     await world.wait_until_active()
 
-    assert "a lane ended by itself, starting it again" in [line["event"] for line in lines]
+    assert "lane ended, restarting it" in [line["event"] for line in lines]
     await world.deliver([world.event(event_of(world, 0))])
     world.judge()
 

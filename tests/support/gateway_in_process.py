@@ -16,8 +16,9 @@ import httpx
 import orjson
 
 from app.build import build_guards, build_ingest, build_router
-from app.http import Problems, RequestMetrics
-from app.ingest import create_edge
+from app.http.problems import Problems
+from app.http.request_metrics import RequestMetrics
+from app.ingest.application import create_edge
 from dedupe.identity import Identity
 from dedupe.log import no_crashpoint
 from dedupe.record import parse_identity

@@ -9,39 +9,40 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
-from app.access import INGEST, REPLAY, Source, WriteKeys, find_write_key, key_in_head
-from app.http import (
-    LEASE,
-    BodyLimits,
-    FingerprintsInvalidError,
-    IdempotencyKeyInvalidError,
-    InFlight,
-    Lease,
-    Turn,
-    Turns,
-    crowd_of,
-    read_body,
-)
+from app.access.auth import INGEST, REPLAY, Source, WriteKeys, find_write_key, key_in_head
+from app.http.body import BodyLimits, read_body
+from app.http.body_memory import Lease
+from app.http.client_address import crowd_of
+from app.http.errors import FingerprintsInvalidError, IdempotencyKeyInvalidError
+from app.http.fair_scheduler import FairScheduler, YieldToOthers
+from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.advice import advice_on
-from app.ingest.client_sessions import STORED, ClientSession, client_session_of, stored_sessions
+from app.ingest.client_sessions import (
+    SESSION_HEADERS,
+    STORED,
+    ClientSession,
+    client_session_of,
+    stored_sessions,
+)
 from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identify import Arrival, Identified, Identifier
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
-from app.ingest.prefer import NO_PREFERENCES, Preferences, preferences_in
+from app.ingest.prefer import Preferences, preferences_in
 from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from app.ingest.watching import Watcher
-from dedupe.admission import Admission
+from dedupe.admission import NEW
 from dedupe.clock import Clock, Deadline
 from dedupe.document import TYPE_CHARS_MAX
 from dedupe.errors import RetriableError
 from dedupe.identity import FINGERPRINT_BYTES
-from dedupe.lane import Outcomes
 from dedupe.router import Router
+from dedupe.submission import Outcomes
 from dedupe.types import Fingerprint
 
 IDEMPOTENCY_KEY_BYTES_MAX = 255
@@ -49,12 +50,12 @@ IDEMPOTENCY_KEY_BYTES_MAX = 255
 FINGERPRINTS = b"gateway-fingerprints"
 """Trusted: junk under the id and fingerprint of an event to come would make that one a duplicate."""
 
-Parse: TypeAlias = Callable[[bytes, JSONLimits, Turn], Coroutine[Any, Any, Payload]]
+Parse: TypeAlias = Callable[[bytes, JSONLimits, YieldToOthers], Coroutine[Any, Any, Payload]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """What the paths need; app.build makes it."""
+    """What the handlers of events need; app.build makes it."""
 
     router: Router
     identifier: Identifier
@@ -67,17 +68,17 @@ class Ingest:
     sets_context_ip: bool = False
     gives_advice: bool = False
     watcher: Watcher | None = None
-    in_flight: InFlight = field(default_factory=lambda: InFlight(Turns()))
+    scheduler: FairScheduler = field(default_factory=FairScheduler)
 
     def body_limits_for(self, source: Source | None) -> BodyLimits:
-        """Return the bounds of a body, tighter ones before it is known who sends it."""
+        """Return the bounds of a body, tighter ones while its source is not known."""
         if source is not None:
             return self.body_limits
         bytes_max = min(self.keyless_bytes_max, self.body_limits.bytes_max)
         return replace(self.body_limits, bytes_max=bytes_max)
 
     def json_limits_for(self, source: Source | None, lease: Lease) -> JSONLimits:
-        """Return the bounds of its JSON, likewise; what it takes is held in the body's lease."""
+        """Return the bounds of its JSON, likewise; the body's lease is charged for parsed documents."""
         return JSONLimits(
             self.request_events_max,
             self.identifier.limits.event_bytes_max,
@@ -125,108 +126,128 @@ async def post_events(
         RequestError: the request is wrong; nothing was taken.
         RetriableError: nothing was taken, or the outcome is unknown; see Router.submit.
     """
-    headers = dict(request.scope["headers"])
-    source = _source_in_head(ingest.write_keys, headers, request.scope["query_string"])
-    request.scope["gateway.source"] = source and source.id
-    lease: Lease = request.scope[LEASE]
+    context: RequestContext = request.scope[CONTEXT]
+    source = _source_in_head(ingest.write_keys, context.headers, request.scope["query_string"])
+    context.source = source and source.id
     sender = source.id if source else network_of(request)
-    turn = partial(ingest.in_flight.turns.take, sender)
-    body = await read_body(request.receive, headers, ingest.body_limits_for(source), lease, turn)
+    yield_to_others = partial(ingest.scheduler.yield_to_others, sender)
+    limits = ingest.body_limits_for(source)
+    body = await read_body(request.receive, context.headers, limits, context.lease, yield_to_others)
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
-    async with ingest.in_flight.room(sender, len(body), deadline):
-        payload = await parse(body, ingest.json_limits_for(source, lease), turn)
-        payload.check_count(ingest.request_events_max)
-        source = source or _source_in_body(ingest.write_keys, request, headers, payload)
-        asked = _asked(
-            ingest, request, headers, payload, len(body), source, default_type=event_type, is_native=is_native
+    async with ingest.scheduler.slot(sender, len(body), deadline):
+        payload = await parse(body, ingest.json_limits_for(source, context.lease), yield_to_others)
+        source = source or _source_in_body(ingest.write_keys, request, context, payload)
+        if source.allowance is not None:
+            source.allowance.take(events=len(payload.items), size_bytes=len(body))
+        options = _options_of(
+            ingest, request, context, payload, source, default_type=event_type, is_native=is_native
         )
-        found = await _identified(ingest.identifier, payload, asked.arrival, len(body), turn)
-        advice = advice_on(payload.items, asked.arrival) if ingest.gives_advice else []
-        stored_bytes = found.size_bytes
+        arrival = options.arrival
+        identified = await _identified(ingest.identifier, payload, arrival, len(body), yield_to_others)
+        advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
+        stored_bytes, events, quarantined = identified.size_bytes, identified.events, identified.quarantined
         if source.allowance is not None:
             source.allowance.owe(stored_bytes - len(body))
-        del body, payload  # the events are all that is needed of them, and of the memory
-        lease.hold(stored_bytes)
+        del body, payload  # nothing else of them is needed, nor their memory
+        context.lease.hold(stored_bytes)
         if ingest.watcher is not None and ingest.watcher.is_on:
-            request.scope["gateway.watched"] = found.events, found.quarantined
+            context.watched = [*events, *quarantined]
         outcomes = await ingest.router.submit(
-            found.events, found.quarantined, received_ms=asked.arrival.received_ms, deadline=deadline
+            events, quarantined, received_ms=arrival.received_ms, deadline=deadline
         )
-    _note(ingest.watcher, source, found, outcomes, request)
-    response = answer(found, outcomes, preferences=asked.preferences, wants_receipts=is_native, advice=advice)
-    if asked.session is not None:
-        response.headers.update(await _session_headers(ingest.router, asked.session))
+    _note(ingest.watcher, source, identified, outcomes, context)
+    response = answer(
+        identified, outcomes, preferences=options.preferences, wants_receipts=is_native, advice=advice
+    )
+    if arrival.session is not None:
+        response.headers.update(await _session_headers(ingest.router, arrival.session))
     return response
 
 
-class _Asked(NamedTuple):
+class _RequestOptions(NamedTuple):
     """What a request asks for, beside its events."""
 
     arrival: Arrival
-    preferences: Preferences
-    session: ClientSession | None
+    preferences: Preferences | None  # None: it has none
 
 
-def _asked(
+def _options_of(
     ingest: Ingest,
     request: Request,
-    headers: dict[bytes, bytes],
+    context: RequestContext,
     payload: Payload,
-    body_bytes: int,
     source: Source,
     *,
     default_type: str,
     is_native: bool,
-) -> _Asked:
-    """Return what is asked for, if the source may ask for it. Raises RequestError."""
-    if source.allowance is not None:
-        source.allowance.take(events=len(payload.items), size_bytes=body_bytes)
+) -> _RequestOptions:
+    """Return the options of a request, if its source has the rights for them. Raises RequestError."""
+    headers, count = context.headers, len(payload.items)
     source.check(REPLAY if FINGERPRINTS in headers or STORED in headers else INGEST)
-    session = (
-        client_session_of(headers, payload, ingest.identifier.identity, source.id) if is_native else None
-    )
-    request.scope["gateway.client"] = session and session.client
-    preferences = _preferences(request, headers, in_session=session is not None)
+    session = preferences = None
+    if is_native and _has_session(headers, payload.top):
+        session = client_session_of(headers, payload, ingest.identifier.identity, source.id)
+        context.client = session.client
+    if b"prefer" in headers:
+        preferences = preferences_in(
+            b",".join(value for name, value in request.scope["headers"] if name == b"prefer")
+        )
+        if session is None:  # strictness matters to client sessions alone
+            preferences = preferences._replace(is_strict=False)
     client = request.scope["client"]
     arrival = Arrival(
         source.id,
         ingest.clock.now_ms(),
         default_type=default_type,
         idempotency_key=idempotency_key(headers),
-        fingerprints=_fingerprints(headers, len(payload.items)),
+        fingerprints=_fingerprints(headers, count),
         client_ip=client[0] if client and ingest.sets_context_ip else None,
         session=session,
-        is_strict=preferences.is_strict,
-        stored_sessions=stored_sessions(headers, len(payload.items)),
+        is_strict=preferences is not None and preferences.is_strict,
+        stored_sessions=stored_sessions(headers[STORED], count) if STORED in headers else (),
     )
-    return _Asked(arrival, preferences, session)
+    return _RequestOptions(arrival, preferences)
+
+
+def _has_session(headers: Mapping[bytes, bytes], top: Mapping[str, Any] | None) -> bool:
+    """Whether a header or a field at the body's top level names a client session."""
+    in_body = top is not None and (top.get("client") is not None or top.get("session") is not None)
+    return in_body or not SESSION_HEADERS.isdisjoint(headers)
 
 
 async def _identified(
-    identifier: Identifier, payload: Payload, arrival: Arrival, body_bytes: int, turn: Turn
+    identifier: Identifier,
+    payload: Payload,
+    arrival: Arrival,
+    body_bytes: int,
+    yield_to_others: YieldToOthers,
 ) -> Identified:
-    """Identify the items, while others have their turns. Raises RequestTooLargeError."""
+    """Identify the items, step by step. Raises RequestTooLargeError."""
     if body_bytes > SMALL_BYTES:
-        await turn(body_bytes)
+        await yield_to_others(body_bytes)
     identified, items = Identified(), identifier.identify(payload, arrival)
     while identified.take(items, STEP_BYTES):
-        await turn(STEP_BYTES)
+        await yield_to_others(STEP_BYTES)
     return identified
 
 
 def _note(
-    watcher: Watcher | None, source: Source, found: Identified, outcomes: Outcomes, request: Request
+    watcher: Watcher | None,
+    source: Source,
+    identified: Identified,
+    outcomes: Outcomes,
+    context: RequestContext,
 ) -> None:
-    """Count what is stored anew, and tell whoever watches."""
-    new = outcomes.admissions.count(Admission.NEW)
+    """Charge new events to the source's share of the index, and report the verdicts to the watcher."""
+    new = outcomes.admissions.count(NEW)
     if source.allowance is not None:
         source.allowance.grow(new)
-    if watcher is not None and (watcher.is_on or found.rejections or new < len(outcomes.admissions)):
-        watcher.decided(found.events, outcomes, found.quarantined, request.scope)
+    if watcher is not None and (watcher.is_on or identified.rejections or new < len(outcomes.admissions)):
+        watcher.decided(identified.events, outcomes, identified.quarantined, context)
 
 
 async def _session_headers(router: Router, session: ClientSession) -> dict[str, str]:
-    """Return what is told of the session as it is now; nothing where nobody can say it at once."""
+    """Return the headers on the session as it is now; none where its lane cannot be asked."""
     try:
         state = await router.session(session.client_hash, session.session_hash)
     except RetriableError:
@@ -234,12 +255,12 @@ async def _session_headers(router: Router, session: ClientSession) -> dict[str, 
     return session_headers(state)
 
 
-def _source_in_head(write_keys: WriteKeys, headers: dict[bytes, bytes], query: bytes) -> Source | None:
+def _source_in_head(write_keys: WriteKeys, headers: Mapping[bytes, bytes], query: bytes) -> Source | None:
     """
-    Return who sends if the head says so; what will be refused is refused before its body is read.
+    Return the source of the write key in the head, None without one; refusals come before the body is read.
 
     Raises:
-        InvalidWriteKeyError, DisabledWriteKeyError: it is nobody.
+        InvalidWriteKeyError, DisabledWriteKeyError: the key has no enabled source.
         QuotaExceededError: the key has no quota left for it.
     """
     write_key = key_in_head(headers, query)
@@ -254,18 +275,18 @@ def _source_in_head(write_keys: WriteKeys, headers: dict[bytes, bytes], query: b
 
 
 def network_of(request: Request) -> str:
-    """Return who sends as far as anybody knows before the body is read."""
+    """Return the sender of a request without a write key in its head: its address group."""
     client = request.scope["client"]
     return f"address {client and crowd_of(client[0])}"
 
 
 def _source_in_body(
-    write_keys: WriteKeys, request: Request, headers: dict[bytes, bytes], payload: Payload
+    write_keys: WriteKeys, request: Request, context: RequestContext, payload: Payload
 ) -> Source:
     first = payload.items[0] if payload.items else None
-    key = find_write_key(headers, request.scope["query_string"], payload.top, first)
+    key = find_write_key(context.headers, request.scope["query_string"], payload.top, first)
     source = write_keys.source_of(key)
-    request.scope["gateway.source"] = source.id
+    context.source = source.id
     return source
 
 
@@ -277,7 +298,7 @@ def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes | None:
     return key
 
 
-def _fingerprints(headers: dict[bytes, bytes], count: int) -> list[Fingerprint]:
+def _fingerprints(headers: Mapping[bytes, bytes], count: int) -> list[Fingerprint]:
     """Return the fingerprints that stored records had when they came first; empty without the header."""
     header = headers.get(FINGERPRINTS)
     if header is None:
@@ -289,12 +310,3 @@ def _fingerprints(headers: dict[bytes, bytes], count: int) -> list[Fingerprint]:
     if len(fingerprints) != count or any(len(found) != FINGERPRINT_BYTES for found in fingerprints):
         raise FingerprintsInvalidError(told=f"the request has {count} events")
     return fingerprints
-
-
-def _preferences(request: Request, headers: Mapping[bytes, bytes], *, in_session: bool) -> Preferences:
-    """Return what is heeded of all Prefer headers: how strict to be matters to client sessions alone."""
-    if b"prefer" not in headers:
-        return NO_PREFERENCES
-    given = b",".join(value for name, value in request.scope["headers"] if name == b"prefer")
-    preferences = preferences_in(given)
-    return preferences if in_session else preferences._replace(is_strict=False)

@@ -10,9 +10,13 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
-from app.http import BatchMissingError, InvalidJSONError, Problems, RequestMetrics, Turn
+from app.http.errors import BatchMissingError, InvalidJSONError
+from app.http.fair_scheduler import YieldToOthers
+from app.http.problems import Problems
+from app.http.request_metrics import RequestMetrics
 from app.ingest.large_json import JSONLimits
 from app.ingest.payload import Payload, parse_event
 from app.ingest.routes.events import Ingest, event_type_of, post_events
@@ -48,11 +52,13 @@ async def get_pixel(
     return Response(GIF, 200, {"Cache-Control": "no-store", **headers}, media_type="image/gif")
 
 
-async def _parse_query(query: bytes, _body: bytes, limits: JSONLimits, turn: Turn) -> Payload:
-    return await parse_pixel(query, limits, turn)
+async def _parse_query(
+    query: bytes, _body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers
+) -> Payload:
+    return await parse_pixel(query, limits, yield_to_others)
 
 
-async def parse_pixel(query: bytes, limits: JSONLimits, turn: Turn) -> Payload:
+async def parse_pixel(query: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
     """
     Return the event in a query: `data` as base64 of its JSON, or its fields as names with dots.
 
@@ -60,14 +66,14 @@ async def parse_pixel(query: bytes, limits: JSONLimits, turn: Turn) -> Payload:
         InvalidJSONError: `data` is not base64 of JSON.
         BatchMissingError: no event in it.
     """
-    await turn(len(query))
+    await yield_to_others(len(query))
     try:
         fields = parse_qsl(query.decode("ascii", "replace"), max_num_fields=FIELDS_MAX)
     except ValueError as err:
         raise BatchMissingError from err
     data = next((value for name, value in fields if name == "data"), None)
     if data is not None:
-        return await parse_event(_decoded(data), limits, turn)
+        return await parse_event(_decoded(data), limits, yield_to_others)
     event = _nested(fields)
     if not event.keys() - {"writeKey"}:
         raise BatchMissingError

@@ -9,10 +9,12 @@ of the events. Each document also switches the SDK's own telemetry off.
 from typing import Any
 
 import orjson
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
-from app.access import WriteKeys, find_write_key
-from app.http import DisabledWriteKeyError
+from app.access.auth import WriteKeys, find_write_key
+from app.http.errors import DisabledWriteKeyError
+from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 
@@ -27,8 +29,8 @@ def settings_handlers(write_keys: WriteKeys, public_host: str | None) -> dict[Ki
         return _json(segment_settings(request.path_params["writeKey"], public_host))
 
     async def get_rudderstack(request: Request, _path: Path) -> Response:
-        headers = dict(request.scope["headers"])
-        write_key = find_write_key(headers, request.scope["query_string"], None, None)
+        context: RequestContext = request.scope[CONTEXT]
+        write_key = find_write_key(context.headers, request.scope["query_string"], None, None)
         try:
             write_keys.source_of(write_key)
         except DisabledWriteKeyError:

@@ -6,10 +6,13 @@ from functools import partial
 from typing import Any
 
 import orjson
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
-from app.access import INGEST, Source, find_write_key
-from app.http import LEASE, InvalidJSONError, SessionFieldsInvalidError, SessionUnknownError, read_body
+from app.access.auth import INGEST, Source, find_write_key
+from app.http.body import read_body
+from app.http.errors import InvalidJSONError, SessionFieldsInvalidError, SessionUnknownError
+from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.client_sessions import client_of, is_ksuid
 from app.ingest.message_ids import PAYLOAD_BYTES, fresh_id, given_session
 from app.ingest.routes.events import Ingest, idempotency_key, network_of
@@ -42,9 +45,10 @@ async def post_session(ingest: Ingest, request: Request) -> Response:
         RequestError: the request is wrong.
         QuotaExceededError: the key has no quota left for it.
     """
-    headers = dict(request.scope["headers"])
-    top = await _body_of(ingest, request, headers)
-    source = _source_of(ingest, request, headers, top)
+    context: RequestContext = request.scope[CONTEXT]
+    headers = context.headers
+    top = await _body_of(ingest, request, context)
+    source = _source_of(ingest, request, context, top)
     client = client_of(headers, top)
     if client is None:
         raise SessionFieldsInvalidError(told="client must be given")
@@ -65,9 +69,9 @@ async def get_session(ingest: Ingest, request: Request, session: str) -> Respons
         SessionUnknownError: nothing is known of it: it is too old, or no event of it was stored.
         RetriableError: the partition is not served now, or the key has no quota left for it.
     """
-    headers = dict(request.scope["headers"])
-    source = _source_of(ingest, request, headers, {})
-    client = client_of(headers, {})
+    context: RequestContext = request.scope[CONTEXT]
+    source = _source_of(ingest, request, context, {})
+    client = client_of(context.headers, {})
     if client is None:
         raise SessionFieldsInvalidError(told="client must be given")
     state = None
@@ -81,12 +85,11 @@ async def get_session(ingest: Ingest, request: Request, session: str) -> Respons
     return _json(_told(client, session, state))
 
 
-def _source_of(
-    ingest: Ingest, request: Request, headers: Mapping[bytes, bytes], top: Mapping[str, Any]
-) -> Source:
+def _source_of(ingest: Ingest, request: Request, context: RequestContext, top: Mapping[str, Any]) -> Source:
     """Return who asks. Raises what WriteKeys.source_of raises, ScopeMissingError and QuotaExceededError."""
-    source = ingest.write_keys.source_of(find_write_key(headers, request.scope["query_string"], top, None))
-    request.scope["gateway.source"] = source.id
+    write_key = find_write_key(context.headers, request.scope["query_string"], top, None)
+    source = ingest.write_keys.source_of(write_key)
+    context.source = source.id
     source.check(INGEST)
     if source.allowance is not None:
         source.allowance.take(events=0, size_bytes=0)
@@ -106,11 +109,11 @@ def _told(client: str, session: str, state: SessionState) -> dict[str, object]:
     return told | {"expired": True} if state.is_evicted else told
 
 
-async def _body_of(ingest: Ingest, request: Request, headers: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """Return the body's top level; none is an empty one."""
+async def _body_of(ingest: Ingest, request: Request, context: RequestContext) -> dict[str, Any]:
+    """Return the body's top level; an absent body counts as an empty object."""
     limits = replace(ingest.body_limits, bytes_max=BODY_BYTES_MAX)
-    turn = partial(ingest.in_flight.turns.take, network_of(request))
-    body = await read_body(request.receive, headers, limits, request.scope[LEASE], turn)
+    yield_to_others = partial(ingest.scheduler.yield_to_others, network_of(request))
+    body = await read_body(request.receive, context.headers, limits, context.lease, yield_to_others)
     if not body:
         return {}
     try:

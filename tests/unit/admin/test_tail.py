@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -20,7 +21,9 @@ from app.admin.tail import (
     Wanted,
 )
 from app.admin.tail_sample import VALUE_BYTES_MAX, Sample, document_of
-from app.ingest import CODES, REASONS
+from app.http.body_memory import BodyMemory, Lease
+from app.http.request_context import RequestContext
+from app.ingest.receipts import CODES, REASONS
 from dedupe.admission import Admission
 from dedupe.identity import Identity
 from dedupe.lane import Outcomes
@@ -30,11 +33,7 @@ from tests.unit.admin.admin_port import admin_of
 
 NOW_MS = 1_700_000_000_000
 NEW, DUPLICATE, CONFLICT = Admission.NEW, Admission.DUPLICATE, Admission.CONFLICT
-SCOPE: dict[str, Any] = {
-    "gateway.source": "web",
-    "gateway.client": None,
-    "gateway.request_id": "request-1",
-}
+CONTEXT = RequestContext(Lease(BodyMemory(0)), source="web", request_id="request-1")
 
 
 class StillClock:
@@ -74,8 +73,8 @@ def rejected_event(reason: str, **fields: Any) -> Event:
     )
 
 
-def decide(tail: Tail, events: Sequence[Event], *admissions: Admission, **scope: Any) -> None:
-    tail.decided(events, Outcomes(list(admissions), [7] * len(events)), (), SCOPE | scope)
+def decide(tail: Tail, events: Sequence[Event], *admissions: Admission, **known: Any) -> None:
+    tail.decided(events, Outcomes(list(admissions), [7] * len(events)), (), replace(CONTEXT, **known))
 
 
 def listening(tail: Tail, **wanted: Any) -> Listener:
@@ -110,9 +109,7 @@ def test_a_sample_tells_the_place_and_the_age_and_nothing_of_the_content(tail: T
     listener = listening(tail)
     secret = {"email": "a@example.org"}
     sent = event(event="Bought", timestamp="2023-11-14T22:13:10Z", properties=secret)
-    decide(
-        tail, [sent._replace(session=Session(b"c" * 16, b"s" * 16, 5))], NEW, **{"gateway.client": "phone"}
-    )
+    decide(tail, [sent._replace(session=Session(b"c" * 16, b"s" * 16, 5))], NEW, client="phone")
     ((sample,), _) = listener.take()
     assert document_of(sample) == {
         "time_ms": NOW_MS,
@@ -197,9 +194,9 @@ def test_listeners_are_bounded_and_only_they_switch_the_tail_on(tail: Tail) -> N
 
 def test_refusals_are_told_by_event_where_these_were_known(tail: Tail) -> None:
     listener = listening(tail)
-    tail.refused("invalid_json", SCOPE)
-    tail.refused("lane_not_active", SCOPE | {"gateway.watched": ([event("m-1")], [])})
-    tail.refused("outcome_unknown", SCOPE | {"gateway.watched": ([event("m-2")], [])})
+    tail.refused("invalid_json", CONTEXT)
+    tail.refused("lane_not_active", replace(CONTEXT, watched=[event("m-1")]))
+    tail.refused("outcome_unknown", replace(CONTEXT, watched=[event("m-2")]))
     tail.refused("head_too_large", None)
     assert seen(listener) == [
         ("refused", "invalid_json", None),
@@ -214,14 +211,14 @@ def test_an_event_that_the_tail_cannot_read_costs_nobody_an_answer(
     listening(tail)
     decide(tail, [event()], None)  # type: ignore[arg-type]
     assert "the live tail missed a request" in capsys.readouterr().out
-    tail.refused("invalid_json", SCOPE | {"gateway.watched": ([object()], [])})
+    tail.refused("invalid_json", replace(CONTEXT, watched=[cast(Event, object())]))
     assert "the live tail missed a refusal" in capsys.readouterr().out
 
 
 def test_what_is_kept_apart_is_noted_though_nobody_listens(tail: Tail) -> None:
     decide(tail, [event("m-1"), event("m-2")], CONFLICT, DUPLICATE)
     refused = rejected_event("event_too_deep", messageId="x", type="page")
-    tail.decided((), Outcomes([], []), [refused], SCOPE)
+    tail.decided((), Outcomes([], []), [refused], CONTEXT)
     newest, oldest = tail.rejections.newest_first()
     assert (oldest.sample.code, oldest.sample.message_id, oldest.sample.offset) == ("conflict", "m-1", 7)
     assert (newest.sample.code, document_of(newest.sample)["type"]) == ("event_too_deep", "page")

@@ -83,9 +83,7 @@ def test_release_is_final_and_once() -> None:
 
 
 def owned(memory: BodyMemory, owner: str) -> Lease:
-    lease = Lease(memory)
-    lease.belong_to(owner)
-    return lease
+    return Lease(memory, owner)
 
 
 def test_part_of_the_budget_is_kept_for_small_bodies() -> None:
@@ -108,18 +106,6 @@ def test_one_address_has_half_of_the_budget_alone_and_a_quarter_beside_others() 
     for lease in first:
         lease.release()
     assert owned(memory, "b").take(10)
-
-
-def test_what_came_before_the_owner_was_known_counts_for_it() -> None:
-    memory = BodyMemory(1_000)
-    lease = Lease(memory)
-    assert lease.take(500)
-    lease.belong_to("a")
-    assert memory.used == 500
-    assert not owned(memory, "a").take(1)
-    lease.release()
-    assert memory.used == 0
-    assert owned(memory, "a").take(500)
 
 
 def test_announcement_is_judged_by_what_its_address_may_have() -> None:

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from app.http import errors as edge_errors
+from app.http.body_memory import BodyMemory, Lease
 from app.http.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
@@ -18,6 +19,7 @@ from app.http.errors import (
     WriteKeyMissingError,
 )
 from app.http.problems import PROBLEMS, Problems
+from app.http.request_context import CONTEXT, RequestContext
 from dedupe import errors as core_errors
 from dedupe.errors import (
     DiskFullError,
@@ -165,7 +167,9 @@ def test_unforeseen_error_is_logged_with_the_request_id_and_told(capsys: pytest.
     told: list[str] = []
     watched = problems()
     watched.watch(lambda code, scope: told.append(code))
-    answer = watched.unforeseen(KeyError("x"), {"gateway.request_id": "a-request-id"})
+    answer = watched.unforeseen(
+        KeyError("x"), {CONTEXT: RequestContext(Lease(BodyMemory(0)), request_id="a-request-id")}
+    )
     assert answer.status_code == 503
     assert told == ["internal"]
     assert "Retry-After" in answer.headers

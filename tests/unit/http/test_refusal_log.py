@@ -5,10 +5,15 @@ from http import HTTPStatus
 from starlette.types import Scope
 from structlog.testing import capture_logs
 
+from app.http.body_memory import BodyMemory, Lease
 from app.http.refusal_log import INTERVAL_S, RefusalLog
+from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.routes.paths import PATH_WORDS
 
-SCOPE: Scope = {"path": "/v1/batch", "gateway.request_id": "id-1", "gateway.source": "web"}
+SCOPE: Scope = {
+    "path": "/v1/batch",
+    CONTEXT: RequestContext(Lease(BodyMemory(0)), request_id="id-1", source="web"),
+}
 
 
 def test_flood_of_one_code_is_one_line_and_its_number() -> None:

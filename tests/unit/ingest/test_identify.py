@@ -593,11 +593,15 @@ def test_forms_of_the_native_path() -> None:
 
 
 def test_too_many_events_are_refused() -> None:
-    payload = Payload([1] * 3, None, {})
-    payload.check_count(3)
-    with pytest.raises(TooManyEventsError) as caught:
-        payload.check_count(2)
-    assert caught.value.told == "3, and at most 2 are allowed"
+    for parse, body in (
+        (parse_events, b"[%b]"),
+        (parse_events, b'{"batch":[%b]}'),
+        (parse_batch, b'{"batch":[%b]}'),
+    ):
+        assert len(parsed(parse, body % b",".join([b"1"] * 100)).items) == 100
+        with pytest.raises(TooManyEventsError) as caught:
+            parsed(parse, body % b",".join([b"1"] * 101))
+        assert caught.value.told == "101, and at most 100 are allowed"
 
 
 # ---- the client's address

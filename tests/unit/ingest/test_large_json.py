@@ -23,8 +23,8 @@ from app.ingest.large_json import (
     Oversize,
     brackets,
     count_marks,
-    read_json,
 )
+from app.ingest.payload import read_json
 
 LIMITS = JSONLimits(events_max=2_500, event_bytes_max=800 * 1024)
 

@@ -1,12 +1,22 @@
-"""Claim: beside others a sender has a bounded share of requests under way, and no end of one is forgotten."""
+"""
+Claim: work on the loop is done in short rounds in which every sender has its turn; beside others a sender
+has a bounded share of requests in flight, and the end of each of them is counted.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from app.http.in_flight import IN_FLIGHT_BYTES_MAX, REQUEST_COST_BYTES, WAITING_BYTES_MAX, InFlight
-from app.http.turns import Turns
+from app.http.fair_scheduler import (
+    IN_FLIGHT_BYTES_MAX,
+    LONE_ROUND_BYTES,
+    PIECE_COST_BYTES,
+    REQUEST_COST_BYTES,
+    ROUND_BYTES,
+    WAITING_BYTES_MAX,
+    FairScheduler,
+)
 from dedupe.clock import Deadline, SystemClock
 from dedupe.errors import LaneSaturatedError
 
@@ -15,19 +25,92 @@ SHARE = IN_FLIGHT_BYTES_MAX // (BODY_BYTES + REQUEST_COST_BYTES)
 WAITING_MAX = WAITING_BYTES_MAX // (BODY_BYTES + REQUEST_COST_BYTES)
 
 
-async def shared() -> Turns:
-    """Turns that two senders have just had."""
-    turns = Turns()
-    await turns.take("a", 0)
-    await turns.take("b", 0)
-    return turns
+async def shared(*, counted_s: float = 60) -> FairScheduler:
+    """A scheduler by which two senders have just worked."""
+    scheduler = FairScheduler(counted_s=counted_s)
+    await scheduler.yield_to_others("a", 0)
+    await scheduler.yield_to_others("b", 0)
+    await asyncio.sleep(0)
+    return scheduler
+
+
+# ---- pieces of work
+
+
+async def rounds_of(scheduler: FairScheduler, pieces: int, size_bytes: int) -> int:
+    """In how many looks at the sockets so many pieces of one sender are done."""
+    looks, done = 0, set[int]()
+
+    async def work() -> None:
+        await scheduler.yield_to_others("a", size_bytes)
+        done.add(looks)
+
+    working = [asyncio.create_task(work()) for _ in range(pieces)]
+    while not all(task.done() for task in working):
+        await asyncio.sleep(0)
+        looks += 1
+    return len(done)
+
+
+async def test_small_pieces_share_a_round_without_waiting() -> None:
+    scheduler = await shared()
+    for _ in range(ROUND_BYTES // (1_024 + PIECE_COST_BYTES)):
+        taking = scheduler.yield_to_others("a", 1_024)
+        with pytest.raises(StopIteration):
+            taking.send(None)
+
+
+async def test_large_piece_ends_a_round_while_several_send() -> None:
+    assert await rounds_of(await shared(), 5, ROUND_BYTES) == 5
+
+
+async def test_lone_sender_does_more_in_a_round() -> None:
+    assert await rounds_of(FairScheduler(), 32, LONE_ROUND_BYTES // 8) == pytest.approx(4, abs=1)
+
+
+async def test_sender_with_one_piece_waits_for_one_of_each_other_sender() -> None:
+    scheduler, done = await shared(), list[str]()
+
+    async def work(sender: str) -> None:
+        await scheduler.yield_to_others(sender, ROUND_BYTES)
+        done.append(sender)
+
+    noisy = [asyncio.create_task(work("noisy")) for _ in range(64)]
+    other = [asyncio.create_task(work("other")) for _ in range(64)]
+    while not done:
+        await asyncio.sleep(0)
+    quiet = asyncio.create_task(work("quiet"))
+    await quiet
+    assert len(done) <= 5
+    await asyncio.gather(*noisy, *other)
+    assert (done.count("noisy"), done.count("other")) == (64, 64)
+    assert abs(done[:60].count("noisy") - done[:60].count("other")) <= 2
+
+
+async def test_turn_of_one_who_left_goes_to_the_next() -> None:
+    scheduler, done = await shared(), list[int]()
+
+    async def work(number: int) -> None:
+        await scheduler.yield_to_others("a", ROUND_BYTES)
+        done.append(number)
+
+    working = [asyncio.create_task(work(number)) for number in range(4)]
+    await asyncio.sleep(0)
+    working[1].cancel()
+    working[2].cancel()
+    await asyncio.gather(*working, return_exceptions=True)
+    assert done == [0, 3]
+    await asyncio.wait_for(scheduler.yield_to_others("b", 1), 5)
+
+
+# ---- requests in flight
 
 
 class Crowd:
     """Requests that stay under way until they are told to end."""
 
-    def __init__(self, turns: Turns) -> None:
-        self.in_flight = InFlight(turns, counted_s=60)
+    def __init__(self, scheduler: FairScheduler) -> None:
+        self.scheduler = scheduler
         self.inside = 0
         self.end = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
@@ -42,7 +125,7 @@ class Crowd:
         return begun
 
     async def _request(self, sender: str, timeout_s: float, body_bytes: int) -> None:
-        async with self.in_flight.room(sender, body_bytes, Deadline(SystemClock(), timeout_s)):
+        async with self.scheduler.slot(sender, body_bytes, Deadline(SystemClock(), timeout_s)):
             self.inside += 1
             await self.end.wait()
 
@@ -54,11 +137,11 @@ async def crowd() -> AsyncIterator[Crowd]:
     yield found
     found.end.set()
     await asyncio.gather(*found.tasks, return_exceptions=True)
-    assert found.in_flight._senders == {}
+    assert found.scheduler._senders == {}
 
 
 async def test_sender_alone_is_let_in_at_once() -> None:
-    crowd = Crowd(Turns())
+    crowd = Crowd(FairScheduler(counted_s=60))
     await crowd.send("a", 10 * SHARE)
     assert crowd.inside == 10 * SHARE
     crowd.end.set()
@@ -80,8 +163,8 @@ async def test_request_that_ends_lets_the_next_one_in(crowd: Crowd) -> None:
 
 
 async def test_request_larger_than_any_share_is_let_in_alone() -> None:
-    in_flight = InFlight(await shared())
-    async with in_flight.room("a", 10 * IN_FLIGHT_BYTES_MAX, Deadline(SystemClock(), 60)):
+    scheduler = await shared()
+    async with scheduler.slot("a", 10 * IN_FLIGHT_BYTES_MAX, Deadline(SystemClock(), 60)):
         pass
 
 

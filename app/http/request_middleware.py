@@ -1,0 +1,170 @@
+"""
+Surrounds every request of the ingest port: memory, id, CORS headers, metrics, and an answer to each error.
+
+Pure ASGI: a wrapper that starts tasks of its own would cancel handlers when clients leave.
+"""
+
+import asyncio
+import itertools
+import re
+import secrets
+import time
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.http.body_memory import BodyMemory
+from app.http.cors import HEADERS_WITHOUT_ORIGIN, origin_headers, preflight_headers
+from app.http.errors import BodyMemoryFullError, QuotaExceededError
+from app.http.problems import Problems
+from app.http.request_context import CONTEXT, RequestContext, begin_context
+from app.http.request_metrics import RequestMetrics
+from dedupe.errors import GatewayError, OutcomeUnknownError
+from dedupe.router import Router
+
+CLIENT_LEFT = 499
+"""Counted when a client left before its answer; never sent. The number is nginx's."""
+
+HEALTH_PATH = "/health"
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{8,64}")
+"""What is accepted of a client's or a load balancer's X-Request-Id: it goes into a header and the log."""
+
+
+class RequestMiddleware:
+    """Wraps the ingest application."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        memory: BodyMemory,
+        problems: Problems,
+        metrics: RequestMetrics,
+        router: Router | None = None,
+        health: ASGIApp | None = None,
+        penalty_s: float = 0.0,
+    ) -> None:
+        """
+        Wrap an application.
+
+        Args:
+            app: handles requests; its errors are answered here.
+            memory: for bodies.
+            problems: makes answers of errors.
+            metrics: count requests.
+            router: while it drains, clients are asked to use another connection.
+            health: answers load balancers; their requests are neither counted nor delayed.
+            penalty_s: how long the answer to a request without quota or memory is held back: refused at
+                once, a few clients could ask 10,000 times a second.
+        """
+        self._app = app
+        self._memory = memory
+        self._problems = problems
+        self._metrics = metrics
+        self._router = router
+        self._health = health
+        self._penalty_s = penalty_s
+        self._process_id = secrets.token_hex(4)
+        self._numbers = itertools.count()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        context: RequestContext = scope.get(CONTEXT) or begin_context(scope, self._memory)
+        context.headers = headers = dict(scope["headers"])
+        method = scope["method"]
+        try:
+            if method == "OPTIONS":
+                await _respond(200, preflight_headers(headers), b"", send)
+            elif self._health is not None and scope["path"] == HEALTH_PATH and method in ("GET", "HEAD"):
+                await self._health(scope, receive, send)
+            else:
+                await self._count(context, scope, receive, send)
+        finally:
+            context.lease.release()
+
+    async def _count(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, whatever becomes of it."""
+        began = time.perf_counter()
+        if b"x-request-id" in context.headers:
+            context.request_id = _own_id(scope)
+        context.request_id = context.request_id or f"{self._process_id}-{next(self._numbers):x}"
+        answer = _Answer(send, context, self._router)
+        try:
+            try:
+                await self._app(scope, receive, answer)
+            except (GatewayError, HTTPException) as err:
+                if not answer.has_begun:  # else it breaks off
+                    await self._answer(err, context, scope, receive, answer)
+        except ClientDisconnect:
+            pass
+        except asyncio.CancelledError:  # the server stops, and waits no longer
+            if not answer.has_begun:
+                await self._problems.answer(OutcomeUnknownError())(scope, receive, answer)
+            raise
+        except Exception as err:
+            if not answer.has_begun:
+                await self._problems.unforeseen(err, scope)(scope, receive, answer)
+        finally:
+            context.watched = ()  # the connection keeps the scope until its next request
+            self._metrics.observe(context.route, answer.status, time.perf_counter() - began)
+
+    async def _answer(
+        self,
+        err: GatewayError | HTTPException,
+        context: RequestContext,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Answer an error that was raised on purpose."""
+        if isinstance(err, HTTPException):
+            response = self._problems.http(err, scope)
+        else:
+            if isinstance(err, QuotaExceededError | BodyMemoryFullError):
+                context.lease.fail(err)
+                err.__traceback__ = None  # whose frames hold the body, which is not counted any more
+                await asyncio.sleep(self._penalty_s)
+            response = self._problems.answer(err, scope)
+        await response(scope, receive, send)
+
+
+class _Answer:
+    """Sends an answer with the headers that every answer has."""
+
+    __slots__ = ("_context", "_router", "_send", "status")
+
+    def __init__(self, send: Send, context: RequestContext, router: Router | None) -> None:
+        self._send = send
+        self._context = context
+        self._router = router
+        self.status = CLIENT_LEFT
+
+    @property
+    def has_begun(self) -> bool:
+        return self.status != CLIENT_LEFT
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = [*message["headers"], (b"gateway-request-id", self._context.request_id.encode())]
+            if self._router is not None and self._router.is_draining:
+                headers.append((b"connection", b"close"))
+            origin = self._context.headers.get(b"origin")
+            headers += HEADERS_WITHOUT_ORIGIN if origin is None else origin_headers(origin)
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+
+async def _respond(status: int, headers: list[tuple[bytes, bytes]], body: bytes, send: Send) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _own_id(scope: Scope) -> str:
+    """Return the request's own X-Request-Id; "" if it has no well-formed one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return str(value, "ascii")
+    return ""
