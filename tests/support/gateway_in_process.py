@@ -61,8 +61,8 @@ class GatewayInProcess:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         """Take settings by their names; whether they contradict one another is not asked."""
-        chosen = {"mode": "development", "data_dir": folder, "partitions": 2}
-        self.settings = make_settings(**chosen, **settings)
+        chosen: dict[str, Any] = {"mode": "development", "data_dir": folder, "partitions": 2, **settings}
+        self.settings = make_settings(**chosen)
         self.clock = SetClock()
         self.log = SimStore()
         self.faults: deque[Fault] = deque()
