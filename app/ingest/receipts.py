@@ -1,8 +1,8 @@
 """
-Receipts: the body of a 200, and the headers that tell a first answer from a replay.
+Receipts: the body of a 200, and its headers.
 
-The body depends on the events and their originals' places alone, with a fixed order of keys, so
-every retry of a request gets the same bytes. What changes between tries stands in headers.
+The body follows from the events and the partitions and offsets of their originals alone, with a fixed order
+of keys, so every retry of a request gets the same bytes. Headers have what changes between tries.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,12 +31,12 @@ from dedupe.types import Event, Offset
 SUCCESS = b'{"success":true}'
 
 NOT_TAKEN = {Admission.GAP: "sequence_gap", Admission.TOO_FAR: "sequence_window_exceeded"}
-"""Codes of what is not kept anywhere, since the same event may be sent again."""
+"""Codes of events that are stored nowhere, since they may be sent again."""
 
 CODES = {**APART, **NOT_TAKEN}
 
 KNOWN = (DUPLICATE, REPEAT, STALE)
-"""What is told as a duplicate: a success, like what is new."""
+"""Answered as duplicates: successes, like new events."""
 
 MISSING_RANGES_MAX = 32
 """In a header; the document of the session has them all."""
@@ -54,13 +54,13 @@ REASONS = {
     "sequence_gap": "an event before this one is missing, and the request asked for strict order",
     "sequence_window_exceeded": "the sequence is more than 512 above what is stored without a gap",
 }
-"""What a receipt says of an event that was kept apart. Frozen like the codes: answers repeat."""
+"""The message of each code of a rejected event. Frozen like the codes: answers repeat."""
 
 SESSION_REASONS = {
     **REASONS,
     CONFLICT: "another event with this sequence or messageId was accepted from this client before",
 }
-"""Of an event with a client session, likewise."""
+"""The same for requests with a client session."""
 
 
 def answer(
@@ -124,15 +124,15 @@ def _headers(accepted: int, duplicates: int, preferences: Preferences | None) ->
 
 
 def session_headers(state: SessionState | None) -> dict[str, str]:
-    """Return what an answer says of its client session; None: nothing of it is stored."""
+    """Return the headers on a client session; None: nothing of it is stored."""
     if state is None:
         return {"Gateway-Session-Watermark": "0"}
     headers = {"Gateway-Session-Watermark": str(state.watermark)}
     ranges = state.missing()
     if ranges:
-        told = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
-        more = ["..."] if len(told) > MISSING_RANGES_MAX else []
-        headers["Gateway-Session-Missing"] = ",".join(told[:MISSING_RANGES_MAX] + more)
+        missing = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+        more = ["..."] if len(missing) > MISSING_RANGES_MAX else []
+        headers["Gateway-Session-Missing"] = ",".join(missing[:MISSING_RANGES_MAX] + more)
     return headers
 
 
