@@ -1,19 +1,25 @@
-"""What one worker of a group has besides a gateway that is alone: its links, and who keeps its lanes."""
+"""The parts that a worker of a group has besides those of a gateway that is alone."""
 
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
 
 from app.config.settings import Settings
-from app.peers import Peers, PeerTLS, SocketNetwork
+from app.peers.network import SocketNetwork
+from app.peers.peers import Peers
+from app.peers.tls import PeerTLS
 from dedupe.clock import Clock
-from dedupe.group import GroupHost, GroupRoute, Keeper, Member, Membership
+from dedupe.group.assignment import Member
+from dedupe.group.lane_manager import LaneManager
+from dedupe.group.membership import Membership
+from dedupe.group.request_handler import PeerRequestHandler
+from dedupe.group.route import GroupRoute
 from dedupe.lane import Lane
 from dedupe.route import Route
 
 
 class GroupLanes:
-    """The lanes of a worker, as its group assigns them; see Lanes of app.process."""
+    """Runs the lanes that the group assigns to this worker; see app.process.life.Lanes."""
 
     def __init__(
         self,
@@ -24,56 +30,57 @@ class GroupLanes:
         clock: Clock,
         has_disk_room: Callable[[], bool],
     ) -> None:
-        """Take all lanes, quarantine's last, none running, where others connect, and the disk's guard."""
-        assert settings.group.peer_listen is not None
-        bound = settings.group.peer_listen._replace(port=listener.getsockname()[1])
+        """
+        Compose the parts; `run` starts them.
+
+        Args:
+            settings: this worker's, with an address for other workers.
+            lanes: all lanes, those of quarantine last, none running.
+            membership: this worker's membership in the group.
+            listener: the bound socket for other workers.
+            clock: of all time limits.
+            has_disk_room: returns whether the disk has room for more events.
+        """
+        own = settings.group
+        assert own.peer_listen is not None
         member = Member(
-            settings.group.worker_id,
-            settings.group.peer_address or str(bound),
-            zone=settings.group.zone,
-            can_follow=settings.group.standby,
+            own.worker_id,
+            own.peer_address or str(own.peer_listen._replace(port=listener.getsockname()[1])),
+            zone=own.zone,
+            can_follow=own.standby,
             started_ms=clock.now_ms(),
         )
-        self.keeper = Keeper(member, lanes, membership, clock)
-        self.host = GroupHost(self.keeper, clock, has_disk_room)
-        self.peers = Peers(
-            settings.group.worker_id,
-            self.host,
-            secret=settings.gateway.identity_key,
-            clock=clock,
-            network=network_of(settings),
-        )
-        self.routes: list[Route] = [
-            GroupRoute(number, lane, self.keeper) for number, lane in enumerate(lanes)
-        ]
         self.membership = membership
+        self.peers = Peers(
+            own.worker_id, secret=settings.gateway.identity_key, clock=clock, network=network_of(settings)
+        )
+        self.manager = LaneManager(member, lanes, membership, self.peers, clock)
+        self.handler = PeerRequestHandler(self.manager, clock, has_disk_room)
+        self.routes: list[Route] = [
+            GroupRoute(number, lane, self.manager) for number, lane in enumerate(lanes)
+        ]
         self._listener = listener
 
     async def run(self) -> None:
-        """See Lanes; leaves the group in the end."""
+        """Be a worker of the group until cancelled, then leave it."""
         try:
             async with asyncio.TaskGroup() as running:
-                running.create_task(self.peers.run(self._listener))
-                running.create_task(self.keeper.run(self.peers))
+                running.create_task(self.peers.run(self._listener, self.handler))
+                running.create_task(self.manager.run())
         finally:
             await self.membership.leave()
 
     async def hand_over(self) -> bool:
-        """See Lanes."""
-        return await self.keeper.hand_over()
+        return await self.manager.hand_over()
 
     async def finish(self, limit_s: float) -> None:
-        """See Lanes."""
-        await self.keeper.finish(limit_s)
+        await self.manager.finish(limit_s)
 
 
 def network_of(settings: Settings) -> SocketNetwork:
-    """Return TCP, or TLS with certificates on both sides. Raises ConfigurationError."""
-    cert, key, ca = (
-        settings.group.peer_tls_cert_file,
-        settings.group.peer_tls_key_file,
-        settings.group.peer_tls_ca_file,
-    )
+    """Return TCP, with TLS where certificates are configured. Raises ConfigurationError."""
+    own = settings.group
+    cert, key, ca = own.peer_tls_cert_file, own.peer_tls_key_file, own.peer_tls_ca_file
     if cert is None or key is None or ca is None:
         return SocketNetwork()
     return SocketNetwork(PeerTLS(cert, key, ca))

@@ -31,7 +31,7 @@ from dedupe.adapters import (
 )
 from dedupe.clock import Clock
 from dedupe.errors import ConfigurationError, RetriableError
-from dedupe.group import Membership
+from dedupe.group.membership import Membership
 from dedupe.identity import Identity
 from dedupe.log import Crashpoint, LogStore
 from dedupe.pinning import adopt_fingerprint_rule, check_pins

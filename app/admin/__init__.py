@@ -1,4 +1,4 @@
-"""What operators see: health, statistics, metrics, on a port and in a thread of their own."""
+"""The admin port: health, statistics and metrics, on a port and in a thread of their own."""
 
 from app.admin.answers import ADMIN_PROBLEMS, problem_document
 from app.admin.application import Watched, create_admin, create_probes

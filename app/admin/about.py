@@ -1,4 +1,4 @@
-"""What this worker is and how it is set: versions and settings."""
+"""Versions and settings of this worker."""
 
 import platform
 from importlib.metadata import version
@@ -16,7 +16,7 @@ from dedupe.index import IndexIdentity
 from dedupe.record import VERSION as RECORD_VERSION
 
 LIBRARIES = ("aiokafka", "fastapi", "orjson", "rocksdict", "uvicorn", "uvloop")
-"""What a report of a fault is asked for first."""
+"""Those that a report of a fault should name."""
 
 
 def add_about(app: FastAPI, settings: Settings) -> None:
@@ -25,7 +25,7 @@ def add_about(app: FastAPI, settings: Settings) -> None:
 
     @app.get("/admin/v1/version", dependencies=[READ])
     async def get_version() -> Response:
-        """Return the versions of the gateway, of its formats, and of what it stands on."""
+        """Return the versions of the gateway, of its formats, and of its libraries."""
         return json_answer(versions)
 
     @app.get("/admin/v1/config", dependencies=[READ])
@@ -35,7 +35,7 @@ def add_about(app: FastAPI, settings: Settings) -> None:
 
 
 def version_document() -> dict[str, Any]:
-    """Return what runs here."""
+    """Return the versions of this worker."""
     return {
         "version": VERSION,
         "record_version": RECORD_VERSION,

@@ -13,43 +13,43 @@ PROBLEM_TYPE = "application/problem+json"
 
 
 class HostNotAllowedError(GatewayError):
-    """The admin port is not known under the name it was asked by."""
+    """The Host of a request is no name of the admin port."""
 
     code = "host_not_allowed"
 
 
 class OriginNotAllowedError(GatewayError):
-    """A page of another origin wants to change something."""
+    """A page of another origin made a request that changes something."""
 
     code = "origin_not_allowed"
 
 
 class TokenInvalidError(GatewayError):
-    """No token was shown, or one that nobody has."""
+    """No token was shown, or an unknown one."""
 
     code = "admin_token_invalid"
 
 
 class TokenScopeError(GatewayError):
-    """The token counts, but may only read."""
+    """The token may only read."""
 
     code = "admin_scope_missing"
 
 
 class AloneError(GatewayError):
-    """What was asked for needs a group of workers, and this gateway is alone."""
+    """The request needs a group of workers, and this gateway is alone."""
 
     code = "alone"
 
 
 class NotFoundError(GatewayError):
-    """There is none of what was asked for."""
+    """There is no such resource."""
 
     code = "not_found"
 
 
 class BusyError(GatewayError):
-    """There is one of what was asked for already, and more at once would cost too much."""
+    """Another one is running, and more at once would cost too much."""
 
     code = "busy"
 
@@ -94,11 +94,9 @@ ADMIN_PROBLEMS: dict[str, Problem] = {
     "identity_mismatch": Problem(
         HTTPStatus.INTERNAL_SERVER_ERROR, "the log has a record of another secret or partition count"
     ),
-    "internal": Problem(
-        HTTPStatus.INTERNAL_SERVER_ERROR, "something went wrong: the gateway's log says what"
-    ),
+    "internal": Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "an internal error, which the gateway's log has"),
 }
-"""The admin port's own table: nobody sends events here, and other things have to be said."""
+"""The admin port's own table: its errors are others than those of the ingest port."""
 
 
 def json_answer(document: Any, *, status: int = 200) -> Response:

@@ -1,27 +1,21 @@
-"""What the edge counts besides requests, for /metrics and /admin/v1/stats."""
+"""Metrics of quotas, disk, memory, connections and write keys, for /metrics and /admin/v1/stats."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from app.access import Guards, KeyFile
+from app.admin.scraped import ScrapedCollector
 
 
-class EdgeCollector(Collector):
-    """Reads the parts of the edge at each scrape, in their own event loop."""
+class EdgeCollector(ScrapedCollector):
+    """Reads the parts of the edge at each scrape, in the ingest's event loop."""
 
     def __init__(self, guards: Guards) -> None:
-        """Take what is read."""
         self._guards = guards
 
-    def describe(self) -> Iterator[Metric]:
-        """Name nothing in advance."""
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
-        """See Collector."""
         refused = CounterMetricFamily(
             "gateway_quota_refused_requests", "Requests over a quota of their write key", labels=["limit"]
         )

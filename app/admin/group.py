@@ -1,21 +1,21 @@
-"""What the operator sees of a group, whichever of its workers is asked, and how a worker is drained."""
+"""The statistics of a group, of which any worker may be asked, and the drain of one worker."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fastapi import FastAPI, Response
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from app.admin.answers import AloneError, json_answer
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ, WRITE
+from app.admin.scraped import ScrapedCollector
 from app.group import GroupLanes
 from dedupe.errors import RetriableError
 
 STATS = "stats"
-"""Kind of a question: a worker's own part of the statistics."""
+"""Kind of a question between workers: the statistics of the one that is asked."""
 
 ANSWER_S = 2.0
 """How long another worker may take to answer before it counts as silent."""
@@ -30,11 +30,11 @@ def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: I
         async def statistics_of_this_worker(_body: Any) -> dict[str, Any]:
             return read()
 
-        group.host.answers[STATS] = statistics_of_this_worker
+        group.handler.requests[STATS] = statistics_of_this_worker
 
     @app.get("/admin/v1/group", dependencies=[READ])
     async def get_group() -> Response:
-        """Ask all workers; those that do not answer are named."""
+        """Return the statistics of all workers; those that do not answer are named."""
         if group is None:
             raise AloneError
         document = await ingest_loop.run(lambda: _ask_all(group, read))
@@ -42,9 +42,9 @@ def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: I
 
     @app.post("/admin/v1/drain", dependencies=[WRITE])
     async def post_drain() -> Response:
-        """Have other workers serve what this one serves; its clients are answered all the while."""
+        """Have other workers serve what this one serves; it goes on answering its clients."""
         if group is None:
-            raise AloneError(told="nobody else could serve its partitions")
+            raise AloneError(told="no other worker could serve its partitions")
         is_done = await ingest_loop.run(group.hand_over)
         if not is_done:
             raise RetriableError(told="the other workers do not serve everything yet")
@@ -55,28 +55,28 @@ def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: I
         """Have this worker own partitions again."""
         if group is None:
             raise AloneError
-        await ingest_loop.read(group.keeper.stay)
+        await ingest_loop.read(group.manager.undo_hand_over)
         return json_answer({"drained": False})
 
 
 def group_of(group: GroupLanes | None) -> dict[str, Any] | None:
-    """Return what this worker knows of its group; None if it is alone."""
+    """Return this worker's view of its group; None if it is alone."""
     if group is None:
         return None
-    keeper = group.keeper
+    manager = group.manager
     return {
-        "worker": keeper.worker,
-        "generation": keeper.generation,
+        "worker": manager.worker,
+        "generation": manager.generation,
         "silence_seconds": _finite(group.membership.silence_s),
-        "leaving": keeper.is_leaving,
-        "moves": keeper.moves,
-        "claims": keeper.claims,
+        "leaving": manager.is_leaving,
+        "moves": manager.moves,
+        "claims": manager.claims,
         "workers": {
             name: {
                 "address": address,
-                "up": name == keeper.worker or keeper.neighbours.is_up(name),
+                "up": name == manager.worker or manager.directory.is_up(name),
             }
-            for name, address in keeper.assignment.addresses.items()
+            for name, address in manager.assignment.addresses.items()
         },
         "events_forwarded": group.peers.metrics.events_forwarded,
         "events_received": group.peers.metrics.events_received,
@@ -84,83 +84,77 @@ def group_of(group: GroupLanes | None) -> dict[str, Any] | None:
 
 
 def places_of(group: GroupLanes | None, number: int, worker: str) -> dict[str, Any]:
-    """Return who owns and who follows one lane, as this worker was told last."""
+    """Return owner and standby of one lane in the newest assignment that this worker has."""
     if group is None:
         return {"owner": worker, "standby": None, "caught_up": False}
-    keeper = group.keeper
+    manager = group.manager
     return {
-        "owner": keeper.assignment.owners[number] or None,
-        "standby": keeper.assignment.followers[number] or None,
-        "caught_up": keeper.lanes[number].follower.is_caught_up,
+        "owner": manager.assignment.owners[number] or None,
+        "standby": manager.assignment.followers[number] or None,
+        "caught_up": manager.lanes[number].follower.is_caught_up,
     }
 
 
-async def ask_others(group: GroupLanes) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the statistics of each other worker that answers, and why the rest does not."""
-    keeper = group.keeper
-    questions: dict[str, Awaitable[Any]] = {
-        name: keeper.neighbours.ask(name, STATS, None, ANSWER_S)
-        for name in keeper.assignment.addresses
-        if name != keeper.worker
-    }
-    answers = await asyncio.gather(*questions.values(), return_exceptions=True)
-    told, silent = {}, {}
-    for name, answer in zip(questions, answers, strict=True):
+async def ask_others(group: GroupLanes, kind: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the answer of each other worker to a question, and the reason of those that do not answer."""
+    manager = group.manager
+    names = [name for name in manager.assignment.addresses if name != manager.worker]
+
+    async def ask(name: str) -> Any:
+        return await manager.directory.request(name, kind, None, ANSWER_S)
+
+    answers = await asyncio.gather(*map(ask, names), return_exceptions=True)
+    given, silent = {}, {}
+    for name, answer in zip(names, answers, strict=True):
         if isinstance(answer, BaseException):
             silent[name] = str(answer)
         else:
-            told[name] = answer
-    return told, silent
+            given[name] = answer
+    return given, silent
 
 
 async def _ask_all(group: GroupLanes, read: Read) -> dict[str, Any]:
-    keeper = group.keeper
-    others, silent = await ask_others(group)
-    told = {keeper.worker: read(), **others}
+    manager = group.manager
+    others, silent = await ask_others(group, STATS)
+    workers = {manager.worker: read(), **others}
     totals: dict[str, int] = {}
-    for stats in told.values():
+    for stats in workers.values():
         for name, count in stats["totals"].items():
             totals[name] = totals.get(name, 0) + count
     return {
-        "asked": keeper.worker,
-        "generation": keeper.generation,
+        "asked": manager.worker,
+        "generation": manager.generation,
         "silent": silent,
         "totals": totals,
-        "workers": told,
+        "workers": workers,
     }
 
 
-class GroupCollector(Collector):
+class GroupCollector(ScrapedCollector):
     """Reads the group at each scrape, in the ingest's event loop."""
 
     def __init__(self, group: GroupLanes) -> None:
-        """Take what is read."""
         self._group = group
 
-    def describe(self) -> Iterator[Metric]:
-        """Name nothing in advance."""
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
-        """See Collector."""
-        keeper, peers = self._group.keeper, self._group.peers.metrics
+        manager, peers = self._group.manager, self._group.peers.metrics
         silence_s = _finite(self._group.membership.silence_s)
-        yield GaugeMetricFamily("gateway_group_generation", "Of the newest assignment", keeper.generation)
+        yield GaugeMetricFamily("gateway_group_generation", "Of the newest assignment", manager.generation)
         yield GaugeMetricFamily(
-            "gateway_group_workers", "In the newest assignment", len(keeper.assignment.addresses)
+            "gateway_group_workers", "In the newest assignment", len(manager.assignment.addresses)
         )
         if silence_s is not None:
             yield GaugeMetricFamily(
                 "gateway_group_silence_seconds", "Since the coordinator answered last", silence_s
             )
         up = GaugeMetricFamily("gateway_peer_up", "1 if the other worker answers", labels=["worker"])
-        for name in keeper.assignment.addresses:
-            if name != keeper.worker:
-                up.add_metric([name], int(keeper.neighbours.is_up(name)))
+        for name in manager.assignment.addresses:
+            if name != manager.worker:
+                up.add_metric([name], int(manager.directory.is_up(name)))
         yield up
-        yield CounterMetricFamily("gateway_lane_moves", "Partitions that this worker took", keeper.moves)
+        yield CounterMetricFamily("gateway_lane_moves", "Partitions that this worker took", manager.moves)
         yield CounterMetricFamily(
-            "gateway_lane_claims", "Of these, those whose owner was gone", keeper.claims
+            "gateway_lane_claims", "Of these, those whose owner was gone", manager.claims
         )
         yield CounterMetricFamily(
             "gateway_peer_forwarded_events", "Events sent to their owners", peers.events_forwarded

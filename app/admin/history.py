@@ -1,18 +1,19 @@
 """
-The last hour of this worker, or of its group: what became of events, in steps of ten seconds.
+The last hour of this worker, or of its group: events by verdict, in steps of ten seconds.
 
-Kept in memory, from the totals that are counted anyway: after a restart it begins anew.
+It is made of the totals and kept in memory: after a restart it begins anew.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import orjson
 from fastapi import FastAPI, Request, Response
 
+from app.admin.group import ask_others
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ
 from app.group import GroupLanes
@@ -23,16 +24,13 @@ STEP_S = 10
 STEPS_MAX = 360
 
 HISTORY = "history"
-"""Kind of a question: a worker's own part of the history."""
-
-ANSWER_S = 2.0
-"""How long another worker may take to answer before it counts as silent."""
+"""Kind of a question between workers: the history of the one that is asked."""
 
 VERDICTS = ("accepted", "duplicates", "conflicts", "rejected", "unknown", "refused")
 
 
 class Step(NamedTuple):
-    """What was decided between the step before and this one."""
+    """The events that were decided in one step."""
 
     number: int  # of the step that has ended, counted from 1970 by this machine's clock
     events: Tally
@@ -42,13 +40,12 @@ class History:
     """Filled and read in the ingest's loop."""
 
     def __init__(self, clock: Clock) -> None:
-        """Begin empty."""
         self._clock = clock
         self._steps: deque[Step] = deque(maxlen=STEPS_MAX)
         self._counted = Tally()
 
     async def keep(self, totals: Callable[[], Tally]) -> None:
-        """Note for ever what the totals have become, at the end of each step."""
+        """Close each step at its end, for ever."""
         while True:
             now_s = self._clock.now_ms() / 1000
             await asyncio.sleep(STEP_S - now_s % STEP_S + 0.001)
@@ -94,7 +91,7 @@ def add_history(
         async def columns_of_this_worker(_body: Any) -> dict[str, Any]:
             return history.columns()
 
-        group.host.answers[HISTORY] = columns_of_this_worker
+        group.handler.requests[HISTORY] = columns_of_this_worker
 
     @app.get("/admin/v1/history", dependencies=[READ])
     async def get_history(request: Request) -> Response:
@@ -117,23 +114,9 @@ def add_history(
 
 
 async def _of_all(group: GroupLanes, history: History) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Return the sum of all workers that answer, and why the others do not."""
-    keeper = group.keeper
-    questions: dict[str, Awaitable[Any]] = {
-        name: keeper.neighbours.ask(name, HISTORY, None, ANSWER_S)
-        for name in keeper.assignment.addresses
-        if name != keeper.worker and keeper.neighbours.is_up(name)
-    }
-    answers = await asyncio.gather(*questions.values(), return_exceptions=True)
+    """Return the sum of all workers that answer, and the reason of those that do not."""
+    others, silent = await ask_others(group, HISTORY)
     steps = list(steps_of(history.columns()))
-    silent = {
-        name: "there is no link to it"
-        for name in keeper.assignment.addresses
-        if name != keeper.worker and name not in questions
-    }
-    for name, answer in zip(questions, answers, strict=True):
-        if isinstance(answer, BaseException):
-            silent[name] = str(answer)
-        else:
-            steps += steps_of(answer)
+    for columns in others.values():
+        steps += steps_of(columns)
     return columns_of(steps), silent

@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
+from app.admin.scraped import ScrapedCollector
 from dedupe.errors import RetriableError
 
 HEARTBEAT_S = 0.25
@@ -24,14 +24,11 @@ RUN_TIMEOUT_S = 30.0
 T = TypeVar("T")
 
 
-class LoopCollector(Collector):
+class LoopCollector(ScrapedCollector):
     """Shows the heartbeat as a metric."""
 
     def __init__(self, ingest_loop: "IngestLoop") -> None:
         self._ingest_loop = ingest_loop
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(

@@ -1,36 +1,35 @@
-"""Metrics of lanes: rendered from their plain integers when somebody scrapes, and at no other time."""
+"""Metrics of lanes, made from their counters at each scrape."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate
+from typing import TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from app.admin.scraped import ScrapedCollector
 from app.admin.stats import SOURCES_TOLD, bytes_of, files_of, oldest_use_ms
 from app.config import VERSION
 from app.process import lines_left_out, lines_lost
 from dedupe.lane import Lane, LaneState
 from dedupe.lane.metrics import Histogram, LaneMetrics
+from dedupe.lane.partition_index import PartitionIndex
 from dedupe.router import Router
 
 LANE_LABELS = ("topic", "partition")
 
+Table: TypeAlias = Sequence[tuple[str, str, Callable[[Lane], float | None]]]
+"""Name, help text and value of metrics that a lane has one sample of."""
 
-class LaneCollector(Collector):
+
+class LaneCollector(ScrapedCollector):
     """Reads router and lanes at each scrape, in their own event loop."""
 
     def __init__(self, router: Router) -> None:
-        """Take what is read."""
         self._router = router
 
-    def describe(self) -> Iterator[Metric]:
-        """Name nothing in advance, so that registering reads nothing."""
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
-        """See Collector."""
         build = GaugeMetricFamily("gateway_build_info", "1 for the running version", labels=["version"])
         build.add_metric([VERSION], 1)
         yield build
@@ -44,12 +43,13 @@ class LaneCollector(Collector):
         )
         yield from self._events()
         lanes = self._router.all_lanes
-        yield from _states(lanes)
-        yield from _progress(lanes)
+        yield _states(lanes)
+        yield from _by_lane(GaugeMetricFamily, GAUGES, lanes)
         yield from _histograms(lanes)
-        yield from _counters(lanes)
-        yield from _indexes(lanes)
-        yield from _sessions(self._router.lanes)
+        yield from _by_lane(CounterMetricFamily, COUNTERS, lanes)
+        yield from _by_lane(GaugeMetricFamily, INDEX_GAUGES, lanes)
+        yield _session_states(self._router.lanes)
+        yield from _by_lane(GaugeMetricFamily, SESSION_GAUGES, self._router.lanes)
 
     def _events(self) -> Iterator[Metric]:
         answers = self._router.answers
@@ -80,7 +80,7 @@ class LaneCollector(Collector):
         )
         yield _by(
             "gateway_unknown_events",
-            "Events whose client was told that nobody knows, by error code; a retry finds out",
+            "Events with an unknown outcome when their client was answered, by error code; a retry finds out",
             "code",
             answers.unknown,
         )
@@ -106,67 +106,6 @@ def _by(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
     for value, count in counts.items():
         family.add_metric([value], count)
     return family
-
-
-def _states(lanes: Sequence[Lane]) -> Iterator[Metric]:
-    states = GaugeMetricFamily(
-        "gateway_lane_state", "1 for the state a lane is in", labels=[*LANE_LABELS, "state"]
-    )
-    for lane in lanes:
-        for state in LaneState:
-            states.add_metric([lane.topic, str(lane.partition), state.value], int(lane.state is state))
-    yield states
-    yield _gauge(
-        lanes,
-        "gateway_lane_without_task",
-        "1 for a lane that should run and does not: only its supervisor may see that, and not for long",
-        lambda lane: int(lane.should_run and not lane.is_running),
-    )
-    yield _gauge(
-        lanes, "gateway_queue_events", "Events waiting for their lane", lambda lane: lane.queue.events
-    )
-    yield _gauge(
-        lanes, "gateway_queue_bytes", "Bytes waiting for their lane", lambda lane: lane.queue.size_bytes
-    )
-    yield _gauge(
-        lanes,
-        "gateway_in_doubt_events",
-        "Events that may be committed or not; 0 once their lane has read its log again",
-        lambda lane: lane.counts.in_doubt,
-    )
-    yield _gauge(
-        lanes,
-        "gateway_restore_lag_records",
-        "Offsets still to replay before the lane serves",
-        lambda lane: lane.metrics.restore_lag,
-    )
-
-
-def _progress(lanes: Sequence[Lane]) -> Iterator[Metric]:
-    """Yield how far lanes are, and when they committed last."""
-    ratio = GaugeMetricFamily(
-        "gateway_restore_progress_ratio",
-        "Part of a replay that is done, 1 while a lane serves",
-        labels=LANE_LABELS,
-    )
-    remaining = GaugeMetricFamily(
-        "gateway_restore_remaining_seconds",
-        "How long a replay will take at its pace so far",
-        labels=LANE_LABELS,
-    )
-    last = GaugeMetricFamily(
-        "gateway_last_commit_timestamp_seconds", "Log time of a lane's newest commit", labels=LANE_LABELS
-    )
-    for lane in lanes:
-        restoring = lane.recovery.restoring
-        ratio.add_metric(
-            _labels(lane), restoring.ratio if restoring else float(lane.state is LaneState.ACTIVE)
-        )
-        if restoring is not None and restoring.remaining_s is not None:
-            remaining.add_metric(_labels(lane), restoring.remaining_s)
-        if lane.metrics.last_commit_ms is not None:
-            last.add_metric(_labels(lane), lane.metrics.last_commit_ms / 1000)
-    yield from (ratio, remaining, last)
 
 
 HISTOGRAMS: Sequence[tuple[str, str, Callable[[LaneMetrics], Histogram]]] = (
@@ -198,125 +137,175 @@ def _histograms(lanes: Sequence[Lane]) -> Iterator[Metric]:
         yield family
 
 
-def _counters(lanes: Sequence[Lane]) -> Iterator[Metric]:
-    counted: list[tuple[str, str, Callable[[Lane], float]]] = [
-        (
-            "gateway_lane_failures",
-            "Failures that sent a lane back to its log",
-            lambda lane: lane.metrics.failures,
-        ),
-        ("gateway_lane_restarts", "Lanes that ended by themselves", lambda lane: lane.metrics.restarts),
-        (
-            "gateway_lane_fenced",
-            "How often another writer took a lane over",
-            lambda lane: lane.metrics.fenced,
-        ),
-        ("gateway_index_rebuilds", "Indexes rebuilt from the log", lambda lane: lane.metrics.rebuilds),
-        (
-            "gateway_index_begun_empty",
-            "Indexes that were not there although their log has records: lost, or a new standby's",
-            lambda lane: lane.metrics.begun_empty,
-        ),
-        ("gateway_sequence_gaps", "Gaps in lane_seq found", lambda lane: lane.metrics.sequence_gaps),
-        (
-            "gateway_skipped_records",
-            "Records passed over while restoring, as an operator decided",
-            lambda lane: lane.metrics.skipped_records,
-        ),
-        ("gateway_restored_records", "Records replayed", lambda lane: lane.metrics.restored_records),
-        (
-            "gateway_session_fenced_events",
-            "Events of client sessions kept apart: their client uses a newer epoch",
-            lambda lane: lane.metrics.sessions_fenced,
-        ),
-        (
-            "gateway_session_expired_events",
-            "Events of client sessions kept apart: nobody can tell whether they are stored",
-            lambda lane: lane.metrics.sessions_expired,
-        ),
-    ]
-    for name, text, value in counted:
-        family = CounterMetricFamily(name, text, labels=LANE_LABELS)
-        for lane in lanes:
-            family.add_metric(_labels(lane), value(lane))
-        yield family
-
-
-def _indexes(lanes: Sequence[Lane]) -> Iterator[Metric]:
-    """Yield what only open indexes know; a lane without one has no sample."""
-    window = GaugeMetricFamily(
-        "gateway_index_window_seconds", "How long ids are remembered now", labels=LANE_LABELS
-    )
-    keys = GaugeMetricFamily("gateway_index_keys", "Ids remembered now", labels=LANE_LABELS)
-    sizes = GaugeMetricFamily(
-        "gateway_index_size_bytes",
-        "What the entries take, on disk or in memory on their way there",
-        labels=LANE_LABELS,
-    )
-    files = GaugeMetricFamily("gateway_index_files", "Files that the entries are in", labels=LANE_LABELS)
-    oldest = GaugeMetricFamily(
-        "gateway_index_oldest_timestamp_seconds",
-        "When the oldest id that is remembered arrived, to a step of the window",
-        labels=LANE_LABELS,
-    )
-    applied = GaugeMetricFamily(
-        "gateway_applied_offset", "The index follows the log up to here", labels=LANE_LABELS
+def _states(lanes: Sequence[Lane]) -> Metric:
+    states = GaugeMetricFamily(
+        "gateway_lane_state", "1 for the state a lane is in", labels=[*LANE_LABELS, "state"]
     )
     for lane in lanes:
-        opened = lane.open_index
-        if opened is None:
-            continue
-        labels, index = _labels(lane), opened.index
-        window.add_metric(labels, lane.window_seconds)
-        applied.add_metric(labels, index.state.applied_offset)
-        keys.add_metric(labels, opened.window.keys)
-        if (size_bytes := bytes_of(index)) is not None:
-            sizes.add_metric(labels, size_bytes)
-        if (count := files_of(index)) is not None:
-            files.add_metric(labels, count)
-        oldest_ms = opened.window.oldest_ms(log_start=opened.log_start)
-        if oldest_ms is not None:
-            oldest.add_metric(labels, oldest_ms / 1000)
-    yield from (window, keys, sizes, files, oldest, applied)
+        for state in LaneState:
+            states.add_metric([*_labels(lane), state.value], int(lane.state is state))
+    return states
 
 
-def _sessions(lanes: Sequence[Lane]) -> Iterator[Metric]:
-    """Yield what open indexes know of client sessions."""
+def _session_states(lanes: Sequence[Lane]) -> Metric:
     rows = GaugeMetricFamily(
         "gateway_sessions",
         "Client sessions remembered now, and one more for each client that uses epochs",
         labels=[*LANE_LABELS, "state"],
     )
-    gaps = GaugeMetricFamily(
-        "gateway_sessions_with_gaps",
-        "Live sessions that lack a sequence below their highest",
-        labels=LANE_LABELS,
-    )
-    oldest = GaugeMetricFamily(
-        "gateway_session_oldest_use_timestamp_seconds",
-        "When the live session used longest ago was used, by log time",
-        labels=LANE_LABELS,
-    )
     for lane in lanes:
-        opened = lane.open_index
-        if opened is None:
-            continue
-        labels, index = _labels(lane), opened.index
-        counts = index.session_counts
-        rows.add_metric([*labels, "live"], counts.live)
-        rows.add_metric([*labels, "evicted"], counts.evicted)
-        gaps.add_metric(labels, counts.with_gaps)
-        if (used_ms := oldest_use_ms(index)) is not None:
-            oldest.add_metric(labels, used_ms / 1000)
-    yield from (rows, gaps, oldest)
+        if lane.open_index is not None:
+            counts = lane.open_index.index.session_counts
+            rows.add_metric([*_labels(lane), "live"], counts.live)
+            rows.add_metric([*_labels(lane), "evicted"], counts.evicted)
+    return rows
 
 
-def _gauge(lanes: Sequence[Lane], name: str, text: str, value: Callable[[Lane], float]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=LANE_LABELS)
-    for lane in lanes:
-        family.add_metric(_labels(lane), value(lane))
-    return family
+def _by_lane(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], table: Table, lanes: Sequence[Lane]
+) -> Iterator[Metric]:
+    """Yield a family for each row of a table; a lane whose value is None has no sample."""
+    for name, text, value_of in table:
+        family = kind(name, text, labels=LANE_LABELS)
+        for lane in lanes:
+            value = value_of(lane)
+            if value is not None:
+                family.add_metric(_labels(lane), value)
+        yield family
 
 
 def _labels(lane: Lane) -> list[str]:
     return [lane.topic, str(lane.partition)]
+
+
+def _restore_ratio(lane: Lane) -> float:
+    restoring = lane.recovery.restoring
+    return restoring.ratio if restoring else float(lane.state is LaneState.ACTIVE)
+
+
+def _of_index(value_of: Callable[[PartitionIndex], float | None]) -> Callable[[Lane], float | None]:
+    """Return a value that only a lane with an open index has."""
+    return lambda lane: None if lane.open_index is None else value_of(lane.open_index)
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+GAUGES: Table = (
+    (
+        "gateway_lane_without_task",
+        "1 for a lane that should run and does not: only its supervisor may see that, and not for long",
+        lambda lane: int(lane.should_run and not lane.is_running),
+    ),
+    ("gateway_queue_events", "Events waiting for their lane", lambda lane: lane.queue.events),
+    ("gateway_queue_bytes", "Bytes waiting for their lane", lambda lane: lane.queue.size_bytes),
+    (
+        "gateway_in_doubt_events",
+        "Events that may be committed or not; 0 once their lane has read its log again",
+        lambda lane: lane.counts.in_doubt,
+    ),
+    (
+        "gateway_restore_lag_records",
+        "Offsets still to replay before the lane serves",
+        lambda lane: lane.metrics.restore_lag,
+    ),
+    (
+        "gateway_restore_progress_ratio",
+        "Part of a replay that is done, 1 while a lane serves",
+        _restore_ratio,
+    ),
+    (
+        "gateway_restore_remaining_seconds",
+        "How long a replay will take at its pace so far",
+        lambda lane: lane.recovery.restoring and lane.recovery.restoring.remaining_s,
+    ),
+    (
+        "gateway_last_commit_timestamp_seconds",
+        "Log time of a lane's newest commit",
+        lambda lane: _seconds(lane.metrics.last_commit_ms),
+    ),
+)
+
+COUNTERS: Table = (
+    (
+        "gateway_lane_failures",
+        "Failures that sent a lane back to its log",
+        lambda lane: lane.metrics.failures,
+    ),
+    ("gateway_lane_restarts", "Lanes that ended by themselves", lambda lane: lane.metrics.restarts),
+    (
+        "gateway_lane_fenced",
+        "How often another writer took a lane over",
+        lambda lane: lane.metrics.fenced,
+    ),
+    ("gateway_index_rebuilds", "Indexes rebuilt from the log", lambda lane: lane.metrics.rebuilds),
+    (
+        "gateway_index_begun_empty",
+        "Indexes that were not there although their log has records: lost, or a new standby's",
+        lambda lane: lane.metrics.begun_empty,
+    ),
+    ("gateway_sequence_gaps", "Gaps in lane_seq found", lambda lane: lane.metrics.sequence_gaps),
+    (
+        "gateway_skipped_records",
+        "Records passed over while restoring, as an operator decided",
+        lambda lane: lane.metrics.skipped_records,
+    ),
+    ("gateway_restored_records", "Records replayed", lambda lane: lane.metrics.restored_records),
+    (
+        "gateway_session_fenced_events",
+        "Quarantined events of client sessions: their client uses a newer epoch",
+        lambda lane: lane.metrics.sessions_fenced,
+    ),
+    (
+        "gateway_session_expired_events",
+        "Quarantined events of client sessions: whether they are stored is not known any more",
+        lambda lane: lane.metrics.sessions_expired,
+    ),
+)
+
+INDEX_GAUGES: Table = (
+    (
+        "gateway_index_window_seconds",
+        "How long ids are remembered now",
+        lambda lane: lane.window_seconds if lane.open_index else None,
+    ),
+    (
+        "gateway_index_keys",
+        "Ids remembered now",
+        _of_index(lambda opened: opened.window.keys),
+    ),
+    (
+        "gateway_index_size_bytes",
+        "What the entries take, on disk or in memory on their way there",
+        _of_index(lambda opened: bytes_of(opened.index)),
+    ),
+    (
+        "gateway_index_files",
+        "Files that the entries are in",
+        _of_index(lambda opened: files_of(opened.index)),
+    ),
+    (
+        "gateway_index_oldest_timestamp_seconds",
+        "When the oldest id that is remembered arrived, to a step of the window",
+        _of_index(lambda opened: _seconds(opened.window.oldest_ms(log_start=opened.log_start))),
+    ),
+    (
+        "gateway_applied_offset",
+        "The index follows the log up to here",
+        _of_index(lambda opened: opened.index.state.applied_offset),
+    ),
+)
+
+SESSION_GAUGES: Table = (
+    (
+        "gateway_sessions_with_gaps",
+        "Live sessions that lack a sequence below their highest",
+        _of_index(lambda opened: opened.index.session_counts.with_gaps),
+    ),
+    (
+        "gateway_session_oldest_use_timestamp_seconds",
+        "When the live session used longest ago was used, by log time",
+        _of_index(lambda opened: _seconds(oldest_use_ms(opened.index))),
+    ),
+)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
+from app.admin.scraped import ScrapedCollector
 from app.config.settings import Settings
 from dedupe.lane.queue import BATCH_EVENTS_MAX
 
 
-class LimitCollector(Collector):
+class LimitCollector(ScrapedCollector):
     """Limits that figures are compared with; they do not change while the process lives."""
 
     def __init__(self, settings: Settings) -> None:
@@ -36,11 +36,6 @@ class LimitCollector(Collector):
             ("gateway_answer_limit_seconds", "How long a request may wait", limits.answer_timeout),
         )
 
-    def describe(self) -> Iterator[Metric]:
-        """Name nothing in advance."""
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
-        """See Collector."""
         for name, text, value in self._limits:
             yield GaugeMetricFamily(name, text, value)

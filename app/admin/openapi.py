@@ -19,7 +19,7 @@ PROBLEM_SCHEMA = {
         "type": {"type": "string", "description": "urn:gateway:problem: and the code"},
         "title": {"type": "string", "description": "of the status"},
         "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "what is wrong, for people"},
+        "detail": {"type": "string", "description": "the error as a sentence"},
         "code": {"enum": sorted(ADMIN_PROBLEMS)},
     },
 }
@@ -37,11 +37,11 @@ def add_openapi(app: FastAPI) -> None:
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """Return the document of an application; every operation may be refused with a problem document."""
+    """Return the document of an application; each operation may answer with a problem document."""
     document = get_openapi(
         title="Idempotent ingestion gateway: admin port",
         version=VERSION,
-        description="For operators; never public. Whoever may write may read.",
+        description="For operators; never public. A token that may write may read.",
         routes=app.routes,
     )
     schemas = document.setdefault("components", {}).setdefault("schemas", {})

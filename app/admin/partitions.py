@@ -1,4 +1,4 @@
-"""Each partition once, as whoever serves it says, whichever worker of the group is asked."""
+"""Each partition once, as its serving worker describes it; any worker of the group may be asked."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Path, Response
 
 from app.admin.answers import NotFoundError, json_answer
-from app.admin.group import Read, ask_others
+from app.admin.group import STATS, Read, ask_others
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ
 from app.group import GroupLanes
@@ -14,7 +14,7 @@ from app.group import GroupLanes
 Stats = Mapping[str, Any]
 
 STREAMS = ("partitions", "quarantine")
-"""Where statistics have the partitions of each topic."""
+"""The fields of the statistics that have the partitions of each topic."""
 
 
 def add_partitions(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: IngestLoop) -> None:
@@ -22,20 +22,20 @@ def add_partitions(app: FastAPI, group: GroupLanes | None, read: Read, ingest_lo
 
     async def ask() -> tuple[dict[str, Stats], dict[str, str]]:
         own = read()
-        others, silent = ({}, {}) if group is None else await ask_others(group)
+        others, silent = ({}, {}) if group is None else await ask_others(group, STATS)
         return {own["worker"]: own, **others}, silent
 
     @app.get("/admin/v1/partitions", dependencies=[READ])
     async def get_partitions() -> Response:
-        """Return each partition once, as the worker says that serves it, or else its owner, or this one."""
+        """Return each partition once, as its serving worker describes it, or else its owner, or this one."""
         workers, silent = await ingest_loop.run(ask)
         return json_answer(
-            {"silent": silent, **{stream: told_by_servers(workers, stream) for stream in STREAMS}}
+            {"silent": silent, **{stream: views_of_servers(workers, stream) for stream in STREAMS}}
         )
 
     @app.get("/admin/v1/partitions/{partition}", dependencies=[READ])
     async def get_partition(partition: Annotated[int, Path(ge=0)], quarantine: bool = False) -> Response:
-        """Return what each worker says of one partition."""
+        """Return each worker's view of one partition."""
         workers, silent = await ingest_loop.run(ask)
         stream = STREAMS[quarantine]
         count = len(next(iter(workers.values()))[stream])
@@ -45,7 +45,7 @@ def add_partitions(app: FastAPI, group: GroupLanes | None, read: Read, ingest_lo
         return json_answer({"silent": silent, "partition": partition, "workers": views})
 
 
-def told_by_servers(workers: Mapping[str, Stats], stream: str) -> list[dict[str, Any]]:
+def views_of_servers(workers: Mapping[str, Stats], stream: str) -> list[dict[str, Any]]:
     """
     Return the partitions of a topic, each with who says so and which other workers could take it over.
 
@@ -53,7 +53,7 @@ def told_by_servers(workers: Mapping[str, Stats], stream: str) -> list[dict[str,
         workers: the statistics of each, n >= 1, those of the worker that was asked first.
         stream: one of STREAMS.
     """
-    told = []
+    rows = []
     for views in zip(*(stats[stream] for stats in workers.values()), strict=True):
         by_name = dict(zip(workers, views, strict=True))
         serving = [name for name, view in by_name.items() if view["state"] == "active"]
@@ -61,5 +61,5 @@ def told_by_servers(workers: Mapping[str, Stats], stream: str) -> list[dict[str,
         owner = by_name[asked]["owner"]
         name = serving[0] if serving else owner if owner in by_name else asked
         ready = [other for other, view in by_name.items() if other != name and view["caught_up"]]
-        told.append({"worker": name, "ready": ready, **by_name[name]})
-    return told
+        rows.append({"worker": name, "ready": ready, **by_name[name]})
+    return rows

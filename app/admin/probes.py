@@ -1,8 +1,8 @@
 """
-What orchestrators and collectors ask for without a token: /livez, /readyz and /metrics.
+The paths without a token, for orchestrators and collectors: /livez, /readyz and /metrics.
 
-They learn nothing but numbers. Liveness must not depend on the log, or an outage of Kafka would restart
-every gateway in the middle of it.
+They show nothing but numbers. Liveness does not depend on the log: an outage of Kafka must not restart the
+gateways.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,12 +22,12 @@ from dedupe.router import Router
 
 
 def add_probes(app: FastAPI, router: Router, registry: CollectorRegistry, ingest_loop: IngestLoop) -> None:
-    """Add the paths; what the registry has belongs to the ingest's loop, and is read there."""
+    """Add the paths; the registry is read in the ingest's loop."""
     process = ProcessCollector(registry=None)
 
     @app.get("/livez", dependencies=[OPEN])
     async def get_livez() -> Response:
-        """Tell whether the ingest's event loop turns."""
+        """Return whether the ingest's event loop turns."""
         silence_s = ingest_loop.silence_s
         is_alive = silence_s < ALIVE_S
         return json_answer(
@@ -36,7 +36,7 @@ def add_probes(app: FastAPI, router: Router, registry: CollectorRegistry, ingest
 
     @app.get("/readyz", dependencies=[OPEN])
     async def get_readyz(request: Request) -> Response:
-        """Tell whether requests would be taken; `?verbose` adds how far each lane is."""
+        """Return whether requests would be taken; `?verbose` adds the progress of each lane."""
 
         def read() -> dict[str, Any]:
             ready = readiness_of(router)
@@ -49,14 +49,14 @@ def add_probes(app: FastAPI, router: Router, registry: CollectorRegistry, ingest
 
     @app.get("/metrics", dependencies=[OPEN])
     async def get_metrics() -> Response:
-        """Return what is measured, as Prometheus reads it."""
+        """Return the metrics in Prometheus' text format."""
         families = await ingest_loop.read(lambda: list(registry.collect()))
         text = generate_latest(_Collected([*families, *process.collect()]))
         return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 class _Collected(Collector):
-    """Families that were collected before, for the renderer."""
+    """Families that were collected before, for generate_latest."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families

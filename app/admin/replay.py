@@ -1,4 +1,4 @@
-"""An event that was kept apart is tried once more, through the admin port."""
+"""The path of the admin port that replays a quarantined event."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeAlias
@@ -11,14 +11,14 @@ from app.admin.scopes import WRITE
 from dedupe.quarantine_reader import Place
 
 LIMIT_S = 15.0
-"""Longer than an answer may take on the ingest port."""
+"""Longer than an answer on the ingest port may take."""
 
 ReplayAt: TypeAlias = Callable[[Place, bool], Awaitable[dict[str, Any] | None]]
-"""Replays the record at a place, under a new id if told so and needed; None if there is no such record."""
+"""Replays the record at a place, with a new id if that is allowed and needed; None without such a record."""
 
 
 async def no_record(_place: Place, _may_renew_id: bool) -> None:
-    """Where nothing was kept apart."""
+    """Return None: there is no quarantine."""
 
 
 def add_replay(app: FastAPI, replay_at: ReplayAt, ingest_loop: IngestLoop) -> None:
@@ -29,10 +29,10 @@ def add_replay(app: FastAPI, replay_at: ReplayAt, ingest_loop: IngestLoop) -> No
         partition: Annotated[int, Path(ge=0)], offset: Annotated[int, Path(ge=0)], new_id: bool = False
     ) -> Response:
         """
-        Take the event of a quarantine record as if its client had sent it again, and say what became of it.
+        Take the event of a quarantine record as if its client had sent it again, and return the result.
 
         `result` is accepted, duplicate (it was stored before), rejected (it is still bad) or skipped, and
-        `why` says more. `?new_id=true` stores an event whose own id cannot be used under another one.
+        `why` has the reason. `?new_id=true` stores an event whose own id cannot be used under another one.
         """
 
         async def replay() -> dict[str, Any] | None:

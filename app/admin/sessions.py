@@ -1,4 +1,4 @@
-"""What the operator sees of the client sessions of one client."""
+"""The client sessions of one client."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def add_sessions(app: FastAPI, router: Router, identity: Identity, ingest_loop: 
 
     @app.get("/admin/v1/sessions", dependencies=[READ])
     async def get_sessions(source: str, client: str) -> Response:
-        """Tell what is known of a client's sessions, at most 200 of them."""
+        """Return a client's sessions, at most 200 of them."""
         client_hash = identity.client_hash(source, client)
         partition = partition_of(client_hash, len(router.routes))
         rows = await ingest_loop.run(
@@ -34,7 +34,7 @@ def add_sessions(app: FastAPI, router: Router, identity: Identity, ingest_loop: 
             "source": source,
             "client": client,
             "partition": partition,
-            "sessions": [_told(*row) for row in rows[:ROWS_MAX] if not _is_client(row[0])],
+            "sessions": [_described(*row) for row in rows[:ROWS_MAX] if not _is_client(row[0])],
             "newest_epoch": max([state.epoch for key, state in rows if _is_client(key)], default=None),
             "more": len(rows) > ROWS_MAX,
         }
@@ -45,7 +45,7 @@ def _is_client(key: SessionKey) -> bool:
     return key.endswith(NO_SESSION)
 
 
-def _told(key: SessionKey, state: SessionState) -> dict[str, Any]:
+def _described(key: SessionKey, state: SessionState) -> dict[str, Any]:
     return {
         "session_hash": key[-len(NO_SESSION) :].hex(),
         "watermark": state.watermark,

@@ -1,8 +1,8 @@
 """
-What the operator sees of lanes and answers, as plain data. Reads only; nothing here waits or writes.
+Statistics of lanes and answers, as plain data. Nothing here waits or writes.
 
-stats.schema.json beside this file is the contract: a field that is added there may come at any time, one
-that goes or means something else makes SCHEMA_VERSION one more.
+stats.schema.json beside this file is the contract: a field may be added at any time; a removed or changed
+field raises SCHEMA_VERSION.
 """
 
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from dedupe.metrics import AnswerCounts, Tally
 SCHEMA_VERSION = 1
 
 SOURCES_TOLD = 50
-"""Those that sent most; what all others sent is told in one sum."""
+"""Those that sent most; all others are one sum."""
 
 
 def totals_of(tally: Tally) -> dict[str, int]:
@@ -25,7 +25,7 @@ def totals_of(tally: Tally) -> dict[str, int]:
 
 
 def answers_of(counts: AnswerCounts) -> dict[str, Any]:
-    """Return what clients were answered: in all, by source, and why not."""
+    """Return the verdicts of answers: in all, by source, and by reason."""
     top, others = counts.sources.top(SOURCES_TOLD)
     return {
         "totals": totals_of(counts.totals),
@@ -38,7 +38,7 @@ def answers_of(counts: AnswerCounts) -> dict[str, Any]:
 
 
 def progress_of(lane: Lane) -> dict[str, Any]:
-    """Return how far a lane is on its way to serving."""
+    """Return the progress of a lane towards serving."""
     opened, restore = lane.open_index, restore_of(lane)
     return {
         "topic": lane.topic,
@@ -54,7 +54,7 @@ def progress_of(lane: Lane) -> dict[str, Any]:
 
 
 def restore_of(lane: Lane) -> dict[str, Any] | None:
-    """Return how far the replay of a lane is, and how long it will take; None while there is none."""
+    """Return progress and remaining time of the replay of a lane; None without one."""
     restoring = lane.recovery.restoring
     if restoring is None:
         return None
@@ -70,7 +70,7 @@ def restore_of(lane: Lane) -> dict[str, Any] | None:
 
 
 def partition_of(lane: Lane) -> dict[str, Any]:
-    """Return everything about one partition; what only an open index knows is null without one."""
+    """Return all figures of one partition; those of its index are null unless it is open."""
     tally, metrics = lane.metrics.tally, lane.metrics
     return {
         "partition": lane.partition,
@@ -106,7 +106,7 @@ def partition_of(lane: Lane) -> dict[str, Any]:
 
 
 def files_of(index: DedupeIndex) -> int | None:
-    """Return in how many files an index is, if it can tell now."""
+    """Return the number of files of an index, None if it cannot be read now."""
     try:
         return index.files
     except GatewayError:
@@ -114,7 +114,7 @@ def files_of(index: DedupeIndex) -> int | None:
 
 
 def bytes_of(index: DedupeIndex) -> int | None:
-    """Return what an index takes on disk, if it can tell now."""
+    """Return the bytes of an index on disk, None if it cannot be read now."""
     try:
         return index.size_bytes
     except GatewayError:
@@ -122,7 +122,7 @@ def bytes_of(index: DedupeIndex) -> int | None:
 
 
 def oldest_use_ms(index: DedupeIndex) -> int | None:
-    """Return when the live session used longest ago was used, if there is one that can be read now."""
+    """Return the last use of the live session that was used longest ago, None if none can be read now."""
     try:
         oldest = index.oldest_sessions(1, evicted=False)
     except GatewayError:

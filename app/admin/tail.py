@@ -74,7 +74,7 @@ class Listener:
         self._allowed_at = 0.0
         # Each of these is written by one thread alone.
         self._missed = self._bytes_put = 0
-        self._missed_told = self._bytes_taken = 0
+        self._missed_reported = self._bytes_taken = 0
 
     def refill(self, now_s: float) -> None:
         """Allow as many samples as the time since the last call is good for."""
@@ -112,7 +112,7 @@ class Listener:
         taken = [self._samples.popleft() for _ in range(len(self._samples))]
         self._bytes_taken += sum([sample.size_bytes for sample in taken])
         missed = self._missed
-        new, self._missed_told = missed - self._missed_told, missed
+        new, self._missed_reported = missed - self._missed_reported, missed
         return taken, new
 
 

@@ -19,7 +19,7 @@ from app.admin.ingest_loop import IngestLoop
 from app.admin.recent_rejections import Rejection
 from app.admin.scopes import READ, WRITE
 from app.admin.tail import RATE, VERDICTS, Listener, Tail, Wanted
-from app.admin.tail_sample import Sample, told
+from app.admin.tail_sample import Sample, document_of
 from app.http import RequestError, TooManyConnectionsError
 from dedupe.quarantine_reader import Place
 
@@ -86,7 +86,7 @@ def add_tail(
 
     async def described(rejection: Rejection) -> dict[str, Any]:
         place = await place_of(rejection.sample)
-        return told(rejection.sample) | {
+        return document_of(rejection.sample) | {
             "reason": tail.reasons.get(rejection.sample.code or ""),
             "times": rejection.times,
             "first_ms": rejection.first_ms,
@@ -115,7 +115,7 @@ async def _lines(
     silent_s = 0.0
     while not is_ending():
         samples, missed = listener.take()
-        lines = [_line({"kind": "event"} | told(sample, is_shown=is_shown)) for sample in samples]
+        lines = [_line({"kind": "event"} | document_of(sample, is_shown=is_shown)) for sample in samples]
         if missed:
             lines.append(_line({"kind": "missed", "events": missed}))
         silent_s += POLL_S
@@ -130,7 +130,7 @@ def _wanted(request: Request) -> Wanted:
     query = request.query_params
     if any(len(value) > FILTER_CHARS_MAX for value in query.values()):
         raise RequestError(told=f"a filter has at most {FILTER_CHARS_MAX} characters")
-    verdicts = frozenset(name for told in query.getlist("verdict") for name in told.split(",") if name)
+    verdicts = frozenset(name for names in query.getlist("verdict") for name in names.split(",") if name)
     if not verdicts <= set(VERDICTS):
         raise RequestError(told=f"verdict must be of {', '.join(VERDICTS)}")
     return Wanted(query.get("source") or None, query.get("id") or None, verdicts or None)

@@ -1,4 +1,4 @@
-"""One decided event as operators see it: no more of its content than it takes to know it again."""
+"""One decided event as operators see it: no more of its content than identifies it."""
 
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 import orjson
 
 VALUE_BYTES_MAX = 16 * 1024
-"""Of the longest event whose fields can be told; others are told without."""
+"""Of the longest event whose fields are shown; others are shown without."""
 
 SAMPLE_BYTES = 300
-"""What a sample takes besides its event, about."""
+"""About the memory of a sample besides its event."""
 
 
 class Sample(NamedTuple):
-    """What became of one event, or of a request whose events nobody knows."""
+    """The verdict on one event, or on a request whose events are not known."""
 
     at_ms: int
     verdict: str
@@ -27,16 +27,16 @@ class Sample(NamedTuple):
     sequence: int | None
     value: bytes | None
     is_wrapped: bool  # the value is that of a quarantine record
-    key: bytes  # the same for the same event that says the same
+    key: bytes  # the same for the same event with the same content
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory, about."""
+        """About its memory."""
         texts = (self.source, self.message_id, self.client)
         return SAMPLE_BYTES + len(self.value or b"") + sum([len(text) for text in texts if text])
 
 
-def told(sample: Sample, *, is_shown: bool = False) -> dict[str, Any]:
+def document_of(sample: Sample, *, is_shown: bool = False) -> dict[str, Any]:
     """Return a sample as a document; with the whole event only if it is to be shown."""
     event = _event_in(sample)
     document: dict[str, Any] = {
@@ -58,7 +58,7 @@ def told(sample: Sample, *, is_shown: bool = False) -> dict[str, Any]:
 
 
 def _event_in(sample: Sample) -> dict[str, Any]:
-    """Return what is known of the event's fields."""
+    """Return the event's fields, as far as they are known."""
     if sample.value is None:
         return {}
     try:
@@ -76,11 +76,11 @@ def _text(value: object) -> str | None:
 
 def _age_s(event: dict[str, Any], at_ms: int) -> float | None:
     """Return how old the event is by its own timestamp; None without one that is a time."""
-    told_time = event.get("originalTimestamp") or event.get("timestamp")
-    if not isinstance(told_time, str):
+    text = event.get("originalTimestamp") or event.get("timestamp")
+    if not isinstance(text, str):
         return None
     try:
-        time = datetime.fromisoformat(told_time[:40])
+        time = datetime.fromisoformat(text[:40])
     except ValueError:
         return None
     if time.tzinfo is None:

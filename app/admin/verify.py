@@ -1,14 +1,14 @@
 """
-Whether the index of a partition says what its log says, told while it is looked at.
+The comparison of the index of a partition with its log, as a stream of lines.
 
 `GET /admin/v1/verify/{partition}?rate=10000`, with `&quarantine=true` of the quarantine topic, answers with
 lines of JSON (`application/x-ndjson`), each an object with a `type`:
 
     begin       topic, partition, start_offset, end_offset (exclusive), rate
-    difference  kind, offset, key, source, message_id, index_offset; the first 100 of them are told
+    difference  kind, offset, key, source, message_id, index_offset; the first 100 of them
     progress    offset, records, differences, ratio, seconds, remaining_seconds; one a second
     end         verified (true: no difference), records, differences, seconds
-    error       instead of `end`: code and detail of a problem document, and detail may say more
+    error       instead of `end`: code and detail of a problem document, with more detail
 
 Kinds of differences: `missing`, `elsewhere`, `content`, `gap` (see dedupe.lane.verifier). It reads only. At
 `rate` records a second it takes about a fifth of a processor per 10,000; one runs at a time (409 `busy`),
@@ -35,19 +35,19 @@ from dedupe.router import Router
 
 RATE_MIN, RATE_DEFAULT, RATE_MAX = 100, 10_000, 200_000
 
-DIFFERENCES_TOLD = 100
-"""The rest is counted: whoever has so many rebuilds the index, whatever the others are."""
+DIFFERENCES_MAX = 100
+"""The rest is counted: an index with so many is to be rebuilt."""
 
 LINES_MAX = 256
-"""That wait for a reader who takes his time; the verification waits, too, then."""
+"""That wait for a slow reader; the verification then waits for it, too."""
 
 PROGRESS_S = 1.0
 LEFT_S = 30.0
-"""A reader who takes no line for so long has left: not every connection that is gone says so."""
+"""A reader that takes no line for so long is gone: not every lost connection is noticed."""
 
 
 class Verification:
-    """One that runs in the ingest's loop, and the lines it has told so far."""
+    """One verification, which runs in the ingest's loop, and its lines that wait for the reader."""
 
     def __init__(self, lane: Lane, store: LogStore, clock: Clock, rate: int) -> None:
         """Begin. Raises LaneNotActiveError."""
@@ -56,7 +56,7 @@ class Verification:
         self._clock = clock
         self._rate = rate
         self._began = clock.monotonic()
-        self._told = 0
+        self._differences_sent = 0
         self._lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(LINES_MAX)
         verified = self._verifier.verified
         self._lines.put_nowait(
@@ -77,7 +77,7 @@ class Verification:
         return self._task.done()
 
     def cancel(self) -> None:
-        """End: nobody reads any more."""
+        """End: the reader is gone."""
         self._task.cancel()
 
     async def next_lines(self) -> bytes:
@@ -85,33 +85,33 @@ class Verification:
         lines = [await self._lines.get()]
         while not self._lines.empty():
             lines.append(self._lines.get_nowait())
-        told = [orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines if line is not None]
-        if told and lines[-1] is None:
+        texts = [orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines if line is not None]
+        if texts and lines[-1] is None:
             self._lines.put_nowait(None)  # for the next time
-        return b"".join(told)
+        return b"".join(texts)
 
     async def _run(self) -> None:
         try:
-            await self._tell(await self._compare())
-            await self._tell(None)
+            await self._put(await self._compare())
+            await self._put(None)
         except TimeoutError:
-            return  # nobody reads
+            return  # the reader is gone
         finally:
             await self._log.close()
 
     async def _compare(self) -> dict[str, Any]:
         """Return the last line."""
         verified = self._verifier.verified
-        said_at = self._began
+        reported_at = self._began
         try:
             async with aclosing(self._verifier.run(records_per_s=self._rate)) as steps:
                 async for differences in steps:
-                    for difference in differences[: DIFFERENCES_TOLD - self._told]:
-                        self._told += 1
-                        await self._tell(_line_of(difference))
-                    if (now := self._clock.monotonic()) - said_at >= PROGRESS_S:
-                        said_at = now
-                        await self._tell(self._progress(now - self._began))
+                    for difference in differences[: DIFFERENCES_MAX - self._differences_sent]:
+                        self._differences_sent += 1
+                        await self._put(_line_of(difference))
+                    if (now := self._clock.monotonic()) - reported_at >= PROGRESS_S:
+                        reported_at = now
+                        await self._put(self._progress(now - self._began))
         except GatewayError as err:
             problem = ADMIN_PROBLEMS.get(err.code, ADMIN_PROBLEMS["internal"])
             return {"type": "error", "code": err.code, "detail": f"{problem.message} ({err})"}
@@ -123,7 +123,7 @@ class Verification:
             "seconds": round(self._clock.monotonic() - self._began, 3),
         }
 
-    async def _tell(self, line: dict[str, Any] | None) -> None:
+    async def _put(self, line: dict[str, Any] | None) -> None:
         async with asyncio.timeout(LEFT_S):
             await self._lines.put(line)
 
@@ -160,17 +160,17 @@ def add_verify(app: FastAPI, router: Router, store: LogStore, clock: Clock, inge
         rate: Annotated[int, Query(ge=RATE_MIN, le=RATE_MAX)] = RATE_DEFAULT,
         quarantine: bool = False,
     ) -> Response:
-        """Compare the index of a partition with its log, and tell differences and progress line by line."""
+        """Compare the index of a partition with its log, and send differences and progress line by line."""
         verification = await ingest_loop.read(lambda: begin(partition, rate, is_quarantine=quarantine))
 
-        async def lines() -> AsyncIterator[bytes]:
+        async def body() -> AsyncIterator[bytes]:
             try:
-                while told := await ingest_loop.run(verification.next_lines):
-                    yield told
+                while lines := await ingest_loop.run(verification.next_lines):
+                    yield lines
             finally:
                 ingest_loop.call(verification.cancel)
 
-        return StreamingResponse(lines(), media_type="application/x-ndjson")
+        return StreamingResponse(body(), media_type="application/x-ndjson")
 
 
 def _line_of(difference: Difference) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from app.config.networks import Endpoint
 from app.config.section import Section, sections_in, settings_of
 from app.config.settings import Settings
-from app.config.units import AS_DURATION, AS_SIZE, format_duration, format_size, kinds_of
+from app.config.units import AS_DURATION, AS_SIZE, format_duration, format_size
 
 REDACTED = "(set)"
 """Stands for a secret; not even its length is shown."""
@@ -48,10 +48,9 @@ def effective(settings: Settings) -> Iterator[Effective]:
 def _shown(value: Any, field: FieldInfo) -> str | int | bool | None:
     if value is None or isinstance(value, bool | str):
         return value
-    kinds = kinds_of(field)
-    if AS_SIZE in kinds:
+    if AS_SIZE in field.metadata:
         return format_size(value)
-    if AS_DURATION in kinds:
+    if AS_DURATION in field.metadata:
         return format_duration(value)
     if isinstance(value, int):
         return value

@@ -2,11 +2,10 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, get_args
+from collections.abc import Mapping
+from typing import Annotated
 
 from pydantic import BeforeValidator
-from pydantic.fields import FieldInfo
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
@@ -62,14 +61,3 @@ AS_DURATION = BeforeValidator(parse_duration)
 AS_SIZE = BeforeValidator(parse_size)
 Seconds = Annotated[float, AS_DURATION]
 Bytes = Annotated[int, AS_SIZE]
-
-
-def kinds_of(field: FieldInfo) -> set[Any]:
-    """Return AS_DURATION or AS_SIZE if a field is one, also within a union such as `Bytes | None`."""
-    return set(_kinds(field.annotation, field.metadata))
-
-
-def _kinds(annotation: Any, metadata: Any) -> Iterator[Any]:
-    yield from (each for each in metadata if each in (AS_SIZE, AS_DURATION))
-    for part in get_args(annotation):
-        yield from _kinds(part, getattr(part, "__metadata__", ()))

@@ -1,10 +1,9 @@
 """
-Events and outcomes as they travel: by columns, one msgpack array for each field of all events, keys and
-fingerprints as one string of bytes.
+Encoding of submissions and outcomes in columns: one msgpack array for each field of all events; keys and
+fingerprints are one byte string.
 
-All submissions of a turn of the event loop to one worker are one frame, and so are its answers: a frame costs
-more than an event. A field that no event of them uses takes a byte, and the types of a column are checked in
-one go.
+All submissions of a turn of the event loop to one worker are one frame, and so are its answers, since a frame
+costs more than an event. A field that no event uses is one byte; the types of a column are checked at once.
 """
 
 import struct
@@ -15,7 +14,8 @@ from typing import Any, NamedTuple, cast
 from app.peers.errors import refuse
 from app.peers.frames import packed, unpacked
 from dedupe.admission import Admission
-from dedupe.lane import Outcomes
+from dedupe.clock import Clock, Deadline
+from dedupe.submission import Outcomes, Submission
 from dedupe.types import Event, Order, Progress, Session, event_of
 
 ADMISSIONS = (
@@ -29,7 +29,7 @@ ADMISSIONS = (
     Admission.FENCED,
     Admission.EXPIRED,
 )
-"""By the number that travels: never changed, only added to, in a new version."""
+"""By encoded number: never changed; only a new version adds members."""
 
 ORDERS = (Order.ANY, Order.STRICT, Order.REPLAYED)
 """As ADMISSIONS."""
@@ -48,23 +48,20 @@ _NAME = struct.Struct(f"{_KEY_BYTES}s{_FINGERPRINT_BYTES}s")
 _NOTHING_EARLIER: tuple[bytes, ...] = ()
 
 
-class ForwardedSubmission(NamedTuple):
-    """A Submission to a lane of another worker, as it travels."""
+class Forwarded(NamedTuple):
+    """A submission to a lane of another worker."""
 
-    number: int  # ties the answer to it
+    number: int  # relates the answer to it
     lane: int
-    received_ms: int
-    remaining_ms: int  # of its deadline
-    size_bytes: int
-    events: Sequence[Event]
+    submission: Submission
 
 
-def submissions_body(submissions: Sequence[ForwardedSubmission]) -> bytes:
-    """Return the body of n >= 1 submissions of n >= 1 events each."""
+def submissions_body(forwarded: Sequence[Forwarded]) -> bytes:
+    """Encode n >= 1 submissions, with what remains of their deadlines."""
     heads: list[int] = []
     events: list[Event] = []
-    for number, lane, received_ms, remaining_ms, size_bytes, own in submissions:
-        heads += (number, lane, received_ms, remaining_ms, size_bytes, len(own))
+    for number, lane, (own, received_ms, deadline, size_bytes) in forwarded:
+        heads += (number, lane, received_ms, int(deadline.remaining_s * 1000), size_bytes, len(own))
         events += own
     keys, partitions, prints, sources, ids, values, flags, sessions, reasons, earlier, guards, orders = zip(
         *events, strict=True
@@ -90,8 +87,18 @@ def submissions_body(submissions: Sequence[ForwardedSubmission]) -> bytes:
     )
 
 
-def submissions_of(body: memoryview, *, events_max: int) -> list[ForwardedSubmission]:
-    """Return what `submissions_body` was given, of so many events in all. Raises FrameRefusedError."""
+def submissions_of(body: memoryview, clock: Clock, *, events_max: int) -> list[Forwarded]:
+    """
+    Decode what `submissions_body` has encoded.
+
+    Args:
+        body: the received body.
+        clock: of the deadlines, which begin now.
+        events_max: accepted number of events of all submissions.
+
+    Raises:
+        FrameRefusedError: malformed.
+    """
     fields = unpacked(body)
     if type(fields) is not list or len(fields) < _FIELDS:
         refuse("malformed")
@@ -117,29 +124,31 @@ def submissions_of(body: memoryview, *, events_max: int) -> list[ForwardedSubmis
         _each(guards, None, _key_or_none, count),
         _each(orders, Order.ANY, _order_of, count),
     )
-    return _parted(heads, list(map(event_of, zip(*columns, strict=True))), list(map(len, values)))
+    events = list(map(event_of, zip(*columns, strict=True)))
+    return _split(heads, events, list(map(len, values)), clock)
 
 
-def _parted(heads: Any, events: Sequence[Event], sizes: Sequence[int]) -> list[ForwardedSubmission]:
-    """Give each submission its events, of whose values the sizes are known."""
+def _split(heads: Any, events: Sequence[Event], sizes: Sequence[int], clock: Clock) -> list[Forwarded]:
+    """Split the events by submission; `sizes` are those of their values."""
     if type(heads) is not list or not heads or len(heads) % _HEAD_FIELDS:
         refuse("malformed")
     _check_range(heads, _U64_MAX)
     if max(heads[1::_HEAD_FIELDS]) > _LANE_MAX or sum(heads[5::_HEAD_FIELDS]) != len(events):
         refuse("malformed")
-    submissions, end = [], 0
+    forwarded, end = [], 0
     for place in range(0, len(heads), _HEAD_FIELDS):
         number, lane, received_ms, remaining_ms, size_bytes, count = heads[place : place + _HEAD_FIELDS]
         begin, end = end, end + count
         own = events[begin:end]
         if not own or sum(sizes[begin:end]) > size_bytes:
             refuse("malformed")
-        submissions.append(ForwardedSubmission(number, lane, received_ms, remaining_ms, size_bytes, own))
-    return submissions
+        deadline = Deadline(clock, remaining_ms / 1000)
+        forwarded.append(Forwarded(number, lane, Submission(own, received_ms, deadline, size_bytes)))
+    return forwarded
 
 
 def outcomes_body(decided: Sequence[tuple[int, Outcomes]]) -> bytes:
-    """Return the body of answers to n >= 1 submissions, by number: a byte an admission, and the offsets."""
+    """Encode the outcomes of n >= 1 submissions, by number: a byte for each admission, and the offsets."""
     numbers = _ADMISSION_NUMBERS
     return packed(
         (
@@ -152,14 +161,14 @@ def outcomes_body(decided: Sequence[tuple[int, Outcomes]]) -> bytes:
 
 def outcomes_of(body: memoryview, count_of: Callable[[int], int]) -> list[tuple[int, Outcomes]]:
     """
-    Return what `outcomes_body` was given.
+    Decode what `outcomes_body` has encoded.
 
     Args:
-        body: what has come.
-        count_of: returns how many events the submission of a number has; may refuse it.
+        body: the received body.
+        count_of: returns the number of events of a submission; may raise FrameRefusedError.
 
     Raises:
-        FrameRefusedError: no answers, or not to these.
+        FrameRefusedError: malformed, or not the outcomes of these submissions.
     """
     fields = unpacked(body)
     if type(fields) is not list or len(fields) < 3:
@@ -182,7 +191,7 @@ def outcomes_of(body: memoryview, count_of: Callable[[int], int]) -> list[tuple[
 
 
 def _numbers(column: Any, largest: int, count: int) -> Iterable[int]:
-    """Return a column of numbers; one alone is that of all events."""
+    """Decode a column of numbers; a single number is that of all events."""
     if type(column) is int and 0 <= column <= largest:
         return repeat(column, count)
     _check_range(_column(column, count), largest)
@@ -190,7 +199,7 @@ def _numbers(column: Any, largest: int, count: int) -> Iterable[int]:
 
 
 def _texts(column: Any, count: int) -> Iterable[str]:
-    """Return a column of texts; one alone is that of all events."""
+    """Decode a column of strings; a single string is that of all events."""
     if type(column) is str:
         return repeat(column, count)
     if set(map(type, _column(column, count))) != {str}:
@@ -198,9 +207,9 @@ def _texts(column: Any, count: int) -> Iterable[str]:
     return cast(list[str], column)
 
 
-def _each(column: Any, usual: Any, read: Callable[[Any], Any], count: int) -> Iterable[Any]:
-    """Return a column of a field that few events use: none is the usual value of all."""
-    return repeat(usual, count) if column is None else map(read, _column(column, count))
+def _each(column: Any, default: Any, decode: Callable[[Any], Any], count: int) -> Iterable[Any]:
+    """Decode a column of a field that few events use; None is the default of all events."""
+    return repeat(default, count) if column is None else map(decode, _column(column, count))
 
 
 def _column(column: Any, count: int | None = None) -> list[Any]:
@@ -242,7 +251,7 @@ def _order_of(number: Any) -> Order:
 
 
 def _session_fields(session: Session | None) -> Any:
-    """Return a session as msgpack says it: its `before.above` has more bits than a number may have."""
+    """Encode a session; its `before.above` has more bits than an integer of msgpack."""
     if session is None or session.before is None:
         return session
     watermark, above = session.before

@@ -1,4 +1,4 @@
-"""What goes wrong between workers, and how the core's errors travel."""
+"""Errors of connections between workers, and how errors of the core are encoded."""
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -10,16 +10,15 @@ TEXT_CHARS_MAX = 500
 
 
 class FrameRefusedError(Exception):
-    """What came on a connection cannot be taken, so the connection ends; `reason` is what is counted."""
+    """A received frame ends the connection; `reason` is counted."""
 
     def __init__(self, reason: str) -> None:
-        """Take the reason, one of a few words."""
         super().__init__(reason)
         self.reason = reason
 
 
 class UnknownKindError(GatewayError):
-    """The other worker does not know this kind of message: its version is an older one."""
+    """The other worker's version does not know this kind of frame."""
 
     code = "unknown_kind"
 
@@ -29,18 +28,18 @@ CODES: dict[str, type[GatewayError]] = {
     for kind in (*vars(errors).values(), UnknownKindError)
     if isinstance(kind, type) and issubclass(kind, GatewayError)
 }
-"""Every error of the core, and the one of ours, by what it is called on its way."""
+"""The errors that are encoded by their code: all of the core, and UnknownKindError."""
 
 
 def error_fields(err: BaseException) -> tuple[str, str, str]:
-    """Return an error as it travels: its code, what clients may know, and its text for operators."""
+    """Encode an error: its code, its detail for clients, and its text for operators."""
     if isinstance(err, GatewayError):
         return err.code, err.told, str(err)[:TEXT_CHARS_MAX]
     return GatewayError.code, "", repr(err)[:TEXT_CHARS_MAX]
 
 
 def error_of(fields: Any) -> GatewayError:
-    """Return the error that another worker raised; of a code that is not known here, a GatewayError."""
+    """Decode an error; one of an unknown code is a GatewayError. Raises FrameRefusedError."""
     if not isinstance(fields, Sequence) or len(fields) < 3:
         refuse("malformed")
     code, told, text = fields[:3]

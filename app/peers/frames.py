@@ -1,8 +1,8 @@
 """
-The frames of a connection between two workers: a head and a body of msgpack.
+Frames of a connection between two workers: a head, and a body in msgpack.
 
-The head says how many bytes follow its first four, the version both sides have agreed on, what kind of
-frame it is, and the number that ties an answer to its question; 0 where nothing is answered.
+The head has the number of bytes after its first four, the agreed version, the kind, and a number that relates
+an answer to its submission or request; 0 in frames without answer.
 """
 
 import struct
@@ -13,18 +13,18 @@ import msgpack
 
 from app.peers.errors import FrameRefusedError, refuse
 
-HEAD = struct.Struct(">IBBQ")  # bytes that follow these four, version, kind, number
+HEAD = struct.Struct(">IBBQ")  # bytes after these four, version, kind, number
 LENGTH_BYTES = 4
 BEFORE_PROOF_BYTES_MAX = 1024
 BUFFER_BYTES = 1024 * 1024
 
 
 class Kind:
-    """What frames are for. A later version's are passed over; a known one out of turn ends the connection."""
+    """Kinds of frames. Those of later versions are ignored; a known one in a wrong state is refused."""
 
     HELLO, CHALLENGE, PROOF, WELCOME = 1, 2, 3, 4
-    STATUS, PING, SUBMIT, OUTCOMES, FAILED, ASK, ANSWER, TELL = 5, 6, 7, 8, 9, 10, 11, 12
-    NEWEST = TELL
+    STATUS, PING, SUBMIT, OUTCOMES, FAILED, REQUEST, RESPONSE, NOTIFY = 5, 6, 7, 8, 9, 10, 11, 12
+    NEWEST = NOTIFY
 
 
 Frame: TypeAlias = tuple[int, int, int, memoryview]
@@ -32,29 +32,28 @@ Frame: TypeAlias = tuple[int, int, int, memoryview]
 
 
 def frame_of(version: int, kind: int, number: int, body: bytes = b"") -> bytes:
-    """Return one frame's bytes."""
     return HEAD.pack(HEAD.size - LENGTH_BYTES + len(body), version, kind, number) + body
 
 
 class Packer:
-    """Packs with one buffer again and again; for one thread."""
+    """Encodes msgpack with one reused buffer; for one thread."""
 
     def __init__(self) -> None:
         self._packer: Any = msgpack.Packer(buf_size=BUFFER_BYTES)
 
     def pack(self, body: Any) -> bytes:
-        """Return a body's bytes. Raises TypeError, ValueError, OverflowError: msgpack cannot say it."""
-        told: bytes = self._packer.pack(body)
-        if len(told) > BUFFER_BYTES:
-            self._packer = msgpack.Packer(buf_size=BUFFER_BYTES)  # it keeps a buffer of the largest body
-        return told
+        """Encode a body. Raises TypeError, ValueError, OverflowError: msgpack has no encoding of it."""
+        encoded: bytes = self._packer.pack(body)
+        if len(encoded) > BUFFER_BYTES:
+            self._packer = msgpack.Packer(buf_size=BUFFER_BYTES)  # it would keep a buffer of the largest body
+        return encoded
 
 
 def unpacked(body: memoryview) -> Any:
-    """Return what a body says. Raises FrameRefusedError."""
+    """Decode a body. Raises FrameRefusedError."""
     try:
         return msgpack.unpackb(body)
-    except Exception as err:  # whatever the bytes make of it
+    except Exception as err:  # of many kinds, depending on the bytes
         raise FrameRefusedError("malformed") from err
 
 
@@ -62,12 +61,12 @@ packed = Packer().pack
 
 
 class FrameReader:
-    """Cuts what comes on a connection into frames; keeps no more than one of the largest and one read."""
+    """Cuts received bytes into frames; buffers at most one frame of the largest size and one read."""
 
     __slots__ = ("_needed", "_waiting", "message_bytes_max", "submission_bytes_max")
 
     def __init__(self) -> None:
-        """Take small frames only, until the limits are raised."""
+        """Accept small frames only, until the limits are raised."""
         self.message_bytes_max = self.submission_bytes_max = BEFORE_PROOF_BYTES_MAX
         self._waiting = bytearray()
         self._needed = HEAD.size
@@ -77,7 +76,7 @@ class FrameReader:
         Yield the frames that end in `data`, which are valid until the next one.
 
         Raises:
-            FrameRefusedError: no frame, or too large a one.
+            FrameRefusedError: malformed or too large.
         """
         received: bytes | bytearray = data
         if self._waiting:

@@ -1,5 +1,5 @@
 """
-How two workers prove to each other that they know the identity secret. Pure.
+The handshake by which two workers prove that they know the identity secret. Pure.
 
     dialler                                  acceptor
     HELLO      versions, names, nonce  --->
@@ -7,10 +7,9 @@ How two workers prove to each other that they know the identity secret. Pure.
     PROOF      MAC "dials"             --->
                <---  MAC "accepts"           WELCOME
 
-Each MAC is over who proves it, everything both have said, and nothing else; both nonces are new, so nothing
-can be replayed, and neither proof is one of the other side. Whoever dials proves itself first, so that nobody
-gets a MAC by asking for one. The key is made from the secret. Frames are not authenticated after that:
-where others can write into connections, workers need TLS.
+Each MAC covers the role of its sender and both messages. Both nonces are new, so that nothing can be replayed
+or reflected. The dialler proves itself first, so that an unauthenticated caller obtains no MAC. The key is
+derived from the secret. Later frames are not authenticated: TLS protects connections that others could alter.
 """
 
 import hashlib
@@ -31,18 +30,18 @@ _PURPOSE = b"gateway-peers-1"  # at most 16 bytes
 
 
 class Hello(NamedTuple):
-    """The dialler's first words."""
+    """The dialler's first message."""
 
     magic: str
     newest: int
     oldest: int
     worker: str
-    to: str  # whom it wants to speak to: addresses are used again
+    to: str  # the expected worker: addresses are reused
     nonce: bytes
 
 
 class Challenge(NamedTuple):
-    """The acceptor's first words."""
+    """The acceptor's first message."""
 
     newest: int
     oldest: int
@@ -51,7 +50,7 @@ class Challenge(NamedTuple):
 
 
 def hello_of(body: memoryview) -> Hello:
-    """Return what HELLO says. Raises FrameRefusedError."""
+    """Decode HELLO. Raises FrameRefusedError."""
     hello = Hello._make(_fields(body, len(Hello._fields)))
     if hello.magic != MAGIC:
         refuse("malformed")
@@ -60,32 +59,32 @@ def hello_of(body: memoryview) -> Hello:
 
 
 def challenge_of(body: memoryview) -> Challenge:
-    """Return what CHALLENGE says. Raises FrameRefusedError."""
+    """Decode CHALLENGE. Raises FrameRefusedError."""
     challenge = Challenge._make(_fields(body, len(Challenge._fields)))
     _check(challenge.newest, challenge.oldest, challenge.nonce, challenge.worker)
     return challenge
 
 
 def key_of(secret: bytes) -> bytes:
-    """Return the key of all proofs; it says nothing about the secret."""
+    """Derive the key of all proofs from the secret, which it does not reveal."""
     return hashlib.blake2b(key=secret, person=_PURPOSE, digest_size=PROOF_BYTES).digest()
 
 
 def proof_of(key: bytes, role: bytes, hello: Hello, challenge: Challenge) -> bytes:
-    """Return the MAC of one side over all that both have said."""
-    said = packed((role, hello, challenge))
-    return hashlib.blake2b(said, key=key, person=_PURPOSE, digest_size=PROOF_BYTES).digest()
+    """Return the MAC of one side over its role and both messages."""
+    message = packed((role, hello, challenge))
+    return hashlib.blake2b(message, key=key, person=_PURPOSE, digest_size=PROOF_BYTES).digest()
 
 
 def check_proof(body: memoryview, expected: bytes) -> None:
-    """Raise FrameRefusedError unless the other side has proved itself."""
+    """Raise FrameRefusedError unless the body has the expected proof."""
     (proof,) = _fields(body, 1)
     if type(proof) is not bytes or not hmac.compare_digest(proof, expected):
         refuse("unauthenticated")
 
 
 def _fields(body: memoryview, count: int) -> list[Any]:
-    """Return the fields this version knows; a later one may say more behind them."""
+    """Return the fields that this version knows; a later one may add fields after them."""
     fields = unpacked(body)
     if type(fields) is not list or len(fields) < count:
         refuse("malformed")

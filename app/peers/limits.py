@@ -1,4 +1,4 @@
-"""What bounds the connections between workers, how long each wait is, and what is counted of them."""
+"""Limits, times and counters of the connections between workers."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,16 +8,15 @@ from app.peers.errors import refuse
 
 KIB, MIB = 1024, 1024 * 1024
 
-
 VERSION, OLDEST_VERSION = 1, 1
 """
-Of frames and bodies. A worker speaks its own version and the one before, so that a group can be renewed one
-worker at a time. Fields that a version adds stand behind those of the one before, which passes them over.
+Versions of frames and bodies. A worker speaks its own version and the one before, so that workers can be
+upgraded one at a time. Fields that a version adds follow those of the version before, which ignores them.
 """
 
 
 class Versions(NamedTuple):
-    """What a worker speaks."""
+    """The range of versions that a worker speaks."""
 
     newest: int = VERSION
     oldest: int = OLDEST_VERSION
@@ -34,13 +33,13 @@ class Versions(NamedTuple):
 class PeerLimits:
     """Bounds of one connection, the same on both of its sides."""
 
-    frame_bytes_max: int = 36 * MIB  # of a submission: what a lane's queue takes, and its encoding
-    message_bytes_max: int = 4 * MIB  # of a status, a question, an answer or a message
+    frame_bytes_max: int = 36 * MIB  # of a submission: a full queue of a lane, encoded
+    message_bytes_max: int = 4 * MIB  # of a status, request, response or notification
     events_max: int = 20_000  # submitted and not answered
     bytes_max: int = 32 * MIB  # submitted and not answered
-    asks_max: int = 64  # questions that are not answered
-    unread_bytes_max: int = MIB  # written and not taken by the other side, before writing pauses
-    strangers_max: int = 64  # connections to a worker that have not proved yet whose they are
+    requests_max: int = 64  # not answered
+    unread_bytes_max: int = MIB  # written and not read by the other side, before writing pauses
+    unauthenticated_max: int = 64  # accepted connections whose worker is not proved yet
     versions: Versions = field(default_factory=Versions)
 
 
@@ -48,22 +47,22 @@ class PeerLimits:
 class PeerTimes:
     """Every wait of a connection, in seconds."""
 
-    handshake_s: float = 2.0  # to connect, and to prove who one is
-    ping_s: float = 0.5  # a side that has sent nothing for so long says that it is there
-    dead_s: float = 2.0  # a connection on which nothing was heard for so long is dead
-    retry_s: float = 0.5  # between two tries to connect, jittered by half of it either way
-    mend_s: float = 0.5  # for the one try to connect again before a lost connection counts as down
+    handshake_s: float = 2.0  # to connect and to prove the identity
+    ping_s: float = 0.5  # idle time after which a side sends a ping
+    dead_s: float = 2.0  # silence after which a connection is dead
+    retry_s: float = 0.5  # between two attempts to connect, plus or minus half of it
+    mend_s: float = 0.5  # for the one attempt to replace a lost connection before the link is down
 
 
 @dataclass(slots=True)
 class PeerMetrics:
-    """What was counted since the process began."""
+    """Counters since the process began."""
 
     frames_refused: Counter[str] = field(default_factory=Counter)
-    """Why connections were closed, or messages passed over: what came on them, by reason."""
-    accepted: int = 0  # connections of other workers, proved
-    connected: int = 0  # connections to other workers, proved
-    reconnects: int = 0  # tries to connect again after a connection was lost
+    """Connections closed, and frames ignored, because of what was received, by reason."""
+    accepted: int = 0  # accepted connections, proved
+    connected: int = 0  # dialled connections, proved
+    reconnects: int = 0  # attempts to replace a lost connection
     events_forwarded: int = 0
     events_received: int = 0
-    tells_dropped: int = 0  # one-way messages to whoever was not there or read too slowly
+    messages_dropped: int = 0  # notifications to a worker that was down or read too slowly

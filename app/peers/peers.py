@@ -1,8 +1,8 @@
 """
-The connections between this worker and all others.
+Peers: all connections between this worker and the others.
 
-Each worker dials every other one, and asks on the connection it has dialled itself; the other side of it
-answers, and tells its status.
+Each worker dials every other one and sends on the connection that it has dialled; the accepted side answers
+there, and sends its status.
 """
 
 import asyncio
@@ -16,41 +16,40 @@ from app.peers.acceptor import Acceptor
 from app.peers.connection import Shared
 from app.peers.frames import HEAD, packed
 from app.peers.handshake import key_of
-from app.peers.host import Host
 from app.peers.limits import PeerLimits, PeerMetrics, PeerTimes
 from app.peers.link import PeerLink
 from app.peers.network import Network, SocketNetwork
 from dedupe.clock import Clock
+from dedupe.group import links
+from dedupe.group.request_handler import PeerRequestHandler
 
 log = structlog.get_logger(__name__)
 
 
-class Peers:
+class Peers(links.Peers):
     """All connections of one worker."""
 
     def __init__(
         self,
         worker: str,
-        host: Host,
         *,
         secret: bytes,
         clock: Clock,
         limits: PeerLimits | None = None,
         times: PeerTimes | None = None,
         network: Network | None = None,
-        dice: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         """
-        Prepare; `run` connects.
+        Connect nothing until `run`.
 
         Args:
-            worker: this one's name, which no other one has.
-            host: serves what others ask.
+            worker: this worker's unique name.
             secret: the identity secret, the same for all workers.
-            clock: of the deadlines that are passed on.
+            clock: of the deadlines that are forwarded.
             limits, times: of each connection.
-            network: TCP without TLS unless given.
-            dice: of nonces and jitter; the system's unless given.
+            network: TCP without TLS by default.
+            rng: of nonces and jitter; the system's by default.
         """
         self._shared = Shared(
             worker,
@@ -59,112 +58,111 @@ class Peers:
             limits or PeerLimits(),
             times or PeerTimes(),
             PeerMetrics(),
-            dice or random.SystemRandom(),
+            rng or random.SystemRandom(),
         )
-        self._host = host
+        self._handler: PeerRequestHandler | None = None  # None unless running
         self._network = network or SocketNetwork(handshake_s=self._shared.times.handshake_s)
         self._addresses: dict[str, str] = {}
         self._links: dict[str, PeerLink] = {}
-        self._keeping: dict[str, asyncio.Task[None]] = {}
-        self._strangers: dict[Acceptor, None] = {}  # oldest first
-        self._callers: dict[str, Acceptor] = {}
-        self._is_running = self._is_announcement_due = False
+        self._link_tasks: dict[str, asyncio.Task[None]] = {}
+        self._unauthenticated: dict[Acceptor, None] = {}  # oldest first
+        self._acceptors: dict[str, Acceptor] = {}
+        self._is_announcement_due = False
 
     @property
     def metrics(self) -> PeerMetrics:
-        """What was counted so far."""
+        """Counters since the process began."""
         return self._shared.metrics
 
-    async def run(self, listener: Any) -> None:
-        """Serve the others at a bound socket, and keep the links to them, until cancelled."""
-        stop_listening = await self._network.listen(self._accept, listener)
-        self._is_running = True
-        try:
-            self._keep_links()
-            await asyncio.get_running_loop().create_future()
-        finally:
-            self._is_running = False
-            stop_listening()
-            keeping = [self._drop(worker) for worker in list(self._links)]
-            for caller in [*self._strangers, *self._callers.values()]:
-                caller.end("given up")
-            await asyncio.gather(*keeping, return_exceptions=True)
-
-    def set_members(self, addresses: Mapping[str, str]) -> None:
+    async def run(self, listener: Any, handler: PeerRequestHandler) -> None:
         """
-        Keep links to these workers, this one aside, and to no others.
+        Accept connections and keep links to all members, until cancelled.
 
         Args:
-            addresses: `host:port` of each. Who has another one than before gets a new link.
+            listener: a bound socket.
+            handler: serves what other workers send.
         """
+
+        def accept() -> Acceptor:
+            return Acceptor(self._shared, handler, self._on_accept, self._on_authenticated, self._on_closed)
+
+        stop_listening = await self._network.listen(accept, listener)
+        self._handler = handler
+        try:
+            self._update_links(handler)
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._handler = None
+            stop_listening()
+            link_tasks = [self._drop_link(worker) for worker in list(self._links)]
+            for acceptor in [*self._unauthenticated, *self._acceptors.values()]:
+                acceptor.end("given up")
+            await asyncio.gather(*link_tasks, return_exceptions=True)
+
+    def set_members(self, addresses: Mapping[str, str]) -> None:
         self._addresses = {
             worker: address for worker, address in addresses.items() if worker != self._shared.worker
         }
-        if self._is_running:
-            self._keep_links()
+        if self._handler is not None:
+            self._update_links(self._handler)
 
     def link(self, worker: str) -> PeerLink | None:
-        """Return the way to another worker, which may be down; None if it is no member."""
         return self._links.get(worker)
 
     def announce(self) -> None:
-        """Send this worker's status to all others, once in this turn of the loop."""
-        if self._is_running and not self._is_announcement_due:
+        if self._handler is not None and not self._is_announcement_due:
             self._is_announcement_due = True
             asyncio.get_running_loop().call_soon(self._announce)
 
-    def _keep_links(self) -> None:
+    def _update_links(self, handler: PeerRequestHandler) -> None:
         for worker, link in list(self._links.items()):
             if self._addresses.get(worker) != link.address:
-                self._drop(worker)
+                self._drop_link(worker)
         for worker, address in self._addresses.items():
             if worker not in self._links:
-                link = PeerLink(self._shared, self._host, self._network, worker, address)
-                self._links[worker] = link
-                self._keeping[worker] = asyncio.get_running_loop().create_task(link.keep())
+                link = self._links[worker] = PeerLink(self._shared, handler, self._network, worker, address)
+                self._link_tasks[worker] = asyncio.get_running_loop().create_task(link.run())
 
-    def _drop(self, worker: str) -> "asyncio.Task[None]":
-        """End a link, and return the task that ends with it."""
+    def _drop_link(self, worker: str) -> "asyncio.Task[None]":
+        """End a link, and return its task, which is ending."""
         del self._links[worker]
-        keeping = self._keeping.pop(worker)
-        keeping.cancel()
-        return keeping
+        task = self._link_tasks.pop(worker)
+        task.cancel()
+        return task
 
-    def _accept(self) -> Acceptor:
-        return Acceptor(self._shared, self._host, self._meet, self._know, self._forget)
+    def _on_accept(self, acceptor: Acceptor) -> None:
+        """Keep the newest unauthenticated connections, so that a crowd of silent ones blocks no worker."""
+        self._unauthenticated[acceptor] = None
+        if len(self._unauthenticated) > self._shared.limits.unauthenticated_max:
+            next(iter(self._unauthenticated)).refuse("too_many_strangers")
 
-    def _meet(self, stranger: Acceptor) -> None:
-        """Let the newest connections prove themselves: a crowd of silent ones keeps nobody out."""
-        self._strangers[stranger] = None
-        if len(self._strangers) > self._shared.limits.strangers_max:
-            next(iter(self._strangers)).refuse("too_many_strangers")
-
-    def _know(self, caller: Acceptor) -> None:
-        """Serve a worker on its newest connection alone: it has given up those before."""
-        self._strangers.pop(caller, None)
-        before = self._callers.get(caller.worker)
-        self._callers[caller.worker] = caller
+    def _on_authenticated(self, acceptor: Acceptor) -> None:
+        """Serve a worker on its newest connection only: it has given up earlier ones."""
+        self._unauthenticated.pop(acceptor, None)
+        before = self._acceptors.get(acceptor.worker)
+        self._acceptors[acceptor.worker] = acceptor
         if before is not None:
             before.end("replaced")
-        caller.tell_status(self._status())
+        acceptor.send_status(self._status())
 
-    def _forget(self, caller: Acceptor) -> None:
-        self._strangers.pop(caller, None)
-        if self._callers.get(caller.worker) is caller:
-            del self._callers[caller.worker]
+    def _on_closed(self, acceptor: Acceptor) -> None:
+        self._unauthenticated.pop(acceptor, None)
+        if self._acceptors.get(acceptor.worker) is acceptor:
+            del self._acceptors[acceptor.worker]
 
     def _announce(self) -> None:
         self._is_announcement_due = False
         status = self._status()
-        for caller in self._callers.values():
-            caller.tell_status(status)
+        for acceptor in self._acceptors.values():
+            acceptor.send_status(status)
 
     def _status(self) -> bytes:
+        """Return this worker's encoded status; None's encoding if there is none, or it is too large."""
         try:
-            status = packed(self._host.status())
+            status = packed(self._handler and self._handler.status())
             if len(status) + HEAD.size > self._shared.limits.message_bytes_max:
                 raise ValueError(f"it has {len(status)} bytes")
         except Exception:
-            log.exception("this worker's status cannot be told")
+            log.exception("the status of this worker cannot be encoded")
             return packed(None)
         return status

@@ -1,4 +1,4 @@
-"""The life of the process: start, signals, chores, readiness, disk, clock, logs."""
+"""The life of the process: start, signals, background tasks, readiness, disk, clock, logs."""
 
 from app.process.background_tasks import announce, keep_notes, tell_outages, trim_log
 from app.process.clock_check import check_clock, judge_clock, keep_time

@@ -1,4 +1,4 @@
-"""What the process does beside serving: announce itself, delete expired events."""
+"""Tasks beside the servers: the announcement, notes of the log, outages, and deletion of expired events."""
 
 import asyncio
 import sys
@@ -15,14 +15,14 @@ from dedupe.router import Router
 
 READY_POLL_S = 0.05
 NOTES_RENEWAL_S = 12 * 3600.0
-"""Kafka forgets them after a week by default (`offsets.retention.minutes`), at least after a day."""
+"""Kafka deletes them after a week by default (`offsets.retention.minutes`), at least after a day."""
 OUTAGE_POLL_S = 1.0
 TRIM_INTERVAL_S = 10.0
 """How often expired events are deleted from the embedded log."""
 TRIM_RECORDS_MAX = 5_000
 """How many records of a partition one step deletes; more would hold up commits."""
 TRIM_PAUSE_S = 0.02
-"""Between two steps of deletion, so that commits get their turn."""
+"""Between two steps of deletion, so that commits are not delayed."""
 
 Trim = Callable[[str, int, int], Awaitable[int]]
 """(topic, before_ms, records_max a partition) -> records deleted."""
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 async def announce(router: Router, settings: Settings, *, url: str, admin_url: str) -> None:
-    """Once everything serves, say where, and how to try it."""
+    """Print the URLs and an example once all partitions serve."""
     log.info("starting", events=url, admin=admin_url)
     while not router.is_ready:  # noqa: ASYNC110 - it follows from the states of all lanes
         await asyncio.sleep(READY_POLL_S)
@@ -50,20 +50,20 @@ async def announce(router: Router, settings: Settings, *, url: str, admin_url: s
 
 
 async def tell_outages(router: Router) -> None:
-    """Say once when no partition serves any more, why and since when, and once when one does again."""
-    told = None
+    """Log once that no partition serves any more, with the reason, and once that one does again."""
+    logged = None
     while True:
         await asyncio.sleep(OUTAGE_POLL_S)
         outage = router.outage
-        if outage is not None and told is None:
+        if outage is not None and logged is None:
             log.error("events cannot be taken", reason=outage)
-        elif outage is None and told is not None:
+        elif outage is None and logged is not None:
             log.info("events are taken again")
-        told = outage
+        logged = outage
 
 
 async def keep_notes(renew: Callable[[], Awaitable[None]]) -> None:
-    """Write what is noted with the log once more, long before Kafka forgets it."""
+    """Renew the notes of the log, long before Kafka deletes them."""
     while True:
         await asyncio.sleep(NOTES_RENEWAL_S)
         try:

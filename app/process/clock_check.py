@@ -1,10 +1,10 @@
 """
-Whether this machine's clock can be right, judged by the embedded log; with Kafka the brokers judge it.
+The check of this machine's clock against the embedded log; with Kafka the brokers check it.
 
-Log time decides which ids are remembered and which events are deleted, so a clock that is far ahead
-must not be believed. The log keeps a note of the time: a running gateway renews it by the time that
-passes, and the next one's clock may be later by what a downtime can explain. A clock that is behind
-needs no refusal: timestamps never run back, and less is deleted.
+Log time decides which ids are remembered and which events are deleted, so a clock that is far ahead is
+refused. The log has a note of the time, which a running gateway renews; the clock of the next start may be
+later by as much as a downtime explains. A clock that is behind is not refused: timestamps never run back,
+and less is deleted.
 """
 
 import asyncio

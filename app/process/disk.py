@@ -1,4 +1,4 @@
-"""Free space under the data folder: below a minimum nothing more is taken, before any effect."""
+"""Free space under the data folder: below a minimum, requests are refused before any effect."""
 
 import asyncio
 import shutil
@@ -15,10 +15,10 @@ log = structlog.get_logger(__name__)
 
 
 class Disk:
-    """What was seen last."""
+    """The free space at the last check."""
 
     def __init__(self, path: Path, *, free_min_bytes: int) -> None:
-        """Assume room until somebody looks."""
+        """Assume enough space until the first check."""
         self._path = path
         self.free_min_bytes = free_min_bytes
         self.free_bytes = free_min_bytes
@@ -30,7 +30,7 @@ class Disk:
         return self.free_bytes >= self.free_min_bytes
 
     def look(self) -> None:
-        """See how much is free; what cannot be read counts as full."""
+        """Read the free space; a file system that cannot be read counts as full."""
         had_room = self.has_room
         try:
             self.size_bytes, _, self.free_bytes = shutil.disk_usage(self._path)
@@ -47,7 +47,7 @@ class Disk:
             )
 
     async def watch(self, router: Router, *, interval_s: float = CHECK_INTERVAL_S) -> None:
-        """Keep the router's `has_disk_room` true to what the disk says."""
+        """Update the router's `has_disk_room` at each interval, for ever."""
         while True:
             self.look()
             router.has_disk_room = self.has_room

@@ -1,8 +1,8 @@
 """
-How much may be logged: under errors that repeat, enough lines to see them and a count of the rest.
+The limit of log lines: of an error that repeats, some lines and a count of the rest.
 
-An outage fails every lane every few seconds, and a bug every request; what is said a thousandth time only
-hides what else is said. Lines of level debug are not limited: somebody wants to see them all.
+An outage fails every lane every few seconds, and a bug every request; their lines would hide all others.
+Lines of level debug are not limited.
 """
 
 import logging
@@ -18,20 +18,20 @@ SAME_MAX = 10
 """Lines of one text, level, topic and partition in an interval."""
 
 ALL_MAX = 3_000
-"""Lines of all kinds in an interval: a start with hundreds of partitions says less."""
+"""Lines of all kinds in an interval: a start with hundreds of partitions logs fewer."""
 
 KINDS_MAX = 5_000
-"""Texts of libraries may be many; what was counted of each is forgotten then."""
+"""Texts of libraries may be many; all counts are cleared then."""
 
 TEXT_CHARS_MAX = 500
-"""Of a library's text: what two of them have in common up to there makes them the same."""
+"""Two texts of libraries with the same beginning of this length are one kind."""
 
 _LEFT_OUT = "left_out"
 
 
 @dataclass(slots=True)
 class _Kind:
-    """What was said of one kind in the present interval."""
+    """The lines of one kind in the present interval."""
 
     began: float
     lines: int = 0
@@ -39,10 +39,9 @@ class _Kind:
 
 
 class LineLimit:
-    """Says of each line whether it may be logged; a processor of structlog and a filter of logging."""
+    """Decides for each line whether it is logged; a processor of structlog and a filter of logging."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Take a clock in seconds."""
         self.left_out = 0
         """Lines that were not logged, in all."""
         self._clock = clock
@@ -50,7 +49,7 @@ class LineLimit:
         self._all = _Kind(clock())
 
     def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
-        """Drop a line that is one too many; the next one of its kind says how many there were."""
+        """Drop a line beyond the limit; the next logged one of its kind has the number of dropped ones."""
         if method == "debug":
             return event
         kind = (method, event.get("event"), event.get("topic"), event.get("partition"))
@@ -62,7 +61,7 @@ class LineLimit:
         return event
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Do the same for what libraries log, by its text without its arguments."""
+        """Do the same for lines of libraries, by their text without its arguments."""
         text = str(record.msg)[:TEXT_CHARS_MAX]  # it may be anything: an exception, a dict
         return self._count((record.levelno, text)) is not None
 

@@ -1,5 +1,5 @@
 """
-Logging: everything on stderr, in one shape, whoever logs it.
+Logging: all lines on stderr, in one format, those of libraries too.
 
 A service protects stderr first (app.process.stderr), so that logging never fails and never waits. Tracebacks
 are plain: a renderer that shows local variables would show events and keys.
@@ -15,16 +15,16 @@ from structlog.typing import EventDict, Processor
 from app.process.line_limit import LineLimit
 
 _LIMIT = LineLimit()
-"""Of the process: everybody logs to the same stderr."""
+"""Of the process: all loggers write to the same stderr."""
 
 
 def lines_left_out() -> int:
-    """Return how many lines were not logged since the same had been said too often."""
+    """Return how many lines the limit of lines has dropped."""
     return _LIMIT.left_out
 
 
 def configure_logging(*, level: str, is_json: bool, worker: str | None = None) -> None:
-    """Set up structlog, and route what libraries log through the same renderer; lines name the worker."""
+    """Set up structlog, and route lines of libraries through the same renderer; lines name the worker."""
     shared: list[Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -58,5 +58,5 @@ def configure_logging(*, level: str, is_json: bool, worker: str | None = None) -
 
 
 def _name(worker: str, _logger: object, _method: str, event: EventDict) -> EventDict:
-    """Say who logs: several workers may share one stderr."""
+    """Name the worker in a line: several may share one stderr."""
     return {"worker": worker, **event}

@@ -1,9 +1,8 @@
 """
-stderr as a service can rely on it: what is said there never raises and never makes anybody wait.
+stderr for a service: writing never raises and never blocks.
 
-A full disk, a pipe whose reader is gone, or one whose reader has stopped reading must not stop events.
-So a thread of its own does the writing. stderr is not made non-blocking instead: that would hold for
-every process that shares it.
+A full disk, a pipe whose reader is gone, or one whose reader has stopped must not stop events. So a thread
+of its own writes. stderr is not made non-blocking instead: that would affect every process that shares it.
 """
 
 import atexit
@@ -15,10 +14,10 @@ from queue import SimpleQueue
 from threading import Event, Thread
 
 TEXTS_MAX = 10_000
-"""Texts that may wait to be written; what 1,024 partitions say while they start is a third of it."""
+"""Texts that may wait to be written; the start of 1,024 partitions logs a third of it."""
 
 DRAIN_TIMEOUT_S = 1.0
-"""How long a process that ends waits for its last words to be written."""
+"""How long an ending process waits for its last lines to be written."""
 
 
 class LossyStream(io.TextIOBase):
@@ -34,11 +33,11 @@ class LossyStream(io.TextIOBase):
 
     @property
     def lines_lost(self) -> int:
-        """How many lines did not find room to wait, or failed to be written."""
+        """How many lines were dropped from the full queue, or failed to be written."""
         return self._lines_refused + self._lines_failed
 
     def write(self, text: str) -> int:
-        """Let the text be written soon; never raises or waits. From any thread."""
+        """Queue a text to be written; never raises or blocks. From any thread."""
         if self._texts.qsize() < TEXTS_MAX:
             self._texts.put(text)
         else:
@@ -52,7 +51,7 @@ class LossyStream(io.TextIOBase):
         is_done.wait(timeout_s)
 
     def isatty(self) -> bool:
-        """Whether a person may be reading."""
+        """Whether the descriptor is a terminal."""
         return os.isatty(self._descriptor)
 
     def fileno(self) -> int:
@@ -74,19 +73,19 @@ class LossyStream(io.TextIOBase):
         while data:
             try:
                 data = data[os.write(self._descriptor, data) :]
-            except BlockingIOError:  # somebody else made it non-blocking
+            except BlockingIOError:  # another process made it non-blocking
                 select.select([], [self._descriptor], [])
 
 
 def protect_stderr() -> None:
-    """Put a LossyStream in the place of this process's stderr, whether that is open or not."""
+    """Replace this process's stderr, open or not, by a LossyStream."""
     descriptor = os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else sys.stderr.fileno()
     sys.stderr = LossyStream(descriptor)
     atexit.register(drain_stderr)
 
 
 def drain_stderr() -> None:
-    """Let what was said so far be written; atexit does it, os._exit does not."""
+    """Wait until all lines so far are written; atexit calls it, os._exit does not."""
     if isinstance(sys.stderr, LossyStream):
         sys.stderr.drain(DRAIN_TIMEOUT_S)
 

@@ -1,9 +1,8 @@
 """
 OpenTelemetry traces: a span for each request of the ingest port, and one for each append to the log.
 
-Off unless GATEWAY_TRACES says otherwise, and then what is not traced is what it is without: the packages are
-an extra, loaded here alone. Where traces go and how many are kept say the usual `OTEL_*` variables. A span
-has nothing of an event, of a key or of whoever sends.
+GATEWAY_TRACES turns them on. The packages are an extra, imported here only. The usual `OTEL_*` variables set
+the collector and the sampling. A span has no content of an event, no key and no address.
 """
 
 import os
@@ -25,38 +24,38 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider
 
 FLUSH_S = 2.0
-"""How long an end waits for a collector that takes the last spans. One that is gone must not hold it up."""
+"""How long the end waits for the collector to take the last spans."""
 
 COUNTS = {b"gateway-accepted": "gateway.accepted", b"gateway-duplicates": "gateway.duplicates"}
-"""What an answer's headers tell of its events."""
+"""Headers of an answer that become attributes of its span."""
 
 
 class Traces:
-    """Makes spans by a provider."""
+    """Wraps the ingest application and the log, so that they make spans."""
 
     def __init__(self, provider: "TracerProvider", system: str) -> None:
-        """Take the provider, and what kind of log `store` has: `kafka` or `sqlite`."""
+        """Make spans by a provider; `system` is the kind of the log: `kafka` or `sqlite`."""
         self._tracer = provider.get_tracer("gateway", VERSION)
         self._system = system
 
     def requests_of(self, app: ASGIApp) -> ASGIApp:
-        """Return an ingest application whose requests leave spans."""
+        """Return an ingest application whose requests make spans."""
         return _Requests(app, self._tracer)
 
     def appends_of(self, store: LogStore) -> LogStore:
-        """Return a log whose appends leave spans."""
+        """Return a log whose appends make spans."""
         return cast(LogStore, _Store(store, self._tracer, self._system))
 
 
 @contextmanager
 def tracing(*, is_on: bool, system: str, instance: str) -> Iterator[Traces | None]:
     """
-    Yield what makes spans, or None; what it has made is sent when this ends.
+    Yield a Traces, or None; its last spans are sent when the context ends.
 
     Args:
-        is_on: whether there are any.
+        is_on: whether spans are made.
         system: kind of the log, `kafka` or `sqlite`.
-        instance: which gateway of several this is.
+        instance: name of this gateway.
 
     Raises:
         ConfigurationError: the packages are not there.
@@ -74,12 +73,12 @@ def tracing(*, is_on: bool, system: str, instance: str) -> Iterator[Traces | Non
             f"GATEWAY_TRACES needs packages of the extra otel ({err.name} is missing): "
             "pip install 'idempotent-ingestion-gateway[otel]'"
         ) from err
-    told = {
+    attributes = {
         "service.name": os.environ.get("OTEL_SERVICE_NAME", "gateway"),
         "service.version": VERSION,
         "service.instance.id": instance,
     }
-    provider = TracerProvider(resource=Resource.create(told), shutdown_on_exit=False)
+    provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     try:
         yield Traces(provider, system)
@@ -90,7 +89,7 @@ def tracing(*, is_on: bool, system: str, instance: str) -> Iterator[Traces | Non
 
 
 class _Requests:
-    """Writes a request's span when it is over: what it was is known then, and a probe leaves none."""
+    """Makes a request's span at its end, when its route is known; a probe makes none."""
 
     def __init__(self, app: ASGIApp, tracer: "Tracer") -> None:
         self._app = app
@@ -100,14 +99,14 @@ class _Requests:
         began_ns = time.time_ns()
         began: Message | None = None
 
-        async def send_and_look(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal began
             if message["type"] == "http.response.start":
                 began = message
             await send(message)
 
         try:
-            await self._app(scope, receive, send_and_look)
+            await self._app(scope, receive, send_and_note)
         finally:
             context: RequestContext | None = scope.get(CONTEXT)
             if context is not None and context.request_id:
@@ -145,7 +144,7 @@ class _Requests:
 
 
 class _Store:
-    """A log whose partitions leave a span for each append; all else is the log's own."""
+    """A log whose partitions make a span for each append, and that is otherwise unchanged."""
 
     def __init__(self, store: LogStore, tracer: "Tracer", system: str) -> None:
         self._store = store

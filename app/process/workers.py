@@ -1,8 +1,8 @@
 """
-Several workers on one machine, and their parent, which starts them, starts them again, and stops them.
+The parent of several workers on one machine, which starts, restarts and stops them.
 
-They share the ingest port and the admin port, each has a data folder and a peer port of its own, and each
-ends when its parent does, however that ends.
+Workers share the ingest port and the admin port. Each has its own data folder and peer port, and ends when
+its parent ends.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from dedupe.errors import ConfigurationError, GatewayError, IdentityMismatchErro
 
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 10.0
 STEADY_S = 30.0
-"""Who has run so long begins with the first pause again."""
+"""After such a run the pause before a restart is the first one again."""
 FINAL_CODES: Mapping[int, type[GatewayError]] = {2: ConfigurationError, 3: IdentityMismatchError}
-"""Exit codes that another start would not change; see app.cli.console."""
+"""Exit codes after which a restart cannot help; see app.cli.console."""
 
 FOLDER_WAIT_S, FOLDER_POLL_S = 60.0, 0.1
-"""How long a worker may take to stop whose parent was killed; until then it holds its data folder."""
+"""For a worker of a killed parent to stop: until then it holds its data folder."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -41,15 +41,15 @@ class Workers:
 
     def __init__(self, command: Sequence[str], settings: Settings, count: int) -> None:
         """
-        Check that the settings allow several workers.
+        Check the settings; `run` starts the workers.
 
         Args:
             command: starts one worker; it listens on ports that others share.
-            settings: of all.
-            count: of workers, n >= 1.
+            settings: of all workers.
+            count: number of workers, n >= 1.
 
         Raises:
-            ConfigurationError: they are for one gateway alone.
+            ConfigurationError: the settings are those of a single gateway.
         """
         if settings.log.kind != "kafka":
             raise ConfigurationError(
@@ -68,10 +68,10 @@ class Workers:
 
     async def run(self) -> None:
         """
-        Run them until a signal; a second one ends them at once.
+        Run the workers until a signal; a second one ends them at once.
 
         Raises:
-            ConfigurationError, IdentityMismatchError: a worker says so; none runs any more.
+            ConfigurationError, IdentityMismatchError: a worker has ended with it; all have been stopped.
         """
         loop = asyncio.get_running_loop()
         numbers = (signal.SIGTERM, signal.SIGINT)
@@ -93,19 +93,19 @@ class Workers:
             raise group.exceptions[0] from None
         finally:
             for process in self._processes.values():
-                process.kill()  # only after an error: else all have ended
+                process.kill()  # after an error; otherwise all have ended
             for number in numbers:
                 loop.remove_signal_handler(number)
 
     def _pass_on(self, number: signal.Signals) -> None:
-        """Stop every worker, which knows what to do; a second signal reaches them, too."""
+        """Pass a signal on to every worker."""
         self._is_stopping = True
         self._stop.set()
         for process in self._processes.values():
             process.send_signal(number)
 
     async def _keep(self, worker: int, ports: Sequence[int]) -> None:
-        """Keep one worker running until all are stopped. Raises what no other start would change."""
+        """Run one worker, and restart it, until all are stopped. Raises the errors of FINAL_CODES."""
         loop = asyncio.get_running_loop()
         pause_s = BACKOFF_S
         await self._wait_for_folder(worker)
@@ -115,24 +115,24 @@ class Workers:
             if self._is_stopping:
                 return
             if (error := FINAL_CODES.get(code)) is not None:
-                raise error(f"worker {worker} has ended with exit code {code}, see above")
+                raise error(f"worker {worker} ended with exit code {code}, see above")
             if loop.time() - began >= STEADY_S:
                 pause_s = BACKOFF_S
-            log.error("a worker has ended, starting it again", worker=worker, code=code, pause_s=pause_s)
+            log.error("worker ended, restarting it", worker=worker, code=code, pause_s=pause_s)
             await self._pause(pause_s)
             pause_s = min(2 * pause_s, BACKOFF_MAX_S)
 
     async def _wait_for_folder(self, worker: int) -> None:
-        """Wait while a worker of an earlier parent stops; whoever stays is told of by the next start."""
+        """Wait while a worker of an earlier parent stops; one that does not is reported by the new worker."""
         loop = asyncio.get_running_loop()
-        given_up_at = loop.time() + FOLDER_WAIT_S
-        is_told = False
+        deadline = loop.time() + FOLDER_WAIT_S
+        is_logged = False
         while not self._is_stopping and (processes := holders_of(self._folder_of(worker))):
-            if loop.time() > given_up_at:
+            if loop.time() > deadline:
                 return
-            if not is_told:
-                log.warning("a worker's data folder is still in use, waiting", worker=worker, by=processes)
-                is_told = True
+            if not is_logged:
+                log.warning("data folder of a worker is still in use, waiting", worker=worker, by=processes)
+                is_logged = True
             await self._pause(FOLDER_POLL_S)
 
     async def _run_once(self, worker: int, ports: Sequence[int]) -> int:
@@ -172,12 +172,12 @@ class Workers:
 
 
 async def run_workers(command: Sequence[str], settings: Settings, count: int) -> None:
-    """See Workers.run."""
+    """Run the workers of one machine; see Workers."""
     await Workers(command, settings, count).run()
 
 
 def workers_of(text: str) -> int:
-    """Read how many workers there shall be: a number, or `auto`, one for each processor."""
+    """Parse the number of workers; `auto` is one for each processor. Raises ConfigurationError."""
     if text == "auto":
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not text.isdigit() or int(text) < 1:
@@ -186,6 +186,6 @@ def workers_of(text: str) -> int:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel stop this process when its parent has ended; Linux alone can."""
+    """Have the kernel stop this process when its parent ends, on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, PARENT_ENDED)

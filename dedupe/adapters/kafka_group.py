@@ -33,7 +33,8 @@ from dedupe.adapters.kafka_group_wire import (
 from dedupe.cancellation import is_own_cancellation
 from dedupe.clock import Clock
 from dedupe.errors import GatewayError, RetriableError
-from dedupe.group import Describe, Member, Take
+from dedupe.group.assignment import Member
+from dedupe.group.membership import Describe, Take
 
 RESPONSE_BYTES_MAX = 4 * 1024 * 1024
 """The longest response lists all members for the leader: 50 with 1,024 lanes each take less than 1 MiB."""

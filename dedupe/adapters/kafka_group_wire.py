@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from aiokafka.protocol.group import JoinGroupRequest_v5, SyncGroupRequest_v3
 
-from dedupe.group import NOBODY, Assignment, Member, WorkerId, assign
+from dedupe.group.assignment import NOBODY, Assignment, Member, WorkerId, assign
 
 PROTOCOL_TYPE, PROTOCOL = "gateway", "lanes-v1"
 """The coordinator keeps members of other types out of the group."""

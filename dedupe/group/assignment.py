@@ -1,10 +1,9 @@
 """
-Who owns which lane of a group of workers, and who follows it. Pure.
+Assignment: which worker of a group owns each lane, and which one follows it. Pure.
 
-The rule is Kafka Streams' (KIP-441): a lane stays where it is served, and moves only to a worker whose
-index has followed it; whoever should get it follows it first. Nothing here keeps the promise: a lane with
-two owners is fenced by the log, and one without answers "later". So a worker may be wrong about the group
-for a moment without harm.
+The rule is that of Kafka Streams (KIP-441): a lane stays where it is served, and moves only to a worker whose
+index has followed it; its next owner follows it first. Exactly-once storage does not depend on it: the log
+fences one of two owners, and requests for a lane without owner are answered as retriable.
 
 A lane is a number here: the clean partitions from 0 on, then those of quarantine.
 """
@@ -16,37 +15,38 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, get_args, get_orig
 import orjson
 
 VERSION = 1
-"""Of what members tell the group, and the group tells them. Fields that a later one adds are passed over."""
+"""Of the encoded members and assignments. Fields that a later version adds are ignored."""
 
 WorkerId: TypeAlias = str
-Told = TypeVar("Told")
+Decoded = TypeVar("Decoded")
 
 NOBODY: WorkerId = ""
+"""Of a lane without owner or follower."""
 
 
 class Member(NamedTuple):
-    """What a worker tells the group of itself whenever it joins."""
+    """What a worker tells the group when it joins."""
 
-    worker: WorkerId  # its own, the same after a restart
+    worker: WorkerId  # its name, the same after a restart
     address: str  # host:port at which other workers reach it
     zone: str = ""
-    serving: tuple[int, ...] = ()  # lanes it owns and has not given up
-    claimed: tuple[int, ...] = ()  # of these, what it took over without a word of the group
+    serving: tuple[int, ...] = ()  # lanes it owns and has not released
+    claimed: tuple[int, ...] = ()  # of these, those claimed without an assignment
     followed: tuple[int, ...] = ()  # lanes whose index it holds nearly up to the log's end
     can_follow: bool = True
-    is_leaving: bool = False  # it shall own and follow nothing more
-    started_ms: int = 0  # of two with the same name, the later is meant
-    generation: int = 0  # the last that it was told
+    is_leaving: bool = False  # it is to own and follow no lanes
+    started_ms: int = 0  # of two workers with one name, the later one counts
+    generation: int = 0  # of its last assignment
     version: int = VERSION
     unreached: tuple[WorkerId, ...] = ()  # members to which it has no link
 
     def encoded(self) -> bytes:
-        """Return it as one JSON object."""
+        """Encode it as one JSON object."""
         return orjson.dumps(self._asdict())
 
     @classmethod
     def decode(cls, text: bytes) -> Self:
-        """Read what `encoded` wrote, here or in a later version. Raises ValueError."""
+        """Decode what this or a later version has encoded. Raises ValueError."""
         member = _decoded(cls, text)
         if member.worker == NOBODY:
             raise ValueError("a worker without a name")
@@ -54,32 +54,32 @@ class Member(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """What the whole group is told: the same for every member."""
+    """The assignment of all lanes, the same for every member."""
 
-    owners: tuple[WorkerId, ...]  # by lane; NOBODY where there is no worker
-    followers: tuple[WorkerId, ...]  # by lane; its standby
+    owners: tuple[WorkerId, ...]  # by lane; NOBODY if no worker is left
+    followers: tuple[WorkerId, ...]  # by lane: its standby
     addresses: dict[WorkerId, str]
-    is_settled: bool = True  # False: ask for another one once the followers have caught up
+    is_settled: bool = True  # False: members rejoin once their followers have caught up
     generation: int = 0  # later ones have larger numbers
     version: int = VERSION
 
     def encoded(self) -> bytes:
-        """Return it as one JSON object."""
+        """Encode it as one JSON object."""
         return orjson.dumps(self._asdict())
 
     @classmethod
     def decode(cls, text: bytes) -> Self:
-        """Read what `encoded` wrote, here or in a later version. Raises ValueError."""
+        """Decode what this or a later version has encoded. Raises ValueError."""
         return _decoded(cls, text)
 
 
 def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> Assignment:
     """
-    Return who shall own and follow each lane; the same for the same members in any order.
+    Assign each lane an owner and a follower; the same members in any order give the same assignment.
 
     Args:
-        members: n >= 1, all of the same log, no worker twice.
-        lanes: how many there are.
+        members: n >= 1, all of one log, with unique names.
+        lanes: the number of lanes.
         standbys: whether lanes are followed at all.
     """
     by_name = {member.worker: member for member in sorted(members)}
@@ -88,7 +88,7 @@ def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> A
     staying = _connected(staying, served_by)
     wanted = _balanced(served_by, staying, lanes)
     owners = wanted
-    if standbys:  # else nobody would ever have followed what it shall own
+    if standbys:  # without them, the next owner would never have followed the lane
         owners = [_owner_now(lane, served_by[lane], wanted[lane], staying) for lane in range(lanes)]
     followers = _followers(owners, wanted, staying) if standbys and len(staying) > 1 else [NOBODY] * lanes
     return Assignment(
@@ -100,11 +100,11 @@ def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> A
 
 
 def _served_by(members: Iterable[Member], lanes: int) -> list[WorkerId]:
-    """Return who serves each lane now. Of two who believe so the log decides, and who claimed it was last."""
-    found = list(members)
+    """Return the server of each lane; of two workers that report a lane, the one that has claimed it."""
+    members = list(members)
     served_by = [NOBODY] * lanes
-    claims = [(member.worker, member.claimed) for member in found]
-    for name, numbers in [*claims, *((member.worker, member.serving) for member in found)]:
+    claims = [(member.worker, member.claimed) for member in members]
+    for name, numbers in [*claims, *((member.worker, member.serving) for member in members)]:
         for lane in numbers:
             if 0 <= lane < lanes and served_by[lane] == NOBODY:
                 served_by[lane] = name
@@ -113,9 +113,9 @@ def _served_by(members: Iterable[Member], lanes: int) -> list[WorkerId]:
 
 def _connected(staying: Mapping[WorkerId, Member], served_by: Sequence[WorkerId]) -> dict[WorkerId, Member]:
     """
-    Return workers that all reach each other: without those that miss most, or are missed by most.
+    Return workers that all reach each other, by removing those with the most broken links.
 
-    A lane of theirs could not be reached by others, who would take it away and lose it again in turn.
+    Workers that cannot reach a lane's owner would claim the lane, and lose it again in turn.
     """
     connected = dict(staying)
     broken = {
@@ -135,13 +135,13 @@ def _connected(staying: Mapping[WorkerId, Member], served_by: Sequence[WorkerId]
 def _balanced(
     served_by: Sequence[WorkerId], staying: Mapping[WorkerId, Member], lanes: int
 ) -> list[WorkerId]:
-    """Return owners whose counts differ by one at most, with as few moves as that takes."""
+    """Return owners whose numbers of lanes differ by at most one, with the fewest moves."""
     owned: dict[WorkerId, list[int]] = {name: [] for name in staying}
     free: list[int] = []
     for lane, name in enumerate(served_by):
         owned.get(name, free).append(lane)
     low, over = divmod(lanes, len(owned))
-    # Those who own most keep the larger shares, so that nothing moves without need.
+    # The workers with most lanes get the larger shares, so that fewer lanes move.
     by_count = sorted(owned, key=lambda name: (-len(owned[name]), name))
     shares = {name: low + (place < over) for place, name in enumerate(by_count)}
     for name, kept in owned.items():
@@ -159,14 +159,14 @@ def _fittest(
     staying: Mapping[WorkerId, Member],
     given: Mapping[WorkerId, Sequence[int]],
 ) -> WorkerId:
-    """Return who has followed the lane, else who has least."""
+    """Return a worker that has followed the lane, otherwise the one with the fewest lanes."""
     return min(names, key=lambda name: (lane not in staying[name].followed, len(given[name]), name))
 
 
 def _owner_now(
     lane: int, served_by: WorkerId, wanted: WorkerId, staying: Mapping[WorkerId, Member]
 ) -> WorkerId:
-    """Return who owns the lane until whoever should has followed it."""
+    """Return the owner until the wanted one has followed the lane."""
     is_ready = not staying[wanted].can_follow or lane in staying[wanted].followed
     return wanted if is_ready or served_by not in staying else served_by
 
@@ -174,7 +174,7 @@ def _owner_now(
 def _followers(
     owners: Sequence[WorkerId], wanted: Sequence[WorkerId], staying: Mapping[WorkerId, Member]
 ) -> list[WorkerId]:
-    """Return another worker than its owner for each lane: who shall own it next, else by zone and count."""
+    """Return each lane's follower: its next owner, otherwise the fittest worker, in another zone if any."""
     given: dict[WorkerId, list[int]] = {name: [] for name, member in staying.items() if member.can_follow}
     followers = []
     for lane, (owner, next_owner) in enumerate(zip(owners, wanted, strict=True)):
@@ -198,7 +198,7 @@ def _fittest_follower(
     staying: Mapping[WorkerId, Member],
     given: Mapping[WorkerId, Sequence[int]],
 ) -> WorkerId:
-    """Return who follows it already if that is fair, else who follows least."""
+    """Return the lane's present follower unless it has too many, otherwise the one with the fewest."""
     names = list(names)
     least = min(len(given[name]) for name in names)
     return min(
@@ -211,8 +211,8 @@ def _fittest_follower(
     )
 
 
-def _decoded(kind: type[Told], text: bytes) -> Told:
-    """Read the fields that this version knows."""
+def _decoded(kind: type[Decoded], text: bytes) -> Decoded:
+    """Decode the fields that this version knows."""
     fields = orjson.loads(text)
     if not isinstance(fields, dict):
         raise ValueError("not an object")
@@ -231,9 +231,9 @@ def _decoded(kind: type[Told], text: bytes) -> Told:
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Whether a value is of the type that a field has."""
+    """Return whether a value is of a field's type."""
     if isinstance(value, tuple):
         return get_origin(hint) is tuple and all(type(each) is get_args(hint)[0] for each in value)
-    if isinstance(value, dict):  # its keys are text as in any JSON
+    if isinstance(value, dict):  # its keys are strings, as in any JSON
         return get_origin(hint) is dict and all(type(each) is get_args(hint)[1] for each in value.values())
     return type(value) is hint

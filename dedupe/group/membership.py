@@ -1,7 +1,7 @@
 """
-The seam to whoever decides which workers are in the group: Kafka's group coordinator, or a simulated one.
+The seam to the coordinator that decides which workers are in the group: Kafka's, or a simulated one.
 
-Membership is a hint (rule R9): it says who should own a lane, and the log's fencing who does.
+Membership is a hint: it says which worker should own a lane; the log's fencing decides which one does.
 """
 
 from collections.abc import Callable
@@ -10,24 +10,24 @@ from typing import Protocol, TypeAlias
 from dedupe.group.assignment import Assignment, Member
 
 Describe: TypeAlias = Callable[[], Member]
-"""Says what this worker tells the group of itself now."""
+"""Returns this worker's description for the group."""
 
 Take: TypeAlias = Callable[[int, Assignment], None]
-"""Takes a generation and what it assigns; later ones have larger numbers. Must not raise."""
+"""Takes a generation and its assignment; later generations have larger numbers. Must not raise."""
 
 
 class Membership(Protocol):
-    """One worker's place in the group of those that share a log."""
+    """One worker's membership in the group of workers that share a log."""
 
     @property
     def silence_s(self) -> float:
-        """How long ago the group answered last, in seconds: it may have gone on without this worker."""
+        """Time since the coordinator answered last, in seconds; the group may have gone on meanwhile."""
 
     async def run(self, describe: Describe, take: Take) -> None:
-        """Be a member until cancelled, whatever fails meanwhile; a cancellation does not `leave`."""
+        """Be a member until cancelled, retrying every failure; cancellation does not `leave`."""
 
     def rejoin(self) -> None:
-        """Have the group assign anew soon: this worker has something new to tell. Never blocks or raises."""
+        """Request a new assignment soon, since this worker's description changed. Never blocks or raises."""
 
     async def leave(self) -> None:
-        """Tell the group that this worker goes, after `run` was cancelled. Bounded; never raises."""
+        """Leave the group, after `run` was cancelled. Bounded; never raises."""

@@ -57,10 +57,10 @@ class LaneContext:
     restore_slots: asyncio.Semaphore
     open_turn: asyncio.Lock  # of all lanes: opening an index holds the loop, and two must not follow at once
     session_notes: SessionNotes
+    limits: QueueLimits
     load_skips: LoadSkips = no_skips
     follow_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Of lanes that follow: however long they read, no lane that shall serve waits for them."""
-    limits: QueueLimits = field(default_factory=QueueLimits)
     times: LaneTimes = field(default_factory=LaneTimes)
     dice: random.Random = field(default_factory=random.Random)
     crashpoint: Crashpoint | None = None  # tests end the process in it

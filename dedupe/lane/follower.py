@@ -1,7 +1,7 @@
 """
 Follower: keeps the index of a lane near the log's end while another worker owns the lane.
 
-The owner ships what it has committed, which is cheaper than the log and comes at once. Whatever does not
+The owner replicates its commits, which is cheaper than reading the log and arrives at once. Whatever does not
 continue the index (a gap, a reconnect, another owner) is read from the log instead, so the index stays a
 function of the log alone, and recovery proves it like any other before it serves.
 """
@@ -26,8 +26,8 @@ from dedupe.lane.partition_index import PartitionIndex
 from dedupe.log import PartitionLog
 from dedupe.types import Offset
 
-SHIPPED_EVENTS_MAX = 20_000
-"""Shipped events that wait while the log is read: about 2 MiB. Those before them are left to the log."""
+REPLICATED_EVENTS_MAX = 20_000
+"""Replicated events that wait while the log is read: about 2 MiB. Those before them are left to the log."""
 
 
 class Follower:
@@ -38,23 +38,23 @@ class Follower:
     ) -> None:
         """Use the recovery of the lane with this number, which continues with the same index."""
         self.is_caught_up = False
-        """Whether the index has been at the end of the log, and has missed no shipment since."""
+        """Whether the index has been at the end of the log, and has missed no commit since."""
         self._log = partition_log
         self._context = context
         self._recovery = recovery
         self._number = number
-        self._shipped: deque[Committed] = deque()
-        self._shipped_events = 0
+        self._replicated: deque[Committed] = deque()
+        self._replicated_events = 0
         self._ahead_since: float | None = None  # since when the index knows more than the log shows
         self._arrived = asyncio.Event()
         self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=recovery.partition)
 
-    def take(self, committed: Committed) -> None:
-        """Take what the owner has committed; what does not fit is found in the log."""
-        self._shipped.append(committed)
-        self._shipped_events += len(committed.keys)
-        while self._shipped_events > SHIPPED_EVENTS_MAX:
-            self._next_shipped()
+    def receive(self, committed: Committed) -> None:
+        """Queue a commit of the owner; those that do not fit are read from the log instead."""
+        self._replicated.append(committed)
+        self._replicated_events += len(committed.keys)
+        while self._replicated_events > REPLICATED_EVENTS_MAX:
+            self._next_replicated()
         self._arrived.set()
 
     async def run(self) -> None:
@@ -88,11 +88,11 @@ class Follower:
                 await asyncio.sleep(pause_s)
         finally:
             self.is_caught_up = False
-            self._shipped.clear()
-            self._shipped_events = 0
+            self._replicated.clear()
+            self._replicated_events = 0
 
     async def _follow(self) -> None:
-        """Read the log to its end, then apply what is shipped; return when the log has to be read again."""
+        """Read the log to its end, then apply replicated commits; return when it must be read again."""
         async with self._context.follow_slots:
             proved = await self._recovery.check()
             await self._context.gate.pass_lane(self._number, proved=proved)
@@ -102,15 +102,15 @@ class Follower:
         self.is_caught_up = True
         while True:
             self._arrived.clear()
-            while self._shipped:
-                if not _apply(self._next_shipped(), index):
+            while self._replicated:
+                if not _apply(self._next_replicated(), index):
                     return
             if not await self._wait_for_update(index):
                 return
 
     def _check_visible(self, end: Offset) -> None:
         """
-        Raise RetriableError while what was shipped may still come to light in the log.
+        Raise RetriableError while replicated commits may still become visible in the log.
 
         Readers see it once all replicas have it; what is not there after that was lost.
         """
@@ -121,15 +121,15 @@ class Follower:
             return
         self._ahead_since = now if self._ahead_since is None else self._ahead_since
         if now - self._ahead_since < self._context.times.unseen_s:
-            raise RetriableError("the log does not show yet what was shipped")
+            raise RetriableError("replicated commits are not visible in the log yet")
 
-    def _next_shipped(self) -> Committed:
-        committed = self._shipped.popleft()
-        self._shipped_events -= len(committed.keys)
+    def _next_replicated(self) -> Committed:
+        committed = self._replicated.popleft()
+        self._replicated_events -= len(committed.keys)
         return committed
 
     async def _wait_for_update(self, index: PartitionIndex) -> bool:
-        """Wait for a shipped commit; return False if the log has grown without one."""
+        """Wait for a replicated commit; return False if the log has grown without one."""
         try:
             async with asyncio.timeout(self._context.times.follow_s):
                 await self._arrived.wait()
@@ -149,7 +149,7 @@ class Follower:
 
 
 def _apply(committed: Committed, index: PartitionIndex) -> bool:
-    """Apply a shipped commit unless the index has it; return False if a commit between them is missing."""
+    """Apply a replicated commit unless the index has it; return False if a commit between them is missing."""
     state = index.index.state
     if committed.first_seq + len(committed.keys) <= state.next_lane_seq:
         found = index.index.lookup(committed.keys)

@@ -1,7 +1,7 @@
 """
 PartitionIndex: the open dedupe index of one partition, with its window. Pure.
 
-Commits of the owner, shipped commits and replayed records all pass here, so each leaves the same index.
+Commits of the owner, replicated commits and replayed records all pass here, so each leaves the same index.
 
 Committer -> PartitionLog.append -> **PartitionIndex.apply** -> DedupeIndex.apply
 """

@@ -80,10 +80,10 @@ BATCH_EVENTS_MAX = 1_000
 class QueueLimits:
     """Bounds of a lane's queue and of one batch."""
 
-    queue_events_max: int = 20_000
-    queue_bytes_max: int = 32 * 1024 * 1024
+    queue_events_max: int
+    queue_bytes_max: int
+    batch_bytes_max: int
     batch_events_max: int = BATCH_EVENTS_MAX
-    batch_bytes_max: int = 900 * 1024
 
 
 class _SourceQueue:

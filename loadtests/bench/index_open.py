@@ -37,6 +37,7 @@ from dedupe.sessions import SessionPolicy
 from dedupe.sim.sim_log import SimStore
 from dedupe.types import Entry
 from dedupe.window import WindowPolicy
+from tests.support.settings import QUEUE_LIMITS
 
 MIB = 1024 * 1024
 BATCH = 1_000
@@ -117,6 +118,7 @@ def recoveries_of(store: RocksStore, lanes: int) -> list[IndexRecovery]:
         gate=IdentityGate(lanes),
         restore_slots=asyncio.Semaphore(RESTORES_MAX),
         open_turn=asyncio.Lock(),
+        limits=QUEUE_LIMITS,
     )
     return [
         IndexRecovery(lane, log.partition_log(TOPIC, lane), context, LaneMetrics()) for lane in range(lanes)

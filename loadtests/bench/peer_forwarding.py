@@ -24,9 +24,11 @@ import orjson
 import structlog
 import uvloop
 
-from app.peers import PeerLink, Peers
+from app.peers.link import PeerLink
+from app.peers.peers import Peers
 from dedupe.admission import Admission
 from dedupe.clock import Deadline, SystemClock
+from dedupe.group.request_handler import PeerRequestHandler
 from dedupe.submission import Outcomes, Submission
 from dedupe.types import Event
 
@@ -49,7 +51,7 @@ class Sample(NamedTuple):
     cpu_us: float  # an event
 
 
-class Owner:
+class Owner(PeerRequestHandler):
     """A worker that has stored everything at once."""
 
     def __init__(self) -> None:
@@ -58,19 +60,12 @@ class Owner:
         self.is_known = asyncio.Event()
 
     def status(self) -> Any:
-        """See Host."""
         return "here"
 
-    def take(self, worker: str, kind: str, body: Any) -> None:
-        """See Host."""
+    def on_status(self, worker: str, fields: Any) -> None:
         self.is_known.set()
 
-    async def answer(self, worker: str, kind: str, body: Any) -> Any:
-        """See Host."""
-        return body
-
     def submit(self, lane: int, submission: Submission) -> "asyncio.Future[Outcomes]":
-        """See Host."""
         events = submission.events
         self.events += len(events)
         answer: asyncio.Future[Outcomes] = self.loop.create_future()
@@ -213,14 +208,14 @@ class Linked:
         """Prepare both."""
         clock, secret = SystemClock(), b"a secret of the benchmark"
         self.owner = Owner()
-        self.peers = [Peers(name, self.owner, secret=secret, clock=clock) for name in ("edge", "owner")]
+        self.peers = [Peers(name, secret=secret, clock=clock) for name in ("edge", "owner")]
         self._running: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> PeerLink:
         """Run and link them."""
         listeners = [socket.create_server((HOST, 0)) for _ in self.peers]
         self._running = [
-            asyncio.create_task(peers.run(listener))
+            asyncio.create_task(peers.run(listener, self.owner))
             for peers, listener in zip(self.peers, listeners, strict=True)
         ]
         await asyncio.sleep(0)

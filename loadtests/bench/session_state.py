@@ -37,6 +37,7 @@ from dedupe.record import build_record
 from dedupe.sessions import SessionPolicy, SessionRecord, keys_of, session_update
 from dedupe.types import Entry, Event, NewRecord, Progress, Session
 from dedupe.window import WindowPolicy
+from tests.support.settings import QUEUE_LIMITS
 
 MIB = 1024 * 1024
 MILLION = 1_000_000
@@ -95,6 +96,7 @@ def recovery_of(
         gate=IdentityGate(2),
         restore_slots=asyncio.Semaphore(1),
         open_turn=asyncio.Lock(),
+        limits=QUEUE_LIMITS,
     )
     return IndexRecovery(0, log.partition_log(TOPICS[kind], 0), context, metrics), metrics
 

@@ -153,7 +153,7 @@ def test_contradicting_options_are_refused(gateway: Gateway) -> None:
     assert cli(gateway, "events", "--follow", "--until-end").returncode == 2
 
 
-def test_events_are_chosen_by_source_id_and_time(tmp_path: Path) -> None:
+def test_events_are_chosen_by_source_and_time(tmp_path: Path) -> None:
     with Gateway(tmp_path, {"GATEWAY_PARTITIONS": "2"}) as gateway:
         ids: dict[str, list[str]] = {"web": [], "ios": []}
         with httpx.Client(base_url=gateway.url) as client:
@@ -166,9 +166,6 @@ def test_events_are_chosen_by_source_id_and_time(tmp_path: Path) -> None:
         assert sorted(found["messageId"] for found in stored(gateway, "--source", "ios")) == sorted(
             ids["ios"]
         )
-        (found,) = stored(gateway, "--id", ids["web"][3])
-        assert (found["messageId"], found["source"]) == (ids["web"][3], "web")
-        assert stored(gateway, "--id", ids["web"][3], "--source", "ios") == []
         assert stored(gateway, "--limit", "5") == everything[:5]
         assert stored(gateway, "--limit", "500", "--since", "1h") == everything
         times = sorted(event["timestamp"] for event in everything)

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from app.config import Settings
 from app.group import network_of
-from app.peers import PeerTLS
+from app.peers.tls import PeerTLS
 from dedupe.errors import ConfigurationError
 from tests.integration.test_peers import Worker, are_linked, running, until
 from tests.support.certificates import write_certificate

@@ -1,4 +1,4 @@
-"""Claim: workers submit, ask and tell over real sockets, with TLS and without."""
+"""Claim: workers submit, request and notify over real sockets, with TLS and without."""
 
 import asyncio
 import socket
@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from app.peers import PeerLink, Peers, PeerTLS, SocketNetwork
+from app.peers.link import PeerLink
+from app.peers.network import SocketNetwork
+from app.peers.peers import Peers
+from app.peers.tls import PeerTLS
 from dedupe.admission import Admission
 from dedupe.clock import SystemClock
 from dedupe.errors import IndexUnavailableError, LaneNotActiveError, LaneSaturatedError
 from tests.support.certificates import write_certificate
-from tests.support.peers import SECRET, RecordingHost, events_of
+from tests.support.peers import SECRET, RecordingHandler, events_of
 from tests.support.submissions import submission_of
 
 HOST = "127.0.0.1"
@@ -27,8 +30,8 @@ class Worker:
 
     def __init__(self, name: str, *, secret: bytes = SECRET, **options: Any) -> None:
         self.name = name
-        self.host = RecordingHost(f"status of {name}")
-        self.peers = Peers(name, self.host, secret=secret, clock=SystemClock(), **options)
+        self.handler = RecordingHandler(f"status of {name}")
+        self.peers = Peers(name, secret=secret, clock=SystemClock(), **options)
         self.listener = socket.create_server((HOST, 0))
         self.address = f"{HOST}:{self.listener.getsockname()[1]}"
 
@@ -41,7 +44,7 @@ class Worker:
 @asynccontextmanager
 async def running(*workers: Worker) -> AsyncIterator[None]:
     """Run workers that know each other."""
-    tasks = [asyncio.create_task(worker.peers.run(worker.listener)) for worker in workers]
+    tasks = [asyncio.create_task(worker.peers.run(worker.listener, worker.handler)) for worker in workers]
     try:
         for worker in workers:
             worker.peers.set_members({each.name: each.address for each in workers})
@@ -69,7 +72,7 @@ def are_linked(*workers: Worker) -> Callable[[], bool]:
     )
 
 
-async def test_workers_submit_ask_and_tell() -> None:
+async def test_workers_submit_request_and_notify() -> None:
     a, b = Worker("a"), Worker("b")
     async with running(a, b):
         await until(are_linked(a, b))
@@ -84,12 +87,12 @@ async def test_workers_submit_ask_and_tell() -> None:
         outcomes = await asyncio.gather(*answers)
         assert [offset for each in outcomes for offset in each.offsets] == list(range(100))
         assert outcomes[0].admissions == [Admission.NEW] * 60
-        first = b.host.submissions[0]
+        first = b.handler.submissions[0]
         assert (first.lane, first.events, first.received_ms) == (3, events[:60], 17)
         assert 3 < first.deadline.remaining_s <= 4.5
-        assert await link.ask("where", {"id": 7}, 5.0) == ["a", "where", {"id": 7}]
-        assert link.tell("news", [1, 2])
-        await until(lambda: ("a", "news", [1, 2]) in b.host.taken)
+        assert await link.request("where", {"id": 7}, 5.0) == ["where", {"id": 7}]
+        assert link.notify("news", [1, 2])
+        await until(lambda: ("a", "news", [1, 2]) in b.handler.received)
         assert a.peers.metrics.events_forwarded == b.peers.metrics.events_received == 100
         assert not a.peers.metrics.frames_refused
         assert not b.peers.metrics.frames_refused
@@ -99,12 +102,12 @@ async def test_statuses_reach_all_once_a_turn() -> None:
     a, b = Worker("a"), Worker("b")
     async with running(a, b):
         await until(are_linked(a, b))
-        b.host.told_status = "new"
+        b.handler.own_status = "new"
         for _ in range(5):
             b.peers.announce()
         await until(lambda: a.link(b).status == "new")
-        assert await a.link(b).ask("is", "that all?", 5.0)
-        assert [taken for taken in a.host.taken if taken[2] == "new"] == [("b", "status", "new")]
+        assert await a.link(b).request("is", "that all?", 5.0)
+        assert [taken for taken in a.handler.received if taken[2] == "new"] == [("b", "status", "new")]
 
 
 @pytest.mark.parametrize("err", [LaneNotActiveError("no", told="x"), LaneSaturatedError("full")])
@@ -112,22 +115,22 @@ async def test_refusal_of_the_owner_comes_back_as_itself(err: Exception) -> None
     a, b = Worker("a"), Worker("b")
     async with running(a, b):
         await until(are_linked(a, b))
-        b.host.refusal = err
+        b.handler.refusal = err
         with pytest.raises(type(err)) as raised:
             await a.link(b).submit(0, submission_of(events_of(1)))
         assert (str(raised.value), getattr(raised.value, "told", "")) == (str(err), getattr(err, "told", ""))
 
 
 async def test_error_of_an_answer_comes_back_as_itself() -> None:
-    async def answers(_worker: str, _kind: str, _body: Any) -> Any:
+    async def respond(_kind: str, _body: Any) -> Any:
         raise IndexUnavailableError("disk", told="the disk is away")
 
     a, b = Worker("a"), Worker("b")
     async with running(a, b):
         await until(are_linked(a, b))
-        b.host.answers = answers
+        b.handler.respond = respond
         with pytest.raises(IndexUnavailableError) as raised:
-            await a.link(b).ask("where", None, 5.0)
+            await a.link(b).request("where", None, 5.0)
         assert raised.value.told == "the disk is away"
 
 
@@ -161,9 +164,9 @@ async def test_workers_speak_tls(tmp_path: Path) -> None:
         events = events_of(500, value=bytes(9_000))
         answers = [a.link(b).submit(0, submission_of(events)) for _ in range(4)]
         assert [len(outcomes.offsets) for outcomes in await asyncio.gather(*answers)] == [500] * 4
-        assert b.host.submissions[3].events == events
+        assert b.handler.submissions[3].events == events
         for worker in (a, b):
-            assert not worker.peers._strangers
+            assert not worker.peers._unauthenticated
 
 
 async def test_worker_without_the_right_certificate_is_not_served(tmp_path: Path) -> None:
@@ -208,4 +211,4 @@ async def test_large_submissions_both_ways_at_once() -> None:
         events = events_of(40, value=bytes(750_000))
         answers = [one.link(other).submit(0, submission_of(events)) for one, other in ((a, b), (b, a))]
         assert [len(outcomes.offsets) for outcomes in await asyncio.gather(*answers)] == [40] * 2
-        assert a.host.submissions[0].events == b.host.submissions[0].events == events
+        assert a.handler.submissions[0].events == b.handler.submissions[0].events == events

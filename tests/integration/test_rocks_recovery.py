@@ -23,6 +23,7 @@ from dedupe.sessions import SessionPolicy
 from dedupe.sim.sim_log import SimStore
 from dedupe.window import WindowPolicy
 from tests.contract.index_contract import KEYS_MAX, update_of
+from tests.support.settings import QUEUE_LIMITS
 
 SECRET = Identity(b"x" * 16)
 IDENTITY = IndexIdentity("sim", "events", 0, 1, SECRET.check_value)
@@ -51,6 +52,7 @@ def recovery_of(store: RocksStore) -> IndexRecovery:
         gate=IdentityGate(1),
         restore_slots=asyncio.Semaphore(1),
         open_turn=asyncio.Lock(),
+        limits=QUEUE_LIMITS,
     )
     return IndexRecovery(0, log.partition_log(IDENTITY.topic, 0), context, LaneMetrics())
 

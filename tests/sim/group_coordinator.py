@@ -7,7 +7,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from dedupe.adapters.kafka_group_wire import Joined, decide, packed, read_share
-from dedupe.group import Describe, Member, Take
+from dedupe.group.assignment import Member
+from dedupe.group.membership import Describe, Take
 
 SESSION_S, REBALANCE_S, HEARTBEAT_S, RETRY_S, ANSWER_S = 6.0, 3.0, 0.5, 0.5, 3.0
 """As in GroupTimes of the real member."""

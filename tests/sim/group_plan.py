@@ -35,9 +35,9 @@ coordinator_down     x       x     x
 coordinator_slow     x       x     x
 coordinator_cut_off  x       x     x
 clock_wrong          x       x     x
-shipment_lost        .       x     .
-shipment_doubled     .       x     .
-shipment_late        .       x     .
+commit_lost          .       x     .
+commit_doubled       .       x     .
+commit_late          .       x     .
 """
 
 ANSWERS = ("ok", "LaneNotActiveError", "DeadlineExceededError", "OutcomeUnknownError")

@@ -1,9 +1,9 @@
 """
 A simulated group: several workers on one log, each with a disk, links and a place in the group of its own.
 
-Router, lanes, keepers, routes and connections are the real ones; log, disks, network, coordinator and time
-are simulated. A worker's process can be killed, frozen and thawed at any moment. Clients send to any worker
-that is open, as a load balancer does, and what one worker told them binds all others.
+Router, lanes, lane managers, routes and connections are the real ones; log, disks, network, coordinator and
+time are simulated. A worker's process can be killed, frozen and thawed at any moment. Clients send to any
+worker that is open, as a load balancer does, and what one worker told them binds all others.
 """
 
 import asyncio
@@ -12,10 +12,13 @@ from contextvars import copy_context
 from random import Random
 from typing import Any
 
-from app.peers import Peers
+from app.peers.peers import Peers
 from dedupe.clock import Deadline
 from dedupe.errors import OutcomeUnknownError
-from dedupe.group import GroupHost, GroupRoute, Keeper, Member
+from dedupe.group.assignment import Member
+from dedupe.group.lane_manager import LaneManager
+from dedupe.group.request_handler import PeerRequestHandler
+from dedupe.group.route import GroupRoute
 from dedupe.lane import Lane, LaneState, Outcomes
 from dedupe.lane.context import LaneTimes
 from dedupe.router import Router
@@ -96,22 +99,21 @@ class Worker:
         started_ms = clock.now_ms()
         self.membership = SimMembership(group.coordinator, self.name, f"{host}-{self._starts}", started_ms)
         member = Member(self.name, self.address, started_ms=started_ms, **self.told)
-        self.keeper = Keeper(member, lanes, self.membership, clock)
-        self.host = GroupHost(self.keeper, clock, lambda: router.has_disk_room)
         self.peers = Peers(
             self.name,
-            self.host,
             secret=SECRET,
             clock=clock,
             network=group.net.network(host),
-            dice=Random(f"{host} {self._starts}"),
+            rng=Random(f"{host} {self._starts}"),
         )
-        router.reach_by([GroupRoute(number, lane, self.keeper) for number, lane in enumerate(lanes)])
+        self.manager = LaneManager(member, lanes, self.membership, self.peers, clock)
+        self.handler = PeerRequestHandler(self.manager, clock, lambda: router.has_disk_room)
+        router.reach_by([GroupRoute(number, lane, self.manager) for number, lane in enumerate(lanes)])
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as running:
-            running.create_task(self.peers.run(None))
-            running.create_task(self.keeper.run(self.peers))
+            running.create_task(self.peers.run(None, self.handler))
+            running.create_task(self.manager.run())
             running.create_task(self._open())
 
     async def _open(self) -> None:
@@ -156,18 +158,18 @@ class Worker:
     async def _stop(self) -> bool:
         """As app.process.supervise and app.group do it, without listeners."""
         assert self._running is not None
-        router, keeper = self.router, self.keeper
+        router, manager = self.router, self.manager
         router.is_leaving = True
-        if has_handed_over := await keeper.hand_over():
+        if has_handed_over := await manager.hand_over():
             self.is_open = False
         else:
             router.drain()
-            await keeper.finish(10.0)
+            await manager.finish(10.0)
         self.is_open = False
         while router.in_flight:
             await asyncio.sleep(PAUSE_S)
         router.drain()
-        await keeper.finish(10.0)
+        await manager.finish(10.0)
         self._running.cancel()
         await asyncio.wait([self._running])
         await self.membership.leave()
@@ -184,11 +186,7 @@ class Worker:
         self._within(self._claim(lane))
 
     async def _claim(self, lane: int) -> None:
-        keeper = self.keeper
-        keeper.claims += 1
-        keeper._claimed.add(lane)
-        keeper._turned[lane].set()
-        keeper._membership.rejoin()
+        self.manager._claim(lane)
 
     def note(self, fault: str) -> None:
         """Count what befalls it, in each role that it has."""
@@ -201,7 +199,7 @@ class Worker:
         if lane.state is LaneState.FOLLOWING:
             return "follower"
         number = self.router.all_lanes.index(lane)
-        return "owner" if number in self.keeper._running else "none"
+        return "owner" if number in self.manager._running else "none"
 
     @property
     def owned(self) -> set[int]:
@@ -339,10 +337,10 @@ class GroupWorld:
             if len(owners) != 1 or (len(members) > 1 and self.coordinator.standbys and len(followers) != 1):
                 return False
         return all(
-            worker.keeper.assignment.is_settled
-            and not worker.keeper._unreached
-            and worker.keeper.generation == max(member.keeper.generation for member in members)
-            and len(worker.keeper.assignment.addresses) == len(members)
+            worker.manager.assignment.is_settled
+            and not worker.manager._unreachable
+            and worker.manager.generation == max(member.manager.generation for member in members)
+            and len(worker.manager.assignment.addresses) == len(members)
             and all(route.is_serving for route in (*worker.router.routes, *worker.router.quarantine_routes))
             and worker.router.is_ready
             for worker in members
@@ -366,9 +364,9 @@ class GroupWorld:
     def told(self) -> str:
         """Say what every worker believes, for a test that fails."""
         return "; ".join(
-            f"{worker.name}: generation {worker.keeper.generation} {worker.keeper.assignment}"
+            f"{worker.name}: generation {worker.manager.generation} {worker.manager.assignment}"
             f" lanes {[lane.state.value for lane in worker.router.all_lanes]}"
-            f" hears {list(worker.keeper.neighbours.up())} claimed {worker.keeper._claimed}"
+            f" alive {list(worker.manager.directory.alive())} claimed {worker.manager._claimed}"
             f" failures {[lane.health.last_error for lane in worker.router.all_lanes]}"
             for worker in self.alive
         )

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from dedupe.clock import Deadline
 from dedupe.errors import LaneNotActiveError, OutcomeUnknownError
-from dedupe.lane.queue import LaneQueue, QueueLimits
+from dedupe.lane.queue import LaneQueue
 from dedupe.lane.state import LaneState
 from dedupe.router import Router
 from dedupe.sim.faults import SimFaults
@@ -46,7 +47,7 @@ async def test_full_quarantine_leaves_the_outcome_of_a_committed_request_unknown
     world, router = await booted()
     await world.deliver([world.event("a")])
     (quarantine_lane,) = router.quarantine_lanes
-    roomy, quarantine_lane.queue = quarantine_lane.queue, LaneQueue(QueueLimits(queue_events_max=0))
+    roomy, quarantine_lane.queue = quarantine_lane.queue, LaneQueue(replace(LIMITS, queue_events_max=0))
     request = [world.event("a", content="other"), world.event("b")]
 
     with pytest.raises(OutcomeUnknownError):

@@ -32,7 +32,7 @@ async def test_killed_owners_lane_is_claimed_by_its_standby_within_three_seconds
         await owner.kill()
 
         assert await group.until(lambda: group.owner_of(0) is follower) < 1
-        assert follower.keeper.claims
+        assert follower.manager.claims
         assert await group.settle() < 10
         assert 0 < group.slowest_s < SERVED_AGAIN_S
         await group.judge()
@@ -47,7 +47,7 @@ async def test_killed_owners_lane_without_a_standby_waits_until_the_group_misses
         await group.settle()
         await asyncio.sleep(1)
 
-        assert sum(worker.keeper.claims for worker in group.alive) == 0
+        assert sum(worker.manager.claims for worker in group.alive) == 0
         assert SERVED_AGAIN_S < group.slowest_s < 5
         await group.judge()
 
@@ -167,7 +167,7 @@ async def test_lane_of_an_owner_that_does_not_reach_the_log_is_claimed_although_
         # failing_s; and follow_s before it, since the standby that hears nothing reads the log once more.
         assert await group.until(lambda: group.owner_of(0) is follower) < 21
         await asyncio.sleep(30)
-        assert sum(worker.keeper.claims for worker in group.alive) == 1
+        assert sum(worker.manager.claims for worker in group.alive) == 1
         owner.world.connection.is_available = True
         assert await group.settle() < 15
         await group.judge()
@@ -176,7 +176,7 @@ async def test_lane_of_an_owner_that_does_not_reach_the_log_is_claimed_although_
 async def test_log_that_answers_nobody_moves_no_lane() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)
-        moves = [worker.keeper.moves for worker in group.alive]
+        moves = [worker.manager.moves for worker in group.alive]
         for worker in group.alive:
             worker.world.connection.is_available = False
         await asyncio.sleep(40)
@@ -184,7 +184,7 @@ async def test_log_that_answers_nobody_moves_no_lane() -> None:
             worker.world.connection.is_available = True
         assert await group.settle() < 10
 
-        assert [worker.keeper.moves for worker in group.alive] == moves
+        assert [worker.manager.moves for worker in group.alive] == moves
         await group.judge()
 
 
@@ -211,7 +211,7 @@ async def test_worker_that_joins_takes_a_lane_only_once_it_has_followed_it() -> 
         followed: set[int] = set()
         while not joining.owned:
             followed |= joining.followed
-            given = {n for n, name in enumerate(joining.keeper.assignment.owners) if name == "c"}
+            given = {n for n, name in enumerate(joining.manager.assignment.owners) if name == "c"}
             assert given <= followed, "it was given what it had not followed"
             await asyncio.sleep(0.0005)
 

@@ -24,12 +24,12 @@ async def served_by_a_third() -> AsyncIterator[tuple[GroupWorld, Worker, Worker]
 
 async def test_lane_does_not_go_to_and_fro_between_two_workers_that_do_not_reach_each_other() -> None:
     async with served_by_a_third() as (group, owner, follower):
-        moves = sum(worker.keeper.moves for worker in group.alive)
+        moves = sum(worker.manager.moves for worker in group.alive)
         group.net.cut(owner.name, follower.name)
         await asyncio.sleep(LASTING_S)
 
-        assert sum(worker.keeper.moves for worker in group.alive) - moves <= 4
-        assert sum(worker.keeper.claims for worker in group.alive) <= 2
+        assert sum(worker.manager.moves for worker in group.alive) - moves <= 4
+        assert sum(worker.manager.claims for worker in group.alive) <= 2
         assert sorted(map(bool, (owner.owned, follower.owned))) == [False, True]
         assert group.refusals == 0
         assert group.slowest_s < 2
@@ -66,7 +66,7 @@ async def test_cut_of_one_direction_costs_as_much_as_of_both() -> None:
         group.net.hold(owner.name, follower.name)
         await asyncio.sleep(LASTING_S)
 
-        assert sum(worker.keeper.claims for worker in group.alive) <= 2
+        assert sum(worker.manager.claims for worker in group.alive) <= 2
         assert group.refusals == 0
         assert group.slowest_s < 3
         group.net.release(owner.name, follower.name)
@@ -86,7 +86,7 @@ async def test_worker_that_sees_the_group_and_no_other_worker_owns_nothing() -> 
 
         assert not lonely.owned
         assert not lonely.is_open
-        assert sum(worker.keeper.claims for worker in group.alive) <= 4
+        assert sum(worker.manager.claims for worker in group.alive) <= 4
         assert group.refusals == 0
         assert group.slowest_s < 3
         for other in others:
@@ -105,5 +105,5 @@ async def test_connections_that_break_again_and_again_cost_no_answer() -> None:
 
         assert group.refusals == 0
         assert group.slowest_s < 2
-        assert sum(worker.keeper.claims for worker in group.alive) == 0, "each was mended at once"
+        assert sum(worker.manager.claims for worker in group.alive) == 0, "each was mended at once"
         await group.judge()

@@ -196,19 +196,19 @@ async def _tail_lost(group: GroupWorld, _worker: Worker, dice: Random) -> None:
         worker.start()
 
 
-def _shipments(arrive: Callable[[Random, list[Committed], Committed], list[Committed]]) -> "Befall":
-    async def befall_shipments(_group: GroupWorld, worker: Worker, dice: Random) -> None:
+def _replication(arrive: Callable[[Random, list[Committed], Committed], list[Committed]]) -> "Befall":
+    async def befall_replication(_group: GroupWorld, worker: Worker, dice: Random) -> None:
         held: list[Committed] = []
         for lane in worker.router.all_lanes:
-            take = lane.follower.take
+            receive = lane.follower.receive
 
-            def take_other(committed: Committed, take: Callable[[Committed], None] = take) -> None:
+            def receive_other(committed: Committed, receive: Callable[[Committed], None] = receive) -> None:
                 for other in arrive(dice, held, committed):
-                    take(other)
+                    receive(other)
 
-            lane.follower.take = take_other  # type: ignore[method-assign] # what a network does
+            lane.follower.receive = receive_other  # type: ignore[method-assign] # what a network does
 
-    return befall_shipments
+    return befall_replication
 
 
 def _lost(dice: Random, _held: list[Committed], committed: Committed) -> list[Committed]:
@@ -245,7 +245,7 @@ BEFALLS: dict[str, Befall] = {
     "clock_wrong": _clock_wrong,
     "trim": _trim,
     "tail_lost": _tail_lost,
-    "shipment_lost": _shipments(_lost),
-    "shipment_doubled": _shipments(_doubled),
-    "shipment_late": _shipments(_late),
+    "commit_lost": _replication(_lost),
+    "commit_doubled": _replication(_doubled),
+    "commit_late": _replication(_late),
 }

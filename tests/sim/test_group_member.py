@@ -25,7 +25,7 @@ from dedupe.adapters.kafka_group import (
     KafkaMembership,
 )
 from dedupe.errors import RetriableError
-from dedupe.group import Assignment, Member
+from dedupe.group.assignment import Assignment, Member
 from tests.support.sim_kafka_net import STRUCTS, SimTransport, encoded
 from tests.support.virtual_time import VirtualTimeLoop
 

@@ -9,7 +9,7 @@ import pytest
 
 from dedupe.committed import Committed, LastRecord
 from dedupe.errors import IndexCorruptError
-from dedupe.group.codec import COMMITTED, told_committed
+from dedupe.group.codec import COMMITTED, encode_committed
 from dedupe.index import IndexIdentity
 from dedupe.sim.faults import SimFaults
 from dedupe.types import Event
@@ -17,7 +17,7 @@ from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.test_group import NAMES, SERVED_AGAIN_S, owner_and_follower
 
 Tamper = Callable[[Committed], Sequence[Committed]]
-"""What arrives instead of a shipment."""
+"""What arrives instead of a commit."""
 
 
 def events_of(group: GroupWorld, prefix: str, number: int) -> list[Event]:
@@ -28,16 +28,16 @@ def events_of(group: GroupWorld, prefix: str, number: int) -> list[Event]:
     ]
 
 
-def tamper(worker: Worker, with_shipment: Tamper) -> None:
+def tamper(worker: Worker, change: Tamper) -> None:
     """Change what arrives at the standby of lane 0."""
     follower = worker.router.all_lanes[0].follower
-    take = follower.take
+    receive = follower.receive
 
-    def take_other(committed: Committed) -> None:
-        for other in with_shipment(committed):
-            take(other)
+    def receive_other(committed: Committed) -> None:
+        for other in change(committed):
+            receive(other)
 
-    follower.take = take_other  # type: ignore[method-assign] # what a network does
+    follower.receive = receive_other  # type: ignore[method-assign] # what a network does
 
 
 async def deliver_each(group: GroupWorld, events: Sequence[Event]) -> None:
@@ -77,7 +77,7 @@ async def test_standby_outlives_a_bug_of_its_own() -> None:
         owner, follower = owner_and_follower(group)
         nonsense: Any = object()
         standby = follower.router.all_lanes[0].follower
-        standby._shipped.append(nonsense)
+        standby._replicated.append(nonsense)
         standby._arrived.set()
         await deliver_each(group, events_of(group, "x", 3))
         await group.until(lambda: 0 in follower.followed)
@@ -137,7 +137,7 @@ def far_ahead(committed: Committed) -> Sequence[Committed]:
     ],
     ids=["lost", "doubled", "reordered", "other-place", "past", "ahead", "none"],
 )
-async def test_shipments_that_do_not_fit_are_found_in_the_log(make: Callable[[], Tamper]) -> None:
+async def test_commits_that_do_not_fit_are_found_in_the_log(make: Callable[[], Tamper]) -> None:
     async with GroupWorld(*NAMES) as group:
         await group.start()
         owner, follower = owner_and_follower(group)
@@ -148,7 +148,7 @@ async def test_shipments_that_do_not_fit_are_found_in_the_log(make: Callable[[],
         await take_over(group, owner, follower)
 
 
-async def test_standby_applies_shipments_and_does_not_read_the_log() -> None:
+async def test_standby_applies_commits_and_does_not_read_the_log() -> None:
     async with GroupWorld(*NAMES) as group:
         await group.start()
         owner, follower = owner_and_follower(group)
@@ -164,15 +164,17 @@ async def test_standby_applies_shipments_and_does_not_read_the_log() -> None:
 
 
 @pytest.mark.parametrize("missed", [1, 20])
-async def test_standby_that_heard_nothing_reads_the_log_within_seconds(missed: int) -> None:
+async def test_standby_that_missed_commits_reads_the_log_within_seconds(missed: int) -> None:
     async with GroupWorld(*NAMES) as group:
         await group.start()
         _, follower = owner_and_follower(group)
-        tamper(follower, lambda _: [])
-        await deliver_each(group, events_of(group, "x", missed))
         lane = follower.router.all_lanes[0]
+        await deliver_each(group, events_of(group, "received", 1))
+        await group.until(lambda: lane.partition_index.index.state.next_lane_seq == 1)
+        tamper(follower, lambda _: [])
+        await deliver_each(group, events_of(group, "missed", missed))
 
-        assert await group.until(lambda: lane.partition_index.index.state.next_lane_seq == missed) < 6
+        assert await group.until(lambda: lane.partition_index.index.state.next_lane_seq == 1 + missed) < 6
         await group.judge()
 
 
@@ -180,13 +182,13 @@ async def test_standby_that_heard_nothing_reads_the_log_within_seconds(missed: i
     "place", range(8), ids=["seq", "base", "time", "after", "keys", "fingerprints", "guards", "sessions"]
 )
 @pytest.mark.parametrize("value", [None, -1, 2**70, "text", b"bytes", [None], [b"x"], {"a": 1}], ids=repr)
-async def test_shipments_of_no_sense_end_nothing(place: int, value: object) -> None:
+async def test_malformed_commits_end_nothing(place: int, value: object) -> None:
     async with GroupWorld("a", "b") as group:
         await group.start()
         owner, follower = owner_and_follower(group)
-        shipped = told_committed(0, committed_next(follower, group.world.event("x")))
-        shipped[1 + place] = value
-        follower.host.take(owner.name, COMMITTED, shipped)
+        replicated = encode_committed(0, committed_next(follower, group.world.event("x")))
+        replicated[1 + place] = value
+        follower.handler.on_notification(owner.name, COMMITTED, replicated)
         await deliver_each(group, events_of(group, "x", 2))
         await group.until(lambda: 0 in follower.followed)
 
@@ -194,7 +196,7 @@ async def test_shipments_of_no_sense_end_nothing(place: int, value: object) -> N
 
 
 def committed_next(follower: Worker, event: Event) -> Committed:
-    """Return a shipment that would go on from what the follower has."""
+    """Return a commit that would go on from what the follower has."""
     state = follower.router.all_lanes[0].partition_index.index.state
     return Committed(
         state.next_lane_seq,
@@ -243,12 +245,12 @@ async def test_worker_whose_log_fails_while_it_starts_holds_nobody_up() -> None:
         await group.judge()
 
 
-async def test_shipments_of_no_sense_cost_no_index() -> None:
+async def test_malformed_commits_cost_no_index() -> None:
     async with GroupWorld("a", "b") as group:
         await group.start()
         owner, follower = owner_and_follower(group)
-        shipped = told_committed(0, committed_next(follower, group.world.event("x")))
-        follower.host.take(owner.name, COMMITTED, [0, "one", *shipped[2:]])
+        replicated = encode_committed(0, committed_next(follower, group.world.event("x")))
+        follower.handler.on_notification(owner.name, COMMITTED, [0, "one", *replicated[2:]])
         await asyncio.sleep(1)
 
         assert follower.router.all_lanes[0].metrics.rebuilds == 0

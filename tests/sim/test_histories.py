@@ -9,12 +9,12 @@ histories see what they should is planned in tests/sim/plan.py.
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import TypeAlias
 
 import pytest
 
-from dedupe.lane.queue import QueueLimits
 from dedupe.sim.faults import NO_FAULTS, SimFaults
 from dedupe.types import Event
 from dedupe.window import WindowPolicy
@@ -34,7 +34,7 @@ POLICIES = [
 ]
 """All remember everything that happens within a history."""
 
-NARROW = QueueLimits(batch_events_max=7, queue_events_max=30)
+NARROW = replace(LIMITS, queue_events_max=30)
 FAULTS = (
     "unavailable",
     "hang",

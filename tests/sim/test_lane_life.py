@@ -12,13 +12,12 @@ from dedupe.index import IndexIdentity
 from dedupe.lane.context import LaneTimes
 from dedupe.lane.gate import PROOF_RECORDS
 from dedupe.lane.lane import Lane
-from dedupe.lane.queue import QueueLimits
 from dedupe.lane.state import LaneState
 from dedupe.routing import partition_of
 from dedupe.sim.faults import SimFaults
 from dedupe.sim.memory_index import MemoryIndex
 from dedupe.types import Session
-from tests.sim.world import CLEAN, QUARANTINE, QUICK, World
+from tests.sim.world import CLEAN, LIMITS, QUARANTINE, QUICK, World
 from tests.support.submissions import submission_of
 
 
@@ -89,7 +88,7 @@ async def test_lane_that_ends_by_itself_is_started_again_loudly(monkeypatch: pyt
     world.log.dice.faults = SimFaults()
     await world.wait_until_active()
 
-    assert "a lane ended by itself, starting it again" in [line["event"] for line in lines]
+    assert "lane ended, restarting it" in [line["event"] for line in lines]
     await world.deliver([world.event(event_of(world, 0))])
     world.judge()
 
@@ -275,7 +274,7 @@ async def test_queue_of_duplicates_lets_others_run() -> None:
         turns += 1
         await asyncio.sleep(0)
 
-    assert turns >= 700 / QueueLimits(batch_events_max=7).batch_events_max
+    assert turns >= 700 / LIMITS.batch_events_max
 
 
 async def test_housekeeping_that_gets_no_answer_holds_no_commit() -> None:

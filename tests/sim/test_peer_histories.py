@@ -31,7 +31,11 @@ async def test_every_submission_is_answered_once_whatever_happens(seed: int) -> 
             group.net.mend(one, other)
             group.net.release(one, other)
         await asyncio.wait([answer for _, answer in waiting], timeout=30)
-        taken = [submission.events[0].key for host in group.hosts.values() for submission in host.submissions]
+        taken = [
+            submission.events[0].key
+            for handler in group.handlers.values()
+            for submission in handler.submissions
+        ]
         assert len(taken) == len(set(taken))
         for start, answer in waiting:
             key = events_of(1, start=start)[0].key

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from app.peers import PeerLink, Peers, UnknownKindError, Versions
 from app.peers.connection import Connection
+from app.peers.errors import UnknownKindError
 from app.peers.frames import Kind
+from app.peers.limits import Versions
+from app.peers.link import PeerLink
+from app.peers.peers import Peers
 from dedupe.admission import Admission
 from dedupe.errors import (
     DeadlineExceededError,
@@ -19,7 +22,7 @@ from dedupe.errors import (
 from dedupe.lane import Outcomes
 from tests.support.cancellation import cancelled_at
 from tests.support.peer_group import LIMITS, Group, error_of, pairs, running, until
-from tests.support.peers import SECRET, LoopClock, RecordingHost, events_of
+from tests.support.peers import SECRET, LoopClock, RecordingHandler, events_of
 from tests.support.sim_net import address_of
 from tests.support.submissions import submission_of
 
@@ -29,7 +32,7 @@ async def test_connection_that_breaks_before_anything_was_sent_has_taken_nothing
         answer = group.submit("a", "b")
         group.net.reset("a", "b")
         assert await error_of(answer) is LaneNotActiveError
-        assert not group.hosts["b"].submissions
+        assert not group.handlers["b"].submissions
 
 
 async def test_connection_that_breaks_with_the_submission_on_its_way_leaves_it_unknown() -> None:
@@ -39,14 +42,14 @@ async def test_connection_that_breaks_with_the_submission_on_its_way_leaves_it_u
         await asyncio.sleep(0.01)
         group.net.reset("a", "b")
         assert await error_of(answer) is OutcomeUnknownError
-        assert not group.hosts["b"].submissions
+        assert not group.handlers["b"].submissions
 
 
 async def test_connection_that_breaks_with_the_answer_on_its_way_leaves_it_unknown() -> None:
     async with running(Group("a", "b")) as group:
         group.net.hold("b", "a")
         answer = group.submit("a", "b")
-        await until(lambda: bool(group.hosts["b"].submissions))
+        await until(lambda: bool(group.handlers["b"].submissions))
         await asyncio.sleep(0.01)
         group.net.reset("a", "b")
         assert await error_of(answer) is OutcomeUnknownError
@@ -75,13 +78,13 @@ async def test_submissions_that_wait_for_a_peer_to_read_were_not_sent() -> None:
 async def test_reset_is_mended_before_it_counts() -> None:
     async with running(Group("a", "b")) as group:
         await asyncio.sleep(2)
-        link, taken = group.link("a", "b"), len(group.hosts["a"].taken)
+        link, taken = group.link("a", "b"), len(group.handlers["a"].received)
         group.net.reset("a", "b")
         await asyncio.sleep(0)
         await until(lambda: group.peers["a"].metrics.connected == 2)
         assert link.is_up
         assert link.status == "status of b"
-        assert group.hosts["a"].taken[taken:] == [("b", "status", "status of b")]
+        assert group.handlers["a"].received[taken:] == [("b", "status", "status of b")]
         assert group.peers["a"].metrics.reconnects == 1
         assert (await group.submit("a", "b")).offsets == [0]
 
@@ -92,10 +95,10 @@ async def test_worker_that_is_gone_is_down_at_once() -> None:
         await group.stop("b")
         assert await until(lambda: not group.link("a", "b").is_up) < 0.1
         assert group.link("a", "b").status is None
-        assert group.hosts["a"].taken[-1] == ("b", "status", None)
+        assert group.handlers["a"].received[-1] == ("b", "status", None)
         with pytest.raises(LaneNotActiveError):
             group.submit("a", "b")
-        assert not group.link("a", "b").tell("news", 1)
+        assert not group.link("a", "b").notify("news", 1)
         group.start("b")
         assert await until(lambda: group.link("a", "b").is_up) < 1.0
 
@@ -104,8 +107,8 @@ async def test_worker_that_is_gone_is_down_at_once() -> None:
 async def test_cancellation_of_a_library_at_any_await_of_a_link_ends_no_link(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep = PeerLink.keep
-    monkeypatch.setattr(PeerLink, "keep", lambda link: cancelled_at(number, keep(link)))
+    run = PeerLink.run
+    monkeypatch.setattr(PeerLink, "run", lambda link: cancelled_at(number, run(link)))
     async with running(Group("a", "b")) as group:
         await asyncio.sleep(2)
         group.net.reset("a", "b")
@@ -122,7 +125,9 @@ async def test_link_that_is_ended_at_any_step_leaves_no_connection_and_tells_so(
         await asyncio.sleep(steps * 0.0001)
         group.peers["a"].set_members({})
         await asyncio.sleep(1)
-        told = [body for worker, kind, body in group.hosts["a"].taken if (worker, kind) == ("b", "status")]
+        told = [
+            body for worker, kind, body in group.handlers["a"].received if (worker, kind) == ("b", "status")
+        ]
         assert told in ([], ["status of b", None])
         assert group.peers["a"].link("b") is None
         assert group.net.ways() == {("a", "b"), ("b", "a")}  # b's own
@@ -131,16 +136,16 @@ async def test_link_that_is_ended_at_any_step_leaves_no_connection_and_tells_so(
 
 @pytest.mark.parametrize("steps", range(12))
 async def test_caller_that_gives_up_at_any_step_takes_no_room(steps: int) -> None:
-    only_one = replace(LIMITS, asks_max=1, events_max=1)
+    only_one = replace(LIMITS, requests_max=1, events_max=1)
     async with running(Group("a", "b", a=only_one, b=only_one)) as group:
         link = group.link("a", "b")
-        asked = asyncio.ensure_future(link.ask("lookup", 1, 5))
+        asked = asyncio.ensure_future(link.request("lookup", 1, 5))
         submitted = group.submit("a", "b")
         await asyncio.sleep(steps * 0.0001)
         asked.cancel()
         submitted.cancel()
         await asyncio.sleep(0.1)  # what is answered to nobody arrives
-        assert await link.ask("lookup", 2, 5) == ["a", "lookup", 2]
+        assert await link.request("lookup", 2, 5) == ["lookup", 2]
         assert (await group.submit("a", "b", start=1)).offsets == [1]
         assert group.peers["a"].metrics.connected == 1
 
@@ -175,7 +180,7 @@ async def test_frozen_worker_is_down_within_two_seconds_of_its_last_byte() -> No
         await asyncio.sleep(2)
         group.net.freeze("b")
         link = group.link("a", "b")
-        asked = asyncio.ensure_future(link.ask("where", None, 30.0))
+        asked = asyncio.ensure_future(link.request("where", None, 30.0))
         assert 1.3 <= await until(lambda: not link.is_up) <= 2.2  # its last byte may be a ping ago
         assert group.link("a", "c").is_up
         assert await error_of(asked) is OutcomeUnknownError
@@ -196,13 +201,13 @@ async def test_idle_links_stay_up() -> None:
 
 async def test_answers_come_out_of_order() -> None:
     async with running(Group("a", "b")) as group:
-        group.hosts["b"].holds = True
+        group.handlers["b"].holds = True
         first, second = group.submit("a", "b"), group.submit("a", "b", 2, start=5)
-        await until(lambda: len(group.hosts["b"].submissions) == 2)
-        group.hosts["b"].submissions[1].accept()
+        await until(lambda: len(group.handlers["b"].submissions) == 2)
+        group.handlers["b"].submissions[1].accept()
         assert (await second).offsets == [5, 6]
         assert not first.done()
-        group.hosts["b"].submissions[0].accept()
+        group.handlers["b"].submissions[0].accept()
         assert (await first).offsets == [0]
 
 
@@ -228,18 +233,18 @@ async def test_submissions_of_one_turn_travel_in_one_frame_and_so_do_their_answe
 
 async def test_submission_or_answer_that_cannot_be_told_fails_alone() -> None:
     async with running(Group("a", "b")) as group:
-        host, unsayable = group.hosts["b"], [events_of(1)[0]._replace(message_id="\ud800")]
+        handler, unsayable = group.handlers["b"], [events_of(1)[0]._replace(message_id="\ud800")]
         good = group.submit("a", "b")
         bad = group.link("a", "b").submit(0, submission_of(unsayable, size_bytes=100))
         assert (await good).offsets == [0]
         with pytest.raises(UnicodeEncodeError):
             await bad
-        assert len(host.submissions) == 1
-        host.holds = True
+        assert len(handler.submissions) == 1
+        handler.holds = True
         answers = [group.submit("a", "b") for _ in range(2)]
-        await until(lambda: len(host.submissions) == 3)
-        host.submissions[1].answer.set_result(Outcomes([Admission.NEW], [2**64]))
-        host.submissions[2].accept()
+        await until(lambda: len(handler.submissions) == 3)
+        handler.submissions[1].answer.set_result(Outcomes([Admission.NEW], [2**64]))
+        handler.submissions[2].accept()
         assert await error_of(answers[0]) is OutcomeUnknownError
         assert (await answers[1]).offsets == [0]
         group.link("a", "b").check_capacity(submission_of(events_of(1) * LIMITS.events_max, size_bytes=1))
@@ -248,38 +253,38 @@ async def test_submission_or_answer_that_cannot_be_told_fails_alone() -> None:
 async def test_deadline_is_passed_on_less_the_way() -> None:
     async with running(Group("a", "b")) as group:
         group.net.delays_s["a", "b"] = 0.25
-        group.hosts["b"].holds = True
+        group.handlers["b"].holds = True
         answer = group.submit("a", "b")
-        await until(lambda: bool(group.hosts["b"].submissions))
+        await until(lambda: bool(group.handlers["b"].submissions))
         # What the way takes is not known to anybody; the owner waits for that much longer at most.
-        assert 4.4 < group.hosts["b"].submissions[0].deadline.remaining_s <= 4.5
-        group.hosts["b"].submissions[0].answer.set_exception(DeadlineExceededError("too late"))
+        assert 4.4 < group.handlers["b"].submissions[0].deadline.remaining_s <= 4.5
+        group.handlers["b"].submissions[0].answer.set_exception(DeadlineExceededError("too late"))
         assert await error_of(answer) is DeadlineExceededError
 
 
 async def test_too_much_under_way_is_refused_until_it_is_answered() -> None:
     async with running(Group("a", "b", a=replace(LIMITS, events_max=10))) as group:
-        group.hosts["b"].holds = True
+        group.handlers["b"].holds = True
         answer = group.submit("a", "b", 8)
         group.link("a", "b").check_capacity(submission_of(events_of(2), size_bytes=1))
         with pytest.raises(LaneSaturatedError):
             group.submit("a", "b", 3)
         with pytest.raises(LaneSaturatedError):
             group.link("a", "b").check_capacity(submission_of(events_of(1), size_bytes=LIMITS.bytes_max))
-        await until(lambda: bool(group.hosts["b"].submissions))
-        group.hosts["b"].submissions[0].accept()
+        await until(lambda: bool(group.handlers["b"].submissions))
+        group.handlers["b"].submissions[0].accept()
         await answer
         group.link("a", "b").check_capacity(submission_of(events_of(10), size_bytes=1))
 
 
 async def test_owner_takes_no_more_than_its_own_limit() -> None:
     async with running(Group("a", "b", b=replace(LIMITS, bytes_max=10_000))) as group:
-        group.hosts["b"].holds = True
+        group.handlers["b"].holds = True
         first = group.submit("a", "b", 10)
         assert await error_of(group.submit("a", "b", 30)) is LaneSaturatedError
-        assert len(group.hosts["b"].submissions) == 1
-        group.hosts["b"].holds = False
-        group.hosts["b"].submissions[0].accept()
+        assert len(group.handlers["b"].submissions) == 1
+        group.handlers["b"].holds = False
+        group.handlers["b"].submissions[0].accept()
         assert len((await first).offsets) == 10
         assert len((await group.submit("a", "b", 10)).offsets) == 10
 
@@ -287,17 +292,17 @@ async def test_owner_takes_no_more_than_its_own_limit() -> None:
 async def test_peer_that_does_not_read_its_answers_gets_no_more_work_done() -> None:
     async with running(Group("a", "b")) as group:
 
-        async def answers(_worker: str, _kind: str, body: Any) -> Any:
+        async def respond(_kind: str, body: Any) -> Any:
             return bytes(body)
 
-        group.hosts["b"].answers = answers
+        group.handlers["b"].respond = respond
         link = group.link("a", "b")
         group.net.hold("b", "a")
-        asked = [asyncio.ensure_future(link.ask("bytes", 900_000, 30.0)) for _ in range(4)]
+        asked = [asyncio.ensure_future(link.request("bytes", 900_000, 30.0)) for _ in range(4)]
         await asyncio.sleep(0.1)
         late = group.submit("a", "b")
         await asyncio.sleep(0.5)
-        assert not group.hosts["b"].submissions
+        assert not group.handlers["b"].submissions
         group.net.release("b", "a")
         assert [len(answer) for answer in await asyncio.gather(*asked)] == [900_000] * 4
         assert (await late).offsets == [0]
@@ -309,12 +314,12 @@ async def test_messages_to_a_peer_that_does_not_read_are_dropped_and_counted() -
         link = group.link("a", "b")
         told = 0
         for _ in range(20):
-            told += link.tell("news", bytes(1_000_000))
+            told += link.notify("news", bytes(1_000_000))
             await asyncio.sleep(0)
         assert told < 8
-        assert group.peers["a"].metrics.tells_dropped == 20 - told
+        assert group.peers["a"].metrics.messages_dropped == 20 - told
         group.net.release("a", "b")
-        await until(lambda: len([1 for taken in group.hosts["b"].taken if taken[1] == "news"]) == told)
+        await until(lambda: len([1 for taken in group.handlers["b"].received if taken[1] == "news"]) == told)
 
 
 async def test_message_on_a_connection_that_has_just_ended_is_dropped_and_counted() -> None:
@@ -322,35 +327,35 @@ async def test_message_on_a_connection_that_has_just_ended_is_dropped_and_counte
         dialler = group.link("a", "b")._dialler
         assert dialler is not None
         dialler.end("lost")
-        assert not group.link("a", "b").tell("news", 1)
-        assert group.peers["a"].metrics.tells_dropped == 1
+        assert not group.link("a", "b").notify("news", 1)
+        assert group.peers["a"].metrics.messages_dropped == 1
 
 
 async def test_questions_are_bounded_in_number_and_time() -> None:
-    async with running(Group("a", "b", a=replace(LIMITS, asks_max=2))) as group:
+    async with running(Group("a", "b", a=replace(LIMITS, requests_max=2))) as group:
 
-        async def answers(_worker: str, _kind: str, _body: Any) -> Any:
+        async def respond(_kind: str, _body: Any) -> Any:
             await asyncio.sleep(60)
 
-        group.hosts["b"].answers = answers
+        group.handlers["b"].respond = respond
         link = group.link("a", "b")
-        asked = [asyncio.ensure_future(link.ask("slow", None, 3.0)) for _ in range(2)]
+        asked = [asyncio.ensure_future(link.request("slow", None, 3.0)) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(LaneSaturatedError):
-            await link.ask("slow", None, 3.0)
+            await link.request("slow", None, 3.0)
         assert [await error_of(each) for each in asked] == [DeadlineExceededError] * 2
-        group.hosts["b"].answers = None
-        assert await link.ask("quick", 1, 3.0) == ["a", "quick", 1]
+        group.handlers["b"].respond = None
+        assert await link.request("quick", 1, 3.0) == ["quick", 1]
 
 
 async def test_owner_that_answers_too_many_questions_says_so() -> None:
-    async with running(Group("a", "b", b=replace(LIMITS, asks_max=1))) as group:
+    async with running(Group("a", "b", b=replace(LIMITS, requests_max=1))) as group:
 
-        async def answers(_worker: str, _kind: str, _body: Any) -> Any:
+        async def respond(_kind: str, _body: Any) -> Any:
             await asyncio.sleep(1)
 
-        group.hosts["b"].answers = answers
-        asked = [asyncio.ensure_future(group.link("a", "b").ask("slow", None, 3.0)) for _ in range(2)]
+        group.handlers["b"].respond = respond
+        asked = [asyncio.ensure_future(group.link("a", "b").request("slow", None, 3.0)) for _ in range(2)]
         with pytest.raises(LaneSaturatedError):
             await asked[1]
         assert await asked[0] is None
@@ -358,10 +363,8 @@ async def test_owner_that_answers_too_many_questions_says_so() -> None:
 
 async def test_two_workers_of_one_name_do_not_race_for_the_connection() -> None:
     async with running(Group("a", "b")) as group:
-        same = Peers(
-            "a", RecordingHost(), secret=SECRET, clock=LoopClock(), network=group.net.network("a again")
-        )
-        running_too = asyncio.create_task(same.run(None))
+        same = Peers("a", secret=SECRET, clock=LoopClock(), network=group.net.network("a again"))
+        running_too = asyncio.create_task(same.run(None, RecordingHandler()))
         await asyncio.sleep(0)
         same.set_members({"b": address_of("b")})
         group.net.attempts.clear()
@@ -373,12 +376,12 @@ async def test_two_workers_of_one_name_do_not_race_for_the_connection() -> None:
         assert (await group.submit("a", "b")).offsets == [0]
 
 
-async def test_host_that_fails_does_not_end_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(*_told: Any) -> None:
-        raise KeyError("a host's bug")
+async def test_handler_that_fails_does_not_end_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_status(*_arguments: Any) -> None:
+        raise KeyError("a bug of the handler")
 
     async with running(Group("a", "b")) as group:
-        monkeypatch.setattr(group.hosts["a"], "take", take)
+        monkeypatch.setattr(group.handlers["a"], "on_status", on_status)
         group.net.reset("a", "b")
         await asyncio.sleep(3)
         assert group.link("a", "b").is_up
@@ -386,9 +389,9 @@ async def test_host_that_fails_does_not_end_a_link(monkeypatch: pytest.MonkeyPat
 
 async def test_members_come_and_go() -> None:
     async with running(Group("a", "b", "c")) as group:
-        group.hosts["b"].holds = True
+        group.handlers["b"].holds = True
         answer = group.submit("a", "b")
-        await until(lambda: bool(group.hosts["b"].submissions))
+        await until(lambda: bool(group.handlers["b"].submissions))
         group.peers["a"].set_members({"a": address_of("a"), "c": address_of("c")})
         assert group.peers["a"].link("b") is None
         assert await error_of(answer) is OutcomeUnknownError
@@ -420,7 +423,7 @@ async def test_workers_of_two_versions_speak_the_older_one() -> None:
     async with running(Group("a", "b", b=newer)) as group:
         assert (await group.submit("a", "b", 3)).offsets == [0, 1, 2]
         assert (await group.submit("b", "a", 3)).offsets == [0, 1, 2]
-        assert await group.link("b", "a").ask("where", 1, 5.0) == ["b", "where", 1]
+        assert await group.link("b", "a").request("where", 1, 5.0) == ["where", 1]
         assert all(not peers.metrics.frames_refused for peers in group.peers.values())
 
 
@@ -441,11 +444,11 @@ async def test_kind_of_frame_that_is_unknown_is_answered_and_the_connection_live
         send = dialler.send
 
         def send_newer(kind: int, number: int = 0, body: bytes = b"") -> None:
-            send(200 if kind == Kind.ASK else kind, number, body)
+            send(200 if kind == Kind.REQUEST else kind, number, body)
 
         monkeypatch.setattr(dialler, "send", send_newer)
         with pytest.raises(UnknownKindError):
-            await group.link("a", "b").ask("of the future", None, 5.0)
+            await group.link("a", "b").request("of the future", None, 5.0)
         send(201, 0, b"of the future, not answered")
         assert (await group.submit("a", "b")).offsets == [0]
         assert group.peers["b"].metrics.frames_refused == {"unknown_kind": 2}
@@ -453,9 +456,9 @@ async def test_kind_of_frame_that_is_unknown_is_answered_and_the_connection_live
 
 async def test_status_is_sent_once_a_turn_and_to_all() -> None:
     async with running(Group("a", "b", "c")) as group:
-        group.hosts["b"].told_status = {"serving": [1, 2]}
+        group.handlers["b"].own_status = {"serving": [1, 2]}
         for _ in range(10):
             group.peers["b"].announce()
         await until(lambda: group.link("a", "b").status == {"serving": [1, 2]})
         await until(lambda: group.link("c", "b").status == {"serving": [1, 2]})
-        assert len([1 for taken in group.hosts["a"].taken if taken[2] == {"serving": [1, 2]}]) == 1
+        assert len([1 for taken in group.handlers["a"].received if taken[2] == {"serving": [1, 2]}]) == 1

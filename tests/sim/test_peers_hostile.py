@@ -25,7 +25,7 @@ from tests.support.peer_group import Group, pairs, running
 from tests.support.peers import SECRET
 
 CHALLENGE, HELLO, PROOF, WELCOME = Kind.CHALLENGE, Kind.HELLO, Kind.PROOF, Kind.WELCOME
-ASK, SUBMIT, TELL = Kind.ASK, Kind.SUBMIT, Kind.TELL
+NOTIFY, REQUEST, SUBMIT = Kind.NOTIFY, Kind.REQUEST, Kind.SUBMIT
 
 
 class Raw(asyncio.Protocol):
@@ -91,9 +91,9 @@ async def unharmed(group: Group) -> AsyncIterator[Group]:
             assert (await group.submit(one, other)).offsets == [0]
             assert group.peers[one].metrics.connected == len(group.peers) - 1
         for peers in group.peers.values():
-            assert not peers._strangers
+            assert not peers._unauthenticated
             assert peers.metrics.frames_refused["internal"] == 0
-            assert set(peers._callers) <= set(group.peers)
+            assert set(peers._acceptors) <= set(group.peers)
     assert raised == []
 
 
@@ -113,18 +113,18 @@ async def test_noise_is_refused_and_counted(seed: int) -> None:
 async def test_noise_of_somebody_who_knows_the_secret_is_refused_or_answered(seed: int) -> None:
     dice = Random(seed)
     async with unharmed(Group("a", "b", seed=seed)) as group:
-        group.hosts["b"].refusal = KeyError("hosts may fail as well") if seed % 3 == 0 else None
+        group.handlers["b"].refusal = KeyError("handlers may fail as well") if seed % 3 == 0 else None
         for _ in range(5):
             connection = await proved(group)
             for _ in range(dice.randint(1, 6)):
-                kind = dice.choice((SUBMIT, SUBMIT, ASK, TELL, HELLO, PROOF, 77, CHALLENGE))
+                kind = dice.choice((SUBMIT, SUBMIT, REQUEST, NOTIFY, HELLO, PROOF, 77, CHALLENGE))
                 body = dice.choice((noise, msgpack_noise, nearly_right))(dice)
                 connection.transport.write(
                     frame_of(dice.choice((1, 1, 1, 2)), kind, dice.randint(0, 3), body)
                 )
             await asyncio.sleep(0.2)
             connection.transport.abort()
-        group.hosts["b"].refusal = None
+        group.handlers["b"].refusal = None
 
 
 def noise(dice: Random) -> bytes:
@@ -181,7 +181,7 @@ async def test_frame_that_is_too_large_is_refused_by_its_head() -> None:
         limits = group.peers["b"]._shared.limits
         stranger = await raw(group)
         stranger.transport.write(HEAD.pack(BEFORE_PROOF_BYTES_MAX + 1, 1, HELLO, 0))
-        for kind, length in ((SUBMIT, limits.frame_bytes_max + 1), (ASK, limits.message_bytes_max + 1)):
+        for kind, length in ((SUBMIT, limits.frame_bytes_max + 1), (REQUEST, limits.message_bytes_max + 1)):
             worker = await proved(group)
             worker.transport.write(HEAD.pack(length, 1, kind, 0))
             await asyncio.sleep(0.1)
@@ -196,7 +196,7 @@ async def test_stranger_keeps_no_more_than_a_small_frame() -> None:
         head = HEAD.pack(BEFORE_PROOF_BYTES_MAX, 1, HELLO, 0)
         connection.transport.write(head + bytes(500))
         await asyncio.sleep(0.1)
-        (stranger,) = group.peers["b"]._strangers
+        (stranger,) = group.peers["b"]._unauthenticated
         assert len(stranger._reader._waiting) <= HEAD.size + BEFORE_PROOF_BYTES_MAX
         await asyncio.sleep(2.2)
         assert connection.is_lost
@@ -207,7 +207,7 @@ async def test_crowd_of_silent_strangers_keeps_nobody_out() -> None:
     async with unharmed(Group("a", "b")) as group:
         crowd = [await raw(group) for _ in range(100)]
         await asyncio.sleep(0.01)
-        assert len(group.peers["b"]._strangers) == 64
+        assert len(group.peers["b"]._unauthenticated) == 64
         assert sum(connection.is_lost for connection in crowd) == 36
         worker = await proved(group)
         assert not worker.is_lost
@@ -215,7 +215,7 @@ async def test_crowd_of_silent_strangers_keeps_nobody_out() -> None:
         worker.transport.abort()
 
 
-@pytest.mark.parametrize("kind", [PROOF, SUBMIT, ASK, TELL, CHALLENGE, WELCOME, 6, 99])
+@pytest.mark.parametrize("kind", [PROOF, SUBMIT, REQUEST, NOTIFY, CHALLENGE, WELCOME, 6, 99])
 async def test_nothing_is_served_before_the_proof(kind: int) -> None:
     async with unharmed(Group("a", "b")) as group:
         connection = await raw(group)
@@ -223,7 +223,7 @@ async def test_nothing_is_served_before_the_proof(kind: int) -> None:
         await asyncio.sleep(0.1)
         assert connection.is_lost
         assert group.peers["b"].metrics.frames_refused == {"wrong_state": 1}
-        assert not [taken for taken in group.hosts["b"].taken if taken[1] == "news"]
+        assert not [taken for taken in group.handlers["b"].received if taken[1] == "news"]
 
 
 async def test_replayed_handshake_is_refused() -> None:
@@ -296,7 +296,7 @@ async def test_frames_of_the_wrong_state_end_the_connection(kind: int) -> None:
 async def test_frame_of_another_version_than_agreed_on_ends_the_connection() -> None:
     async with unharmed(Group("a", "b")) as group:
         connection = await proved(group)
-        connection.transport.write(frame_of(2, TELL, 0, packed(["news", 1])))
+        connection.transport.write(frame_of(2, NOTIFY, 0, packed(["news", 1])))
         await asyncio.sleep(0.1)
         assert connection.is_lost
         assert group.peers["b"].metrics.frames_refused == {"version": 1}
@@ -305,7 +305,7 @@ async def test_frame_of_another_version_than_agreed_on_ends_the_connection() -> 
 async def test_status_that_cannot_be_told_is_none() -> None:
     async with running(Group("a", "b")) as group:
         for status in (object(), bytes(5 * 1024 * 1024)):
-            group.hosts["b"].told_status = status
+            group.handlers["b"].own_status = status
             group.peers["b"].announce()
             await asyncio.sleep(1)
             assert group.link("a", "b").is_up
@@ -314,8 +314,8 @@ async def test_status_that_cannot_be_told_is_none() -> None:
 
 async def test_answers_that_nobody_asked_for_end_the_connection_alone() -> None:
     async with running(Group("a", "b")) as group:
-        caller = group.peers["b"]._callers["a"]
-        caller.send(8, 0, packed(([12345], b"\0", [1])))
+        acceptor = group.peers["b"]._acceptors["a"]
+        acceptor.send(8, 0, packed(([12345], b"\0", [1])))
         await asyncio.sleep(0.1)
         assert group.peers["a"].metrics.frames_refused == {"not_asked": 1}
         await asyncio.sleep(2)

@@ -5,6 +5,7 @@ more than that.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from dedupe.errors import (
     LaneSaturatedError,
     OutcomeUnknownError,
 )
-from dedupe.lane import Lane, LaneState, QueueLimits
+from dedupe.lane import Lane, LaneState
 from dedupe.lane.queue import LaneQueue
 from dedupe.types import Event, NewRecord
 from tests.sim.test_answers import booted, one_of_each_partition, submitted
@@ -50,7 +51,7 @@ def records_in(world: World) -> int:
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["first", "second", "quarantine"])
 async def test_request_is_refused_whole_if_any_of_its_lanes_has_no_room(number: int) -> None:
     world, router = await booted()
-    router.all_lanes[number].queue = LaneQueue(QueueLimits(queue_events_max=0))
+    router.all_lanes[number].queue = LaneQueue(replace(LIMITS, queue_events_max=0))
 
     with pytest.raises(LaneSaturatedError):
         await submitted(world, router, one_of_each_partition(world), [world.rejected("bad")])

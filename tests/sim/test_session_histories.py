@@ -10,6 +10,7 @@ Others are drawn with SIM_SEED and SIM_HISTORIES, see tests/sim/seeds.py.
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from random import Random
 
@@ -17,7 +18,6 @@ import pytest
 
 from dedupe.admission import Admission
 from dedupe.errors import RetriableError
-from dedupe.lane.queue import QueueLimits
 from dedupe.record import RecordIdentity, parse_identity
 from dedupe.sessions import NO_SESSION, SEQUENCES_AHEAD_MAX, SessionPolicy, SessionState
 from dedupe.sim.faults import NO_FAULTS
@@ -264,7 +264,7 @@ async def test_sessions_keep_every_promise(seed: int, seen: Counter[Admission]) 
         sessions=dice.choice(POLICIES),
         policy=dice.choice(WINDOWS),
         faults=faults_of(seed),
-        limits=dice.choice((LIMITS, QueueLimits(batch_events_max=3))),
+        limits=dice.choice((LIMITS, replace(LIMITS, batch_events_max=3))),
     )
     oracle = Oracle(world, seen)
     clients = [Client(str(number), dice) for number in range(CLIENTS)]

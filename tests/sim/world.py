@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
@@ -39,12 +40,13 @@ from dedupe.submission import Outcomes
 from dedupe.types import Event, Fingerprint, LogRecord, NewRecord, Offset, Stream
 from dedupe.window import WindowPolicy
 from tests.sim.crashes import SimulatedCrashError
+from tests.support.settings import QUEUE_LIMITS
 
 CLEAN = Stream("events", 2)
 QUARANTINE = Stream("events.quarantine", 1)
 SOURCE = "sim"
 QUICK = LaneTimes(backoff_s=1e-4, backoff_max_s=1e-3, refence_s=(1e-4, 1e-3), fenced_again_s=0)
-LIMITS = QueueLimits(batch_events_max=7)
+LIMITS = replace(QUEUE_LIMITS, batch_events_max=7)
 FOREVER_S = 1e9
 PAUSE_S = 1e-3
 """Of a client after a refusal, and of whoever waits for a lane: as long as a lane's longest pause."""

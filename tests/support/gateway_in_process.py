@@ -61,8 +61,8 @@ class GatewayInProcess:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         """Take settings by their names; whether they contradict one another is not asked."""
-        chosen = make_settings(mode="development", data_dir=folder)
-        self.settings = chosen.model_copy(update={"partitions": 2, **settings})
+        chosen = {"mode": "development", "data_dir": folder, "partitions": 2}
+        self.settings = make_settings(**chosen, **settings)
         self.clock = SetClock()
         self.log = SimStore()
         self.faults: deque[Fault] = deque()

@@ -5,9 +5,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from app.cli.commands import app
-from app.config.settings_table import all_settings, usual_settings
 from loadtests.capacity import table
-from tests.support import chart, metrics_page
+from tests.support import chart, metrics_page, settings_page
 from tests.support.documents import README, ROOT
 
 CAPACITY = ROOT / "docs" / "capacity.md"
@@ -19,8 +18,8 @@ SETTINGS = ROOT / "docs" / "settings.md"
 def written_anew() -> dict[Path, str]:
     """Return every document with a generated part, as the code says it now."""
     return {
-        README: _between(README, "settings", usual_settings()),
-        SETTINGS: _between(SETTINGS, "settings", all_settings()),
+        README: _between(README, "settings", settings_page.usual()),
+        SETTINGS: _between(SETTINGS, "settings", settings_page.every()),
         CAPACITY: _between(CAPACITY, "capacity", table()),
         METRICS: _between(METRICS, "metrics", metrics_page.table()),
         OPERATIONS: _between(OPERATIONS, "size", _size("100M", "--window", "7d", "--output", "table")),

@@ -10,7 +10,7 @@ from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.adapters.kafka_group import KafkaMembership
 from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.clock import SystemClock
-from dedupe.group import Assignment, Member
+from dedupe.group.assignment import Assignment, Member
 
 LANES = 5
 PATIENCE_S = 30.0

@@ -31,11 +31,11 @@ def families() -> Iterator[Metric]:
         keys.write_text(yaml.safe_dump([{"key": "k", "source": "s"}]))
         settings = make_settings(mode="development", log="sqlite", write_keys_file=keys)
         guards = build_guards(settings, SystemClock(), index_files=0)
-        keeper = SimpleNamespace(
+        manager = SimpleNamespace(
             generation=0, moves=0, claims=0, worker="", assignment=SimpleNamespace(addresses={})
         )
         group: Any = SimpleNamespace(
-            keeper=keeper,
+            manager=manager,
             peers=SimpleNamespace(metrics=PeerMetrics()),
             membership=SimpleNamespace(silence_s=0.0),
         )

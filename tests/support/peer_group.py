@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from app.peers import PeerLimits, PeerLink, Peers
+from app.peers.limits import PeerLimits
+from app.peers.link import PeerLink
+from app.peers.peers import Peers
 from dedupe.errors import GatewayError
 from dedupe.lane import Outcomes
-from tests.support.peers import SECRET, LoopClock, RecordingHost, events_of
+from tests.support.peers import SECRET, LoopClock, RecordingHandler, events_of
 from tests.support.sim_net import SimNet, address_of
 from tests.support.submissions import submission_of
 
@@ -23,16 +25,15 @@ class Group:
 
     def __init__(self, *names: str, seed: int = 1, **limits_of: PeerLimits) -> None:
         self.net = SimNet(Random(seed))
-        self.hosts = {name: RecordingHost(f"status of {name}") for name in names}
+        self.handlers = {name: RecordingHandler(f"status of {name}") for name in names}
         self.peers = {
             name: Peers(
                 name,
-                self.hosts[name],
                 secret=SECRET,
                 clock=LoopClock(),
                 limits=limits_of.get(name, LIMITS),
                 network=self.net.network(name),
-                dice=Random(f"{seed} {name}"),
+                rng=Random(f"{seed} {name}"),
             )
             for name in names
         }
@@ -40,7 +41,7 @@ class Group:
 
     def start(self, name: str) -> None:
         """Run a worker."""
-        self.tasks[name] = asyncio.create_task(self.peers[name].run(None))
+        self.tasks[name] = asyncio.create_task(self.peers[name].run(None, self.handlers[name]))
 
     async def stop(self, name: str) -> None:
         """Stop a worker as a killed process does: its connections are reset."""

@@ -1,4 +1,4 @@
-"""Workers for tests of the connections between them: hosts that keep what they get."""
+"""Workers for tests of the connections between them: handlers that record what they receive."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,6 +6,7 @@ from typing import Any
 
 from dedupe.admission import Admission
 from dedupe.clock import Clock, Deadline
+from dedupe.group.request_handler import PeerRequestHandler
 from dedupe.submission import Outcomes, Submission
 from dedupe.types import Event
 
@@ -23,7 +24,7 @@ def events_of(count: int, *, partition: int = 0, value: bytes = b"{}", start: in
 
 
 class Received:
-    """What a host was given, and the future it has returned."""
+    """A submission that a handler was passed, and the future that it returned."""
 
     def __init__(self, lane: int, submission: Submission) -> None:
         self.lane, self.events = lane, list(submission.events)
@@ -32,33 +33,35 @@ class Received:
         self.answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
 
     def accept(self) -> None:
-        """Answer that all events are new, at offsets that their keys tell."""
+        """Answer that all events are new, at the offsets in their keys."""
         if not self.answer.done():
             offsets = [int.from_bytes(event.key, "big") for event in self.events]
             self.answer.set_result(Outcomes([Admission.NEW] * len(offsets), offsets))
 
 
-class RecordingHost:
-    """Keeps what it is given; answers submissions at once unless `holds`."""
+class RecordingHandler(PeerRequestHandler):
+    """Records what it receives; answers submissions at once unless `holds`."""
 
     def __init__(self, status: Any = "here") -> None:
-        self.told_status = status
-        self.taken: list[tuple[str, str, Any]] = []
+        self.own_status = status
+        self.received: list[tuple[str, str, Any]] = []
+        """Worker, kind and body of each notification; kind `status` for statuses."""
         self.submissions: list[Received] = []
         self.holds = False
         self.refusal: Exception | None = None
-        self.answers: Callable[[str, str, Any], Awaitable[Any]] | None = None
+        self.respond: Callable[[str, Any], Awaitable[Any]] | None = None
 
     def status(self) -> Any:
-        return self.told_status
+        return self.own_status
 
-    def take(self, worker: str, kind: str, body: Any) -> None:
-        self.taken.append((worker, kind, body))
+    def on_status(self, worker: str, fields: Any) -> None:
+        self.received.append((worker, "status", fields))
 
-    async def answer(self, worker: str, kind: str, body: Any) -> Any:
-        if self.answers is None:
-            return [worker, kind, body]
-        return await self.answers(worker, kind, body)
+    def on_notification(self, worker: str, kind: str, body: Any) -> None:
+        self.received.append((worker, kind, body))
+
+    async def on_request(self, kind: str, body: Any) -> Any:
+        return [kind, body] if self.respond is None else await self.respond(kind, body)
 
     def submit(self, lane: int, submission: Submission) -> "asyncio.Future[Outcomes]":
         if self.refusal is not None:

@@ -2,6 +2,7 @@
 
 from app.config.section import PREFIX, settings_of
 from app.config.settings import Settings
+from dedupe.lane.queue import QueueLimits
 
 
 def variable_of(name: str) -> str:
@@ -10,6 +11,10 @@ def variable_of(name: str) -> str:
 
 
 VARIABLES = tuple(setting.variable for setting in settings_of(Settings))
+
+
+QUEUE_LIMITS = QueueLimits(20_000, 32 * 1024**2, 900 * 1024)
+"""Those of the default settings."""
 
 
 def make_settings(**values: object) -> Settings:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.admin.partitions import told_by_servers
+from app.admin.partitions import views_of_servers
 from tests.unit.admin.admin_port import admin_of, client_of
 
 
@@ -20,14 +20,14 @@ def test_partition_is_told_by_who_serves_it_else_by_its_owner_else_by_who_was_as
         "other": stats(("active", False), ("following", True), ("unassigned", False), owner="other"),
         "owner": stats(("following", True), ("failed", False), ("restoring", False), owner="other"),
     }
-    told = told_by_servers(workers, "partitions")
+    told = views_of_servers(workers, "partitions")
     assert [(lane["worker"], lane["state"], lane["ready"]) for lane in told] == [
         ("other", "active", ["asked", "owner"]),
         ("owner", "failed", ["other"]),
         ("owner", "restoring", []),
     ]
     del workers["owner"]
-    assert told_by_servers(workers, "partitions")[2]["worker"] == "asked"
+    assert views_of_servers(workers, "partitions")[2]["worker"] == "asked"
 
 
 async def test_gateway_that_is_alone_tells_its_own() -> None:

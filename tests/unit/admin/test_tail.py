@@ -20,7 +20,7 @@ from app.admin.tail import (
     Tail,
     Wanted,
 )
-from app.admin.tail_sample import VALUE_BYTES_MAX, Sample, told
+from app.admin.tail_sample import VALUE_BYTES_MAX, Sample, document_of
 from app.http.body_memory import BodyMemory, Lease
 from app.http.request_context import RequestContext
 from app.ingest.receipts import CODES, REASONS
@@ -111,7 +111,7 @@ def test_a_sample_tells_the_place_and_the_age_and_nothing_of_the_content(tail: T
     sent = event(event="Bought", timestamp="2023-11-14T22:13:10Z", properties=secret)
     decide(tail, [sent._replace(session=Session(b"c" * 16, b"s" * 16, 5))], NEW, client="phone")
     ((sample,), _) = listener.take()
-    assert told(sample) == {
+    assert document_of(sample) == {
         "time_ms": NOW_MS,
         "verdict": "accepted",
         "code": None,
@@ -126,7 +126,7 @@ def test_a_sample_tells_the_place_and_the_age_and_nothing_of_the_content(tail: T
         "age_seconds": 10.0,
         "request_id": "request-1",
     }
-    assert told(sample, is_shown=True)["value"]["properties"] == secret
+    assert document_of(sample, is_shown=True)["value"]["properties"] == secret
 
 
 @pytest.mark.parametrize("time", [None, 5, "", "yesterday", "2023-11-14T22:13:10+99:99", {}])
@@ -134,7 +134,7 @@ def test_a_timestamp_that_is_no_time_is_no_age(time: Any, tail: Tail) -> None:
     listener = listening(tail)
     decide(tail, [event(timestamp=time)], NEW)
     ((sample,), _) = listener.take()
-    assert told(sample)["age_seconds"] is None
+    assert document_of(sample)["age_seconds"] is None
 
 
 def test_a_long_event_is_told_without_its_fields(tail: Tail) -> None:
@@ -142,7 +142,7 @@ def test_a_long_event_is_told_without_its_fields(tail: Tail) -> None:
     decide(tail, [event(properties="x" * VALUE_BYTES_MAX)], NEW)
     ((sample,), _) = listener.take()
     assert sample.value is None
-    assert (told(sample)["message_id"], told(sample, is_shown=True)["value"]) == ("m-1", None)
+    assert (document_of(sample)["message_id"], document_of(sample, is_shown=True)["value"]) == ("m-1", None)
 
 
 def test_filters_let_pass_what_fits_all_of_them(tail: Tail) -> None:
@@ -221,7 +221,7 @@ def test_what_is_kept_apart_is_noted_though_nobody_listens(tail: Tail) -> None:
     tail.decided((), Outcomes([], []), [refused], CONTEXT)
     newest, oldest = tail.rejections.newest_first()
     assert (oldest.sample.code, oldest.sample.message_id, oldest.sample.offset) == ("conflict", "m-1", 7)
-    assert (newest.sample.code, told(newest.sample)["type"]) == ("event_too_deep", "page")
+    assert (newest.sample.code, document_of(newest.sample)["type"]) == ("event_too_deep", "page")
 
 
 def test_what_is_sent_again_is_counted_and_becomes_the_newest(tail: Tail) -> None:

@@ -11,10 +11,10 @@ from app.config.log_settings import KafkaSettings, LogSettings
 from app.config.replaced import REPLACED
 from app.config.section import load, variables
 from app.config.settings import Settings
-from app.config.settings_table import USUAL, all_settings, usual_settings
 from app.config.units import format_duration, format_size, parse_duration, parse_size
 from dedupe.errors import ConfigurationError
 from tests.support.settings import VARIABLES, make_settings, variable_of
+from tests.support.settings_page import USUAL, every, usual
 
 SECRET = "an identity secret of tests"
 DAY = 86_400
@@ -325,12 +325,12 @@ def test_replaced_setting_is_refused_with_what_replaces_it() -> None:
 
 
 def test_tables_have_every_setting_once() -> None:
-    rows = re.findall(r"^\| `(GATEWAY_\w+)` \|", all_settings(), flags=re.MULTILINE)
+    rows = re.findall(r"^\| `(GATEWAY_\w+)` \|", every(), flags=re.MULTILINE)
     assert sorted(rows) == sorted(VARIABLES)
     assert len(rows) <= 60
-    assert "| `GATEWAY_WINDOW` | `7d` | duration |" in all_settings()
-    assert "| `GATEWAY_RETENTION` | window + 1d | duration |" in all_settings()
-    assert re.findall(r"^\| `(GATEWAY_\w+)` \|", usual_settings(), flags=re.MULTILINE) == list(USUAL)
+    assert "| `GATEWAY_WINDOW` | `7d` | duration |" in every()
+    assert "| `GATEWAY_RETENTION` | window + 1d | duration |" in every()
+    assert re.findall(r"^\| `(GATEWAY_\w+)` \|", usual(), flags=re.MULTILINE) == list(USUAL)
 
 
 def test_effective_settings_say_where_they_come_from(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ from dedupe.sim.memory_index import MemoryStore
 from dedupe.sim.sim_log import Request, SimStore
 from dedupe.types import Entry, Event, EventKey, LogRecord, NewRecord, Offset
 from dedupe.window import Step, Window, WindowPolicy
+from tests.support.settings import QUEUE_LIMITS
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 NAMES = "abcdefghijkl"
@@ -175,6 +176,7 @@ class DedupeMachine(RuleBasedStateMachine):
             gate=IdentityGate(1),
             restore_slots=asyncio.Semaphore(1),
             open_turn=asyncio.Lock(),
+            limits=QUEUE_LIMITS,
             dice=Random(0),
         )
         metrics = LaneMetrics()

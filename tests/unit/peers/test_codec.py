@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.peers.codec import (
     ADMISSIONS,
     ORDERS,
-    ForwardedSubmission,
+    Forwarded,
     outcomes_body,
     outcomes_of,
     submissions_body,
@@ -19,7 +19,8 @@ from app.peers.errors import CODES, FrameRefusedError, error_fields, error_of
 from app.peers.frames import packed, unpacked
 from dedupe import errors
 from dedupe.admission import Admission
-from dedupe.lane import Outcomes
+from dedupe.clock import Deadline
+from dedupe.submission import Outcomes, Submission
 from dedupe.types import Event, Order, Progress, Session
 
 U64 = st.integers(0, 2**64 - 1)
@@ -52,29 +53,47 @@ EVENTS = st.builds(
 EVENT = Event(bytes(16), 1, bytes(8), "source", "id", b"{}")
 
 
+class StoppedClock:
+    """A clock on which no time passes."""
+
+    def now_ms(self) -> int:
+        return 0
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+CLOCK = StoppedClock()
+
 SUBMISSIONS = st.builds(
-    ForwardedSubmission,
+    Forwarded,
     number=U64,
     lane=st.integers(0, 2**31 - 1),
-    received_ms=U64,
-    remaining_ms=U64,
-    size_bytes=st.just(2**40),
-    events=st.lists(EVENTS, min_size=1, max_size=4),
+    submission=st.builds(
+        Submission,
+        events=st.lists(EVENTS, min_size=1, max_size=4),
+        received_ms=U64,
+        deadline=st.floats(0, 10**6).map(lambda timeout_s: Deadline(CLOCK, timeout_s)),
+        size_bytes=st.just(2**40),
+    ),
 )
 
 
 def body_of(events: list[Event], size_bytes: int = 2**40) -> bytes:
-    return submissions_body(
-        [ForwardedSubmission(1, 7, received_ms=5, remaining_ms=4_500, size_bytes=size_bytes, events=events)]
-    )
+    return submissions_body([Forwarded(1, 7, Submission(events, 5, Deadline(CLOCK, 4.5), size_bytes))])
+
+
+def decoded(body: bytes, events_max: int = 10) -> list[Forwarded]:
+    return submissions_of(memoryview(body), CLOCK, events_max=events_max)
 
 
 @given(st.lists(SUBMISSIONS, min_size=1, max_size=4))
-def test_submissions_arrive_as_they_were_sent(submissions: list[ForwardedSubmission]) -> None:
-    told = submissions_of(memoryview(submissions_body(submissions)), events_max=16)
-    assert told == submissions
-    for own, sent in zip(told, submissions, strict=True):
-        assert [list(map(type, event)) for event in own.events] == [list(map(type, e)) for e in sent.events]
+def test_submissions_arrive_as_they_were_sent(submissions: list[Forwarded]) -> None:
+    for arrived, sent in zip(decoded(submissions_body(submissions), 16), submissions, strict=True):
+        own, before = arrived.submission, sent.submission
+        assert arrived == sent._replace(submission=before._replace(deadline=own.deadline))
+        assert before.deadline.remaining_s - 0.002 < own.deadline.remaining_s <= before.deadline.remaining_s
+        assert [list(map(type, event)) for event in own.events] == [list(map(type, e)) for e in before.events]
 
 
 @given(st.data())
@@ -138,8 +157,8 @@ def test_fields_of_a_later_version_are_passed_over() -> None:
     *_, (session,), _, _, _, _ = fields
     session[-1].append("new")
     session.append("new")
-    (submitted,) = submissions_of(memoryview(packed([*fields, "new"])), events_max=1)
-    assert submitted.events == [event]
+    (submitted,) = decoded(packed([*fields, "new"]), 1)
+    assert submitted.submission.events == [event]
     decided = [(1, Outcomes([Admission.NEW], [3]))]
     outcomes = unpacked(memoryview(outcomes_body(decided)))
     assert outcomes_of(memoryview(packed([*outcomes, "new"])), lambda _number: 1) == decided
@@ -172,11 +191,11 @@ def test_wrong_field_is_refused_or_harmless(place: int, wrong: Any) -> None:
     fields = unpacked(memoryview(body_of([EVENT, EVENT._replace(source="other", flags=1, partition=2)])))
     fields[place] = wrong
     try:
-        (submitted,) = submissions_of(memoryview(packed(fields)), events_max=10)
+        (submitted,) = decoded(packed(fields))
     except FrameRefusedError:
         return
-    assert len(submitted.events) == 2
-    for event in submitted.events:
+    assert len(submitted.submission.events) == 2
+    for event in submitted.submission.events:
         assert list(map(type, event[:7])) == [bytes, int, bytes, str, str, bytes, int]
         assert (len(event.key), len(event.fingerprint)) == (16, 8)
         assert 0 <= event.flags <= 255
@@ -204,7 +223,7 @@ def test_wrong_field_is_refused_or_harmless(place: int, wrong: Any) -> None:
 def test_heads_that_do_not_fit_the_events_are_refused(heads: list[Any]) -> None:
     fields = unpacked(memoryview(body_of([EVENT, EVENT])))
     with pytest.raises(FrameRefusedError):
-        submissions_of(memoryview(packed([heads, *fields[1:]])), events_max=10)
+        decoded(packed([heads, *fields[1:]]))
 
 
 @pytest.mark.parametrize(
@@ -222,13 +241,13 @@ def test_heads_that_do_not_fit_the_events_are_refused(heads: list[Any]) -> None:
 )
 def test_value_out_of_bounds_is_refused(event: Event) -> None:
     with pytest.raises(FrameRefusedError):
-        submissions_of(memoryview(body_of([EVENT, event], size_bytes=2**12)), events_max=10)
+        decoded(body_of([EVENT, event], size_bytes=2**12))
 
 
 def test_more_or_fewer_events_than_allowed_are_refused() -> None:
     with pytest.raises(FrameRefusedError):
-        submissions_of(memoryview(body_of([EVENT] * 3)), events_max=2)
+        decoded(body_of([EVENT] * 3), 2)
     fields = unpacked(memoryview(body_of([EVENT])))
     fields[1], fields[5] = b"", []
     with pytest.raises(FrameRefusedError):
-        submissions_of(memoryview(packed(fields)), events_max=2)
+        decoded(packed(fields), 2)

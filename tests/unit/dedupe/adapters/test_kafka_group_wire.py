@@ -14,7 +14,7 @@ from dedupe.adapters.kafka_group_wire import (
     read_share,
     unpacked,
 )
-from dedupe.group import NOBODY, Assignment, Member
+from dedupe.group.assignment import NOBODY, Assignment, Member
 
 LANES = 4
 KAFKA_GENERATION = 7

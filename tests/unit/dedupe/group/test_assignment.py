@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupe.group import NOBODY, Assignment, Member, assign
+from dedupe.group.assignment import NOBODY, Assignment, Member, assign
 
 LANES = 9
 

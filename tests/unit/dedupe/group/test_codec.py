@@ -1,4 +1,4 @@
-"""What workers tell one another comes back as it was, through the encoding that their links use."""
+"""What workers send one another is decoded as it was, through the encoding of their links."""
 
 from typing import Any
 
@@ -22,8 +22,8 @@ SESSIONS = st.builds(Session, KEYS, KEYS, U64, U64, U64, PROGRESS)
 STATES = st.builds(SessionState, U64, ABOVE, U64, U64, OFFSETS, OFFSETS, st.booleans())
 
 
-def carried(told: Any) -> Any:
-    return msgpack.unpackb(msgpack.packb(told), strict_map_key=False)
+def carried(encoded: Any) -> Any:
+    return msgpack.unpackb(msgpack.packb(encoded), strict_map_key=False)
 
 
 @st.composite
@@ -47,12 +47,12 @@ def commits(draw: st.DrawFn) -> Committed:
 
 
 @given(st.integers(0, 1_000), commits())
-def test_commit_is_heard_as_it_was(lane: int, committed: Committed) -> None:
-    assert codec.heard_committed(carried(codec.told_committed(lane, committed))) == (lane, committed)
+def test_commit_is_decoded_as_it_was(lane: int, committed: Committed) -> None:
+    assert codec.decode_committed(carried(codec.encode_committed(lane, committed))) == (lane, committed)
 
 
 @pytest.mark.parametrize(
-    "told",
+    "encoded",
     [
         None,
         [],
@@ -63,49 +63,55 @@ def test_commit_is_heard_as_it_was(lane: int, committed: Committed) -> None:
         [0, 0, 0, 0, [0, b"", 0], b"k" * 16, b"f" * 8, [], [[1, 2]]],
     ],
 )
-def test_what_is_no_commit_is_refused(told: Any) -> None:
+def test_what_is_no_commit_is_refused(encoded: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
-        codec.heard_committed(told)
+        codec.decode_committed(encoded)
 
 
 @given(st.lists(st.tuples(KEYS, STATES), max_size=3))
-def test_sessions_are_heard_as_they_were(rows: list[tuple[bytes, SessionState]]) -> None:
-    assert codec.heard_rows(carried(codec.told_rows(rows))) == rows
-    assert [codec.heard_state(carried(codec.told_state(state))) for _, state in rows] == [
+def test_sessions_are_decoded_as_they_were(rows: list[tuple[bytes, SessionState]]) -> None:
+    assert codec.decode_rows(carried(codec.encode_rows(rows))) == rows
+    assert [codec.decode_state(carried(codec.encode_state(state))) for _, state in rows] == [
         state for _, state in rows
     ]
-    assert codec.heard_state(carried(codec.told_state(None))) is None
+    assert codec.decode_state(carried(codec.encode_state(None))) is None
 
 
 @given(st.none() | st.builds(Entry, OFFSETS, st.binary(min_size=8, max_size=8)))
-def test_entry_is_heard_as_it_was(entry: Entry | None) -> None:
-    assert codec.heard_entry(carried(codec.told_entry(entry))) == entry
+def test_entry_is_decoded_as_it_was(entry: Entry | None) -> None:
+    assert codec.decode_entry(carried(codec.encode_entry(entry))) == entry
 
 
-def with_more(told: Any) -> Any:
-    """Return what a later version would tell: each row has a field more."""
-    return [*map(with_more, told), "new"] if isinstance(told, list) else told
+def with_more(encoded: Any) -> Any:
+    """Return what a later version would encode: each row has one more field."""
+    return [*map(with_more, encoded), "new"] if isinstance(encoded, list) else encoded
 
 
 def test_fields_of_a_later_version_are_passed_over() -> None:
     session = Session(b"c" * 16, b"s" * 16, 3, 1, 0, Progress(2, 0))
     keys, prints = [b"k" * 16], [b"f" * 8]
     committed = Committed(1, 2, 3, LastRecord(1, b"k" * 16, 3), keys, prints, [], [session])
-    told = carried(codec.told_committed(0, committed))
-    *_, sessions = told
-    later = [*told[:4], [*told[4], "new"], *told[5:8], [with_more(session) for session in sessions], "new"]
-    assert codec.heard_committed(later) == (0, committed)
+    encoded = carried(codec.encode_committed(0, committed))
+    *_, sessions = encoded
+    later = [
+        *encoded[:4],
+        [*encoded[4], "new"],
+        *encoded[5:8],
+        [with_more(session) for session in sessions],
+        "new",
+    ]
+    assert codec.decode_committed(later) == (0, committed)
     entry = Entry(5, b"f" * 8)
-    assert codec.heard_entry(with_more(carried(codec.told_entry(entry)))) == entry
+    assert codec.decode_entry(with_more(carried(codec.encode_entry(entry)))) == entry
     state = SessionState(1, 2, 3, 4, 5, 6)
-    assert codec.heard_state(with_more(carried(codec.told_state(state)))) == state
+    assert codec.decode_state(with_more(carried(codec.encode_state(state)))) == state
     rows = [(b"k" * 16, state)]
-    assert codec.heard_rows([with_more(row) for row in carried(codec.told_rows(rows))]) == rows
+    assert codec.decode_rows([with_more(row) for row in carried(codec.encode_rows(rows))]) == rows
 
 
-def test_status_is_heard_by_the_version_before_and_nothing_else_is_one() -> None:
+def test_status_is_decoded_by_the_version_before_and_nothing_else_is_one() -> None:
     status = Status(3, frozenset({1, 2}), frozenset({2}), frozenset(), is_leaving=True)
-    assert Status.heard(carried([*status.told(), "of a later version"])) == status
-    for told in (None, 5, [], [1, 2, 3, 4, 5], ["x", [], [], [], False], [1, ["x"], [], [], False]):
+    assert Status.decode(carried([*status.encode(), "of a later version"])) == status
+    for encoded in (None, 5, [], [1, 2, 3, 4, 5], ["x", [], [], [], False], [1, ["x"], [], [], False]):
         with pytest.raises(ValueError, match="not a status"):
-            Status.heard(told)
+            Status.decode(encoded)

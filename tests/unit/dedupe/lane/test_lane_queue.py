@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from dedupe.lane.queue import (
     QueueLimits,
 )
 from dedupe.types import RECORD_OVERHEAD_BYTES, Event
+from tests.support.settings import QUEUE_LIMITS
 from tests.support.submissions import submission_of
 
 EXAMPLES = settings(max_examples=200)
@@ -158,7 +160,7 @@ async def test_source_has_no_more_room_than_it_leaves_to_others() -> None:
 
 def test_any_number_of_greedy_sources_leaves_room_for_another() -> None:
     async def fill(greedy: int) -> None:
-        queue = LaneQueue(QueueLimits(queue_events_max=1_000))
+        queue = LaneQueue(replace(QUEUE_LIMITS, queue_events_max=1_000))
         is_full = False
         while not is_full:
             is_full = True
@@ -214,12 +216,11 @@ async def test_take_all_empties_the_queue() -> None:
 # ---- sources
 
 
-WIDE = QueueLimits(batch_events_max=1_000)
 TURN_EVENTS = QUANTUM_BYTES // (300 + EVENT_COST_BYTES)
 
 
 async def test_source_that_sends_little_is_in_the_next_batch() -> None:
-    queue = LaneQueue(WIDE)
+    queue = LaneQueue(QUEUE_LIMITS)
     for _ in range(64):
         put(queue, [event("n", source="noisy")] * 100)
     put(queue, [event("q", source="quiet")] * 10)
@@ -228,7 +229,7 @@ async def test_source_that_sends_little_is_in_the_next_batch() -> None:
 
 
 async def test_sources_share_a_batch_by_turns() -> None:
-    queue = LaneQueue(WIDE)
+    queue = LaneQueue(QUEUE_LIMITS)
     for source in "abc":
         for _ in range(20):
             put(queue, [event(source, source=source)] * 100)
@@ -242,7 +243,7 @@ async def test_sources_share_a_batch_by_turns() -> None:
 
 
 async def test_large_events_wait_for_their_turns_and_take_no_more_than_small_ones() -> None:
-    queue = LaneQueue(WIDE)
+    queue = LaneQueue(QUEUE_LIMITS)
     for _ in range(100):
         put(queue, [event("L", size_bytes=400_000, source="large")])
         put(queue, [event("s", size_bytes=1_024, source="small")] * 200)
@@ -253,7 +254,7 @@ async def test_large_events_wait_for_their_turns_and_take_no_more_than_small_one
 
 
 async def test_submission_taken_in_turns_is_answered_in_order() -> None:
-    queue = LaneQueue(WIDE)
+    queue = LaneQueue(QUEUE_LIMITS)
     large = put(queue, [event(f"{n:03}", source="large") for n in range(200)])
     small = put(queue, [event("s", source="small")] * 200)
 

@@ -17,6 +17,7 @@ from dedupe.sessions import SessionPolicy
 from dedupe.sim.memory_index import MemoryStore
 from dedupe.sim.sim_log import SimStore
 from dedupe.window import WindowPolicy
+from tests.support.settings import QUEUE_LIMITS
 
 UNASSIGNED, FENCING, RESTORING = LaneState.UNASSIGNED, LaneState.FENCING, LaneState.RESTORING
 ACTIVE, DRAINING, FAILED = LaneState.ACTIVE, LaneState.DRAINING, LaneState.FAILED
@@ -52,6 +53,7 @@ def new_lane() -> Lane:
         gate=IdentityGate(1),
         restore_slots=asyncio.Semaphore(1),
         open_turn=asyncio.Lock(),
+        limits=QUEUE_LIMITS,
     )
     return Lane(0, cast(PartitionLog, None), context, number=0)
 

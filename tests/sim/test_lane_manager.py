@@ -1,21 +1,26 @@
-"""Claim: nothing that a worker hears, and no failure of a lane, ends a worker or the keeping of a lane."""
+"""Claim: nothing that a worker receives, and no failure of a lane, ends a worker or leaves a lane alone."""
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from dedupe.admission import Admission
 from dedupe.clock import Deadline
 from dedupe.committed import Committed, LastRecord
 from dedupe.errors import DiskFullError, LogCorruptError, RetriableError
-from dedupe.group import NOBODY, Assignment, Describe, GroupHost, Keeper, Link, Member, Take
-from dedupe.group.codec import COMMITTED, STATUS, told_committed
+from dedupe.group import links
+from dedupe.group.assignment import NOBODY, Assignment, Member
+from dedupe.group.codec import COMMITTED, encode_committed
+from dedupe.group.lane_manager import LaneManager
 from dedupe.group.links import Status
+from dedupe.group.membership import Describe, Take
+from dedupe.group.request_handler import PeerRequestHandler
 from dedupe.lane import Lane, LaneState
 from dedupe.lane.index_recovery import IndexRecovery
 from dedupe.router import Router
@@ -29,11 +34,16 @@ PATIENCE_S = 120.0
 LANES = 3
 
 
-class SimLink:
+class SimLink(links.PeerLink):
     """To a worker that is there until it is not."""
 
     def __init__(self) -> None:
-        self.is_up = self.can_send = True
+        self.is_up = True
+        self.notifications = 0
+
+    @property
+    def can_send(self) -> bool:
+        return self.is_up
 
     def check_capacity(self, submission: Submission) -> None:
         raise AssertionError("nobody sends here")
@@ -41,14 +51,15 @@ class SimLink:
     def submit(self, lane: int, submission: Submission) -> "asyncio.Future[Outcomes]":
         raise AssertionError("nobody sends here")
 
-    def ask(self, kind: str, body: Any, timeout_s: float) -> Awaitable[Any]:
+    async def request(self, kind: str, body: Any, timeout_s: float) -> Any:
         raise AssertionError("nobody asks here")
 
-    def tell(self, kind: str, body: Any) -> bool:
+    def notify(self, kind: str, body: Any) -> bool:
+        self.notifications += 1
         return True
 
 
-class SimLinks:
+class SimPeers(links.Peers):
     """To all members."""
 
     def __init__(self) -> None:
@@ -57,7 +68,7 @@ class SimLinks:
     def set_members(self, addresses: Mapping[str, str]) -> None:
         self.links = {name: self.links.get(name, SimLink()) for name in addresses}
 
-    def link(self, worker: str) -> Link | None:
+    def link(self, worker: str) -> SimLink | None:
         return self.links.get(worker)
 
     def announce(self) -> None:
@@ -87,9 +98,11 @@ class Site:
     def __init__(self, world: World) -> None:
         self.world = world
         self.router: Router = world.build()
-        self.membership, self.links = SimMembership(), SimLinks()
-        self.keeper = Keeper(Member(SELF, "self:1"), self.lanes, self.membership, world.clock)
-        self.host = GroupHost(self.keeper, world.clock, lambda: self.router.has_disk_room)
+        self.membership, self.peers = SimMembership(), SimPeers()
+        self.manager = LaneManager(
+            Member(SELF, "self:1"), self.lanes, self.membership, self.peers, world.clock
+        )
+        self.handler = PeerRequestHandler(self.manager, world.clock, lambda: self.router.has_disk_room)
         self.generation = 0
 
     @property
@@ -105,24 +118,24 @@ class Site:
         self.generation += 1
         names = {SELF, *owners, *followers, *members} - {NOBODY}
         assignment = Assignment(tuple(owners), tuple(followers), {name: f"{name}:1" for name in names})
-        self.keeper.take_assignment(self.generation, assignment)
+        self.manager.on_assignment(self.generation, assignment)
 
     def assign_to_namesake(self) -> None:
         """Have the group tell this worker, as it does, that another one of its name is meant."""
         self.generation += 1
         nobody = (NOBODY,) * LANES
-        self.keeper.take_assignment(self.generation, Assignment(nobody, nobody, {OTHER: "other:1"}))
+        self.manager.on_assignment(self.generation, Assignment(nobody, nobody, {OTHER: "other:1"}))
 
-    def hear(self, worker: str, *, owned: bool, generation: int | None = None) -> None:
+    def receive_status(self, worker: str, *, owned: bool, generation: int | None = None) -> None:
         """Have a worker say that it serves all lanes, or none."""
         lanes = frozenset(range(LANES)) if owned else frozenset()
         status = Status(self.generation if generation is None else generation, lanes, lanes)
-        self.host.take(worker, STATUS, status.told())
+        self.handler.on_status(worker, status.encode())
 
     def lose(self, worker: str) -> None:
         """Have a worker be out of reach."""
-        self.links.links[worker].is_up = self.links.links[worker].can_send = False
-        self.host.take(worker, STATUS, None)
+        self.peers.links[worker].is_up = False
+        self.handler.on_status(worker, None)
 
     async def until(self, state: LaneState) -> None:
         """Wait until all lanes are in a state."""
@@ -140,7 +153,7 @@ class Site:
 @asynccontextmanager
 async def running(site: Site) -> AsyncIterator[Site]:
     """Run the worker; it must still be there in the end."""
-    task = asyncio.ensure_future(site.keeper.run(site.links))
+    task = asyncio.ensure_future(site.manager.run())
     try:
         await asyncio.sleep(0)
         yield site
@@ -189,14 +202,14 @@ async def test_lie_about_a_commit_does_not_end_the_follower(lie: Any) -> None:
     world = await pinned()
     async with running(Site(world)) as site:
         site.assign(OTHER, SELF)
-        site.hear(OTHER, owned=True)
+        site.receive_status(OTHER, owned=True)
         await site.until_caught_up()
         if isinstance(lie, list) and len(lie) == 8 and lie[1] == 0:  # as if it were the next
             lie = [lie[0], site.lanes[0].partition_index.index.state.next_lane_seq, *lie[2:]]
-        site.host.take(OTHER, COMMITTED, lie)
+        site.handler.on_notification(OTHER, COMMITTED, lie)
         await asyncio.sleep(1)
         site.assign(SELF)
-        site.hear(OTHER, owned=False)
+        site.receive_status(OTHER, owned=False)
         await site.until(LaneState.ACTIVE)
 
 
@@ -215,7 +228,7 @@ async def test_worker_survives_a_cancellation_out_of_a_library(monkeypatch: pyte
         with monkeypatch.context() as broken:
             broken.setattr(IndexRecovery, "check", stumbles)
             site.assign(OTHER, SELF)
-            site.hear(OTHER, owned=True)
+            site.receive_status(OTHER, owned=True)
             await asyncio.sleep(5)
         assert tries < 100
         await site.until_caught_up()
@@ -236,39 +249,39 @@ async def test_log_that_cannot_be_proved_at_first_is_proved_later(
         with monkeypatch.context() as broken:
             broken.setattr(IndexRecovery, "check", fails)
             site.assign(OTHER)
-            site.hear(OTHER, owned=True)
+            site.receive_status(OTHER, owned=True)
             await asyncio.sleep(1)
         async with asyncio.timeout(PATIENCE_S):
             while not all(lane.is_proved for lane in site.lanes):
                 await asyncio.sleep(0.1)
 
 
-async def test_shipments_that_wait_are_bounded_by_their_events() -> None:
+async def test_commits_that_wait_are_bounded_by_their_events() -> None:
     world = await pinned()
     async with running(Site(world)) as site:
         site.assign(OTHER, SELF)
         await site.lanes[0].follower._context.follow_slots.acquire()
         many = Committed(10**6, 10**6, 1, LastRecord(0, b"", 0), [b"k" * 16] * 1000, [b"f" * 8] * 1000)
         for _ in range(500):
-            site.host.take(OTHER, COMMITTED, told_committed(0, many))
-        assert sum(len(one.keys) for one in site.lanes[0].follower._shipped) <= 50_000
+            site.handler.on_notification(OTHER, COMMITTED, encode_committed(0, many))
+        assert sum(len(one.keys) for one in site.lanes[0].follower._replicated) <= 50_000
 
 
 async def test_owner_that_is_gone_is_claimed_from_once() -> None:
     world = await pinned()
     async with running(Site(world)) as site:
         site.assign(OTHER, SELF)
-        site.hear(OTHER, owned=True)
+        site.receive_status(OTHER, owned=True)
         await site.until_caught_up()
         site.lose(OTHER)
         await site.until(LaneState.ACTIVE)
-        assert site.keeper.claims == LANES
+        assert site.manager.claims == LANES
 
         site.assign(OTHER, SELF)  # the group does not agree, and the owner stays out of reach
         await site.until(LaneState.FOLLOWING)
         await site.until_caught_up()
         await asyncio.sleep(30)
-        assert site.keeper.claims == LANES
+        assert site.manager.claims == LANES
 
 
 async def test_lane_that_somebody_took_stays_down_until_the_group_has_spoken_again() -> None:
@@ -278,30 +291,30 @@ async def test_lane_that_somebody_took_stays_down_until_the_group_has_spoken_aga
         site.assign(SELF)
         await site.until(LaneState.ACTIVE)
         site.assign(SELF)  # the group has spoken since, and it is still ours
-        moves = site.keeper.moves
+        moves = site.manager.moves
 
         world.log.dice.faults = SimFaults(rival=1.0)
         await world.send([world.event("taken")], by=site.router.submit)
         world.log.dice.faults = SimFaults()
         await asyncio.sleep(30)
-        assert site.keeper.moves == moves
+        assert site.manager.moves == moves
         assert site.membership.rejoins == 1
 
         site.assign(SELF)
         await site.until(LaneState.ACTIVE)
-        assert site.keeper.moves == moves + 1
+        assert site.manager.moves == moves + 1
 
 
 async def test_live_owner_is_not_claimed_from() -> None:
     world = await pinned()
     async with running(Site(world)) as site:
         site.assign(OTHER, SELF, THIRD)
-        site.hear(OTHER, owned=True)
-        site.hear(THIRD, owned=False)
+        site.receive_status(OTHER, owned=True)
+        site.receive_status(THIRD, owned=False)
         await site.until_caught_up()
         site.lose(THIRD)
         await asyncio.sleep(30)
-        assert site.keeper.claims == 0
+        assert site.manager.claims == 0
 
 
 async def test_lanes_of_a_worker_long_gone_are_not_waited_for() -> None:
@@ -309,14 +322,14 @@ async def test_lanes_of_a_worker_long_gone_are_not_waited_for() -> None:
     site = Site(world)
     async with running(site):
         site.assign(OTHER)
-        site.hear(OTHER, owned=True)
+        site.receive_status(OTHER, owned=True)
         await asyncio.sleep(1)
-        assert site.keeper.server_of(0) is not None
+        assert site.manager.server_of(0) is not None
         site.lose(OTHER)
         await asyncio.sleep(1)
-        assert site.keeper.is_expected(0)
+        assert site.manager.is_expected(0)
         await asyncio.sleep(30)
-        assert not site.keeper.is_expected(0)
+        assert not site.manager.is_expected(0)
 
 
 async def test_long_replays_of_followers_hold_up_no_lane_that_shall_serve(
@@ -335,10 +348,10 @@ async def test_long_replays_of_followers_hold_up_no_lane_that_shall_serve(
     monkeypatch.setattr(IndexRecovery, "check", takes_long)
     async with running(site):
         site.assign(OTHER, SELF)
-        site.hear(OTHER, owned=True)
+        site.receive_status(OTHER, owned=True)
         await asyncio.sleep(5)
         site.assign_each([SELF, OTHER, OTHER], [OTHER, SELF, SELF])
-        site.hear(OTHER, owned=False)
+        site.receive_status(OTHER, owned=False)
         async with asyncio.timeout(PATIENCE_S):
             while site.lanes[0].state is not LaneState.ACTIVE:
                 await asyncio.sleep(0.1)
@@ -350,7 +363,7 @@ async def following() -> AsyncIterator[Site]:
     site = Site(await pinned())
     async with running(site):
         site.assign(OTHER, SELF)
-        site.hear(OTHER, owned=True)
+        site.receive_status(OTHER, owned=True)
         await site.until_caught_up()
         yield site
 
@@ -364,32 +377,36 @@ def next_commit(site: Site, key: bytes, fingerprint: bytes) -> Committed:
     )
 
 
-async def test_shipped_commit_that_the_log_does_not_show_yet_costs_no_rebuild() -> None:
+async def test_replicated_commit_that_the_log_does_not_show_yet_costs_no_rebuild() -> None:
     async with following() as site:
         lane, world = site.lanes[0], site.world
         event = next(event for event in map(world.event, map(str, range(100, 200))) if event.partition == 0)
-        shipped = next_commit(site, event.key, event.fingerprint)
-        site.host.take(OTHER, COMMITTED, told_committed(0, shipped))
-        site.host.take(OTHER, COMMITTED, told_committed(0, shipped._replace(first_seq=10**6, base=10**6)))
+        replicated = next_commit(site, event.key, event.fingerprint)
+        site.handler.on_notification(OTHER, COMMITTED, encode_committed(0, replicated))
+        site.handler.on_notification(
+            OTHER, COMMITTED, encode_committed(0, replicated._replace(first_seq=10**6, base=10**6))
+        )
         await asyncio.sleep(10)
         assert (lane.metrics.rebuilds, lane.follower.is_caught_up) == (0, False)
 
         # It was aborted after all: who serves knows nothing of it.
         site.assign(SELF)
-        site.hear(OTHER, owned=False)
+        site.receive_status(OTHER, owned=False)
         await site.until(LaneState.ACTIVE)
         assert lane.metrics.rebuilds == 1
         assert lane.partition_index.index.lookup([event.key]) == [None]
 
 
-async def test_shipped_commit_that_a_later_one_contradicts_is_not_kept() -> None:
+async def test_replicated_commit_that_a_later_one_contradicts_is_not_kept() -> None:
     async with following() as site:
         lane = site.lanes[0]
         phantom = next_commit(site, b"p" * 16, b"f" * 8)
-        site.host.take(OTHER, COMMITTED, told_committed(0, phantom))
+        site.handler.on_notification(OTHER, COMMITTED, encode_committed(0, phantom))
         await asyncio.sleep(1)
         assert lane.follower.is_caught_up
-        site.host.take(OTHER, COMMITTED, told_committed(0, phantom._replace(base=phantom.base + 2)))
+        site.handler.on_notification(
+            OTHER, COMMITTED, encode_committed(0, phantom._replace(base=phantom.base + 2))
+        )
         await asyncio.sleep(1)
         assert not lane.follower.is_caught_up
 
@@ -398,38 +415,49 @@ async def test_older_of_two_workers_with_one_name_keeps_away_from_the_others() -
     world = await pinned()
     async with running(Site(world)) as site:
         site.assign(SELF, OTHER)
-        site.hear(OTHER, owned=False)
+        site.receive_status(OTHER, owned=False)
         await site.until(LaneState.ACTIVE)
-        assert site.links.links
+        assert site.peers.links
         site.assign_to_namesake()
         await site.until(LaneState.UNASSIGNED)
-        assert not site.links.links
-        assert not site.keeper.status().owned
+        assert not site.peers.links
+        assert not site.manager.status().owned
 
 
-async def test_only_lanes_that_another_worker_follows_ship_their_commits() -> None:
-    async with running(Site(await pinned())) as site:
-        site.assign(SELF, OTHER)
-        assert all(lane._committer.replicate is not None for lane in site.lanes)
-        site.hear(OTHER, owned=False)
-        await site.until(LaneState.ACTIVE)
-        site.assign(SELF, NOBODY, OTHER)
-        assert all(lane._committer.replicate is None for lane in site.lanes)
-        site.assign(OTHER, SELF)
-        assert all(lane._committer.replicate is None for lane in site.lanes), (
-            "claimed, it has no follower but itself"
-        )
+async def test_only_lanes_that_another_worker_follows_replicate_their_commits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoded: list[int] = []
 
+    def note(number: int, _committed: Committed) -> None:
+        encoded.append(number)
 
-async def test_shipment_that_fails_does_not_stop_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_link: SimLink, kind: str, body: Any) -> bool:
-        raise ValueError("committed has more bytes than a message may")
-
-    monkeypatch.setattr(SimLink, "tell", fails)
+    monkeypatch.setattr("dedupe.group.lane_manager.encode_committed", note)
     world = await pinned()
     async with running(Site(world)) as site:
         site.assign(SELF, OTHER)
-        site.hear(OTHER, owned=False)
+        site.receive_status(OTHER, owned=False)
+        await site.until(LaneState.ACTIVE)
+        world.router = site.router
+        await world.deliver([world.event("replicated")])
+        assert len(encoded) == site.peers.links[OTHER].notifications == 1
+        with capture_logs() as logs:
+            for follower in (NOBODY, SELF):  # a claimed lane has no follower but its owner
+                site.assign(SELF, follower, OTHER)
+                await world.deliver([world.event(f"not replicated to {follower!r}")])
+        assert len(encoded) == 1
+        assert not [line for line in logs if line["log_level"] == "error"]
+
+
+async def test_replication_that_fails_does_not_stop_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_link: SimLink, kind: str, body: Any) -> bool:
+        raise ValueError("committed has more bytes than a message may")
+
+    monkeypatch.setattr(SimLink, "notify", fails)
+    world = await pinned()
+    async with running(Site(world)) as site:
+        site.assign(SELF, OTHER)
+        site.receive_status(OTHER, owned=False)
         await site.until(LaneState.ACTIVE)
         world.router = site.router
         for number in range(50, 60):
@@ -446,19 +474,19 @@ async def test_assignment_that_flaps_leaves_each_lane_where_the_last_one_says(se
             names = [dice.choice([(SELF, OTHER), (OTHER, SELF), (OTHER, NOBODY)]) for _ in range(LANES)]
             site.assign_each([owner for owner, _ in names], [follower for _, follower in names], OTHER)
             if dice.random() < 0.5:
-                site.hear(OTHER, owned=dice.random() < 0.5)
+                site.receive_status(OTHER, owned=dice.random() < 0.5)
             if dice.random() < 0.1:
                 site.lose(OTHER)
             if dice.random() < 0.5:
                 await asyncio.sleep(dice.choice([0, 0, 0.01, 0.1, 1, 15]))
-        site.links.links[OTHER].is_up = True
-        site.hear(OTHER, owned=False)
+        site.peers.links[OTHER].is_up = True
+        site.receive_status(OTHER, owned=False)
         for state, (owner, follower) in (
             (LaneState.FOLLOWING, (OTHER, SELF)),
             (LaneState.ACTIVE, (SELF, OTHER)),
         ):
             site.assign(owner, follower)
-            site.hear(OTHER, owned=owner == OTHER)
+            site.receive_status(OTHER, owned=owner == OTHER)
             await site.until(state)
         world.router = site.router
         for number in range(30, 60):
@@ -471,11 +499,11 @@ async def test_worker_that_is_cancelled_at_any_moment_leaves_nothing_running(see
     dice = random.Random(seed)
     world = await pinned()
     site = Site(world)
-    task = asyncio.ensure_future(site.keeper.run(site.links))
+    task = asyncio.ensure_future(site.manager.run())
     await asyncio.sleep(0)
     for _ in range(dice.randrange(1, 5)):
         site.assign(*dice.choice([(SELF, OTHER), (OTHER, SELF), (OTHER, NOBODY)]), OTHER)
-        site.hear(OTHER, owned=dice.random() < 0.3)
+        site.receive_status(OTHER, owned=dice.random() < 0.3)
         for _ in range(dice.randrange(40)):
             await asyncio.sleep(dice.choice([0, 0, 0, 0.1]))
     task.cancel()
@@ -497,7 +525,7 @@ async def test_owner_whose_disk_is_full_takes_no_events_of_other_workers() -> No
 
         def submit() -> "asyncio.Future[Outcomes]":
             deadline, now_ms = Deadline(world.clock, 5.0), world.clock.now_ms()
-            return site.host.submit(
+            return site.handler.submit(
                 event.partition, submission_of([event], received_ms=now_ms, deadline=deadline)
             )
 
@@ -517,5 +545,5 @@ async def test_clock_of_another_worker_does_not_move_a_lanes_window() -> None:
         tomorrow = submission_of(
             [event], received_ms=world.clock.ms + 86_400_000, deadline=Deadline(world.clock, 5)
         )
-        await site.host.submit(event.partition, tomorrow)
+        await site.handler.submit(event.partition, tomorrow)
         assert site.lanes[event.partition].partition_index.index.state.newest_timestamp_ms == world.clock.ms

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 from app.config.networks import Endpoint
 from app.config.section import Section, Setting, settings_of
 from app.config.settings import Settings
-from app.config.units import AS_DURATION, AS_SIZE, format_duration, format_size, kinds_of
+from app.config.units import AS_DURATION, AS_SIZE, format_duration, format_size
 
 USUAL = (
     *("GATEWAY_MODE", "GATEWAY_HOST", "GATEWAY_PORT", "GATEWAY_WRITE_KEYS_FILE", "GATEWAY_IDENTITY_SECRET"),
@@ -17,12 +17,12 @@ USUAL = (
 """The settings that README shows."""
 
 
-def usual_settings() -> str:
+def usual() -> str:
     """Return the table of README."""
     return _table(setting for setting in settings_of(Settings) if setting.variable in USUAL)
 
 
-def all_settings() -> str:
+def every() -> str:
     """Return one table for each section, under its title."""
     found: dict[type[Section], list[Setting]] = {}
     for setting in settings_of(Settings):
@@ -52,20 +52,18 @@ def _default_text(setting: Setting) -> str:
         return ""
     if isinstance(field.default, bool):
         return f"`{str(field.default).lower()}`"
-    kinds = kinds_of(field)
-    if AS_DURATION in kinds:
+    if AS_DURATION in field.metadata:
         return f"`{format_duration(field.default)}`"
-    if AS_SIZE in kinds:
+    if AS_SIZE in field.metadata:
         return f"`{format_size(field.default)}`"
     return f"`{field.default}`"
 
 
 def _unit(setting: Setting) -> str:
     field = setting.field
-    kinds = kinds_of(field)
-    if AS_DURATION in kinds:
+    if AS_DURATION in field.metadata:
         return "duration"
-    if AS_SIZE in kinds:
+    if AS_SIZE in field.metadata:
         return "size"
     if get_origin(field.annotation) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(field.annotation))

@@ -1,0 +1,13 @@
+"""The base of collectors whose metrics are made at each scrape."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+
+class ScrapedCollector(Collector):
+    """A collector that is not read when it is registered."""
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
