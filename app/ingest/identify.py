@@ -204,7 +204,7 @@ class _Request:
             depth_max=limits.event_depth_max,
         )
         if self._values.is_too_deep:
-            self._depth_max = -1  # no event of the batch can be taken
+            self._depth_max = -1  # each event of the batch nests too deep
         self._merged_bytes = self._values.merged_bytes
         self._default_type = arrival.default_type
         self._valid_type: object = None  # the type that was judged last
@@ -286,7 +286,7 @@ class _Request:
 
     def rejection_of(self, index: int, item: object, refusal: _RefusedError) -> Rejection:
         """Return a refused item with the event that quarantines it. Raises RequestTooLargeError."""
-        message_id, assigned, said = None, "", refusal.content
+        message_id, assigned, known = None, "", refusal.content
         if isinstance(item, Oversize):
             message_id = item.message_id
         elif isinstance(item, dict):
@@ -294,21 +294,21 @@ class _Request:
             if self._sessions is not None:
                 assigned = self._sessions.id_of(self._sessions.place_of(index, item)) or ""
             ignored = self._ignored if message_id is not None else self._ignored_unnamed
-            if refusal.code == RejectionCode.SEQUENCE_INVALID:  # all that tells it from others like it
+            if refusal.code == RejectionCode.SEQUENCE_INVALID:  # the one difference between such events
                 ignored -= {SEQUENCE}
-            said = said or dumps_any({name: item[name] for name in item if name not in ignored})
+            known = known or dumps_any({name: item[name] for name in item if name not in ignored})
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
         content = refusal.value or dumps_any(item)
         if refusal.value is None:  # else it is counted already
-            self._bytes_left -= min(len(said or content), KEPT_BYTES_MAX)
+            self._bytes_left -= min(len(known or content), KEPT_BYTES_MAX)
             if self._bytes_left < 0:
                 raise self._too_large()
         event = self._identifier.quarantine.event(
             source=self._arrival.source,
             message_id=message_id or assigned,
-            fingerprint=fingerprint_of(said or content),
+            fingerprint=fingerprint_of(known or content),
             content=content,
             reason=refusal.code,
         )
@@ -357,7 +357,7 @@ class _Request:
         )
 
     def _assigned_id(self, index: int, place: Session | None) -> tuple[str, int]:
-        """Return an id for an event that has none, and the flags that say so."""
+        """Return an id for an event that has none, and the flags of its record."""
         arrival = self._arrival
         if self._sessions is not None and (derived := self._sessions.id_of(place)) is not None:
             return derived, FLAG_ID_ASSIGNED

@@ -1,8 +1,8 @@
 """
-Receipts: the body of a 200, and the headers that tell a first answer from a replay.
+Receipts: the body of a 200, and its headers.
 
-The body depends on the events and their originals' places alone, with a fixed order of keys, so
-every retry of a request gets the same bytes. What changes between tries stands in headers.
+The body follows from the events and the partitions and offsets of their originals alone, with a fixed order
+of keys, so every retry of a request gets the same bytes. Headers have what changes between tries.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ SUCCESS = b'{"success":true}'
 CODES = {**QUARANTINE_REASONS, **RETRIABLE_CODES}
 
 KNOWN = (DUPLICATE, REPEAT, STALE)
-"""What is told as a duplicate: a success, like what is new."""
+"""Answered as duplicates: successes, like new events."""
 
 MISSING_RANGES_MAX = 32
 """In a header; the document of the session has them all."""
@@ -51,7 +51,7 @@ REASONS: dict[str, str] = {
         "the sequence is more than 512 above what is stored without a gap"
     ),
 }
-"""What a receipt says of an event that was kept apart. Frozen like the codes: answers repeat."""
+"""The message of each code of a rejected event. Frozen like the codes: answers repeat."""
 
 SESSION_REASONS: dict[str, str] = {
     **REASONS,
@@ -59,7 +59,7 @@ SESSION_REASONS: dict[str, str] = {
         "another event with this sequence or messageId was accepted from this client before"
     ),
 }
-"""Of an event with a client session, likewise."""
+"""The same for requests with a client session."""
 
 
 def answer(
@@ -123,15 +123,15 @@ def _headers(accepted: int, duplicates: int, preferences: Preferences | None) ->
 
 
 def session_headers(state: SessionState | None) -> dict[str, str]:
-    """Return what an answer says of its client session; None: nothing of it is stored."""
+    """Return the headers on a client session; None: nothing of it is stored."""
     if state is None:
         return {"Gateway-Session-Watermark": "0"}
     headers = {"Gateway-Session-Watermark": str(state.watermark)}
     ranges = state.missing()
     if ranges:
-        told = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
-        more = ["..."] if len(told) > MISSING_RANGES_MAX else []
-        headers["Gateway-Session-Missing"] = ",".join(told[:MISSING_RANGES_MAX] + more)
+        missing = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+        more = ["..."] if len(missing) > MISSING_RANGES_MAX else []
+        headers["Gateway-Session-Missing"] = ",".join(missing[:MISSING_RANGES_MAX] + more)
     return headers
 
 

@@ -1,8 +1,8 @@
 """
-Replays: an event that was kept apart goes through the gateway's own door once more.
+Replays: a quarantined event is identified and submitted once more, like a request's.
 
-So nothing is stored that it would not take, and twice is once: an event with an id keeps it, one without
-gets an id that follows from its record. What cannot be sent as it is is told apart, never changed unasked.
+So the same rules decide, and a second replay is a duplicate: an event with an id keeps it, one without gets
+an id that follows from its record. A record that cannot be sent unchanged is skipped, never changed unasked.
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ NEEDS_NEW_ID: dict[str, str] = {
 
 
 class Result(NamedTuple):
-    """What became of one record."""
+    """The result of one record's replay."""
 
     name: str
     """accepted, duplicate, rejected, failed, skipped, or ready (not sent yet)."""
@@ -87,14 +87,14 @@ def key_of(kept: Kept) -> str:
 
 
 def result_of(document: dict[str, Any], *, is_new: bool) -> Result:
-    """Return what an answer to its request says."""
+    """Return the result that an answer to a record's request has."""
     if rejected := document.get("rejected"):
         return Result("rejected", rejected[0]["code"])
     return Result("accepted" if is_new else "duplicate", receipt=document["receipts"][0])
 
 
 def replay_by(ingest: Ingest) -> Replay:
-    """Return what replays within this process: as a request would, but for write key and quota."""
+    """Return what replays within this process: like a request, without write key and quota."""
 
     async def replay(kept: Kept, may_renew_id: bool) -> Result:
         judged = judge(kept, may_renew_id=may_renew_id)
@@ -112,11 +112,11 @@ def replay_by(ingest: Ingest) -> Replay:
             received_ms=received_ms,
             deadline=Deadline(ingest.clock, ingest.answer_timeout_s),
         )
-        told = answer(found, outcomes, wants_receipts=True)
-        return result_of(orjson.loads(told.body), is_new=told.headers["Gateway-Accepted"] == "1")
+        response = answer(found, outcomes, wants_receipts=True)
+        return result_of(orjson.loads(response.body), is_new=response.headers["Gateway-Accepted"] == "1")
 
     return replay
 
 
 async def _no_turn(_size_bytes: int) -> None:
-    """A record of the quarantine is small: nobody waits for it."""
+    """Return at once: a record of the quarantine is small."""
