@@ -69,7 +69,7 @@ def _nothing(_body_bytes: int, _more_bytes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JSONLimits:
-    """Bounds of one body; app.config.settings documents the events'."""
+    """Bounds of one body; app.config.limit_settings documents the events'."""
 
     events_max: int
     event_bytes_max: int
