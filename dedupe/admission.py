@@ -9,9 +9,7 @@ Lane.submit -> **admit** -> PartitionLog.append -> DedupeIndex.apply
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from itertools import groupby
-from operator import attrgetter
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 from dedupe.sessions import (
     SEQUENCES_AHEAD_MAX,
@@ -20,7 +18,6 @@ from dedupe.sessions import (
     SessionRecord,
     SessionState,
     client_key,
-    next_in_order,
     session_key,
     with_acknowledgement,
     with_epoch,
@@ -31,34 +28,26 @@ from dedupe.types import Entry, Event, EventKey, Fingerprint, Offset, Order, Ses
 
 
 class Admission(Enum):
-    """What the lane owes the caller for one event."""
+    """The verdict on one event."""
 
     NEW = "new"  # append it with this batch
     REPEAT = "repeat"  # an earlier event of this batch is the original
     DUPLICATE = "duplicate"  # the index knows the original
     CONFLICT = "conflict"  # known id, other content: keep the original, quarantine this one
     # Of events with a client session alone:
-    STALE = "stale"  # stored or acknowledged, nobody knows where any more: a success without a place
+    STALE = "stale"  # stored or acknowledged, its offset is not known any more: a success without an offset
     GAP = "gap"  # not the next one, and the client wants no other: not taken, retriable
     TOO_FAR = "too far"  # too far above what is stored: not taken, retriable
     FENCED = "fenced"  # the client uses a newer epoch: quarantine
-    EXPIRED = "expired"  # nobody can tell any more whether it is stored: quarantine
+    EXPIRED = "expired"  # it cannot be known any more whether it is stored: quarantine
 
 
 NEW, REPEAT, DUPLICATE, STALE = Admission.NEW, Admission.REPEAT, Admission.DUPLICATE, Admission.STALE
 _STRICT, _REPLAYED = Order.STRICT, Order.REPLAYED
-"""For what runs for every event: Python 3.11 calls a function to find a member in its class."""
+"""For code that runs for every event: Python 3.11 calls a function to read a member of an Enum."""
 
-NOT_TAKEN = (Admission.GAP, Admission.TOO_FAR)
-"""Nothing was decided for good: the client comes again."""
-
-REJECTED = (Admission.FENCED, Admission.EXPIRED)
-"""Decided for good, and kept apart like a conflict."""
-
-NOWHERE = 0
-"""Where the original is of an event of which no original is known."""
-
-_session_of_client = attrgetter("client_hash", "session_hash")
+NO_ORIGINAL = 0
+"""In the place of an original's offset where no original is known."""
 
 Decision: TypeAlias = tuple[Admission, int]
 """On one event, as in Verdicts."""
@@ -69,8 +58,7 @@ class Verdicts(NamedTuple):
 
     admissions: list[Admission]
     originals: list[int]
-    """Where the original is: its offset, or ~n if it is new in this batch and follows n other new events;
-    or NOWHERE."""
+    """The original's offset; ~n if it is new in this batch and follows n other new events; or NO_ORIGINAL."""
 
     def offsets(self, base: Offset) -> list[Offset]:
         """Return each original's offset, once the first new event of the batch is at `base`."""
@@ -78,7 +66,7 @@ class Verdicts(NamedTuple):
 
 
 class SessionAdmission:
-    """What is known of the sessions of one batch, and of what the batch has added to them so far."""
+    """The client sessions of one batch: their states in the index, changed by the batch's new events."""
 
     def __init__(
         self,
@@ -89,7 +77,7 @@ class SessionAdmission:
         now_ms: int,
     ) -> None:
         """
-        Take what the index knows.
+        Begin with the states of the index.
 
         Args:
             states: of every key that dedupe.sessions.keys_of gives.
@@ -101,40 +89,13 @@ class SessionAdmission:
         self._guards = guards
         self._new_guards: dict[EventKey, tuple[int, Fingerprint]] = {}
         self.recorded: list[Session | None] = []
-        """Of each new event, in their order, what its record says of its session."""
+        """The session as recorded, for each new event in order."""
         self._policy = policy
         self._now_ms = now_ms
 
-    def takes_all(self, events: Sequence[Event]) -> bool:
-        """
-        Whether all events of a batch are usual: the next ones of their sessions, of ids that nobody has used.
-
-        None of them may be known by its key. What `judge` would record of each is recorded then.
-        """
-        guards = [event.guard for event in events if event.guard is not None]
-        if len(set(guards)) < len(guards) or any(map(self._guards.get, guards)):
-            return False
-        sessions = [event.session for event in events]
-        if None in sessions:
-            return False
-        states, recorded = dict(self._states), list[Session]()
-        for _, group in groupby(cast(list[Session], sessions), _session_of_client):
-            following = list(group)
-            key = session_key(following[0])
-            state = states[key]
-            if state is None or self._policy.is_expired(state, self._now_ms):
-                return False
-            usual = next_in_order(state, following, self._now_ms)
-            if usual is None:
-                return False
-            found, states[key] = usual
-            recorded += found
-        self.recorded += recorded
-        return True
-
     def judge(self, event: Event, place: int, window_start: Offset) -> Decision:
         """
-        Decide on an event that neither the index nor this batch knows by its key.
+        Decide on an event whose key neither the index nor this batch has.
 
         Args:
             event: of a session or not.
@@ -147,9 +108,8 @@ class SessionAdmission:
             return NEW, place
         key = session_key(session)
         state = self._states[key]
-        usual = None if state is None else next_in_order(state, [session], self._now_ms)
-        if usual is None and state is not None and state.has(session.sequence):
-            return STALE, NOWHERE
+        if state is not None and state.has(session.sequence):
+            return STALE, NO_ORIGINAL
         guard = event.guard
         if guard is not None:
             entry = self._guards[guard]
@@ -158,24 +118,22 @@ class SessionAdmission:
             if (first := self._new_guards.get(guard)) is not None:
                 original, fingerprint = first
                 return _of_copy(event, fingerprint, REPEAT), original
-        if usual is not None and state is not None and not self._policy.is_expired(state, self._now_ms):
-            (recorded,), self._states[key] = usual
-        else:
-            refusal = self._refusal(session, state, event.order)
-            if refusal is not None:
-                return refusal, NOWHERE
-            recorded = with_progress(state, session)
-            record = SessionRecord(-1, self._now_ms, recorded)
-            self._states[key] = with_record(state, record)
-            if session.epoch:
-                self._states[client_key(session)] = with_epoch(self._states[client_key(session)], record)
+        refusal = self._refusal(session, state, event.order)
+        if refusal is not None:
+            return refusal, NO_ORIGINAL
+        recorded = with_progress(state, session)
+        record = SessionRecord(-1, self._now_ms, recorded)
+        self._states[key] = with_record(state, record)
+        if session.epoch:
+            key = client_key(session)
+            self._states[key] = with_epoch(self._states[key], record)
         self.recorded.append(recorded)
         if guard is not None:
             self._new_guards[guard] = (place, event.fingerprint)
         return NEW, place
 
     def is_acknowledged(self, session: Session) -> bool:
-        """Whether the client has said, with this event or before, that it has the answer."""
+        """Return whether the client has acknowledged the event, with it or before."""
         sequence = session.sequence
         if sequence <= session.acknowledged_through:
             return True
@@ -221,11 +179,7 @@ def admit(
         n verdicts, same order. Among equal keys only the first can be NEW.
     """
     assert len(events) == len(known)
-    if (
-        not any(known)
-        and len({event.key for event in events}) == len(events)
-        and (sessions is None or sessions.takes_all(events))
-    ):
+    if sessions is None and not any(known) and len({event.key for event in events}) == len(events):
         return Verdicts([NEW] * len(events), [~place for place in range(len(events))])  # as most batches are
     new: dict[EventKey, tuple[int, Fingerprint]] = {}
     admissions: list[Admission] = []
@@ -233,7 +187,7 @@ def admit(
     for event, entry in zip(events, known, strict=True):
         session = event.session
         if session is not None and sessions is not None and sessions.is_acknowledged(session):
-            admission, original = STALE, NOWHERE
+            admission, original = STALE, NO_ORIGINAL
         elif entry is not None and entry.offset >= window_start:
             admission, original = _of_copy(event, entry.fingerprint, DUPLICATE), entry.offset
         elif (first := new.get(event.key)) is not None:
@@ -251,6 +205,6 @@ def admit(
 
 
 def _of_copy(event: Event, fingerprint: Fingerprint, copy: Admission) -> Admission:
-    """Return `copy` if the original, of this fingerprint, says the same as the event."""
+    """Return `copy` if the original, of this fingerprint, has the event's content, CONFLICT otherwise."""
     is_copy = fingerprint == event.fingerprint or fingerprint in event.earlier_fingerprints
     return copy if is_copy else Admission.CONFLICT

@@ -1,11 +1,11 @@
-"""Whose a cancellation is: a task that was told to end ends; one whose library was cancelled goes on."""
+"""Tells a cancellation of the current task from one that comes out of a library."""
 
 import asyncio
 
 
 def is_own_cancellation(err: BaseException) -> bool:
     """
-    Whether the current task was told to end.
+    Return whether the current task was cancelled.
 
     A CancelledError may also come out of a library that cancelled a task of its own and awaited it. A task
     that ends by such a one ends unseen: asyncio.TaskGroup takes it for ended on purpose.

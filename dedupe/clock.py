@@ -14,7 +14,7 @@ SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """What the core may ask about time."""
+    """Log time and elapsed time."""
 
     def now_ms(self) -> int:
         """Return log time: milliseconds since the epoch, never decreasing in one process."""
@@ -36,7 +36,7 @@ class SystemClock:
 
 
 class Deadline:
-    """One request's time budget, consumed by whatever waits on its behalf."""
+    """The time limit of one request, shared by everything that waits for it."""
 
     def __init__(self, clock: Clock, timeout_s: float) -> None:
         self._clock = clock

@@ -10,14 +10,14 @@ Everything the core raises, as one tree.
         NotAppendedError         the append left no trace and never will
         OutcomeUnknownError      the append may or may not be committed
         FencedError              another producer epoch owns the partition
-        IndexUnavailableError    the machine or a lock is in the index's way: open it again later
+        IndexUnavailableError    the machine or a lock prevents access to the index: open it again later
       IndexCorruptError          the local index is wrong or in doubt: rebuild it from the log
-      LogCorruptError            the log holds something no gateway of this version wrote
+      LogCorruptError            the log holds a record that no gateway of this version wrote
       IdentityMismatchError      the log was written under another secret or partition count
       ConfigurationError         the process must not start like this
 
 `code` is stable and documented in docs/http-api.md where a client can see it. An error's text is for
-operators; `told` is what clients may know besides.
+operators; `told` is for clients.
 """
 
 from typing import ClassVar
@@ -31,12 +31,11 @@ class GatewayError(Exception):
 
     def __init__(self, *args: object, told: str = "") -> None:
         """
-        Take the text for operators, and what clients may know.
+        Keep the text for operators, and the text for clients.
 
         Args:
             args: as of any exception; never shown to a client.
-            told: why, in a few words: of the client's request, or since when something does not answer;
-                no name, address or content of the inside.
+            told: the reason for clients, in a few words, without internal names, addresses or contents.
         """
         super().__init__(*args)
         self.told = told
@@ -80,7 +79,7 @@ class NotAppendedError(RetriableError):
 
 
 class OutcomeUnknownError(RetriableError):
-    """The append may or may not be committed; only the log can tell, after fencing."""
+    """The append may or may not be committed; a read of the log after a fence shows which."""
 
     code = "outcome_unknown"
 

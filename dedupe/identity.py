@@ -1,9 +1,9 @@
 """
-Who an event is: its key, and the fingerprint of what it says. Pure and frozen.
+The key of an event, and the fingerprint of its content. Pure and frozen.
 
 Two gateway versions must agree on every byte here: golden vectors stand in
 tests/unit/dedupe/test_golden_vectors.py. No timestamp, no batch and no body enters a key; a key is keyed
-with the operator's secret, so nobody outside can craft collisions or skew partitions.
+with the operator's secret, so that clients cannot craft collisions or skew partitions.
 """
 
 import hashlib
@@ -37,14 +37,14 @@ SOURCES_CACHED = 4096  # prepared hash states, about 0.5 KB each; a miss costs t
 
 RETRY_FIELDS = frozenset({"sentAt", "receivedAt", "_metadata", "writeKey"})
 """Fields that SDKs change between tries of one event (measured with real SDKs: `sentAt` anew at
-each try, `_metadata.retryCount` by analytics.js), or that say who sends, not what."""
+each try, `_metadata.retryCount` by analytics.js), or that name the sender, not the content."""
 
 
 class Identity:
     """Keys of one deployment: everything that depends on its identity secret."""
 
     def __init__(self, secret: bytes) -> None:
-        """Take the secret; SECRET_BYTES_MIN to SECRET_BYTES_MAX bytes, never logged."""
+        """`secret` has SECRET_BYTES_MIN to SECRET_BYTES_MAX bytes and is never logged."""
         if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
             raise ValueError(f"identity secret must have {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes")
         self._secret = secret
@@ -53,7 +53,7 @@ class Identity:
 
     @property
     def check_value(self) -> bytes:
-        """16 bytes that tell two secrets apart and reveal neither."""
+        """16 bytes that differ between two secrets and reveal neither."""
         return self._hash_of(_KIND_CHECK).digest()
 
     def message_key(self, source: str, message_id: str) -> EventKey:
@@ -100,7 +100,7 @@ class Identity:
         return self._keys_of_source(kind, source)(rest)
 
     def _keys(self, kind: bytes, source: str, begin: bytes = b"") -> KeyOf:
-        """Return what makes the keys of a kind and source of the rest of their input, after its beginning."""
+        """Return a function from the rest of the input to its key; it hashes what comes before only once."""
         state = self._base(kind, source)
         if begin:
             state = state.copy()
@@ -122,7 +122,7 @@ class Identity:
 
 def canonical_content(event: Mapping[str, object], ignore: frozenset[str] = RETRY_FIELDS) -> bytes:
     """
-    Return what the event says, as JSON bytes that are equal for every try of it.
+    Return the event's content as JSON bytes that are equal for every try of it.
 
     Args:
         event: as the client sent it, before batch-level fields are merged in.
@@ -138,7 +138,7 @@ def canonical_content(event: Mapping[str, object], ignore: frozenset[str] = RETR
 
 
 def fingerprint_of(content: bytes) -> Fingerprint:
-    """Return 8 bytes that tell two contents of one key apart (1 in 2**64 collide)."""
+    """Return 8 bytes that differ between two contents of one key (1 in 2**64 collide)."""
     return hashlib.blake2b(content, digest_size=FINGERPRINT_BYTES).digest()
 
 

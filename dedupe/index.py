@@ -2,7 +2,7 @@
 The seam to the dedupe index of one lane: event key -> where its original is.
 
 The index is a pure function of the log: it may be lost at any time and is rebuilt by replaying
-the log through `apply`. Whatever it says must be true up to `IndexState.applied_offset`.
+the log through `apply`. All its answers must be true up to `IndexState.applied_offset`.
 
 Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
@@ -27,7 +27,7 @@ class IndexIdentity(NamedTuple):
 
 
 class IndexState(NamedTuple):
-    """How far the index has followed the log. Written in the same batch as the entries."""
+    """The index's position in the log. Written in the same batch as the entries."""
 
     applied_offset: Offset  # exclusive: every committed record below it is in the index
     next_lane_seq: int
@@ -55,8 +55,8 @@ class DedupeIndex(SessionRows, Protocol):
     """
     The index of one lane, used by that lane alone.
 
-    Whatever can raise IndexCorruptError may raise IndexUnavailableError, too: close it then, and
-    open it again.
+    Methods that raise IndexCorruptError may raise IndexUnavailableError, too: then close it, and open
+    it again.
     """
 
     @property
@@ -125,4 +125,4 @@ class IndexStore(Protocol):
         """
 
     def discard(self, identity: IndexIdentity) -> None:
-        """Delete whatever is stored for this lane. If that fails, this or `open` raises IndexCorruptError."""
+        """Delete the files of this lane's index. If that fails, this or `open` raises IndexCorruptError."""

@@ -3,7 +3,7 @@ The seam to the log: one partition of one stream, one writer at a time.
 
 Lane.submit -> admit -> **PartitionLog.append** -> DedupeIndex.apply
 
-Implementations: adapters.kafka_log, adapters.sqlite_log, sim.sim_log. All of them pass
+Implementations: adapters.kafka_log, adapters.sqlite_log, tests.support.sim.sim_log. All of them pass
 tests/contract/log_contract.py.
 """
 
@@ -20,7 +20,7 @@ NOTE_BYTES_MAX = 4000
 
 
 def no_crashpoint(_name: str) -> None:
-    """What production passes as its crash point."""
+    """Do nothing."""
 
 
 class PartitionLog(Protocol):
@@ -94,7 +94,7 @@ class PartitionLog(Protocol):
 
         Raises:
             NotAppendedError: definitely nothing is or will be committed.
-            OutcomeUnknownError: all n or none are committed; only a fence and a read can tell.
+            OutcomeUnknownError: all n or none are committed; a fence and a read show which.
             FencedError: another writer took over; nothing is or will be committed.
             In each case the writer has to fence before it appends again.
         """
@@ -108,7 +108,7 @@ class LogStore(Protocol):
 
     @property
     def log_id(self) -> str:
-        """What tells this log from any other for ever: Kafka's cluster id, or an id made with the file."""
+        """The unique id of this log: Kafka's cluster id, or an id made with the file."""
 
     async def partitions_of(self, topic: str) -> int:
         """Return the topic's partition count, 0 if there is no such topic. Raises RetriableError."""

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dedupe.admission import DUPLICATE, NEW, NOT_TAKEN, REJECTED, Admission
+from dedupe.admission import DUPLICATE, NEW, Admission
+from dedupe.rejection import QUARANTINE_REASONS, RETRIABLE_CODES
 from dedupe.types import Event
 
 SOURCES_MAX = 1_000
-"""Sources that are counted apart; what later ones send counts as that of nobody in particular."""
+"""Sources with counts of their own; later ones share one."""
 
 
 @dataclass(slots=True)
@@ -29,29 +30,29 @@ class Tally:
 
     @property
     def received(self) -> int:
-        """How many events have found their verdict."""
+        """All events counted."""
         return self.accepted + self.duplicates + self.conflicts + self.rejected + self.unknown + self.refused
 
     def note(self, admissions: Sequence[Admission]) -> None:
-        """Count what a client is answered."""
+        """Count verdicts."""
         new = admissions.count(NEW)
         self.accepted += new
         if new == len(admissions):
             return
         conflicts = admissions.count(Admission.CONFLICT)
-        refused = sum([admissions.count(kind) for kind in NOT_TAKEN])
-        rejected = sum([admissions.count(kind) for kind in REJECTED])
+        refused = sum([admissions.count(kind) for kind in RETRIABLE_CODES])
+        quarantined = sum([admissions.count(kind) for kind in QUARANTINE_REASONS])
         self.conflicts += conflicts
         self.refused += refused
-        self.rejected += rejected
-        self.duplicates += len(admissions) - new - conflicts - refused - rejected
+        self.rejected += quarantined - conflicts
+        self.duplicates += len(admissions) - new - refused - quarantined
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
 class SourceTallies:
-    """What each source was answered, of as many sources as are counted; together always the totals."""
+    """One tally for each source, and one for all further sources; their sum is the total."""
 
     def __init__(self) -> None:
         self._known: dict[str, Tally] = {}
@@ -77,7 +78,7 @@ class SourceTallies:
 
 
 class AnswerCounts:
-    """What clients were answered, once for each event: in all, by source, and why not."""
+    """The answers to clients, one for each event: by source, rejection code and error code."""
 
     def __init__(self) -> None:
         self.sources = SourceTallies()
@@ -109,9 +110,9 @@ class AnswerCounts:
         own.note(admissions)
         for event in rejected:
             self.reasons[event.reason or ""] += 1
-        for kind in REJECTED:
-            if kind in admissions:
-                self.reasons[f"session_{kind.value}"] += admissions.count(kind)
+        for kind, reason in QUARANTINE_REASONS.items():
+            if kind is not Admission.CONFLICT and kind in admissions:
+                self.reasons[reason] += admissions.count(kind)
 
     def note_failure(self, events: Sequence[Event], code: str, *, is_untaken: bool) -> None:
         """Count a request that failed: its events are unknown, or were refused before any effect."""

@@ -1,5 +1,5 @@
 """
-What is noted with the log itself, so that every process that opens it knows. Pure.
+Notes that are kept with the log, for every process that opens it. Pure.
 
 The *pin* says under which rules a stream was begun; they cannot change any more. The *skips* are the
 places where an operator lets recovery pass over records that no gateway wrote. The *fingerprint
@@ -89,7 +89,6 @@ class Skips:
     """Offset ranges of one partition in which records that cannot be read are passed over."""
 
     def __init__(self, ranges: Iterable[tuple[Offset, Offset]] = ()) -> None:
-        """Take inclusive ranges, first and last offset."""
         self.ranges = sorted(ranges)
 
     def __contains__(self, offset: Offset) -> bool:

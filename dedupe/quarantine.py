@@ -1,9 +1,8 @@
 """
-Quarantine: the second stream, for events that cannot go into the clean one. Pure.
+Quarantine: the topic of events that cannot go into the clean one. Pure.
 
-A rejected or conflicting event is kept apart, never silently dropped: it becomes an event of the
-quarantine topic with a key of its own, (source, message id, fingerprint), so that a poison event
-which is retried for ever also lands there once.
+A rejected or conflicting event becomes an event of the quarantine topic. Its key there is made of source,
+message id and fingerprint, so that all retries of it are stored once.
 """
 
 import hashlib

@@ -1,5 +1,5 @@
 """
-Reads the quarantine stream, for `gateway quarantine` and for replays: what was kept apart, and why.
+Reads quarantined events and their reasons, for `gateway quarantine` and for replays.
 
 It takes part in nothing: no fence, no lock, no index.
 """
@@ -94,7 +94,7 @@ async def read_quarantine(store: LogStore, topic: str, wanted: Wanted) -> AsyncG
     """
     Yield the wanted records up to the present end, in order within a partition.
 
-    Those of somebody else are left out, loudly.
+    Records of another program are skipped, with a warning.
 
     Args:
         store: the log; a topic that does not exist (yet) is an empty one.

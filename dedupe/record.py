@@ -53,7 +53,7 @@ ABOVE_BYTES_MAX = 64
 
 
 class RecordIdentity(NamedTuple):
-    """What a committed record says about itself, decoded from its headers and its Kafka key."""
+    """The identity of a committed record, decoded from its headers and its Kafka key."""
 
     key: EventKey
     fingerprint: Fingerprint
@@ -67,9 +67,9 @@ class RecordIdentity(NamedTuple):
 def build_record(
     event: Event, *, lane_seq: int, timestamp_ms: int, recorded: Session | None = None
 ) -> NewRecord:
-    """Return the event as record v1, with what is recorded of its session instead of what it says itself."""
-    key, _, fingerprint, source, message_id, value, flags, said, reason, *_ = event
-    session = recorded or said
+    """Return the event as record v1; `recorded` takes the place of the event's own session."""
+    key, _, fingerprint, source, message_id, value, flags, session, reason, *_ = event
+    session = recorded or session
     headers = [(HEADER_SOURCE, source.encode())]
     if session is None:
         headers.append((HEADER_GATEWAY, _BASE.pack(VERSION, flags, key, fingerprint, lane_seq)))
@@ -141,7 +141,7 @@ def _packed(before: Progress) -> bytes:
 
 
 def _progress_in(header: bytes | None) -> Progress | None:
-    """Return what was stored before; None if it is not said. Raises struct.error."""
+    """Return what was stored before; None if the header is missing. Raises struct.error."""
     if header is None or len(header) > _WATERMARK.size + ABOVE_BYTES_MAX:
         return None
     (watermark,) = _WATERMARK.unpack_from(header)

@@ -1,8 +1,8 @@
 """
-Recovery: what a lane must know before it serves, decided from the log alone. Pure.
+Recovery: the decisions on an index before its lane serves, from the log alone. Pure.
 
-A lane proves that its index follows this very log (or rebuilds it), replays what is missing, and
-checks every record it reads against its identity secret and partition count.
+A lane proves that its index follows this log, or rebuilds it, and checks every record that it reads
+against its identity secret and partition count.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from dedupe.types import EventKey, LogRecord, Offset
 
 
 class CheckedRecord(NamedTuple):
-    """What recovery takes from one committed record that has passed its check."""
+    """A committed record that has passed its check."""
 
     offset: Offset
     timestamp_ms: int
@@ -36,7 +36,7 @@ class RecordCheck:
 
     def checked(self, record: LogRecord) -> CheckedRecord:
         """
-        Return what the record says about itself.
+        Return the record's identity.
 
         Raises:
             LogCorruptError: it is not a record of ours.
@@ -68,8 +68,8 @@ def reason_to_rebuild(
     Return why an index of this state does not follow this log, or None if nothing speaks against it.
 
     Args:
-        state: of an index that knows at least one record.
-        last: the log's first record at or after the one that the index knows last.
+        state: of an index with at least one record.
+        last: the log's first record at or after the index's last one.
         log_start: the log's first offset.
         end: restore_end_offset.
     """

@@ -1,16 +1,14 @@
 """
-Router: hands each event of a request to the lane of its partition and brings the verdicts back.
+Router: submits the events of a request to the lanes of their partitions and returns the outcomes.
 
-It decides only whether a request is taken at all, before any of its events is; what cannot go into
-the clean stream goes to quarantine, and the answer waits for that too. Whether a lane lives in this
-process or in another worker's, only its route knows.
+It refuses a request as a whole, before any of its events is submitted. Events that cannot go into the
+clean topic go to quarantine, and the answer waits for that commit, too.
 
 routes.post_events -> **Router.submit** -> Lane.submit -> admit -> PartitionLog.append
 """
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dedupe.admission import Admission
 from dedupe.clock import Deadline
@@ -26,52 +24,111 @@ from dedupe.errors import (
 from dedupe.lane.lane import Lane
 from dedupe.metrics import AnswerCounts, Tally
 from dedupe.quarantine import Quarantine
+from dedupe.rejection import QUARANTINE_REASONS
 from dedupe.route import Route
 from dedupe.routing import partition_of
 from dedupe.sessions import SessionState
 from dedupe.submission import Outcomes, Submission
 from dedupe.types import Event, size_of
 
-CONFLICT = "conflict"
-"""Reason of a quarantined event whose id is known with other content."""
-
-SESSION_FENCED = "session_fenced"
-SESSION_EXPIRED = "session_expired"
-
-APART = {
-    Admission.CONFLICT: CONFLICT,
-    Admission.FENCED: SESSION_FENCED,
-    Admission.EXPIRED: SESSION_EXPIRED,
-}
-"""Why an event is kept apart although it has an identity."""
-
 RESUBMIT_PAUSE_S = 0.02
-"""Between submitting again and again: a worker says that it serves a lane until it has noticed otherwise."""
+"""Before a part is submitted a third time: a worker may not have noticed yet that it lost a lane."""
 
 UNTAKEN = (LaneNotActiveError, LaneSaturatedError, DiskFullError)
-"""What `submit` raises when a request has left no trace."""
+"""The errors of a request that has left no trace."""
 
 CUT_OFF = "cut_off"
-"""Counted as the code of a request whose client left, or that nobody foresaw."""
+"""The code that counts a request whose client left, or that failed by an unexpected error."""
 
 
-@dataclass(slots=True)
-class Share:
-    """The part of a request that belongs to one partition."""
+class SubRequest:
+    """The part of a request that belongs to one partition, from its submission to its outcomes."""
 
-    route: Route
-    submission: Submission
-    places: list[int]  # of its events among those of the request
-    submissions: int = 0
-    is_in_doubt: bool = False  # an earlier submission may have been taken
+    __slots__ = ("_answer", "_is_in_doubt", "_submissions", "places", "route", "submission")
 
-    def submit(self) -> "asyncio.Future[Outcomes]":
-        """Submit it; a refusal fails the future, since other shares of the request may be taken already."""
-        self.submissions += 1
+    def __init__(self, route: Route, submission: Submission, places: list[int]) -> None:
+        """`places` are those of the events in the request."""
+        self.route = route
+        self.submission = submission
+        self.places = places
+        self._answer: asyncio.Future[Outcomes] | None = None
+        self._submissions = 0
+        self._is_in_doubt = False  # an earlier submission may have been taken
+
+    def check_capacity(self) -> None:
+        """Raise LaneNotActiveError or LaneSaturatedError if the lane would not take it now."""
+        self.route.check_capacity(self.submission)
+
+    def submit(self) -> None:
+        """Submit it; a refusal is an outcome, since other lanes may have taken their part already."""
+        self._submissions += 1
         try:
-            return self.route.submit(self.submission)
+            self._answer = self.route.submit(self.submission)
         except RetriableError as err:
-            return _refused(err)
+            self._answer = asyncio.get_running_loop().create_future()
+            self._answer.set_exception(err)
+
+    async def decide(self) -> None:
+        """Wait for outcomes or a final error, and submit again while the route allows it."""
+        while True:
+            assert self._answer is not None
+            try:
+                await self._answer
+                return
+            except Exception as err:
+                if not await self._may_submit_again(err):
+                    return
+            self.submit()
+
+    @property
+    def error(self) -> Exception | None:
+        """The final error."""
+        assert self._answer is not None
+        err = self._answer.exception()
+        return err if isinstance(err, Exception) else None
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """The outcomes; raises the final error."""
+        assert self._answer is not None
+        return self._answer.result()
+
+    @property
+    def is_untaken(self) -> bool:
+        """Whether it has failed and surely left no trace."""
+        return not self._is_in_doubt and isinstance(self.error, UNTAKEN)
+
+    def end_waiting(self) -> None:
+        """Fail if there is no outcome yet; a later one is ignored."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(DeadlineExceededError("no verdict in time"))
+
+    def release(self) -> None:
+        """
+        Cancel the answer, or mark its error as seen for asyncio, and forget it.
+
+        The error knows the frames that wait for it, and so this object: were it kept, all events of the
+        request would stay in memory until the garbage collector runs.
+        """
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.cancel() and not answer.cancelled():
+            answer.exception()
+
+    async def _may_submit_again(self, err: Exception) -> bool:
+        """Wait until a lane serves that has not failed so; return False if the error is final."""
+        deadline = self.submission.deadline
+        self._is_in_doubt = self._is_in_doubt or not isinstance(err, UNTAKEN)
+        if isinstance(err, DeadlineExceededError) or not self.route.may_submit_again(err):
+            return False
+        if self._submissions > 1:
+            await asyncio.sleep(min(RESUBMIT_PAUSE_S, deadline.remaining_s))
+        if not await self.route.wait(deadline) or deadline.is_over:
+            return False
+        try:
+            self.check_capacity()
+        except RetriableError:
+            return False
+        return True
 
 
 class Router:
@@ -83,18 +140,19 @@ class Router:
         quarantine_lanes: Sequence[Lane],
         quarantine: Quarantine,
     ) -> None:
-        """Take the lanes, each list indexed by partition."""
+        """Each list of lanes is indexed by partition."""
         self.lanes = lanes
         self.quarantine_lanes = quarantine_lanes
         self.quarantine = quarantine
         self.routes: Sequence[Route] = lanes
         self.quarantine_routes: Sequence[Route] = quarantine_lanes
         self.answers = AnswerCounts()
-        """What clients were answered: all events of a request that failed are unknown, or refused untaken."""
         self.in_flight = 0
         self.is_draining = False
-        self.is_leaving = False  # nobody new should come, but whoever does is answered
+        self.is_leaving = False
+        """Load balancers shall send no more requests; those that arrive are answered."""
         self.has_disk_room = True
+        """Set by the watch over the disk."""
 
     @property
     def totals(self) -> Tally:
@@ -102,7 +160,7 @@ class Router:
         return self.answers.totals
 
     def reach_by(self, routes: Sequence[Route]) -> None:
-        """Reach the lanes by these from now on, one for each of `all_lanes`."""
+        """Use these routes from now on, one for each of `all_lanes`."""
         self.routes, self.quarantine_routes = routes[: len(self.lanes)], routes[len(self.lanes) :]
 
     @property
@@ -150,13 +208,13 @@ class Router:
             DeadlineExceededError, OutcomeUnknownError: some events may be committed. All retriable.
         """
         total = len(events) + len(rejected)
-        shares = _shares_of(self.routes, events, received_ms, deadline)
-        quarantine_shares = _shares_of(self.quarantine_routes, rejected, received_ms, deadline)
+        parts = _parts_of(self.routes, events, received_ms, deadline)
+        rejected_parts = _parts_of(self.quarantine_routes, rejected, received_ms, deadline)
         self.in_flight += total
         try:
-            await self._await_capacity([*shares, *quarantine_shares], deadline)
-            outcomes = await _decide(shares, len(events), deadline)
-            await self._put_in_quarantine(quarantine_shares, events, outcomes, received_ms, deadline)
+            await self._await_capacity([*parts, *rejected_parts], deadline)
+            outcomes = await _decide(parts, len(events), deadline)
+            await self._put_in_quarantine(rejected_parts, events, outcomes, received_ms, deadline)
         except BaseException as err:
             code = err.code if isinstance(err, GatewayError) else CUT_OFF
             self.answers.note_failure([*events, *rejected], code, is_untaken=isinstance(err, UNTAKEN))
@@ -181,156 +239,110 @@ class Router:
         for lane in self.all_lanes:
             lane.drain()
 
-    def _check_capacity(self, shares: Sequence[Share]) -> None:
+    def _check_capacity(self, parts: Sequence[SubRequest]) -> None:
         if self.is_draining:
             raise LaneNotActiveError("the gateway is shutting down", told="it is shutting down")
         if not self.has_disk_room:
             raise DiskFullError("free disk space is below GATEWAY_DISK_FREE_MIN")
-        for share in shares:
-            share.route.check_capacity(share.submission)
+        for part in parts:
+            part.check_capacity()
 
-    async def _await_capacity(self, shares: Sequence[Share], deadline: Deadline) -> None:
+    async def _await_capacity(self, parts: Sequence[SubRequest], deadline: Deadline) -> None:
         """Wait while lanes of a request move to other workers; raises as `_check_capacity` does."""
         while True:
             try:
-                self._check_capacity(shares)
+                self._check_capacity(parts)
                 return
             except LaneNotActiveError:
-                away = [share.route for share in shares if not share.route.is_serving]
+                away = [part.route for part in parts if not part.route.is_serving]
                 if self.is_draining or not away or not await away[0].wait(deadline):
                     raise
 
     async def _put_in_quarantine(
         self,
-        rejected: Sequence[Share],
+        rejected: Sequence[SubRequest],
         events: Sequence[Event],
         outcomes: Outcomes,
         received_ms: int,
         deadline: Deadline,
     ) -> None:
-        """Commit everything that must not enter the clean stream, once each."""
-        if not rejected and not any(kind in outcomes.admissions for kind in APART):
+        """Commit the rejected and the conflicting events to the quarantine topic."""
+        if not rejected and not any(kind in outcomes.admissions for kind in QUARANTINE_REASONS):
             return
-        apart = [
+        quarantined = [
             self.quarantine.event(
                 source=event.source,
                 message_id=event.message_id,
                 fingerprint=event.fingerprint,
                 content=event.value,
-                reason=APART[admission],
+                reason=QUARANTINE_REASONS[admission],
             )
             for event, admission in zip(events, outcomes.admissions, strict=True)
-            if admission in APART
+            if admission in QUARANTINE_REASONS
         ]
-        shares = [*rejected, *_shares_of(self.quarantine_routes, apart, received_ms, deadline)]
+        parts = [*rejected, *_parts_of(self.quarantine_routes, quarantined, received_ms, deadline)]
         try:
-            await self._await_capacity(shares, deadline)
-            await _decide(shares, sum(len(share.places) for share in shares), deadline)
+            await self._await_capacity(parts, deadline)
+            await _decide(parts, sum(len(part.places) for part in parts), deadline)
         except UNTAKEN as err:
             if not events:
                 raise
             raise OutcomeUnknownError("the request's other events are committed") from err
 
 
-def _shares_of(
+def _parts_of(
     routes: Sequence[Route], events: Sequence[Event], received_ms: int, deadline: Deadline
-) -> list[Share]:
+) -> list[SubRequest]:
     """Split a request's events by partition, keeping their order."""
-    shares: dict[int, tuple[list[Event], list[int]]] = {}
+    by_partition: dict[int, tuple[list[Event], list[int]]] = {}
     for place, event in enumerate(events):
-        own, places = shares.setdefault(event.partition, ([], []))
+        own, places = by_partition.setdefault(event.partition, ([], []))
         own.append(event)
         places.append(place)
     return [
-        Share(routes[partition], Submission(own, received_ms, deadline, size_of(own)), places)
-        for partition, (own, places) in shares.items()
+        SubRequest(routes[partition], Submission(own, received_ms, deadline, size_of(own)), places)
+        for partition, (own, places) in by_partition.items()
     ]
 
 
-async def _decide(shares: Sequence[Share], count: int, deadline: Deadline) -> Outcomes:
-    """Submit every share to its lane and return the outcomes in the places' order."""
-    outcomes = admissions, offsets = Outcomes(
-        [Admission.NEW] * count, [-1] * count
-    )  # until lanes have answered
-    if not shares:
+async def _decide(parts: Sequence[SubRequest], count: int, deadline: Deadline) -> Outcomes:
+    """Submit all parts of a request to their lanes; return the outcomes of its `count` events in order."""
+    outcomes = admissions, offsets = Outcomes([Admission.NEW] * count, [-1] * count)
+    if not parts:
         return outcomes
-    answers = [share.submit() for share in shares]
-    # Not asyncio.wait: eight lanes' answers take 10 us so, and 180 us there.
-    timer = asyncio.get_running_loop().call_later(deadline.remaining_s, _end_waiting, answers)
-    error: Exception | None = None
+    for part in parts:
+        part.submit()
+    # Not asyncio.wait: with eight lanes that takes many times as long.
+    timer = asyncio.get_running_loop().call_later(deadline.remaining_s, _end_waiting, parts)
     try:
-        for place, share in enumerate(shares):
-            while True:
-                try:
-                    await answers[place]
-                except Exception as err:  # _error_of looks at all of them
-                    if await _may_submit_again(share, err, deadline):
-                        answers[place] = share.submit()
-                        continue
-                break
-        if (error := _error_of(shares, answers)) is not None:
-            raise error
-        for share, answer in zip(shares, answers, strict=True):
-            for place, admission, offset in zip(share.places, *answer.result(), strict=True):
+        for part in parts:
+            await part.decide()
+        if any([part.error for part in parts]):
+            raise _error_of(parts)
+        for part in parts:
+            for place, admission, offset in zip(part.places, *part.outcomes, strict=True):
                 admissions[place] = admission
                 offsets[place] = offset
     finally:
         timer.cancel()
-        _give_up(answers)
-        # An error knows this frame: if the frame knew it, too, the events would wait for the collector.
-        error = None
-        answers.clear()
+        for part in parts:
+            part.release()
     return outcomes
 
 
-async def _may_submit_again(share: Share, err: Exception, deadline: Deadline) -> bool:
-    """Wait for who decides a share after one has failed to; false if its error is the answer."""
-    share.is_in_doubt = share.is_in_doubt or not isinstance(err, UNTAKEN)
-    if isinstance(err, DeadlineExceededError) or not share.route.may_submit_again(err):
-        return False
-    if share.submissions > 1:
-        await asyncio.sleep(min(RESUBMIT_PAUSE_S, deadline.remaining_s))
-    if not await share.route.wait(deadline) or deadline.is_over:
-        return False
-    try:
-        share.route.check_capacity(share.submission)
-    except RetriableError:
-        return False
-    return True
+def _end_waiting(parts: Sequence[SubRequest]) -> None:
+    for part in parts:
+        part.end_waiting()
 
 
-def _error_of(shares: Sequence[Share], answers: "Sequence[asyncio.Future[Outcomes]]") -> Exception | None:
-    """Return what to tell if a lane gave up: only if all of them did, untaken, was nothing taken."""
-    errors = [err for answer in answers if isinstance(err := answer.exception(), Exception)]
-    if not errors:
-        return None
+def _error_of(parts: Sequence[SubRequest]) -> Exception:
+    """Return the error of a request of which parts failed: untaken only if all of them are."""
+    errors = [err for part in parts if (err := part.error) is not None]
     for err in errors:
         if isinstance(err, DeadlineExceededError):
             return err
-    is_in_doubt = any(share.is_in_doubt for share in shares)
-    if len(errors) == len(answers) and not is_in_doubt and all(isinstance(err, UNTAKEN) for err in errors):
+    if all(part.is_untaken for part in parts):
         return errors[0]
     unknown = OutcomeUnknownError("some of the request's events may be committed")
     unknown.__cause__ = errors[0]
     return unknown
-
-
-def _refused(err: RetriableError) -> "asyncio.Future[Outcomes]":
-    """Return an answer that is there already."""
-    answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
-    answer.set_exception(err)
-    return answer
-
-
-def _end_waiting(answers: "Sequence[asyncio.Future[Outcomes]]") -> None:
-    """Fail the answers that are not there in time; what a lane says later is nobody's any more."""
-    for answer in answers:
-        if not answer.done():
-            answer.set_exception(DeadlineExceededError("no verdict in time"))
-
-
-def _give_up(answers: "Sequence[asyncio.Future[Outcomes]]") -> None:
-    """Cancel the answers that nobody waits for any more, and keep asyncio from reporting their errors."""
-    for answer in answers:
-        if not answer.cancel() and not answer.cancelled():
-            answer.exception()

@@ -1,20 +1,20 @@
 """
-Client sessions: which sequences of a client are stored, and what becomes of the next one. Pure.
+Client sessions: which sequences of a client are stored. Pure.
 
 The state of a session is a function of the clean topic's records alone, so an index that is rebuilt
-reaches the same one. It takes a fixed size, whatever is lost on the way: everything up to the
-watermark is done, of the SEQUENCES_AHEAD_MAX after it a bit says whether it is stored (a bare
-high-water mark loses sends that overtake one another).
+reaches the same one. It has a fixed size: everything up to the watermark is done, and for each of the
+SEQUENCES_AHEAD_MAX after it one bit is set if it is stored (a bare high-water mark would lose sends
+that overtake one another).
 
 Most of it is after RIFL (Lee et al., SOSP 2015): completion records, acknowledgements that free
 them, leases. The epoch is that of Kafka's idempotent producer.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import repeat, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple, Protocol, TypeAlias
 
-from dedupe.types import Offset, Progress, Session, progress_of, session_of
+from dedupe.types import Offset, Progress, Session
 
 SessionKey: TypeAlias = bytes
 """Client hash and session hash, 32 bytes; for what is known of the client as such, NO_SESSION follows."""
@@ -33,7 +33,7 @@ U64_MAX = 2**64 - 1
 
 
 class SessionState(NamedTuple):
-    """What is known of one session."""
+    """The state of one session."""
 
     watermark: int
     """Every sequence up to it is stored, or its client has acknowledged the answer."""
@@ -169,7 +169,7 @@ def session_key(session: Session) -> SessionKey:
 
 
 def client_key(session: Session) -> SessionKey:
-    """Return the key of what is known of the client whatever the session: its newest epoch."""
+    """Return the key of the client's row for all its sessions, which holds its newest epoch."""
     return session.client_hash + NO_SESSION
 
 
@@ -187,8 +187,8 @@ def with_record(state: SessionState | None, record: SessionRecord) -> SessionSta
     """
     Return the state after a record.
 
-    The record says itself what was stored before it, so the newest one is enough: the log may have
-    deleted the others, and a rebuild does not read those that are older than any lease. Without
+    The record holds what was stored before it, so the newest one is enough: the log may have deleted
+    the others, and a rebuild does not read those that are older than any lease. Without
     that, its sequence is known to have been at most SEQUENCES_AHEAD_MAX ahead. The usual record, the
     next one of a session without gaps, takes the short way.
     """
@@ -227,7 +227,7 @@ def with_acknowledgement(
 
 
 def with_progress(state: SessionState | None, session: Session) -> Session:
-    """Return what the record of a new event says of its session, of which this is known before."""
+    """Return the session as the record of a new event has it; `state` is the one before the event."""
     client_hash, session_hash, sequence, epoch, acknowledged, _ = session
     before = NOTHING_STORED
     if state is not None:
@@ -242,34 +242,6 @@ def with_epoch(state: SessionState | None, record: SessionRecord) -> SessionStat
     offset, timestamp_ms, session = record
     epoch = max(session.epoch, state.epoch if state else 0)
     return SessionState(0, 0, 0, epoch, timestamp_ms, offset)
-
-
-def next_in_order(
-    state: SessionState, sessions: Sequence[Session], now_ms: int
-) -> tuple[list[Session], SessionState] | None:
-    """
-    Return what `with_progress` says of usual new events, n >= 1, the next of a session; and its state then.
-
-    None if they are not, or have an epoch, or their session has gaps: those take the long way, one by one.
-    """
-    watermark, above, acknowledged_before, state_epoch, _, _, is_evicted = state
-    client_hashes, session_hashes, sequences, epochs, acknowledgements, _ = zip(*sessions, strict=True)
-    last, acknowledged = watermark + len(sessions), acknowledgements[0]
-    if (
-        above
-        or is_evicted
-        or sequences != tuple(range(watermark + 1, last + 1))
-        or any(epochs)
-        or acknowledged > watermark
-        or acknowledgements.count(acknowledged) != len(sessions)
-    ):
-        return None
-    acknowledged = max(acknowledged, acknowledged_before)
-    before = map(progress_of, zip(range(watermark, last), repeat(0), strict=False))
-    columns = zip(
-        client_hashes, session_hashes, sequences, epochs, repeat(acknowledged), before, strict=False
-    )
-    return list(map(session_of, columns)), SessionState(last, 0, acknowledged, state_epoch, now_ms, -1)
 
 
 def session_update(

@@ -108,14 +108,13 @@ class LogRecord(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What the index knows of one event key: where the original is, and what it said."""
+    """The index's value of one event key: offset and fingerprint of the original."""
 
     offset: Offset
     fingerprint: Fingerprint
 
 
 event_of: Callable[[Iterable[Any]], Event] = partial(tuple.__new__, Event)
-progress_of: Callable[[Iterable[Any]], Progress] = partial(tuple.__new__, Progress)
 session_of: Callable[[Iterable[Any]], Session] = partial(tuple.__new__, Session)
 entry_of: Callable[[Iterable[Any]], Entry] = partial(tuple.__new__, Entry)
 """Each makes one of all its fields, in order: a quarter to a half of what calling the class takes."""

@@ -6,8 +6,8 @@ sequence numbers), never off the local clock or disk: so every worker, and every
 the same verdict. The window moves in coarse steps, rounded to the older side; a step is the first
 record of each bucket of time or of lane sequence.
 
-Steps that the window has left stay in the table for a while: a window that is made longer finds
-them there, and they say when the newest forgotten id arrived.
+Steps behind the window stay in the table for a while, for a window that is made longer, and to know
+when the newest forgotten id arrived.
 """
 
 from bisect import bisect_left, bisect_right
@@ -74,7 +74,7 @@ class Window:
         Args:
             policy: may differ from the one that the table was made under.
             steps: oldest first.
-            newest: the last record that the table knows; None where there was none.
+            newest: the last record that the table covers; None if there was none.
         """
         self._policy = policy
         self._steps = list(steps)
@@ -106,7 +106,7 @@ class Window:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the table reaches back to where the window starts, and so knows where that is."""
+        """Whether the table reaches back to the window's start."""
         if self._newest is None or not self._steps:
             return False
         first_kept_seq = self._policy.first_kept_seq(self._newest.lane_seq)
@@ -123,7 +123,7 @@ class Window:
 
         Args:
             now_ms: log time.
-            log_start: what lies below is forgotten with its record, whatever the window says.
+            log_start: ids below it are forgotten with their records.
         """
         configured_s = self._policy.window_ms / 1000
         forgotten_ms = self._newest_forgotten_ms(log_start)

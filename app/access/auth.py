@@ -1,10 +1,10 @@
 """
-Write keys: which one counts for a request, and whose it is. app.access.key_file has the keys themselves.
+Write keys: which one counts for a request, and its source. app.access.key_file has the keys themselves.
 
-A write key says who sends; it stands in apps that anybody can take apart, so it identifies and
-does not authenticate. Keys are held and looked up by their SHA-256: how long a look-up takes tells
-nothing about a key, since nobody can choose digests that resemble one, so no slower comparison is
-needed; and keys that the operator stored as a digest only are never known to the process.
+A write key names a source. It stands in apps that can be decompiled, so it identifies and does not
+authenticate. Keys are held and looked up by their SHA-256: the time of a look-up reveals nothing about a
+key, since digests that resemble one cannot be chosen, so no slower comparison is needed; and keys that the
+operator stored as a digest only are never known to the process.
 """
 
 import base64
@@ -26,15 +26,15 @@ OPEN_KEYS_MAX = 10_000
 
 
 _QUERY_KEY = re.compile(rb"writeKey=(?<![^&]writeKey=)([^&]{1,1024})")
-"""Nothing else of a query is decoded before it is known who sends; a longer key is nobody's, cut or not."""
+"""Nothing else of a query is decoded before the source is known; no source has a longer key."""
 
 INGEST: Final = "ingest"
 REPLAY: Final = "replay"
-"""What a write key may do: send events; send stored ones again, saying what they were known by."""
+"""Scopes of a write key: send events; send stored ones again, with their fingerprints and sessions."""
 
 
 class Source(NamedTuple):
-    """Who sends; ids of two sources never meet."""
+    """The sender of events; two sources share no ids."""
 
     id: str
     name: str
@@ -49,7 +49,7 @@ class Source(NamedTuple):
 
 
 class WriteKeys(Protocol):
-    """Knows whose a write key is."""
+    """Finds the source of a write key."""
 
     def source_of(self, write_key: str) -> Source:
         """Return the enabled source of a key. Raises InvalidWriteKeyError, DisabledWriteKeyError."""
@@ -59,12 +59,11 @@ class OpenKeys:
     """Development without a key file: every key is its own source, and none may replay."""
 
     def __init__(self, policy: QuotaPolicy) -> None:
-        """Take the quota that every key has."""
+        """`policy`: its default is the quota of every key."""
         self._policy = policy
         self._source = lru_cache(OPEN_KEYS_MAX)(self._new_source)
 
     def source_of(self, write_key: str) -> Source:
-        """See WriteKeys."""
         return self._source(write_key)
 
     def _new_source(self, write_key: str) -> Source:
@@ -95,8 +94,8 @@ def find_write_key(
         first_event: the first event of the batch, if there is one.
 
     Raises:
-        WriteKeyMissingError: it is in none of them. A place with anything but a non-empty text
-            counts as one without a key.
+        WriteKeyMissingError: it is in none of them. A place without a non-empty text counts as one
+            without a key.
     """
     write_key = key_in_head(headers, query) or _own_key(body) or _own_key(first_event)
     if not write_key:

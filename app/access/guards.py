@@ -1,4 +1,4 @@
-"""The guards of the ingest port: who may send, how much, and what that may take of the process."""
+"""The limits of the ingest port: write keys, quotas, memory, connections and disk."""
 
 from dataclasses import dataclass
 

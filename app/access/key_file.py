@@ -45,7 +45,7 @@ class KeyFileStatus(NamedTuple):
 
     keys: int
     age_s: float  # since they were read
-    is_stale: bool  # the file says something else, or nothing
+    is_stale: bool  # the file cannot be read, or has other keys
     failures: int  # changes that could not be used
 
 
@@ -73,7 +73,6 @@ class KeyFile:
         return KeyFileStatus(len(self), time.monotonic() - self._read_at, self._is_stale, self._failures)
 
     def source_of(self, write_key: str) -> Source:
-        """See WriteKeys."""
         source = self._sources.get(hashlib.sha256(write_key.encode()).digest())
         if source is None:
             raise InvalidWriteKeyError
@@ -83,9 +82,9 @@ class KeyFile:
 
     async def watch(self, interval_s: float) -> None:
         """
-        Follow the file for ever; SIGHUP reads it at once.
+        Follow the file until cancelled; SIGHUP reads it at once.
 
-        A change is what `signature_of` says of the path.
+        The file has changed if its `signature_of` has.
         """
         hangup = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
@@ -105,7 +104,7 @@ class KeyFile:
                 await self._reload()
 
     async def _reload(self) -> None:
-        """Use what the file says now, or keep what is used and say so."""
+        """Use the content of the file, or keep the keys in use and log it."""
         try:
             contents = await asyncio.to_thread(_read, self._path)
         except ConfigurationError as err:
@@ -125,7 +124,7 @@ class KeyFile:
         log.info("write keys read", keys=len(self), file=str(self._path))
 
     def _use(self, contents: "_Contents") -> None:
-        """Exchange all keys in one step; a key whose quota did not change keeps what is left of it."""
+        """Exchange all keys in one step; a key whose quota did not change keeps its allowance."""
         previous, defaults = self._sources, contents.defaults.over(self._policy.default)
         self._sources = {
             digest: entry.source_by(self._policy, defaults, previous.get(digest))
@@ -147,11 +146,11 @@ class _Quotas(BaseModel):
     index_share: Annotated[float, Field(gt=0, le=1)] | None = None
 
     def over(self, default: Quota) -> Quota:
-        """Return the default with what this entry says instead."""
-        said = {name: getattr(self, name) for name in self.model_fields_set}
-        burst_s = said.pop("burst", None) or default.burst_s
-        limits = {name: said.get(name, getattr(default, name)) for name in ("requests", "events", "bytes")}
-        return Quota(**limits, burst_s=burst_s, index_share=said.get("index_share", default.index_share))
+        """Return the default, with this entry's limits instead where it has any."""
+        own = {name: getattr(self, name) for name in self.model_fields_set}
+        burst_s = own.pop("burst", None) or default.burst_s
+        limits = {name: own.get(name, getattr(default, name)) for name in ("requests", "events", "bytes")}
+        return Quota(**limits, burst_s=burst_s, index_share=own.get("index_share", default.index_share))
 
 
 class _Entry(BaseModel):
@@ -218,7 +217,7 @@ def _read(path: Path) -> _Contents:
     `defaults`: the quotas of entries that do not have their own.
 
     Raises:
-        ConfigurationError: one sentence that says what is wrong and where, never a key.
+        ConfigurationError: one sentence on the first fault and its place, without a key.
     """
     try:
         raw = path.read_bytes()

@@ -1,14 +1,12 @@
 """
 Quotas: how much one write key may send, measured by token buckets.
 
-The clock is given. A request passes whole or not at all, before any of its events is taken.
-Whatever it asks for, it passes once its buckets are full, so a batch larger than a burst is slowed
-down and never shut out.
+A request passes whole or not at all, before any of its events is submitted. It passes once its buckets are
+full, so a batch larger than a burst is slowed down and never shut out.
 
-Requests, events and bytes count whatever becomes of them, duplicates included: they cost CPU.
-Bytes are those stored, or sent where that is more; what a request turns out to store beyond what was
-sent is charged as a debt. The index grows with accepted events only, so that limit is charged after
-the verdict.
+Requests, events and bytes count with every verdict, duplicates included: they cost CPU. Bytes are those
+stored, or sent where that is more; bytes stored beyond those sent are charged as a debt. The index grows
+with accepted events only, so that limit is charged after the verdict.
 """
 
 from collections import Counter
@@ -28,7 +26,7 @@ may come in one go.
 """
 
 REPORT_INTERVAL_S = 60.0
-"""How often the log says that a limit of a key bites, at most."""
+"""Between two log lines on one limit of a key."""
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +74,7 @@ class Bucket:
         return max(0.0, (min(amount, self._capacity) - self._level) / self._rate)
 
     def take(self, amount: float) -> None:
-        """Take the amount; more than there is becomes a debt."""
+        """Charge the amount; more than the level becomes a debt."""
         self._level -= amount
 
 
@@ -86,7 +84,7 @@ class Allowance:
     __slots__ = ("_buckets", "_growth", "_policy", "_source", "_unreported", "quota")
 
     def __init__(self, quota: Quota, policy: "QuotaPolicy", source: str) -> None:
-        """Begin with all of it; `source` is whom the log names."""
+        """Begin with all of it; `source` stands in log lines."""
         self.quota = quota
         self._policy = policy
         self._source = source
@@ -124,7 +122,7 @@ class Allowance:
             raise QuotaExceededError(limit, wait_s)
 
     def _report(self, limit: str, now: float) -> None:
-        """Say in the log that a limit bites, and how often it did since that was said last."""
+        """Log a refusal by a limit, and the number of those since the last line."""
         reported_at, refused = self._unreported.get(limit, (now - REPORT_INTERVAL_S, 0))
         refused += 1
         if now - reported_at >= REPORT_INTERVAL_S:
@@ -133,7 +131,7 @@ class Allowance:
         self._unreported[limit] = reported_at, refused
 
     def owe(self, size_bytes: int) -> None:
-        """Charge bytes that a request which has passed turned out to take more; below zero nothing."""
+        """Charge bytes that a request stores beyond those sent; a negative number charges nothing."""
         for name, bucket in self._buckets:
             if name == "bytes" and size_bytes > 0:
                 bucket.take(size_bytes)

@@ -18,7 +18,7 @@ from app.http.request_context import RequestContext
 from dedupe.admission import NEW, Admission
 from dedupe.clock import Clock
 from dedupe.lane import Outcomes
-from dedupe.router import APART
+from dedupe.rejection import QUARANTINE_REASONS
 from dedupe.types import Event
 
 ACCEPTED, DUPLICATE, CONFLICT = "accepted", "duplicate", "conflict"
@@ -179,7 +179,11 @@ class Tail:
         self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], context: RequestContext
     ) -> None:
         listeners = self._ready()
-        if not listeners and not rejected and not any(kind in outcomes.admissions for kind in APART):
+        if (
+            not listeners
+            and not rejected
+            and not any(kind in outcomes.admissions for kind in QUARANTINE_REASONS)
+        ):
             return
         rejections: deque[tuple[Event, str, str | None, int | None]] = deque(maxlen=REJECTIONS_A_REQUEST_MAX)
         for event, admission, offset in zip(events, *outcomes, strict=True):

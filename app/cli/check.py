@@ -13,9 +13,9 @@ def check(output: Output = None) -> None:
     """
     Look at all that a gateway started here would need, and print all findings at once, one line each.
 
-    Settings, files, data folder, disk, clock, log, brokers, topics, ACLs as far as Kafka tells them, and the
+    Settings, files, data folder, disk, clock, log, brokers, topics, ACLs as far as Kafka shows them, and the
     identity secret against the log. A line has result (`ok`, `warning`, `wrong`, `unknown`), about and says:
-    what it is, and what mends it. What depends on a wrong setting is `unknown`; all else is looked at. Runs
+    the finding, and what mends it. What depends on a wrong setting is `unknown`; all else is looked at. Runs
     beside a gateway, and changes nothing.
 
     Exit codes: 0 nothing is wrong, 1 something could not be looked at, such as brokers that do not answer,

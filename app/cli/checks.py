@@ -1,7 +1,7 @@
 """
 The checks of `gateway check`, each of one thing and independent of the others where it can be.
 
-What a start does is only looked at here: nothing is created, locked, noted or fenced.
+Unlike a start it creates, locks, notes and fences nothing.
 """
 
 import os
@@ -37,7 +37,7 @@ CLOCK_BEHIND_S = 300
 
 
 class Result(StrEnum):
-    """What a check found."""
+    """The result of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -57,7 +57,7 @@ Look: TypeAlias = Callable[[], Coroutine[Any, Any, list[Finding]]]
 
 
 async def all_checks() -> AsyncIterator[Finding]:
-    """Yield what is found, in the order in which a start would meet it."""
+    """Yield the findings, in the order of a start."""
     for finding in _refused("variables", refuse_unknown_variables):
         yield finding
     settings, problems, warnings = remaining_settings()
@@ -147,7 +147,7 @@ LOOKS_HERE: dict[str, Callable[[Settings], Iterator[Finding]]] = {
     "data folder": _check_folder,
     "disk": _check_disk,
 }
-"""What is looked at on this machine."""
+"""The checks of this machine."""
 
 
 async def _check_log(settings: Settings) -> AsyncIterator[Finding]:

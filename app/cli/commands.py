@@ -1,4 +1,4 @@
-"""The command line: its commands. app.cli.console says how each of them runs and ends."""
+"""The command line: its commands. app.cli.console runs and ends each of them."""
 
 import asyncio
 import gc

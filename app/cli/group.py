@@ -98,7 +98,7 @@ def restart_risks(worker: str, document: Stats) -> Iterator[str]:
 
 
 def _lanes(stats: Stats) -> dict[tuple[str, int], Stats]:
-    """Return what a worker says of each partition, of the clean topic and of quarantine."""
+    """Return a worker's statistics of each partition, of the clean topic and of quarantine."""
     return {
         (topic, lane["partition"]): lane for topic in ("partitions", "quarantine") for lane in stats[topic]
     }

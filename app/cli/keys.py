@@ -1,4 +1,4 @@
-"""`gateway keys`: makes write keys and their entries in the key file. Reads no settings, changes nothing."""
+"""`gateway keys`: makes write keys and their entries for the key file. It reads no settings."""
 
 import hashlib
 import secrets
@@ -14,7 +14,7 @@ KEY_BYTES = 16
 
 
 class Scope(StrEnum):
-    """What a key may do; app.access.auth says what each means."""
+    """What a key may do; app.access.auth defines each."""
 
     INGEST = "ingest"
     REPLAY = "replay"

@@ -1,4 +1,4 @@
-"""Lets recovery pass over records that no gateway of this log wrote, as an operator decides."""
+"""Lets recovery pass over foreign records, as an operator decides."""
 
 from contextlib import aclosing
 
@@ -14,7 +14,7 @@ from dedupe.types import Offset, Stream
 
 async def skip(store: LogStore, settings: Settings, stream: Stream, partition: int, span: range) -> int:
     """
-    Note with the log that foreign records at these offsets are passed over; a running gateway sees it.
+    Note with the log that foreign records at these offsets are passed over; running gateways read the note.
 
     Returns:
         How many such records there are.
@@ -30,7 +30,9 @@ async def skip(store: LogStore, settings: Settings, stream: Stream, partition: i
     log = store.partition_log(stream.topic, partition)
     check = RecordCheck(Identity(settings.gateway.identity_key), partition, stream.partitions)
     log_start, end = await log.bounds()
-    written = range(span.start, min(span.stop, end))  # what is not written yet nobody has looked at
+    written = range(
+        span.start, min(span.stop, end)
+    )  # a record that is not written yet has not been looked at
     ours, foreign = await _count(log, check, written)
     if not foreign:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""`gateway size`: what so many events a day need."""
+"""`gateway size`: computes what so many events a day need."""
 
 import math
 import re
@@ -51,7 +51,7 @@ def size(
     output: Output = None,
 ) -> None:
     """
-    Say what so many events a day need: cores, gateways, partitions, memory, disk, and the settings for it.
+    Compute what so many events a day need: cores, gateways, partitions, memory, disk and settings.
 
     First figures, from measurements that docs/capacity.md names; then measure with your own events. Asks no
     gateway.

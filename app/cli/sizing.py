@@ -1,8 +1,8 @@
 """
-What so many events a day need: figures that were measured, and a sum. docs/capacity.md says where from.
+What so many events a day need, computed from measured figures, whose origin docs/capacity.md names.
 
-The only home of these numbers: `gateway size` and the table of docs/capacity.md stand on them, and a test
-compares the measured ones with the results they were read from.
+`gateway size` and the table of docs/capacity.md use these numbers, and a test compares the measured ones
+with the results they were read from.
 """
 
 import math

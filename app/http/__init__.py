@@ -3,7 +3,7 @@
 from app.http.bare_application import bare_application
 from app.http.body import BodyLimits, read_body
 from app.http.body_memory import BodyMemory, Lease
-from app.http.client_address import TrustedProxies, crowd_of
+from app.http.client_address import TrustedProxies, address_group
 from app.http.connections import Connections
 from app.http.errors import (
     BatchMissingError,
@@ -72,7 +72,7 @@ __all__ = [
     "TrustedProxies",
     "WriteKeyMissingError",
     "YieldToOthers",
+    "address_group",
     "bare_application",
-    "crowd_of",
     "read_body",
 ]

@@ -29,7 +29,7 @@ def bare_application(problems: Problems) -> FastAPI:
         return problems.http(err, request.scope)
 
     @app.exception_handler(ClientDisconnect)
-    async def answer_nobody(_request: Request, _err: ClientDisconnect) -> Response:
+    async def answer_disconnect(_request: Request, _err: ClientDisconnect) -> Response:
         return Response(status_code=CLIENT_LEFT)
 
     @app.exception_handler(Exception)

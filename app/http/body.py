@@ -1,9 +1,9 @@
 """
 Reads a request's body within its limits: bytes on the wire, bytes inflated, and time.
 
-Whatever a client sends, memory stays bounded: the declared length is judged before anything is
-read, a compressed body is inflated once it is complete, so that one which stalls holds what it sent
-and no more, and inflating stops at the first byte too many. Nothing here looks into the body.
+Memory stays bounded: the declared length is judged before anything is read, a compressed body is
+inflated once it is complete, so that a stalled one holds only what was sent, and inflating stops at the
+first byte too many. The content of the body is not looked at.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ GZIP_MEMBERS_MAX = 100
 """Each costs a new decompressor; real clients send one, a proxy that concatenates a few."""
 
 SLICE_BYTES, PIECE_BYTES = 64 * 1024, 256 * 1024
-"""Read and written by one step of inflating, well below 1 ms; others have their turn between two."""
+"""Read and written by one step of inflating, well below 1 ms; other requests work between two steps."""
 
 STEP_WORK_BYTES = PIECE_BYTES // 8
-"""What such a step counts in turns: parsing so many bytes takes as long."""
+"""Work that such a step counts as: parsing so many bytes takes as long."""
 
 _GZIP = 16 + zlib.MAX_WBITS
 _ZLIB_METHOD = 8  # low half of a zlib stream's first byte; a raw deflate stream never begins with it
@@ -48,7 +48,7 @@ class BodyLimits:
     rate_min: int = 512  # bytes a second, on average, once the grace is over; phones on 2G reach 2 KiB
 
     def patience_s(self, size: int) -> float:
-        """Return the seconds since its start within which more of a body must come than so many bytes."""
+        """Return the seconds since its start within which a body must exceed a size in bytes."""
         return min(self.timeout_s, max(self.grace_s, size / self.rate_min))
 
 
@@ -66,15 +66,15 @@ async def read_body(
         receive: the request's ASGI channel, unread.
         headers: by lower-case name.
         limits: bounds in bytes and seconds.
-        lease: what the request holds of the memory for bodies; the connection charges what arrives
-            to it, and what that inflates to is charged here.
+        lease: memory of the request; the connection charges what arrives, and what that inflates to is
+            charged here.
         yield_to_others: awaited before each step of inflating but the first.
 
     Raises:
-        RequestError: too large, or not what its Content-Encoding says.
+        RequestError: too large, or not in the format of its Content-Encoding.
         BodyTimeoutError, BodyIncompleteError, BodyMemoryFullError: it did not arrive (in time), or
             there is no memory for it now.
-        ClientDisconnect: the client left before the end; nobody waits for an answer.
+        ClientDisconnect: the client left before the end and reads no answer.
     """
     encoding = headers.get(b"content-encoding", b"identity").strip().lower()
     inflater = _inflater(encoding, limits.bytes_max)
@@ -115,7 +115,7 @@ async def _arrived(receive: Receive, bytes_max: int, limits: BodyLimits, lease: 
 async def _inflated(inflater: "Inflater", body: bytes, lease: Lease, yield_to_others: YieldToOthers) -> bytes:
     """Return what a complete body inflates to, in steps."""
     pieces: list[bytes] = []
-    charged, size = inflater.told_size(body), 0
+    charged, size = inflater.declared_size(body), 0
     lease.take(charged)
     lease.check()
     for piece in inflater.inflate(body):
@@ -134,17 +134,17 @@ class Inflater:
     """Inflates one complete body step by step; gzip bodies may consist of several members."""
 
     def __init__(self, *, is_gzip: bool, bytes_max: int) -> None:
-        """Take the format and the most bytes that may come out."""
+        """`bytes_max`: of the inflated body."""
         self._is_gzip = is_gzip
         self._bytes_left = bytes_max
         self._stream: zlib._Decompress | None = None
         self._members_left = GZIP_MEMBERS_MAX if is_gzip else 1
 
-    def told_size(self, body: bytes) -> int:
+    def declared_size(self, body: bytes) -> int:
         """
-        Return the bytes that a gzip body says at its end that its last member has, no more than allowed.
+        Return the inflated size in the trailer of a gzip body (its last member's), no more than allowed.
 
-        Charged at once, so that of many bodies those that fit are completed, and no others begun.
+        It is charged at once, so that of many bodies those that fit are completed, and no others begun.
         """
         return min(int.from_bytes(body[-4:], "little"), self._bytes_left) if self._is_gzip else 0
 

@@ -1,13 +1,13 @@
 """
 One memory budget for the bodies of all requests, from the first byte that arrives to the answer.
 
-A byte is charged before it is kept; a request whose next byte does not fit is refused, its bytes are
-given back at once, and the rest of its body is thrown away as it arrives. Charging what has come,
-not what was announced, means that an announcement alone takes nothing from others; those who lose
-are those who ask when nothing is left, and as many large bodies as fit are always completed.
+A byte is charged before it is kept. A request whose next byte does not fit is refused, its bytes are
+given back at once, and the rest of its body is discarded as it arrives. Bytes are charged when they
+arrive, not when they are announced, so an announcement takes no memory from other requests, and as many
+large bodies as fit are always completed.
 
-Nobody takes all of it: an eighth is kept for small bodies, and once half is in use, one address
-may not have more than a quarter.
+An eighth of the budget is kept for small bodies, and once half is in use, one address may not have more
+than a quarter.
 """
 
 from collections import Counter
@@ -17,28 +17,27 @@ from app.http.errors import BodyMemoryFullError
 from dedupe.errors import GatewayError
 
 SMALL_BODY_BYTES = 256 * 1024
-"""What one request may hold of the part that is kept for small bodies; batches of SDKs mostly have 10 KB."""
+"""What one request may use of the part for small bodies; batches of SDKs mostly have 10 KB."""
 
 RESERVE = 1 / 8
-"""The part of the budget that only such requests may use."""
+"""The part of the budget for small bodies."""
 
 ADDRESS_SHARE = 1 / 4
-"""The part that one address may hold beyond the time when half is in use; alone it may have that half."""
+"""The part that one address may hold once half is in use; alone it may have that half."""
 
 
 class BodyMemory:
     """The budget, in bytes."""
 
     def __init__(self, capacity: int) -> None:
-        """Begin with nothing used."""
         self.capacity = capacity
         self.used = 0
         self.peak = 0
         self.refused = 0  # requests
         self._by_owner: Counter[str] = Counter()
 
-    def has_room(self, owner: str | None, held: int, size: int) -> bool:
-        """Whether a request that holds so much may take so much more."""
+    def has_capacity(self, owner: str | None, held: int, size: int) -> bool:
+        """Whether a request that holds `held` bytes may take `size` more."""
         room = self.capacity
         if held + size > SMALL_BODY_BYTES:
             room -= int(self.capacity * RESERVE)
@@ -47,7 +46,7 @@ class BodyMemory:
         return self.used + size <= room
 
     def add(self, owner: str | None, size: int) -> None:
-        """Count what an owner takes, or with a negative size gives back; None is nobody in particular."""
+        """Count bytes that an owner takes, or with a negative size gives back; None: an unknown address."""
         self.used += size
         self.peak = max(self.peak, self.used)
         if owner is not None:
@@ -57,7 +56,7 @@ class BodyMemory:
 
 
 class Lease:
-    """What one request holds of the budget."""
+    """The memory that one request holds of the budget."""
 
     __slots__ = ("_memory", "_owner", "error", "held", "is_whole", "on_release")
 
@@ -72,13 +71,13 @@ class Lease:
         self.error: GatewayError | None = None
         """Why the body cannot be read to its end, once that is so."""
         self.is_whole = False
-        """Whether all of the body is here, so that reading it waits for nobody, and needs no timer."""
+        """Whether all of the body has arrived, so that reading it does not wait and needs no timer."""
 
     def take(self, size: int) -> bool:
-        """Charge more bytes; where they do not fit, give all back and refuse from now on."""
+        """Charge more bytes; if they do not fit, give all back and refuse from now on."""
         if self.error is not None:
             return False
-        if not self._memory.has_room(self._owner, self.held, size):
+        if not self._memory.has_capacity(self._owner, self.held, size):
             self._memory.refused += 1
             self.fail(BodyMemoryFullError())
             return False
@@ -88,11 +87,11 @@ class Lease:
     def expect(self, size: int) -> None:
         """Refuse a body that is announced and could not fit now, before it is sent."""
         more = size - self.held
-        if more > 0 and not self._memory.has_room(self._owner, self.held, more):
+        if more > 0 and not self._memory.has_capacity(self._owner, self.held, more):
             self.take(more)
 
     def hold(self, size: int) -> None:
-        """Hold so many bytes instead: what became of the body. Raises BodyMemoryFullError."""
+        """Hold another number of bytes: what the body was turned into. Raises BodyMemoryFullError."""
         self._give_back()
         self.take(size)
         self.check()
@@ -112,7 +111,7 @@ class Lease:
         self._give_back()
 
     def check(self) -> None:
-        """Raise why the body cannot be read, if so."""
+        """Raise `error`, if there is one."""
         if self.error is not None:
             raise self.error
 

@@ -1,7 +1,7 @@
 """
-Whose a request is: the address of the client, also behind load balancers.
+The address of a request's client, also behind load balancers.
 
-Anybody can write an X-Forwarded-For header. It counts only on connections from proxies that the
+Any client can send an X-Forwarded-For header. It counts only on connections from proxies that the
 operator trusts, and is read from its end, where the nearest proxy wrote: the first address that is
 not a trusted proxy itself is the client's.
 """
@@ -28,12 +28,11 @@ class TrustedProxies:
     """Finds the client's address."""
 
     def __init__(self, networks: Iterable[Network]) -> None:
-        """Take the networks whose X-Forwarded-For counts."""
         self._networks = tuple(networks)
         self._client = lru_cache(HEADERS_CACHED)(self._last_untrusted)
 
     def are_trusted(self, peer: str) -> bool:
-        """Whether a connection from there may say whose its requests are."""
+        """Whether the X-Forwarded-For of a connection from there counts."""
         address = _parse(peer)
         return address is not None and self._is_trusted(address)
 
@@ -42,7 +41,7 @@ class TrustedProxies:
         Return the address of the client of one request on a trusted connection.
 
         Args:
-            peer: the trusted proxy's own address, and the answer if the header says nothing usable.
+            peer: the trusted proxy's own address, returned if the header has no usable address.
             headers: of the request, names in lower case.
         """
         forwarded = b",".join(value for name, value in headers if name == b"x-forwarded-for")
@@ -66,8 +65,8 @@ class TrustedProxies:
 
 
 @lru_cache(ADDRESSES_CACHED)
-def crowd_of(address: str) -> str:
-    """Return what limits per address count by: an IPv4 address, or the network of an IPv6 one."""
+def address_group(address: str) -> str:
+    """Return the unit of limits per address: an IPv4 address, or the network of an IPv6 one."""
     parsed = _parse(address)
     if isinstance(parsed, IPv6Address):
         return str(IPv6Network((parsed, IPV6_PREFIX), strict=False))

@@ -1,9 +1,9 @@
 """
-Counts the connections of a port and decides who has to go when there are too many.
+Counts the connections of a port and evicts some when there are too many.
 
-A connection on which nothing is asked costs its owner nothing, so it is the first to make room: a
-crowd of idle sockets cannot keep out clients that send. Where that is not enough, an address with
-more than its share loses the requests that it is slowest to send, or whose answers it does not read.
+An idle connection goes first: idle sockets cannot keep out clients that send. Where that is not enough, an
+address with more than its share loses the connections whose requests it sends slowest, or whose answers it
+does not read.
 """
 
 from collections import Counter
@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from app.http.client_address import crowd_of
+from app.http.client_address import address_group
 
 REFUSED_MAX = 256
-"""Connections beyond the limit that are told so, or still end; of any more the oldest are aborted."""
+"""Connections beyond the limit that get an answer, or still end; of any more the oldest are aborted."""
 
 SHARE = 1 / 16
 """
@@ -32,8 +32,8 @@ class Evictable(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Crowd:
-    """The connections of one address, those longest in their state first."""
+class AddressConnections:
+    """The connections of one address group, those longest in their state first."""
 
     name: str | None
     count: int = 0
@@ -48,11 +48,11 @@ class Connections:
         self.connections_max = connections_max
         self._sockets_max = connections_max + refused_max
         self._share = max(1, int(connections_max * SHARE))
-        self._slots: dict[Evictable, Crowd] = {}
+        self._slots: dict[Evictable, AddressConnections] = {}
         self._idle: dict[Evictable, None] = {}  # longest idle first
         self._leaving: dict[Evictable, None] = {}  # without a slot: refused, evicted or closing
-        self._crowds: dict[str | None, Crowd] = {}
-        self._greedy: dict[str | None, Crowd] = {}  # those over the share: a few at most
+        self._addresses: dict[str | None, AddressConnections] = {}
+        self._greedy: dict[str | None, AddressConnections] = {}  # those over the share: a few at most
         self._requests: Counter[str] = Counter()  # behind trusted proxies, by address
         self.open = 0
         self.evicted = 0
@@ -69,17 +69,17 @@ class Connections:
 
         Args:
             connection: the new one.
-            address: whom it counts for; None for a trusted proxy, which is nobody's share.
+            address: of the client; None for a trusted proxy, which has no share.
         """
         self.open += 1
-        crowd = self._join(address)
-        has_room = self._has_slot(crowd)
+        owner = self._join(address)
+        has_room = self._has_slot(owner)
         if has_room:
-            self._slots[connection] = crowd
+            self._slots[connection] = owner
             self.rest(connection)
         else:
             self.refused += 1
-            self._part(crowd)
+            self._part(owner)
             self._leaving[connection] = None
         if self.open > self._sockets_max:
             self._abort_oldest()
@@ -98,57 +98,57 @@ class Connections:
 
     def busy(self, connection: Evictable) -> None:
         """The gateway works on a request of the connection."""
-        crowd = self._slots.get(connection)
-        if crowd is not None:
+        owner = self._slots.get(connection)
+        if owner is not None:
             self._idle.pop(connection, None)
-            crowd.idle.pop(connection, None)
-            if crowd.waiting:
-                crowd.waiting.pop(connection, None)
+            owner.idle.pop(connection, None)
+            if owner.waiting:
+                owner.waiting.pop(connection, None)
 
     def wait(self, connection: Evictable) -> None:
         """A busy connection waits for its client: for the rest of a body, or for it to read."""
-        crowd = self._slots.get(connection)
-        if crowd is not None and connection not in crowd.idle:
-            crowd.waiting[connection] = None
+        owner = self._slots.get(connection)
+        if owner is not None and connection not in owner.idle:
+            owner.waiting[connection] = None
 
     def rest(self, connection: Evictable) -> None:
         """Everything asked on the connection has been answered."""
-        crowd = self._slots.get(connection)
-        if crowd is not None:
-            if crowd.waiting:
-                crowd.waiting.pop(connection, None)
-            crowd.idle[connection] = None
+        owner = self._slots.get(connection)
+        if owner is not None:
+            if owner.waiting:
+                owner.waiting.pop(connection, None)
+            owner.idle[connection] = None
             self._idle[connection] = None
 
-    def enter_crowd(self, address: str) -> bool:
+    def enter_request(self, address: str) -> bool:
         """
         Count one request of an address behind a trusted proxy; false if it has more than its share at once.
 
-        Each call, whatever it returns, is undone by leave_crowd.
+        Each call is undone by leave_request, also if it returns false.
         """
-        name = crowd_of(address)
+        name = address_group(address)
         self._requests[name] += 1
         has_room = self._requests[name] <= self._share
         if not has_room:
             self.refused += 1
         return has_room
 
-    def leave_crowd(self, address: str) -> None:
-        """Undo one enter_crowd."""
-        name = crowd_of(address)
+    def leave_request(self, address: str) -> None:
+        """Undo one enter_request."""
+        name = address_group(address)
         self._requests[name] -= 1
         if not self._requests[name]:
             del self._requests[name]
 
-    def _has_slot(self, crowd: Crowd) -> bool:
+    def _has_slot(self, owner: AddressConnections) -> bool:
         """Whether there is a slot for a newcomer, made if necessary."""
         if len(self._slots) < self.connections_max:
             return True
         greediest = max(self._greedy.values(), key=lambda greedy: greedy.count, default=None)
         if greediest is None:
             victim = _first(self._idle)
-        elif greediest is crowd:  # which makes room for itself only
-            victim = _first(crowd.idle)
+        elif greediest is owner:  # which makes room for itself only
+            victim = _first(owner.idle)
         else:
             victim = _first(greediest.idle) or _first(greediest.waiting) or _first(self._idle)
         if victim is None:
@@ -164,30 +164,30 @@ class Connections:
             del self._leaving[oldest]
             oldest.evict()
 
-    def _join(self, address: str | None) -> Crowd:
-        name = None if address is None else crowd_of(address)
-        crowd = self._crowds.get(name)
-        if crowd is None:
-            crowd = self._crowds[name] = Crowd(name)
-        crowd.count += 1
-        if crowd.count > self._share and name is not None:
-            self._greedy[name] = crowd
-        return crowd
+    def _join(self, address: str | None) -> AddressConnections:
+        name = None if address is None else address_group(address)
+        owner = self._addresses.get(name)
+        if owner is None:
+            owner = self._addresses[name] = AddressConnections(name)
+        owner.count += 1
+        if owner.count > self._share and name is not None:
+            self._greedy[name] = owner
+        return owner
 
-    def _part(self, crowd: Crowd) -> None:
-        crowd.count -= 1
-        if crowd.count <= self._share:
-            self._greedy.pop(crowd.name, None)
-        if crowd.count == 0:
-            del self._crowds[crowd.name]
+    def _part(self, owner: AddressConnections) -> None:
+        owner.count -= 1
+        if owner.count <= self._share:
+            self._greedy.pop(owner.name, None)
+        if owner.count == 0:
+            del self._addresses[owner.name]
 
     def _free_slot(self, connection: Evictable) -> None:
-        crowd = self._slots.pop(connection, None)
-        if crowd is not None:
+        owner = self._slots.pop(connection, None)
+        if owner is not None:
             self._idle.pop(connection, None)
-            crowd.idle.pop(connection, None)
-            crowd.waiting.pop(connection, None)
-            self._part(crowd)
+            owner.idle.pop(connection, None)
+            owner.waiting.pop(connection, None)
+            self._part(owner)
 
 
 def _first(connections: Iterable[Evictable]) -> Evictable | None:

@@ -1,40 +1,10 @@
-"""
-What the edge refuses by itself, under the core's GatewayError.
-
-    RequestError                       the client's fault; the same request is refused again
-      HeadTooLargeError                more header bytes or fields than allowed
-      BodyTooLargeError                more bytes than allowed, on the wire or inflated
-      BodyNotDecompressableError       not what its Content-Encoding says, or cut short
-      UnsupportedEncodingError         a Content-Encoding that is not understood
-      BodyTooComplexError              more commas, colons and opening brackets than allowed
-      InvalidJSONError                 the body is not JSON
-      BatchMissingError                JSON, but no event and no batch of events in it
-      TooManyEventsError               more events than one request may carry
-      RequestTooLargeError             its events with batch-level fields merged in exceed the limit
-      IdempotencyKeyInvalidError       Idempotency-Key is empty or too long
-      FingerprintsInvalidError         Gateway-Fingerprints does not hold one for each event
-      SessionFieldsInvalidError        what it says of its client session is malformed, or not all of it
-      SessionFieldsConflictError       its headers and its body say different things of it
-      SessionUnknownError              nothing is known of the client session that is asked for
-      WriteKeyMissingError             no write key anywhere
-      InvalidWriteKeyError             a write key that is unknown
-        DisabledWriteKeyError          a write key whose source is switched off; same code
-      ScopeMissingError                a write key that may not do what the request asks for
-    RetriableError (of the core)       nothing was taken; the same request may succeed later
-      BodyTimeoutError                 the body did not arrive in time
-      BodyIncompleteError              the client ended its side in the middle of the body
-      BodyMemoryFullError              the bodies of other requests take all the memory there is
-      TooManyConnectionsError          too many connections, in all or of one address
-      QuotaExceededError               the write key has used up its quota
-
-app.http.problems has the status and the text of each code.
-"""
+"""The errors that the edge raises; app.http.problems has the HTTP answer of each code."""
 
 from dedupe.errors import GatewayError, RetriableError
 
 
 class RequestError(GatewayError):
-    """The request itself is wrong: no retry of it can succeed, and nothing was taken."""
+    """The request itself is wrong: no retry of it can succeed, and nothing was accepted."""
 
     code = "bad_request"
 
@@ -106,65 +76,65 @@ class FingerprintsInvalidError(RequestError):
 
 
 class SessionFieldsInvalidError(RequestError):
-    """What the request says of its client session is malformed, or not all of it."""
+    """A field of the client session is malformed, or client or session is missing."""
 
     code = "session_fields_invalid"
 
 
 class SessionFieldsConflictError(RequestError):
-    """Headers and body say different things of the client session."""
+    """Headers and body differ in a field of the client session."""
 
     code = "session_fields_conflict"
 
 
 class SessionUnknownError(RequestError):
-    """Nothing is known of the client session that is asked for."""
+    """No event of the client session is stored, or it is too old."""
 
     code = "session_unknown"
 
 
 class WriteKeyMissingError(RequestError):
-    """No write key in any of the places where one is looked for."""
+    """The request has no write key in any of its places."""
 
     code = "write_key_missing"
 
 
 class InvalidWriteKeyError(RequestError):
-    """There is a write key, but it does not count."""
+    """The write key is unknown."""
 
     code = "invalid_write_key"
 
 
 class DisabledWriteKeyError(InvalidWriteKeyError):
-    """There is a known write key, but it is switched off."""
+    """The write key is known, but its source is switched off."""
 
 
 class ScopeMissingError(RequestError):
-    """The write key counts, but has not the scope that the request needs."""
+    """The write key lacks the scope that the request needs."""
 
     code = "scope_missing"
 
 
 class BodyTimeoutError(RetriableError):
-    """The body did not arrive within its deadline. Nothing was taken."""
+    """The body did not arrive within its deadline. Nothing was accepted."""
 
     code = "body_timeout"
 
 
 class BodyIncompleteError(RetriableError):
-    """The client ended its side in the middle of the body. Nothing was taken."""
+    """The client closed its side of the connection in the middle of the body. Nothing was accepted."""
 
     code = "body_incomplete"
 
 
 class BodyMemoryFullError(RetriableError):
-    """The bodies of other requests take all the memory there is for bodies. Nothing was taken."""
+    """The bodies of other requests use all the memory for bodies. Nothing was accepted."""
 
     code = "memory_full"
 
 
 class TooManyConnectionsError(RetriableError):
-    """The connection is one too many, in all or of its address. Nothing was taken."""
+    """There are too many connections, in all or of this address. Nothing was accepted."""
 
     code = "too_many_connections"
 
@@ -178,12 +148,12 @@ _QUOTAS = {
 
 
 class QuotaExceededError(RetriableError):
-    """The write key has used up one of its limits. Nothing was taken."""
+    """The write key has used up one of its limits. Nothing was accepted."""
 
     code = "quota_exceeded"
 
     def __init__(self, limit: str, wait_s: float = 0.0) -> None:
-        """Take which limit it is, and how long the same request would have to wait."""
+        """`limit`: name of the limit; `wait_s`: after which the same request passes."""
         super().__init__(limit, told=_QUOTAS.get(limit, ""))
         self.limit = limit
         self.wait_s = wait_s

@@ -1,7 +1,7 @@
 """
-What a request's head must be like (RFC 9112) beyond what the parser itself demands.
+Checks of a request's head (RFC 9112) beyond those of the parser.
 
-Whatever two servers in a row might read differently is refused: where one sees the end of a request
+A head that two servers in a row might read differently is refused: where one sees the end of a request
 and the other does not, one client's bytes become another's request.
 """
 
@@ -17,7 +17,7 @@ HEADERS_MAX = 256
 """Header fields of one request. SDKs send about ten; each takes some hundred bytes once parsed."""
 
 CONTENT_LENGTH_DIGITS_MAX = 20
-"""Of any number that the parser takes; leading zeros beyond it are nobody's."""
+"""Of any number that the parser takes; no client sends more leading zeros."""
 
 LINE_BYTES = len(b": \r\n")
 
@@ -34,19 +34,19 @@ def check_head(method: bytes, version: str, url: bytes, headers: Headers) -> Non
     Transfer codings other than `chunked` would be 501, but SDKs give up on 400 alone.
 
     Raises:
-        HeadTooLargeError: its path is longer than any that is known.
-        RequestError: it must not be served. Both final.
+        HeadTooLargeError: its path is longer than any of the gateway's.
+        RequestError: it must not be served.
     """
     if len(url) > PATH_BYTES_MAX and b"?" not in url[: PATH_BYTES_MAX + 1]:
         raise HeadTooLargeError(told=f"the path has more than {PATH_BYTES_MAX:,} bytes")
     if method == b"CONNECT" or version not in ("1.0", "1.1"):
-        raise RequestError("no request that an origin server serves")
+        raise RequestError("an origin server does not serve this request")
     names = [name for name, _ in headers]
     hosts = names.count(b"host")
     if hosts > 1 or (hosts == 0 and version == "1.1"):
         raise RequestError("HTTP/1.1 demands one Host")
     if hosts and not _HOST.fullmatch(headers[names.index(b"host")][1]):
-        raise RequestError("no host has this name")
+        raise RequestError("Host is not a host name")
     if b"content-length" in names:
         digits = headers[names.index(b"content-length")][1]
         if len(digits) > CONTENT_LENGTH_DIGITS_MAX:
@@ -58,7 +58,7 @@ def check_head(method: bytes, version: str, url: bytes, headers: Headers) -> Non
 
 
 def size_of(url: bytes, headers: Headers) -> int:
-    """Return the bytes of a head, or of what is known of it."""
+    """Return the bytes of a head, or of its part that has arrived."""
     return len(url) + sum([len(name) + len(value) + LINE_BYTES for name, value in headers])
 
 

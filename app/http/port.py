@@ -1,4 +1,4 @@
-"""What all connections of one port share: their limits, and how a request is refused that nobody can read."""
+"""What all connections of one port share: limits, and the answer to a request that cannot be parsed."""
 
 import secrets
 from collections.abc import Iterable
@@ -53,16 +53,16 @@ class Port:
     refuse: ASGIApp
     """Answers the requests of a connection that is one too many."""
 
-    def last_words(
+    def final_answer(
         self, err: GatewayError, headers: Iterable[tuple[bytes, bytes]], state: ServerState
     ) -> bytes:
         """
         Return the whole answer to a request that could not be parsed, and count it.
 
         Args:
-            err: what is wrong with it.
-            headers: those that were understood.
-            state: the server's, for the headers of all its answers.
+            err: why it cannot be parsed.
+            headers: those that were parsed.
+            state: of the server, with the headers of all its answers.
         """
         answer = self.problems.answer(err)
         self.metrics.observe(MALFORMED, answer.status_code, 0.0)

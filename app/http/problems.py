@@ -58,13 +58,13 @@ PROBLEMS: dict[str, Problem] = {
     "fingerprints_invalid": Problem(
         BAD_REQUEST, "Gateway-Fingerprints must have 16 hex digits for each event, separated by commas"
     ),
-    "session_fields_invalid": Problem(
-        BAD_REQUEST, "the fields of the client session are not as they must be"
-    ),
+    "session_fields_invalid": Problem(BAD_REQUEST, "a field of the client session is malformed or missing"),
     "session_fields_conflict": Problem(
-        BAD_REQUEST, "headers and body say different things of the client session"
+        BAD_REQUEST, "headers and body differ in a field of the client session"
     ),
-    "session_unknown": Problem(HTTPStatus.NOT_FOUND, "nothing is known of this client session"),
+    "session_unknown": Problem(
+        HTTPStatus.NOT_FOUND, "no event of this client session is stored, or it is too old"
+    ),
     "write_key_missing": Problem(
         BAD_REQUEST,
         "the request has no write key: it may be the user name of Basic authorization, X-Write-Key, or "
@@ -76,15 +76,15 @@ PROBLEMS: dict[str, Problem] = {
         "the write key may not do this: Gateway-Fingerprints and Gateway-Sessions need a key whose scopes "
         "include replay, all else one whose scopes include ingest",
     ),
-    "not_found": Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path"),
-    "method_not_allowed": Problem(HTTPStatus.METHOD_NOT_ALLOWED, "this path does not know this method"),
+    "not_found": Problem(HTTPStatus.NOT_FOUND, "the path does not exist"),
+    "method_not_allowed": Problem(HTTPStatus.METHOD_NOT_ALLOWED, "the path does not have this method"),
     "quota_exceeded": Problem(HTTPStatus.TOO_MANY_REQUESTS, "the write key has used up its quota"),
-    "overloaded": Problem(HTTPStatus.TOO_MANY_REQUESTS, "too many events are waiting; nothing was taken"),
+    "overloaded": Problem(HTTPStatus.TOO_MANY_REQUESTS, "too many events are waiting; nothing was accepted"),
     "unavailable": Problem(UNAVAILABLE, "try again; retries with the same ids are harmless"),
-    "lane_not_active": Problem(UNAVAILABLE, "part of the gateway does not serve now; try again"),
+    "lane_not_active": Problem(UNAVAILABLE, "a partition is not served now; try again"),
     "disk_full": Problem(UNAVAILABLE, "the gateway is short of disk space; try again"),
     "deadline_exceeded": Problem(UNAVAILABLE, "no verdict in time; retry with the same ids to learn it"),
-    "not_appended": Problem(UNAVAILABLE, "the log did not take the events; try again"),
+    "not_appended": Problem(UNAVAILABLE, "the log did not accept the events; try again"),
     "outcome_unknown": Problem(UNAVAILABLE, "the outcome is unknown; retry with the same ids to learn it"),
     "fenced": Problem(UNAVAILABLE, "another gateway took over; try again"),
     "index_unavailable": Problem(UNAVAILABLE, "the dedupe index cannot be used now; try again"),
@@ -92,7 +92,7 @@ PROBLEMS: dict[str, Problem] = {
     "body_incomplete": Problem(UNAVAILABLE, "the body ended early; try again"),
     "memory_full": Problem(UNAVAILABLE, "too many large requests at once; try again"),
     "too_many_connections": Problem(UNAVAILABLE, "too many connections; try again"),
-    "internal": Problem(UNAVAILABLE, "something went wrong; retries with the same ids are harmless"),
+    "internal": Problem(UNAVAILABLE, "internal error; retries with the same ids are harmless"),
 }
 
 _CODES_BY_STATUS = {
@@ -101,16 +101,16 @@ _CODES_BY_STATUS = {
 }
 
 Form: TypeAlias = Callable[[str, int, str], tuple[bytes, str]]
-"""Makes the body of an error from code, status and message, and says its media type."""
+"""Returns the body of an error, made of code, status and message, and its media type."""
 
 RETRY_AFTER_MAX_S = 30
-"""The largest Retry-After but that of a quota: SDKs that wait longer fill their queues."""
+"""The largest Retry-After, except that of a quota: SDKs that wait longer fill their queues."""
 
 log = structlog.get_logger(__name__)
 
 
 def plain_form(code: str, _status: int, message: str) -> tuple[bytes, str]:
-    """Return what SDKs understand."""
+    """Return the form that SDKs understand."""
     return orjson.dumps({"code": code, "message": message}), "application/json"
 
 
@@ -133,7 +133,7 @@ class Problems:
         Args:
             retry_after_max: the largest Retry-After in seconds.
             dice: what jitters it.
-            figures: by code, the limit that a client ran into, where the error does not say.
+            figures: by code, the limit that a client ran into, for errors without a detail.
             refusals: where they are logged.
             table: how codes are answered.
             form: how a body is made.
@@ -151,7 +151,7 @@ class Problems:
         return self._refusals.counts
 
     def watch(self, watch: Watch) -> None:
-        """Have somebody told of each refusal."""
+        """Call `watch` at each refusal."""
         self._refusals.watch = watch
 
     def answer(self, err: GatewayError, scope: Scope | None = None) -> Response:
@@ -178,7 +178,7 @@ class Problems:
         return self._response(code, err.headers or {})
 
     def unforeseen(self, err: BaseException, scope: Scope | None) -> Response:
-        """Answer what nobody foresaw, and log it with the id of its request, whose scope this is."""
+        """Answer an unforeseen error, and log it with the id of its request, whose scope this is."""
         context: RequestContext | None = scope.get(CONTEXT) if scope else None
         log.error("unforeseen error", request_id=context.request_id if context else None, exc_info=err)
         self._refusals.count("internal", scope)

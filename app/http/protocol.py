@@ -1,13 +1,12 @@
 """
 One connection of a port: uvicorn's httptools protocol with the limits that it lacks.
 
-It is the one place that sees a connection before its requests. It bounds heads, bodies as they
-arrive, pipelines and waits, and sees to it that whatever begins like a request is answered as the
-contract says: a head that does not come in time ends the connection, since no request exists yet;
-everything after a complete head gets an answer, malformed requests included.
+It sees a connection before its requests. It bounds heads, bodies as they arrive, pipelines and waits. A
+head that does not come in time ends the connection, since no request exists yet; every complete head gets
+an answer, malformed requests included.
 
-Bytes that a client leaves unread in the kernel's buffers are the listener's (app.process.life.bind); here
-are those that the kernel does not take any more.
+The listener (app.process.life.bind) bounds the bytes that a client leaves unread in the kernel's buffers;
+this module those that the kernel does not accept any more.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.http.body_memory import Lease
-from app.http.client_address import crowd_of
+from app.http.client_address import address_group
 from app.http.errors import BodyIncompleteError, HeadTooLargeError, RequestError, TooManyConnectionsError
 from app.http.head import HEADERS_MAX, check_head, size_of, without_offer
 from app.http.port import Port
@@ -39,14 +38,13 @@ LINGER_S = 2.0
 """How long a client that still sends has to read the last answer before it loses the connection."""
 
 LAST_LOOK_S = 0.05
-"""Long enough for one look at all sockets; timers that are due come before it."""
+"""Long enough for one poll of all sockets; timers that are due run before it."""
 
 
 class EdgeProtocol(HttpToolsProtocol):
-    """See the module."""
+    """One connection; see the module."""
 
     def __init__(self, *, port: Port, **of_uvicorn: Any) -> None:
-        """Take what the connections share, and what uvicorn gives to each."""
         super().__init__(**of_uvicorn)
         self._port = port
         self._limits = port.limits
@@ -57,8 +55,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self._is_proxied = False
         self._is_refused = False  # the connection is one too many
         self._is_waiting = False  # for the rest of a body
-        self._is_deaf = False  # what still arrives is thrown away
-        self._last_words: GatewayError | None = None  # to be said once everything else is answered
+        self._discards_input = False  # whatever still arrives
+        self._final_error: GatewayError | None = None  # sent once everything else is answered
         self._fault: GatewayError | None = None  # why a parser callback stopped the parser
         self._is_in_head = False
         self._is_offer = False  # of another protocol, which is passed over
@@ -75,21 +73,21 @@ class EdgeProtocol(HttpToolsProtocol):
     # ---- the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a new connection, or prepare to refuse its requests."""
+        """Begin a connection, or prepare to refuse its requests."""
         super().connection_made(transport)
         self._request_transport = RequestTransport(self)
         if self.client is not None:  # IPv4 on an IPv6 socket is IPv4
             self.client = (self.client[0].removeprefix("::ffff:"), self.client[1])
         peer = self.client[0] if self.client else ""
         self._is_proxied = self._port.proxies.are_trusted(peer)
-        self._owner = crowd_of(peer) if peer else None
+        self._owner = address_group(peer) if peer else None
         self._is_refused = not self._port.connections.enter(self, None if self._is_proxied else peer)
         if self._is_refused:
             self.app = cast(Any, self._port.refuse)
         self._arm(self._limits.head_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection, and tell the request that is answered."""
+        """Drop the connection, and inform the request that is answered."""
         self._port.connections.leave(self)
         self._disarm()
         if self._send_deadline is not None:
@@ -103,8 +101,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self._running = self._fault = None
 
     def evict(self) -> None:
-        """Make room for others."""
-        if self._is_deaf or self._is_refused or self.flow.write_paused:
+        """Give the connection's slot to others."""
+        if self._discards_input or self._is_refused or self.flow.write_paused:
             self.transport.abort()
         elif self._is_answering and self._is_reading_body:
             self._refuse(TooManyConnectionsError())
@@ -115,8 +113,8 @@ class EdgeProtocol(HttpToolsProtocol):
         """Keep the connection of a client that ended its side until what it asked is answered."""
         if not self._is_answering:
             return False
-        if not self._is_deaf:
-            self._is_deaf = True
+        if not self._discards_input:
+            self._discards_input = True
             if self.cycle.more_body:
                 self._refuse(BodyIncompleteError())
         return True
@@ -128,7 +126,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._send_deadline = self.loop.call_later(self._limits.send_timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """See pause_writing."""
+        """Undo pause_writing."""
         super().resume_writing()
         if self._is_answering:
             self._port.connections.busy(self)
@@ -142,7 +140,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _end(self, within_s: float) -> None:
         """Close the connection once what is written is sent, at the latest after so long."""
-        self._is_deaf = True
+        self._discards_input = True
         self._port.connections.close(self)
         self._disarm()
         self.transport.close()
@@ -151,9 +149,9 @@ class EdgeProtocol(HttpToolsProtocol):
     # ---- reading
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; see to it that something is due by some time."""
+        """Parse data, and set the deadline of the rest."""
         self._unset_keepalive_if_required()
-        if self._is_deaf:
+        if self._discards_input:
             return
         is_in_body = self._is_reading_body
         self._is_fresh = not (self._is_in_head or is_in_body)
@@ -172,7 +170,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._check_progress()
 
     def _check_progress(self) -> None:
-        """Refuse what takes too many bytes; give the rest of a request its time."""
+        """Refuse requests with too many bytes; set the deadline of the rest of others."""
         if max(self._trailer_bytes, self._head_bytes_seen()) > self._limits.head_bytes_max:
             self._refuse(HeadTooLargeError())
         elif self._wire_bytes > 2 * self._body_bytes + FRAMING_BYTES_MAX:
@@ -192,7 +190,7 @@ class EdgeProtocol(HttpToolsProtocol):
         return max(own_bytes, size_of(self.url, self.headers)) if self._shared_bytes else own_bytes
 
     def _await_rest(self) -> None:
-        """Close the connection if the head, or the rest of a body that nobody reads, is not here in time."""
+        """Close the connection if the head, or the rest of an unread body, does not arrive in time."""
         self._arm(self._limits.body_timeout_s if self._is_reading_body else self._limits.head_timeout_s)
 
     def _feed(self, data: bytes) -> None:
@@ -225,7 +223,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._wire_bytes = self._body_bytes = self._trailer_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Override uvicorn's: trailers are no headers, and thrown away."""
+        """Override uvicorn's: trailers are no headers, and discarded."""
         if self._is_in_head:
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
@@ -273,7 +271,7 @@ class EdgeProtocol(HttpToolsProtocol):
         cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """Tell the request that its body is whole; if it was answered before, rest."""
+        """Inform the request that its body is complete; if it was answered before, the connection is idle."""
         if self._is_offer:
             return
         cycle = self.cycle
@@ -309,9 +307,9 @@ class EdgeProtocol(HttpToolsProtocol):
         address = self._port.proxies.client_of(self.client[0], self.headers)
         self.scope["client"] = (address, 0)
         connections = self._port.connections
-        is_served = connections.enter_crowd(address) and not self._is_refused
+        is_served = connections.enter_request(address) and not self._is_refused
         self.app = self._client_app if is_served else cast(Any, self._port.refuse)
-        return Lease(self._port.memory, crowd_of(address), lambda: connections.leave_crowd(address))
+        return Lease(self._port.memory, address_group(address), lambda: connections.leave_request(address))
 
     @property
     def _newest(self) -> RequestResponseCycle | None:  # its head came last; None before the first
@@ -331,12 +329,12 @@ class EdgeProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, or rest, or say the last words."""
+        """Begin the next request, or become idle, or send the final error."""
         self._request_transport.end()
         self._is_answering = bool(self.pipeline)
-        if self._is_deaf and not self.pipeline:
+        if self._discards_input and not self.pipeline:
             self.server_state.total_requests += 1
-            self._say_last_words()
+            self._send_final_error()
             return
         super().on_response_complete()
         if not self.transport.is_closing() and not self._is_answering:
@@ -347,35 +345,35 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _refuse(self, err: GatewayError) -> None:
         """Answer a request that cannot be parsed, after those before it; then end the connection."""
-        self._is_deaf = True
+        self._discards_input = True
         self._disarm()
         cycle = self._newest
         if cycle is None or not cycle.more_body:
-            self._last_words = err
+            self._final_error = err
         elif cycle.response_complete:
-            self._last_words = None
+            self._final_error = None
         elif any(cycle is waiting for waiting, _ in self.pipeline):
             self.pipeline.popleft()
             lease_of(cycle).release()
-            self._last_words = err
+            self._final_error = err
         else:
             cycle.keep_alive = False
             lease_of(cycle).fail(err)
             cycle.message_event.set()
             return
         if not self._is_answering:
-            self._say_last_words()
+            self._send_final_error()
 
-    def _say_last_words(self) -> None:
-        if self._last_words is not None:
+    def _send_final_error(self) -> None:
+        if self._final_error is not None:
             headers = self.headers or ()
-            self.transport.write(self._port.last_words(self._last_words, headers, self.server_state))
-            self._last_words = None
+            self.transport.write(self._port.final_answer(self._final_error, headers, self.server_state))
+            self._final_error = None
         self.linger()
 
     def linger(self) -> None:
-        """Close the connection, but not before a client that still sends could read its answer."""
-        self._is_deaf = True
+        """Close the connection after a client that still sends had time to read its answer."""
+        self._discards_input = True
         self._drop_pipeline()
         if self.transport.is_closing():
             return
@@ -389,7 +387,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._arm(LINGER_S)
 
     def _drop_pipeline(self) -> None:
-        """Forget the requests that were never started, and give back what they hold."""
+        """Drop the requests that were never started, and release their memory."""
         while self.pipeline:
             drop(self.pipeline.pop()[0])
 
@@ -398,7 +396,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._deadline = self.loop.call_later(timeout_s, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        """Look once more: what a busy process has not read yet has come in time."""
+        """Poll once more: data that a busy process has not read yet may have come in time."""
         self._deadline = self.loop.call_later(LAST_LOOK_S, self.timeout_keep_alive_handler)
 
     def _disarm(self) -> None:

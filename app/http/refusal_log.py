@@ -1,8 +1,8 @@
 """
 The log of refused requests: one line a code and interval, however many there are.
 
-A line says what a person needs to find the request and its sender: the id that its answer carried, the
-path, the source. Of a path only words that the gateway knows are told: others may be anybody's secret.
+A line has the id that the answer carried, the path and the source. Of a path only the words of the
+gateway's own paths are logged: others may be secrets.
 """
 
 import time
@@ -34,12 +34,12 @@ class _Code:
 
 
 class RefusalLog:
-    """Remembers for each code when it was logged last."""
+    """Logs and counts refusals by code."""
 
     def __init__(
         self, path_words: Collection[str] = (), *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Take the words of paths that are nobody's secret, and a clock in seconds."""
+        """`path_words`: words of paths that are no secrets; `clock`: in seconds."""
         self._path_words = frozenset(path_words) | {""}
         self._clock = clock
         self._codes: dict[str, _Code] = {}

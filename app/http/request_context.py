@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.http.body_memory import BodyMemory, Lease
-from app.http.client_address import crowd_of
+from app.http.client_address import address_group
 from dedupe.types import Event
 
 CONTEXT = "gateway"
@@ -34,8 +34,8 @@ class RequestContext:
 
 
 def begin_context(scope: Scope, memory: BodyMemory) -> RequestContext:
-    """Return the context of a request whose connection has made none."""
-    owner = crowd_of(scope["client"][0]) if scope["client"] else None
+    """Put a context into the scope of a request whose connection has made none, and return it."""
+    owner = address_group(scope["client"][0]) if scope["client"] else None
     context = scope[CONTEXT] = RequestContext(Lease(memory, owner))
     return context
 

@@ -17,7 +17,7 @@ class Connection(Protocol):
     transport: asyncio.Transport
 
     def linger(self) -> None:
-        """Close the connection, but not before the client could read its answer."""
+        """Close the connection after the client had time to read its answer."""
 
 
 class RequestTransport:
@@ -30,7 +30,7 @@ class RequestTransport:
     __slots__ = ("_connection", "_cycle", "_head", "_write", "is_closing")
 
     def __init__(self, connection: Connection) -> None:
-        """Take the connection, whose transport is there already."""
+        """`connection`: its transport exists already."""
         self._connection: Connection | None = connection
         self._write: Callable[[bytes], None] = connection.transport.write
         self.is_closing: Callable[[], bool] = connection.transport.is_closing
@@ -38,7 +38,7 @@ class RequestTransport:
         self._head = b""
 
     def begin(self, cycle: RequestResponseCycle) -> None:
-        """What is written from now on answers this request."""
+        """Begin the answer of a request."""
         self._cycle = cycle
 
     def write(self, data: bytes) -> None:
@@ -50,7 +50,7 @@ class RequestTransport:
             self._write(head + data)
 
     def end(self) -> None:
-        """The answer is complete, or nothing will follow."""
+        """End the answer, complete or not."""
         if self._head:
             self.write(b"")
 
@@ -61,7 +61,7 @@ class RequestTransport:
             self._connection.linger()
 
     def release(self) -> None:
-        """Hold the connection no longer: the cycle collector would come late, and find thousands."""
+        """Drop the reference to the connection: the cycle collector would run late, and find thousands."""
         self._connection = self._cycle = None
 
 
@@ -75,8 +75,8 @@ def closing_unless_continued(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIA
     """
     Wrap the application of a request whose client waits for 100 Continue before it sends the body.
 
-    Whether a body follows a final answer that it gets instead, nobody can know, nor where the next
-    request begins.
+    If it gets a final answer instead, neither side can tell whether a body follows, nor where the next
+    request begins: the connection ends.
     """
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +91,7 @@ def closing_unless_continued(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIA
 
 
 def drop(cycle: RequestResponseCycle) -> None:
-    """Forget a request that was never started: what it holds, and the connection that holds it."""
+    """Release a request that was never started: its memory, and its reference to the connection."""
     lease_of(cycle).release()
     cycle.on_response = _do_nothing
 

@@ -25,14 +25,13 @@ class RequestMetrics(Collector):
     """Counts requests by route and code, and how long they took."""
 
     def __init__(self) -> None:
-        """Begin at zero."""
         self._requests: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._durations: defaultdict[str, _Durations] = defaultdict(_Durations)
         self._discarded: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._refused: Callable[[], Mapping[str, int]] = dict
 
     def count_refusals(self, refused: Callable[[], Mapping[str, int]]) -> None:
-        """Show these, too: how many requests were refused, by error code."""
+        """`refused`: returns the number of refused requests by error code, for `collect`."""
         self._refused = refused
 
     def observe(self, route: str, status: int, seconds: float) -> None:
@@ -43,15 +42,14 @@ class RequestMetrics(Collector):
         durations.seconds += seconds
 
     def discard(self, route: str, reason: str) -> None:
-        """Count one request that was answered 200 although its event was not taken."""
+        """Count one request that was answered 200 although its event was not accepted."""
         self._discarded[route, reason] += 1
 
     def describe(self) -> Iterator[Metric]:
-        """Name nothing in advance."""
+        """Describe no metrics in advance."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """See Collector."""
         requests = CounterMetricFamily(
             "gateway_http_requests", "Requests of the ingest port", labels=["route", "code"]
         )

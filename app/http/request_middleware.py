@@ -85,7 +85,7 @@ class RequestMiddleware:
             context.lease.release()
 
     async def _count(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request, whatever becomes of it."""
+        """Handle a request, count it, and answer its errors."""
         began = time.perf_counter()
         if b"x-request-id" in context.headers:
             context.request_id = _own_id(scope)
@@ -124,7 +124,7 @@ class RequestMiddleware:
         else:
             if isinstance(err, QuotaExceededError | BodyMemoryFullError):
                 context.lease.fail(err)
-                err.__traceback__ = None  # whose frames hold the body, which is not counted any more
+                err.__traceback__ = None  # its frames hold the body, whose memory was given back
                 await asyncio.sleep(self._penalty_s)
             response = self._problems.answer(err, scope)
         await response(scope, receive, send)

@@ -2,7 +2,7 @@
 
 from app.ingest.application import create_edge, create_refusal
 from app.ingest.event_limits import EventLimits
-from app.ingest.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT, Identifier
+from app.ingest.identify import Identifier
 from app.ingest.receipts import CODES, REASONS
 from app.ingest.replay import READY, Replay, Result, body_of, judge, key_of, replay_by, result_of
 from app.ingest.routes.events import Ingest
@@ -11,8 +11,6 @@ from app.ingest.watching import Watcher
 
 __all__ = [
     "CODES",
-    "MESSAGE_ID_INVALID",
-    "NOT_AN_OBJECT",
     "PATHS",
     "PATH_WORDS",
     "READY",

@@ -1,8 +1,8 @@
 """
-Advice, in development only: what is stored as it was sent, but surely meant otherwise.
+Warnings in answers of development: events that are stored as sent, and are probably wrong.
 
-It follows from the request alone, so the answers to a retry stay the same bytes. It names no word of
-an event but its place.
+They follow from the request alone, so the answers to a retry stay the same bytes. They name no part of an
+event except its index.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from app.ingest.identify import Arrival
 from app.ingest.routes.paths import TYPES
 
 ADVICE_MAX = 20
-"""Of one answer; the first ones show what is wrong with all."""
+"""Of one answer; the rest would be alike."""
 
 NO_ID = "it has no messageId: a retry of the request would be stored again (or send an Idempotency-Key)"
 UNKNOWN_TYPE = f"its type is none of {', '.join(TYPES)}"
@@ -19,7 +19,7 @@ NO_NAME = "it is a track without the name of its event, in `event`"
 
 
 def advice_on(items: Sequence[object], arrival: Arrival) -> list[dict[str, object]]:
-    """Return what is to be said of a request's items, by their places."""
+    """Return the warnings on a request's items, in their order."""
     found: list[dict[str, object]] = []
     for index, item in enumerate(items):
         if type(item) is dict and not _is_complete(item):
@@ -30,7 +30,7 @@ def advice_on(items: Sequence[object], arrival: Arrival) -> list[dict[str, objec
 
 
 def _is_complete(item: dict[str, object]) -> bool:
-    """Whether an event is as nearly all are, with nothing to be said of it."""
+    """Whether an event has an id, a known type and a name: there is no warning on it."""
     return item.get("messageId") is not None and item.get("type") in TYPES and bool(item.get("event"))
 
 

@@ -56,7 +56,7 @@ class ClientSession(NamedTuple):
     acknowledged_through: int
     first_sequence: int | None  # of the first item, if items need not have theirs
     own_fields: frozenset[str]
-    """Fields of each item that say where it stands, and are no content."""
+    """Fields of each item that give its place in the session, and are no content."""
     client_hash: bytes
     session_hash: bytes
 
@@ -79,7 +79,7 @@ class SessionKeys:
         Args:
             identity: makes keys.
             partitions: of the clean topic.
-            source: who sends.
+            source: of the request.
             session: of the request.
             stored: the sessions of its items where stored records are sent again; else empty.
         """

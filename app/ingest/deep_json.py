@@ -1,8 +1,8 @@
 """
 JSON of any depth that the parser lets through.
 
-orjson reads 1024 levels and writes 254. What lies between cannot become an event, but it must not
-get lost either: it goes to quarantine, for which it has to be written once.
+orjson reads 1024 levels and writes 254. A document between the two cannot become an event; it goes to
+quarantine, and has to be written once for that.
 """
 
 from typing import Any

@@ -33,15 +33,9 @@ from dedupe.identity import (
 )
 from dedupe.quarantine import KEPT_BYTES_MAX, Quarantine
 from dedupe.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
+from dedupe.rejection import RejectionCode
 from dedupe.routing import partition_of
 from dedupe.types import Event, Fingerprint, Order, Session, event_of
-
-NOT_AN_OBJECT = "not_an_object"
-EVENT_TOO_LARGE = "event_too_large"
-EVENT_TOO_DEEP = "event_too_deep"
-MESSAGE_ID_INVALID = "message_id_invalid"
-TYPE_INVALID = "type_invalid"
-SEQUENCE_INVALID = "sequence_invalid"
 
 TIMESTAMP = "timestamp"
 """Clients that name no event set it anew at each try; only there it is no content."""
@@ -210,7 +204,7 @@ class _Request:
             depth_max=limits.event_depth_max,
         )
         if self._values.is_too_deep:
-            self._depth_max = -1  # no event of the batch can be taken
+            self._depth_max = -1  # each event of the batch nests too deep
         self._merged_bytes = self._values.merged_bytes
         self._default_type = arrival.default_type
         self._valid_type: object = None  # the type that was judged last
@@ -252,20 +246,20 @@ class _Request:
                 assigned_id = message_id
             value = self._values.value_of(item, content, retried, assigned_id)
         except TypeError as err:
-            raise _RefusedError(EVENT_TOO_DEEP) from err
+            raise _RefusedError(RejectionCode.EVENT_TOO_DEEP) from err
         brackets = len(value) - len(value.replace(b"{", b"").replace(b"[", b""))  # count() is slower
         if brackets > self._depth_max and self._is_too_deep(item):
-            raise _RefusedError(EVENT_TOO_DEEP)
+            raise _RefusedError(RejectionCode.EVENT_TOO_DEEP)
         id_bytes = message_id.encode() if type(message_id) is str else b""
         if not 0 < len(id_bytes) <= MESSAGE_ID_BYTES_MAX:
-            raise _RefusedError(MESSAGE_ID_INVALID, value)
+            raise _RefusedError(RejectionCode.MESSAGE_ID_INVALID, value)
         if item.get("type", self._default_type) != self._valid_type:
             self._check_type(item.get("type"), value)
         if place is not None:
             assert self._sessions is not None
             key, partition, guard = self._sessions.keys_of(place, None if flags else id_bytes)
         elif self._needs_place:
-            raise _RefusedError(SEQUENCE_INVALID, value)
+            raise _RefusedError(RejectionCode.SEQUENCE_INVALID, value)
         else:
             key, guard = self._key_of(id_bytes), None
             partition = partition_of(key, self._partitions)
@@ -292,7 +286,7 @@ class _Request:
 
     def rejection_of(self, index: int, item: object, refusal: _RefusedError) -> Rejection:
         """Return a refused item with the event that quarantines it. Raises RequestTooLargeError."""
-        message_id, assigned, said = None, "", refusal.content
+        message_id, assigned, known = None, "", refusal.content
         if isinstance(item, Oversize):
             message_id = item.message_id
         elif isinstance(item, dict):
@@ -300,21 +294,21 @@ class _Request:
             if self._sessions is not None:
                 assigned = self._sessions.id_of(self._sessions.place_of(index, item)) or ""
             ignored = self._ignored if message_id is not None else self._ignored_unnamed
-            if refusal.code == SEQUENCE_INVALID:  # all that tells it from others like it
+            if refusal.code == RejectionCode.SEQUENCE_INVALID:  # the one difference between such events
                 ignored -= {SEQUENCE}
-            said = said or dumps_any({name: item[name] for name in item if name not in ignored})
+            known = known or dumps_any({name: item[name] for name in item if name not in ignored})
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
         content = refusal.value or dumps_any(item)
         if refusal.value is None:  # else it is counted already
-            self._bytes_left -= min(len(said or content), KEPT_BYTES_MAX)
+            self._bytes_left -= min(len(known or content), KEPT_BYTES_MAX)
             if self._bytes_left < 0:
                 raise self._too_large()
         event = self._identifier.quarantine.event(
             source=self._arrival.source,
             message_id=message_id or assigned,
-            fingerprint=fingerprint_of(said or content),
+            fingerprint=fingerprint_of(known or content),
             content=content,
             reason=refusal.code,
         )
@@ -332,7 +326,7 @@ class _Request:
         if len(retried) > RETRY_BYTES_FREE:
             size_bytes += len(retried) - RETRY_BYTES_FREE
         if size_bytes > self._event_bytes_max:
-            raise _RefusedError(EVENT_TOO_LARGE, content=content)
+            raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content)
         self._bytes_left -= size_bytes
         if self._bytes_left < 0:
             raise self._too_large()
@@ -349,7 +343,7 @@ class _Request:
         if event_type is None:
             event_type = self._default_type
         if not is_event_type(event_type):
-            raise _RefusedError(TYPE_INVALID, value)
+            raise _RefusedError(RejectionCode.TYPE_INVALID, value)
         self._valid_type = event_type
 
     def _earlier_fingerprints(self, item: dict[str, Any], ignored: frozenset[str]) -> tuple[Fingerprint, ...]:
@@ -363,7 +357,7 @@ class _Request:
         )
 
     def _assigned_id(self, index: int, place: Session | None) -> tuple[str, int]:
-        """Return an id for an event that has none, and the flags that say so."""
+        """Return an id for an event that has none, and the flags of its record."""
         arrival = self._arrival
         if self._sessions is not None and (derived := self._sessions.id_of(place)) is not None:
             return derived, FLAG_ID_ASSIGNED
@@ -392,5 +386,5 @@ def _content_of(item: dict[str, Any], ignored: frozenset[str]) -> tuple[bytes, b
 def _no_event(item: object) -> _RefusedError:
     """Return why an item that is no JSON object is refused."""
     if isinstance(item, Oversize):
-        return _RefusedError(EVENT_TOO_LARGE, item.content)
-    return _RefusedError(NOT_AN_OBJECT)
+        return _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)
+    return _RefusedError(RejectionCode.NOT_AN_OBJECT)

@@ -1,14 +1,14 @@
-"""Says where a body is no JSON, and why, without a word of it. Pure."""
+"""Describes where and why a body is not JSON, without quoting it. Pure."""
 
 from json import JSONDecodeError
 
 _NO_UTF8 = "str is not valid UTF-8"
-"""How the parser's message begins that does not say where."""
+"""Begins the parser's message that has no position."""
 
 
 def json_problem(err: ValueError, body: bytes) -> str:
     """
-    Return what the parser stumbled over.
+    Return where the parser stopped, and why.
 
     The parser's own messages quote nothing. Where the body has a NaN or Infinity that could be mended,
     columns behind it in the same line are those of the mended body.

@@ -2,9 +2,9 @@
 Reads the JSON of a body without holding the event loop for long.
 
 What JSON costs depends on its marks, the colons and opening brackets, more than on its bytes.
-They are counted before anything is parsed, at the speed of memory; those within strings count too, so
-a count is never too low, and only where it is too high it is taken again without them. A body with
-few is parsed at once. One with many is cut between the items of its batch, piece by piece.
+They are counted before anything is parsed, at the speed of memory. Those within strings count too, so a
+count is never too low; only one that is too high is repeated without them. A body with few marks is parsed
+at once. One with many is cut between the items of its batch, piece by piece.
 
 A cut is found by looking at brackets and strings alone, and proved by the parser: if what is left of
 the body parses with an empty batch in it, and every piece parses as items of an array, then the whole
@@ -24,7 +24,7 @@ from app.ingest.json_problem import json_problem
 from dedupe.document import read_document
 
 SMALL_BYTES = 128 * 1024
-"""Bodies up to here are parsed without a count: nothing but brackets, the worst, takes 12 ms."""
+"""Bodies up to this size are parsed without a count: only brackets, the worst case, take 12 ms."""
 
 AT_ONCE_BYTES = 2 * 1024 * 1024
 """Larger bodies are always cut, and an event that is larger as sent is judged by that, unparsed."""
@@ -44,7 +44,7 @@ GROUP_BYTES = 64 * 1024
 
 WINDOW_BYTES = 64 * 1024
 STEP_WORK = 256 * 1024
-"""Looking for cuts lets others have their turn after so many bytes, each bracket counted as BRACKET_WORK."""
+"""Work of one step of looking for cuts: bytes, and BRACKET_WORK for each bracket."""
 
 BRACKET_WORK = 32
 
@@ -57,19 +57,19 @@ _AFTER_ITEM = re.compile(rb"[ \t\n\r]*([,\]])")
 
 
 class Oversize(NamedTuple):
-    """An item that is too large as it was sent, so that nobody looks further into it."""
+    """An item that is too large as it was sent, and is not looked into."""
 
     message_id: object
     content: bytes  # as sent, without the write key
 
 
 def _nothing(_body_bytes: int, _more_bytes: int) -> None:
-    """Hold no memory."""
+    """Charge no memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class JSONLimits:
-    """Bounds of one body; app.config.settings documents the events'."""
+    """Bounds of one body; app.config.limit_settings documents the events'."""
 
     events_max: int
     event_bytes_max: int
@@ -125,7 +125,7 @@ def count_marks(data: bytes) -> int:
 
 
 def is_cheap(piece: bytes) -> bool:
-    """Whether a piece may be parsed at once; what stands in its strings does not count."""
+    """Whether a piece may be parsed at once; marks in its strings do not count."""
     if len(piece) <= SMALL_BYTES or _has_few(piece):
         return True
     if len(piece) > AT_ONCE_BYTES:
@@ -141,7 +141,7 @@ def _has_few(data: bytes) -> bool:
 
 
 def brackets(body: bytes) -> Iterator[int]:
-    """Yield the places of all brackets outside of strings, and -1 whenever others should have a turn."""
+    """Yield the positions of all brackets outside of strings, and -1 after each step of work."""
     place, end, work = 0, len(body), 0
     run, is_in_string = _RUN, False
     while place < end:

@@ -1,9 +1,9 @@
 """
 Message ids that the gateway assigns: KSUIDs, for events whose client gave them none. Pure, frozen.
 
-With an Idempotency-Key the id follows from source, key and place alone, whatever the event says, so
+With an Idempotency-Key the id follows from source, key and index alone, not from the event's content, so
 a retry of the request gets the same ids; golden vectors stand in tests/unit/ingest/test_identify.py.
-Without one the id is fresh, and the receipt says that a retry would be stored again.
+Without one the id is fresh, and the receipt has `idempotent: false`: a retry would be stored again.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ def fresh_id(received_ms: int, payload: bytes) -> str:
 
 
 def given_session(source: str, client: str, idempotency_key: bytes) -> str:
-    """Return the KSUID of a session that a client asked for with this key: always the same one."""
+    """Return the KSUID of the session that a client asked for with this key; the same at each try."""
     return _hashed(b"session", source.encode(), client.encode(), idempotency_key)
 
 
@@ -38,7 +38,7 @@ def session_event_ids(source: str, client: str, session: str) -> Callable[[int],
     Return what makes the KSUIDs of events that their client session identifies, by their sequence, u64.
 
     Args:
-        source: who sends.
+        source: of the write key.
         client: the installation, 1 to 100 bytes.
         session: a KSUID.
     """
@@ -61,7 +61,7 @@ def derived_id(source: str, idempotency_key: bytes, index: int) -> str:
     All of it is a hash, its time part too: an SDK may give the event another timestamp at each try.
 
     Args:
-        source: who sends.
+        source: of the write key.
         idempotency_key: the header's bytes, 1 to 255.
         index: the event's place in the request, from 0.
     """
@@ -69,7 +69,7 @@ def derived_id(source: str, idempotency_key: bytes, index: int) -> str:
 
 
 def _hashed(*parts: bytes) -> str:
-    """Return the KSUID of these parts; what it is for tells them apart by their number."""
+    """Return the KSUID of these parts; each use has another number of them, or another first one."""
     return _text_of(_hasher(*parts).digest())
 
 
@@ -83,9 +83,9 @@ def _framed(part: bytes) -> bytes:
 
 def _text_of(ksuid: bytes) -> str:
     """
-    Return the text form of a KSUID's 20 bytes: 27 digits in base 62. The package's own takes 15 us.
+    Return the text form of a KSUID's 20 bytes: 27 digits in base 62.
 
-    Five digits at a time: 62**5 is below 2**30, one digit of Python's own integers, and quick to divide.
+    It divides by 62**5, below 2**30: one digit of Python's own integers, quick to divide.
     """
     rest, e = divmod(int.from_bytes(ksuid, "big"), _FIVE)
     rest, d = divmod(rest, _FIVE)

@@ -31,7 +31,7 @@ _SUMMARIES = {
     Kind.SESSIONS: "Get the id of a new client session",
     Kind.SESSION: "Get what is known of a client session",
     Kind.PIXEL: "Send one event in the query and get an image",
-    Kind.TELEMETRY: "Send what SDKs tell about themselves; it is discarded",
+    Kind.TELEMETRY: "Send metrics of an SDK itself; they are discarded",
     Kind.SEGMENT_SETTINGS: "Get the settings document of Segment's SDKs",
     Kind.RUDDERSTACK_SETTINGS: "Get the settings document of RudderStack's SDKs",
     Kind.OPENAPI: "Get this document",

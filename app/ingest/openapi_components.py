@@ -1,7 +1,7 @@
 """
 What the OpenAPI document's operations refer to: schemas of requests and answers, headers, problems.
 
-What is asked of a single event stands in descriptions: an event that breaks it is kept apart, and
+The rules of a single event stand in descriptions: an event that breaks one is quarantined, and
 its request succeeds.
 """
 
@@ -35,7 +35,7 @@ def _schemas_of_requests(request_events_max: int) -> Schema:
         "type": "array",
         "maxItems": request_events_max,
         "items": {"anyOf": [ref("schemas", "Event"), {}]},
-        "description": "events; an item that is none is rejected, the others are taken",
+        "description": "events; an item that is none is rejected, the others are accepted",
     }
     batch: Schema = {
         "type": "object",
@@ -55,9 +55,9 @@ def _schemas_of_requests(request_events_max: int) -> Schema:
                 "type": {"description": "text of at most 100 characters; by the path if absent or null"},
                 "event": {"description": "the event's name"},
                 "userId": {"description": "who did it"},
-                "anonymousId": {"description": "who did it, before anybody knows"},
+                "anonymousId": {"description": "who did it, while the user is not known"},
                 "timestamp": {"description": "when it happened, as ISO 8601; never corrected"},
-                "properties": {"description": "an object of whatever belongs to the event"},
+                "properties": {"description": "an object with the fields of the event"},
                 "context": {"description": "an object of what surrounds the event"},
             },
             "example": {"messageId": "a1", "type": "track", "event": "Seen", "userId": "u1"},
@@ -129,7 +129,7 @@ def _schemas_of_answers() -> Schema:
         "Session": _session(),
         "Warning": {
             "type": "object",
-            "description": "in development only: an event that is stored, but surely meant otherwise",
+            "description": "in development only: an event that is stored, and is probably wrong",
             "required": ["index", "message"],
             "properties": {"index": {"type": "integer", "minimum": 0}, "message": {"type": "string"}},
             "additionalProperties": False,
@@ -163,7 +163,7 @@ def _session() -> Schema:
             "items": {"type": "array", "items": _U64, "minItems": 2, "maxItems": 2},
         },
     }
-    expired = {"const": True, "description": "no new sequence of it is taken: begin another session"}
+    expired = {"const": True, "description": "no new sequence of it is accepted: begin another session"}
     return {
         "type": "object",
         "required": list(properties),

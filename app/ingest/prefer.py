@@ -7,18 +7,18 @@ Return: TypeAlias = Literal["representation", "minimal"]
 
 
 class Preferences(NamedTuple):
-    """What is heeded of them."""
+    """The preferences that the gateway knows."""
 
     returned: Return | None = None
-    """What the body of the answer holds; None: what is usual on the path."""
+    """Content of the answer's body; None: the default of the path."""
     is_strict: bool = False
     """Whether an error is preferred to a lenient answer."""
 
     @property
     def applied(self) -> str:
-        """What the answer says of it; empty: there is nothing to say."""
-        told = [f"return={self.returned}"] if self.returned else []
-        return ", ".join([*told, "handling=strict"] if self.is_strict else told)
+        """The value of Preference-Applied; empty if none was."""
+        applied = [f"return={self.returned}"] if self.returned else []
+        return ", ".join([*applied, "handling=strict"] if self.is_strict else applied)
 
 
 _HANDLING = ("strict", "lenient")

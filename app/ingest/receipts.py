@@ -1,8 +1,8 @@
 """
-Receipts: the body of a 200, and the headers that tell a first answer from a replay.
+Receipts: the body of a 200, and its headers.
 
-The body depends on the events and their originals' places alone, with a fixed order of keys, so
-every retry of a request gets the same bytes. What changes between tries stands in headers.
+The body follows from the events and the partitions and offsets of their originals alone, with a fixed order
+of keys, so every retry of a request gets the same bytes. Headers have what changes between tries.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,55 +12,54 @@ import orjson
 from starlette.responses import Response
 
 from app.ingest.identify import (
-    EVENT_TOO_DEEP,
-    EVENT_TOO_LARGE,
-    MESSAGE_ID_INVALID,
-    NOT_AN_OBJECT,
-    SEQUENCE_INVALID,
-    TYPE_INVALID,
     Identified,
 )
 from app.ingest.prefer import Preferences
 from dedupe.admission import DUPLICATE, NEW, REPEAT, STALE, Admission
 from dedupe.lane import Outcomes
 from dedupe.record import FLAG_NOT_IDEMPOTENT
-from dedupe.router import APART, CONFLICT, SESSION_EXPIRED, SESSION_FENCED
+from dedupe.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode
 from dedupe.sessions import SessionState
 from dedupe.types import Event, Offset
 
 SUCCESS = b'{"success":true}'
 
-NOT_TAKEN = {Admission.GAP: "sequence_gap", Admission.TOO_FAR: "sequence_window_exceeded"}
-"""Codes of what is not kept anywhere, since the same event may be sent again."""
-
-CODES = {**APART, **NOT_TAKEN}
+CODES = {**QUARANTINE_REASONS, **RETRIABLE_CODES}
 
 KNOWN = (DUPLICATE, REPEAT, STALE)
-"""What is told as a duplicate: a success, like what is new."""
+"""Answered as duplicates: successes, like new events."""
 
 MISSING_RANGES_MAX = 32
 """In a header; the document of the session has them all."""
 
-REASONS = {
-    NOT_AN_OBJECT: "an event must be a JSON object",
-    EVENT_TOO_LARGE: "the event is larger than allowed",
-    EVENT_TOO_DEEP: "the event is nested deeper than allowed",
-    MESSAGE_ID_INVALID: "messageId must be a string of 1 to 255 bytes",
-    TYPE_INVALID: "type must be a string of at most 100 characters, none of them a control character",
-    SEQUENCE_INVALID: "an event of a client session needs a sequence, a whole number of 64 bits from 1 on",
-    CONFLICT: "another event with this messageId was accepted before",
-    SESSION_FENCED: "the client has used a newer epoch",
-    SESSION_EXPIRED: "the session was not used for longer than its lease: begin a new one",
-    "sequence_gap": "an event before this one is missing, and the request asked for strict order",
-    "sequence_window_exceeded": "the sequence is more than 512 above what is stored without a gap",
+REASONS: dict[str, str] = {
+    RejectionCode.NOT_AN_OBJECT: "an event must be a JSON object",
+    RejectionCode.EVENT_TOO_LARGE: "the event is larger than allowed",
+    RejectionCode.EVENT_TOO_DEEP: "the event is nested deeper than allowed",
+    RejectionCode.MESSAGE_ID_INVALID: "messageId must be a string of 1 to 255 bytes",
+    RejectionCode.TYPE_INVALID: (
+        "type must be a string of at most 100 characters, none of them a control character"
+    ),
+    RejectionCode.SEQUENCE_INVALID: (
+        "an event of a client session needs a sequence, a whole number of 64 bits from 1 on"
+    ),
+    RejectionCode.CONFLICT: "another event with this messageId was accepted before",
+    RejectionCode.SESSION_FENCED: "the client has used a newer epoch",
+    RejectionCode.SESSION_EXPIRED: "the session was not used for longer than its lease: begin a new one",
+    RejectionCode.SEQUENCE_GAP: "an event before this one is missing, and the request asked for strict order",
+    RejectionCode.SEQUENCE_WINDOW_EXCEEDED: (
+        "the sequence is more than 512 above what is stored without a gap"
+    ),
 }
-"""What a receipt says of an event that was kept apart. Frozen like the codes: answers repeat."""
+"""The message of each code of a rejected event. Frozen like the codes: answers repeat."""
 
-SESSION_REASONS = {
+SESSION_REASONS: dict[str, str] = {
     **REASONS,
-    CONFLICT: "another event with this sequence or messageId was accepted from this client before",
+    RejectionCode.CONFLICT: (
+        "another event with this sequence or messageId was accepted from this client before"
+    ),
 }
-"""Of an event with a client session, likewise."""
+"""The same for requests with a client session."""
 
 
 def answer(
@@ -124,15 +123,15 @@ def _headers(accepted: int, duplicates: int, preferences: Preferences | None) ->
 
 
 def session_headers(state: SessionState | None) -> dict[str, str]:
-    """Return what an answer says of its client session; None: nothing of it is stored."""
+    """Return the headers on a client session; None: nothing of it is stored."""
     if state is None:
         return {"Gateway-Session-Watermark": "0"}
     headers = {"Gateway-Session-Watermark": str(state.watermark)}
     ranges = state.missing()
     if ranges:
-        told = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
-        more = ["..."] if len(told) > MISSING_RANGES_MAX else []
-        headers["Gateway-Session-Missing"] = ",".join(told[:MISSING_RANGES_MAX] + more)
+        missing = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+        more = ["..."] if len(missing) > MISSING_RANGES_MAX else []
+        headers["Gateway-Session-Missing"] = ",".join(missing[:MISSING_RANGES_MAX] + more)
     return headers
 
 
@@ -158,6 +157,6 @@ def _rejected(index: int, message_id: str | None, code: str, reasons: Mapping[st
         "code": code,
         "message": reasons[code],
     }
-    if code in NOT_TAKEN.values():
+    if code in RETRIABLE_CODES.values():
         rejected["retriable"] = True
     return rejected

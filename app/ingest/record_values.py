@@ -60,7 +60,7 @@ class RecordValues:
             name: value for name in SHARED_FIELDS if isinstance(value := shared.get(name), dict) and value
         }
         self.is_too_deep = bool(merged) and is_deeper(merged, depth_max)
-        """Whether no event of the batch can be taken, since each would get what nests too deep."""
+        """Whether each event of the batch would nest too deep."""
         if self.is_too_deep:
             merged = {}
         self.merged_bytes = len(orjson.dumps(merged)) if merged else 0

@@ -1,8 +1,8 @@
 """
-Replays: an event that was kept apart goes through the gateway's own door once more.
+Replays: a quarantined event is identified and submitted once more, like a request's.
 
-So nothing is stored that it would not take, and twice is once: an event with an id keeps it, one without
-gets an id that follows from its record. What cannot be sent as it is is told apart, never changed unasked.
+So the same rules decide, and a second replay is a duplicate: an event with an id keeps it, one without gets
+an id that follows from its record. A record that cannot be sent unchanged is skipped, never changed unasked.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,23 +10,27 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
-from app.ingest.identify import MESSAGE_ID_INVALID, NOT_AN_OBJECT, Arrival, Identified
+from app.ingest.identify import Arrival, Identified
 from app.ingest.large_json import JSONLimits
 from app.ingest.payload import parse_events
 from app.ingest.receipts import answer
 from app.ingest.routes.events import Ingest
 from dedupe.clock import Deadline
 from dedupe.quarantine_reader import Kept
-from dedupe.router import CONFLICT
+from dedupe.rejection import RejectionCode
 
-NEEDS_NEW_ID = {
-    CONFLICT: "its id belongs to another event; --new-id (new_id=true) stores it under an id of its own",
-    MESSAGE_ID_INVALID: "its id is not valid; --new-id (new_id=true) stores it under another one",
+NEEDS_NEW_ID: dict[str, str] = {
+    RejectionCode.CONFLICT: (
+        "its id belongs to another event; --new-id (new_id=true) stores it under an id of its own"
+    ),
+    RejectionCode.MESSAGE_ID_INVALID: (
+        "its id is not valid; --new-id (new_id=true) stores it under another one"
+    ),
 }
 
 
 class Result(NamedTuple):
-    """What became of one record."""
+    """The result of one record's replay."""
 
     name: str
     """accepted, duplicate, rejected, failed, skipped, or ready (not sent yet)."""
@@ -60,7 +64,7 @@ def judge(kept: Kept, *, may_renew_id: bool) -> Result:
     """Return whether a record can be sent: ready, or skipped and why."""
     if kept.is_truncated:
         return Result("skipped", "only its beginning was kept")
-    if kept.reason == NOT_AN_OBJECT:
+    if kept.reason == RejectionCode.NOT_AN_OBJECT:
         return Result("skipped", "it is not an event")
     if kept.reason in NEEDS_NEW_ID and not may_renew_id:
         return Result("skipped", NEEDS_NEW_ID[kept.reason])
@@ -83,14 +87,14 @@ def key_of(kept: Kept) -> str:
 
 
 def result_of(document: dict[str, Any], *, is_new: bool) -> Result:
-    """Return what an answer to its request says."""
+    """Return the result that an answer to a record's request has."""
     if rejected := document.get("rejected"):
         return Result("rejected", rejected[0]["code"])
     return Result("accepted" if is_new else "duplicate", receipt=document["receipts"][0])
 
 
 def replay_by(ingest: Ingest) -> Replay:
-    """Return what replays within this process: as a request would, but for write key and quota."""
+    """Return what replays within this process: like a request, without write key and quota."""
 
     async def replay(kept: Kept, may_renew_id: bool) -> Result:
         judged = judge(kept, may_renew_id=may_renew_id)
@@ -108,11 +112,11 @@ def replay_by(ingest: Ingest) -> Replay:
             received_ms=received_ms,
             deadline=Deadline(ingest.clock, ingest.answer_timeout_s),
         )
-        told = answer(found, outcomes, wants_receipts=True)
-        return result_of(orjson.loads(told.body), is_new=told.headers["Gateway-Accepted"] == "1")
+        response = answer(found, outcomes, wants_receipts=True)
+        return result_of(orjson.loads(response.body), is_new=response.headers["Gateway-Accepted"] == "1")
 
     return replay
 
 
 async def _no_turn(_size_bytes: int) -> None:
-    """A record of the quarantine is small: nobody waits for it."""
+    """Return at once: a record of the quarantine is small."""

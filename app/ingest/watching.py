@@ -23,7 +23,7 @@ class Watcher(Protocol):
         self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], context: RequestContext
     ) -> None:
         """
-        Take the verdicts of a request, all of whose events have one.
+        Take the verdicts of all events of a request.
 
         Args:
             events: of the clean stream, n >= 0.

@@ -1,4 +1,4 @@
-"""Whether requests would be taken now, for load balancers and operators."""
+"""Whether requests are accepted now, for load balancers and operators."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ def readiness_of(router: Router) -> dict[str, Any]:
     """
     Return the verdict and what it follows from.
 
-    `share` is the part of all requests with a single event that would be taken; a batch needs every
+    `share` is the part of all requests with a single event that would be accepted; a batch needs every
     lane that its events touch, so a large one needs all.
     """
     active = sum(route.is_serving for route in router.routes)
@@ -30,7 +30,7 @@ def readiness_of(router: Router) -> dict[str, Any]:
 
 
 def health_endpoint(router: Router) -> ASGIApp:
-    """Return what answers load balancers on the ingest port: 200 while requests are taken, else 503."""
+    """Return what answers load balancers on the ingest port: 200 while requests are accepted, else 503."""
 
     async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
         is_ready = router.is_ready

@@ -24,7 +24,7 @@ const RETRY_AFTER_MAX_S = 300;
 const SESSION_IS_OVER = new Set(["session_expired", "session_fenced"]);
 const STORES = ["installation", "sessions", "events", "deadLetters"];
 
-/** The gateway refuses this page's requests as such (400, 401): somebody has to change something. */
+/** The gateway refuses this page's requests as such (400, 401): its configuration must change. */
 export class StoppedError extends Error {}
 
 /** So many events wait already that no more are taken. */
@@ -72,7 +72,7 @@ export class Client {
     return this.#ready;
   }
 
-  /** Queue what somebody did, now; without an id it was this installation. See send. */
+  /** Queue an action of a user, now; without an id it is this installation's. See send. */
   async track(event, properties = {}, { userId, anonymousId } = {}) {
     const timestamp = new Date().toISOString();
     const who = userId || anonymousId ? { userId, anonymousId } : { anonymousId: await this.#ready };
@@ -292,7 +292,7 @@ export class Client {
     this.#held.delete(session);
   }
 
-  /** Take over the sessions of tabs that are gone. Without locks (no https) nobody knows: once, then. */
+  /** Take over the sessions of tabs that are gone. Without locks (no https) this is not known: once, then. */
   async #adopt() {
     if (performance.now() < this.#adoptAt) return;
     this.#adoptAt = navigator.locks ? performance.now() + ADOPT_MS : Infinity;

@@ -38,7 +38,7 @@ DEAD_LETTERS_MAX = 10_000
 """Older ones are deleted: the gateway has them in its quarantine."""
 
 LINGER_S = 0.2
-"""How long a batch that is not full waits for more events, unless somebody waits in `flush`."""
+"""How long a batch that is not full waits for more events, unless a caller waits in `flush`."""
 
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 60.0
 RETRY_AFTER_MAX_S = 300.0
@@ -66,7 +66,7 @@ class QueueFullError(Exception):
 
 
 class StoppedError(Exception):
-    """The gateway refuses this client's requests as such (400, 401): somebody has to change something."""
+    """The gateway refuses this client's requests as such (400, 401): its configuration must change."""
 
 
 class Place(NamedTuple):
@@ -153,7 +153,7 @@ class Client:
         anonymous_id: str | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> Place:
-        """Queue what somebody did, now; without an id it was this installation. Raises as `send`."""
+        """Queue an action of a user, now; without an id it is this installation's. Raises as `send`."""
         who = {"userId": user_id, "anonymousId": anonymous_id}
         said = {name: value for name, value in who.items() if value} or {"anonymousId": self.client_id}
         return self.send(
@@ -426,7 +426,7 @@ class _Batch:
     sent_before: int
     """Sequences up to it were sent before, so they may be stored already."""
     doubtful_through: int
-    """Of these, up to it nobody can tell whether they are stored once the session is over: _settlement."""
+    """Of these, sequences up to it may be stored or not once the session is over: _settlement."""
 
     def body(self, sent_at: str) -> bytes:
         return b'{"batch":[%b],"firstSequence":%d,"sentAt":"%b"}' % (

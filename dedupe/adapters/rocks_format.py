@@ -34,7 +34,7 @@ _STEP_PREFIX = b"step"
 
 
 def put_meta(batch: WriteBatch, update: IndexUpdate, database: Database) -> None:
-    """Put what an update says of the index as a whole."""
+    """Put the state and the window steps of an update."""
     applied_offset, next_lane_seq, newest_timestamp_ms, last_offset, last_key = update.state
     state = _STATE.pack(applied_offset, next_lane_seq, newest_timestamp_ms, last_offset) + last_key
     batch.put(STATE_KEY, state, database.meta_handle)

@@ -141,7 +141,6 @@ class Front:
     """
 
     def __init__(self, database: Database) -> None:
-        """Begin without a filter."""
         self._database = database
         self._tuning = database.tuning
         self._filter: KeyFilter | None = None

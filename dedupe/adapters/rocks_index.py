@@ -1,8 +1,8 @@
 """
 RocksIndex: the dedupe index of one lane in a RocksDB of its own.
 
-It never repairs, and never begins anew by itself: whatever cannot be read, or does not fit
-together, is an IndexCorruptError, and the caller rebuilds from the log.
+It repairs nothing: data that cannot be read, or do not fit together, raise IndexCorruptError, and the
+caller rebuilds the index from the log.
 
 Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
@@ -79,7 +79,7 @@ class RocksStore:
         self._replays = asyncio.Semaphore(REPLAYS_MAX)
         self._closers = ThreadPoolExecutor(CLOSERS, thread_name_prefix="index-close")
         self._closing: dict[Path, Future[None]] = {}
-        self._damage: dict[Path, IndexCorruptError] = {}  # found by a replay, and `open` says it
+        self._damage: dict[Path, IndexCorruptError] = {}  # found by a replay; `open` raises it
 
     async def prepare(self, identity: IndexIdentity) -> None:
         """See IndexStore. Waits for an index of this store that is still closing or being deleted."""
@@ -93,7 +93,7 @@ class RocksStore:
             try:
                 if wal_bytes(path) > WAL_BYTES_MAX:
                     await replay(path, self._tuning, limit_s=time_limit_s(path))
-                with suppress(OSError):  # the opening will say what cannot be read
+                with suppress(OSError):  # the opening raises what cannot be read
                     await asyncio.to_thread(load, path)
             except IndexCorruptError as err:
                 self._damage[path] = err
@@ -181,7 +181,6 @@ class RocksIndex:
 
     @property
     def steps(self) -> Sequence[Step]:
-        """See DedupeIndex."""
         return tuple(self._steps)
 
     @property
@@ -191,7 +190,6 @@ class RocksIndex:
 
     @property
     def size_bytes(self) -> int:
-        """See DedupeIndex."""
         return self._figure("rocksdb.live-sst-files-size") + self._figure("rocksdb.cur-size-all-mem-tables")
 
     @property
@@ -201,21 +199,17 @@ class RocksIndex:
 
     @property
     def session_counts(self) -> SessionCounts:
-        """See SessionRows."""
         return self._sessions.counts
 
     def sessions(self, keys: Sequence[SessionKey]) -> list[SessionState | None]:
-        """See SessionRows."""
         self._opened()
         return self._sessions.get(keys)
 
     def oldest_sessions(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
-        """See SessionRows."""
         self._opened()
         return self._sessions.oldest(count, evicted=evicted)
 
     def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
-        """See SessionRows."""
         self._opened()
         return self._sessions.of_client(client_hash, count)
 
@@ -337,7 +331,7 @@ class RocksIndex:
         _write(database, batch)
 
     def _use(self, database: Database) -> Database:
-        """Take an open database, with a front that knows nothing of it yet."""
+        """Use an open database, with an empty Bloom filter."""
         self._database, self._front, self._sessions = database, Front(database), SessionTable(database)
         return database
 

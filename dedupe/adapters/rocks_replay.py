@@ -1,5 +1,5 @@
 """
-What of opening a lane's RocksDB takes long, done where it holds up nobody.
+The slow part of opening a lane's RocksDB, done outside of the event loop.
 
 rocksdict holds the interpreter's lock while it opens a database: no thread of this process could
 run meanwhile, the event loop's least of all. So a long write-ahead log, as a killed process leaves
@@ -72,7 +72,7 @@ async def replay(path: Path, tuning: Tuning, *, limit_s: float) -> None:
     )
     try:
         async with asyncio.timeout(limit_s):
-            _, said = await process.communicate()
+            _, stderr = await process.communicate()
     except TimeoutError as err:
         raise IndexUnavailableError(f"{path} was not replayed in {limit_s:.0f} s") from err
     finally:
@@ -81,14 +81,14 @@ async def replay(path: Path, tuning: Tuning, *, limit_s: float) -> None:
             await process.wait()
     if process.returncode == 0:
         return
-    reason = said.decode(errors="replace").strip().rpartition("\n")[2]
+    reason = stderr.decode(errors="replace").strip().rpartition("\n")[2]
     if process.returncode == _CORRUPT:
         raise IndexCorruptError(reason)
     raise IndexUnavailableError(f"{path} was not replayed: exit status {process.returncode}: {reason}")
 
 
 def main() -> None:
-    """Replay, and say in one line of stderr what went wrong."""
+    """Replay, and write an error to stderr in one line."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.nice(NICENESS)
     path, tuning = sys.argv[1:]

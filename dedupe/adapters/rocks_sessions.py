@@ -63,7 +63,6 @@ class SessionTable:
             self.counts = SessionCounts._make(_COUNTS.unpack(stored))
 
     def get(self, keys: Sequence[SessionKey]) -> list[SessionState | None]:
-        """See SessionRows.sessions."""
         recent = self._recent
         if all(key in recent for key in keys):
             return [recent[key] for key in keys]
@@ -75,7 +74,6 @@ class SessionTable:
         return [None if value is None else _decode(value) for value in values]
 
     def oldest(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
-        """See SessionRows.oldest_sessions."""
         keys = self._oldest_keys(_EVICTED if evicted else _LIVE, count)
         found = [(key, state) for key, state in zip(keys, self.get(keys), strict=True) if state is not None]
         if len(found) != len(keys):
@@ -83,13 +81,12 @@ class SessionTable:
         return found
 
     def of_client(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
-        """See SessionRows.sessions_of."""
         prefix = _STATE + client_hash
         keys = [key[len(_STATE) :] for key in self._keys(prefix, prefix, count)]
         return [(key, state) for key, state in zip(keys, self.get(keys), strict=True) if state is not None]
 
     def put(self, batch: WriteBatch, update: SessionUpdate) -> None:
-        """Put what an update does to the sessions into its batch; `written` is for whoever has written it."""
+        """Put an update of the sessions into its batch; call `written` once that is written."""
         handle = self._database.sessions_handle
         for key, before, after in update.changes:
             if before is not None:

@@ -54,7 +54,6 @@ class SqliteStore:
         writer: SqliteWriter | None,
         limits: SqliteLimits,
     ) -> None:
-        """Use `open`."""
         self._path = path
         self._log_id = log_id
         self._writer = writer
@@ -94,7 +93,6 @@ class SqliteStore:
 
     @property
     def log_id(self) -> str:
-        """See LogStore."""
         return self._log_id
 
     async def create_topic(self, topic: str, partitions: int) -> None:
@@ -110,7 +108,6 @@ class SqliteStore:
         await self._load_partitions()
 
     async def partitions_of(self, topic: str) -> int:
-        """See LogStore."""
         await self._load_partitions()
         return len(self._first_ids.get(topic, ()))
 
@@ -119,7 +116,6 @@ class SqliteStore:
         return SqliteLog(self._place(topic, partition), self._writer, self._readers, self._limits)
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
-        """See LogStore."""
         start = _note_key(name, topic)
         rows = await self._readers.run(lambda connection: select_meta(connection, start))
         return {int(key.removeprefix(start)): text for key, text in rows}
@@ -202,7 +198,6 @@ class SqliteLog:
     def __init__(
         self, place: _Place, writer: SqliteWriter | None, readers: Readers, limits: SqliteLimits
     ) -> None:
-        """Use `SqliteStore.partition_log`."""
         self._place = place
         self._writer = writer
         self._readers = readers
@@ -218,7 +213,6 @@ class SqliteLog:
         return fenced.next_offset
 
     async def bounds(self) -> tuple[Offset, Offset]:
-        """See PartitionLog."""
         first_id = self._place.first_id
         return await self._readers.run(lambda connection: select_bounds(connection, first_id))
 

@@ -41,7 +41,6 @@ class Append:
 
     @property
     def records(self) -> int:
-        """See Operation."""
         return len(self.rows)
 
     def run(self, transaction: Transaction) -> Offset:
@@ -114,7 +113,6 @@ class KeepNote(Change):
     text: str
 
     def run(self, transaction: Transaction) -> None:
-        """See Operation."""
         transaction.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", self.key, self.text)
 
 

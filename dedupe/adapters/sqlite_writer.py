@@ -204,7 +204,7 @@ class SqliteWriter:
         self._waiting -= len(jobs)
         for job, outcome in zip(jobs, outcomes, strict=True):
             if job.answer.done():
-                continue  # nobody waits any more
+                continue  # the waiter has left
             if isinstance(outcome, GatewayError):
                 job.answer.set_exception(outcome)
             else:
@@ -213,7 +213,7 @@ class SqliteWriter:
     # ---- in the thread
 
     def _run(self) -> None:
-        """Work until closed. The thread serves all lanes: it outlives whatever is raised in it."""
+        """Work until closed. The thread serves all lanes and outlives every error."""
         while not self._is_stopping:
             try:
                 self._take_group()
@@ -241,7 +241,7 @@ class SqliteWriter:
         self._is_stopping = True
 
     def _abandon(self, err: BaseException) -> None:
-        """Answer everything taken after an error that nobody foresaw, and begin anew."""
+        """Answer everything taken after an unexpected error, and begin anew."""
         self._disconnect()
         jobs = list(self._taken)
         self._reply(jobs, [job.operation.unknown(f"the SQLite log's writer failed: {err!r}") for job in jobs])
@@ -250,7 +250,7 @@ class SqliteWriter:
 
     def _process(self, jobs: Sequence[Job]) -> None:
         """Commit the jobs as one transaction, or one by one if one of them cannot be done."""
-        # Answers come first: whatever happens to a report, nobody waits in vain.
+        # Answers first: an error of the report must not keep them back.
         try:
             outcomes = self._prepare(jobs)
         except Exception as err:

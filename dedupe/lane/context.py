@@ -1,4 +1,4 @@
-"""What the lanes of one stream share: configuration and collaborators."""
+"""The configuration and collaborators that all lanes of one topic share."""
 
 import asyncio
 import random
@@ -18,11 +18,11 @@ from dedupe.sessions import SessionPolicy
 from dedupe.window import WindowPolicy
 
 LoadSkips: TypeAlias = Callable[[int], Awaitable[Skips]]
-"""Asks the log where records of a partition may be passed over. Raises RetriableError."""
+"""Reads from the log which records of a partition recovery skips. Raises RetriableError."""
 
 
 async def no_skips(_partition: int) -> Skips:
-    """What a log says of which no operator has said anything."""
+    """Return that no record is skipped."""
     return Skips()
 
 
@@ -31,13 +31,13 @@ class LaneTimes:
     """Every wait of a lane, in seconds."""
 
     backoff_s: float = 0.2  # first wait after a failure; doubles up to backoff_max_s
-    backoff_max_s: float = 5.0  # longer would be felt as an outage after the cause is gone
+    backoff_max_s: float = 5.0  # a longer one would prolong the outage after its cause is gone
     refence_s: tuple[float, float] = (1.0, 5.0)  # jittered, so that two gateways do not fence in step
     fenced_again_s: float = 60.0  # fenced twice within it: another gateway owns the partition
-    unseen_s: float = 30.0  # what was committed and is not to be read after it is lost
-    housekeeping_s: float = 30.0
-    follow_s: float = 5.0  # a follower that hears nothing so long asks the log
-    fencings_max: int = 1  # more in a row mean another gateway; 0 in a group, which says who owns a partition
+    unseen_s: float = 30.0  # replicated commits that the log does not show for so long are lost
+    maintenance_s: float = 30.0
+    follow_s: float = 5.0  # a follower without a replicated commit for so long reads the log
+    fencings_max: int = 1  # more in a row mean another gateway; 0 in a group, which assigns partitions
     gate_s: float = 60.0  # how long lanes that have proved their log wait for those that cannot read theirs
 
 
@@ -55,12 +55,12 @@ class LaneContext:
     session_policy: SessionPolicy
     gate: IdentityGate
     restore_slots: asyncio.Semaphore
-    open_turn: asyncio.Lock  # of all lanes: opening an index holds the loop, and two must not follow at once
+    open_turn: asyncio.Lock  # opening an index holds the event loop, so that lanes open theirs one by one
     session_notes: SessionNotes
     limits: QueueLimits
     load_skips: LoadSkips = no_skips
     follow_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    """Of lanes that follow: however long they read, no lane that shall serve waits for them."""
+    """Of lanes that follow; a lane that shall serve does not wait for them."""
     times: LaneTimes = field(default_factory=LaneTimes)
     dice: random.Random = field(default_factory=random.Random)
     crashpoint: Crashpoint | None = None  # tests end the process in it

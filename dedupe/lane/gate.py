@@ -1,7 +1,7 @@
 """
-IdentityGate: no lane serves a log that is not known to be of this secret and partition count.
+IdentityGate: no lane serves before the log is known to be of this secret and partition count.
 
-It judges nothing: each lane checks its own records, and reports here.
+Each lane checks its own records and reports here.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ class IdentityGate:
     """
     Keeps every lane from serving until each has checked records of its log, or found it empty.
 
-    With a wrong secret or a raised partition count an empty lane would look healthy, and let
-    copies of another lane's events in. Once all have passed, the log is pinned: the gate of the next
-    process is open from the start, and no lane waits for another any more. Lanes that cannot read
-    their records are waited for so long only, if the others have proved enough.
+    With a wrong secret or a raised partition count an empty lane would look healthy, and accept
+    copies of another lane's events. Once all lanes have passed, the log is pinned, and the gate of the
+    next process is open from the start. Lanes that cannot read their records delay the others for a
+    limited time, if these have proved enough.
     """
 
     def __init__(self, lanes: int, pin: Pin | None = None) -> None:

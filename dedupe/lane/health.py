@@ -28,11 +28,11 @@ _CAUSES: dict[type[BaseException], str] = {
     IndexCorruptError: "its index is being rebuilt",
     LogCorruptError: "an operator has to look at its log",
 }
-"""What clients may know of a failure."""
+"""The parts of an answer to clients."""
 
 
 class LaneHealth:
-    """The failures of one lane. Not failing is the normal case and costs nothing."""
+    """The failures of one lane."""
 
     def __init__(self, clock: Clock, times: LaneTimes, dice: random.Random) -> None:
         self._clock = clock
@@ -48,22 +48,22 @@ class LaneHealth:
         self.is_lost = False  # another gateway owns the partition
 
     def note_active(self) -> None:
-        """The lane serves again."""
+        """Note that the lane serves again."""
         self._active_at = self._clock.monotonic()
         self.last_error = self.failing_since_ms = None
         self.is_fenced = False
 
     def note_assigned(self) -> None:
-        """The group has said that this process owns the partition: whoever took it before, does no more."""
+        """Note that the group has assigned the partition to this process: earlier fencings do not count."""
         self._fencings = 0
         self.is_lost = False
 
     def note_commit(self) -> None:
-        """A commit has succeeded: what failed before is over."""
+        """Note that a commit has succeeded, so that the next pause is short again."""
         self.failures = 0
 
     def note_failure(self, err: BaseException) -> None:
-        """The lane has stopped serving, or did not get to it."""
+        """Note that the lane has stopped serving, or could not begin to."""
         self.last_error = f"{type(err).__name__}: {err}"
         self.is_fenced = isinstance(err, FencedError)
         self.cause = _CAUSES.get(type(err), "it is recovering from an error")
@@ -86,7 +86,7 @@ class LaneHealth:
         return self._dice.uniform(limit / 2, limit)
 
     def why_not_active(self) -> str:
-        """Return what clients are told meanwhile: true, and nothing about the inside."""
+        """Return why the lane does not serve, for clients: no internal names or addresses."""
         if self.is_lost:
             return "is served by another gateway"
         if self.failing_since_ms is None:
@@ -96,9 +96,9 @@ class LaneHealth:
 
     def _note_fencing(self) -> None:
         """
-        Take the lane for another gateway's if it was fenced again and served only a moment in between.
+        Give the lane up if it was fenced again after it served only for a moment.
 
-        How long the takeover took in between says nothing: it may have to replay the log.
+        The time of its recovery does not count, since that may replay the log.
         """
         self._fencings += 1
         self.is_lost = self._fencings > self._times.fencings_max

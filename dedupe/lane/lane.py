@@ -1,9 +1,8 @@
 """
 Lane: the single owner of one partition in one process, one batch strictly after another.
 
-It decides when to serve (never before the index has followed the log to its end) and what every
-event is answered. It must not guess: on any doubt the waiters get a retriable error and the lane
-reads the log again. docs/COMMIT.md has the seven steps and what a crash after each leaves behind.
+It serves only while its index is at the end of the log. After any error it answers what waits with a
+retriable error and recovers from the log. docs/COMMIT.md has the seven steps of a commit.
 
 routes.post_events -> Router.submit -> **Lane.submit** -> admit -> PartitionLog.append
 """
@@ -52,7 +51,7 @@ class Lane:
     def __init__(
         self, partition: int, partition_log: PartitionLog, context: LaneContext, *, number: int
     ) -> None:
-        """Take over nothing yet. `number` is the lane's own among all lanes that share the gate."""
+        """Own nothing yet. `number` is the lane's among all lanes that share the identity gate."""
         self.partition = partition
         self.topic = context.topic
         self.state = LaneState.UNASSIGNED
@@ -100,7 +99,7 @@ class Lane:
         self._committer.replicate = replicate
 
     def assign(self) -> None:
-        """Be ready to `run` once more: the group has said that this process owns the partition."""
+        """Allow `run` once more: the group has assigned the partition to this process."""
         self._is_draining = False
         self.health.note_assigned()
 
@@ -136,15 +135,14 @@ class Lane:
 
     @property
     def should_run(self) -> bool:
-        """Whether `run` has a reason to go on: one who sees it end although it has must start it again."""
+        """Whether `run` continues; its supervisor starts a lane again that ends although it should run."""
         return not self._is_draining and not self.health.is_lost
 
     async def run(self) -> None:
         """
-        Recover and serve until drained, or until another gateway has taken the partition for good.
+        Recover and serve until drained, or until another gateway owns the partition.
 
-        A cancellation that nobody asked this task for came out of a library, and is a failure like
-        any other.
+        A cancellation that was not requested of this task is one of a library, and a failure.
 
         Raises:
             IdentityMismatchError: final; this process must not serve this log.
@@ -162,13 +160,13 @@ class Lane:
                     if isinstance(err, IdentityMismatchError):
                         raise
                     pause_s = self._pause_after(err)
-                # Not while the error is known: its frames hold what was to be committed, and who waited.
+                # After the except clause: the error's frames hold the batch and its waiters.
                 await self._sleep(pause_s)
         finally:
             self.is_running = False
             await self._release()
 
-    # ---- for those who only look
+    # ---- reading
 
     @property
     def is_serving(self) -> bool:
@@ -248,12 +246,12 @@ class Lane:
         while (batch := await self._take()) is not None:
             try:
                 committed = await self._committer.commit(batch, index)
-            except BaseException as err:  # a cancellation too: nobody else knows whose events these are
+            except BaseException as err:  # a cancellation, too: the batch is known here alone
                 self._refuse(batch, err)
                 raise
             if committed is not None and self.health.failures:
                 self.health.note_commit()
-            # A batch of duplicates waits for nothing: without this a queue of them would hold the loop.
+            # A batch of duplicates waits for nothing: a queue of them would hold the event loop.
             await asyncio.sleep(0 if committed is None else self._log.pause_after_append_s)
 
     async def _take(self) -> Batch | None:
@@ -308,7 +306,7 @@ class Lane:
         )
 
     def _fail(self, err: BaseException) -> None:
-        """Stop serving, answer everything that waits, and say why."""
+        """Stop serving, answer everything that waits, and log why."""
         self.health.note_failure(err)
         self.metrics.failures += 1
         if isinstance(err, GatewayError):
@@ -331,7 +329,7 @@ class Lane:
             self._report.error("index cannot be deleted", error=str(err))
 
     def _pause_after(self, err: BaseException) -> float:
-        """Return how many seconds to wait; another gateway's lane is given up."""
+        """Return how many seconds to wait before the next recovery."""
         pause_s = self.health.pause_s(err)
         self.metrics.fenced += isinstance(err, FencedError)
         if self.health.is_lost:
@@ -363,7 +361,7 @@ class Lane:
             self._refuse_untaken(queued)
 
     async def _release(self) -> None:
-        """Give everything up; first what needs no waiting, which a cancellation cannot leave undone."""
+        """Release everything, first what needs no await and so cannot be left undone by a cancellation."""
         self._maintenance.end()
         self.recovery.close()
         if self.state is LaneState.ACTIVE:
@@ -377,6 +375,6 @@ class Lane:
 
     def _transition_to(self, state: LaneState) -> None:
         assert state in TRANSITIONS[self.state], (self.state, state)
-        report = self._report.debug if state is LaneState.FAILED else self._report.info  # its error is told
+        report = self._report.debug if state is LaneState.FAILED else self._report.info  # its error is logged
         report("lane state", old=self.state.value, new=state.value)
         self.state = state

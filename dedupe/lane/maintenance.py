@@ -75,7 +75,7 @@ class Maintenance:
             self._bounds = None
 
     def _schedule(self) -> None:
-        interval_s = self._context.times.housekeeping_s
+        interval_s = self._context.times.maintenance_s
         self._timer = asyncio.get_running_loop().call_later(interval_s, self._ask)
 
     def _ask(self) -> None:

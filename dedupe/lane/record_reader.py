@@ -1,8 +1,7 @@
 """
 RecordReader: the committed records of one partition, each checked before anything is concluded from it.
 
-A record that no gateway of this log wrote stops its lane, since nobody knows what it stands for,
-until an operator has said that it may be passed over.
+A record that no gateway of this log wrote stops its lane until an operator lets recovery skip it.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -19,7 +18,7 @@ from dedupe.recovery import CheckedRecord, RecordCheck
 from dedupe.types import LogRecord, Offset
 
 TAIL_OFFSETS = 4
-"""How far back the newest record is looked for first; markers and aborted records may hide it."""
+"""Offsets of the first read for the newest record; markers and aborted records may take some."""
 
 PROBE_RECORDS = 128
 """Records of each partition that prove its log, from its start on: those of another time come first."""
@@ -154,17 +153,17 @@ class RecordReader:
         return checked
 
     async def _pass_over(self, offset: Offset, err: LogCorruptError | IdentityMismatchError) -> None:
-        """Go on without a record if an operator said so; raise what is wrong with it otherwise."""
+        """Continue without a record if an operator has decided so; raise its error otherwise."""
         if offset not in self._skips:
             self._skips = await self._context.load_skips(self._partition)
         if offset in self._skips:
             self._metrics.skipped_records += 1
-            self._report.warning("record passed over, as an operator decided", offset=offset, reason=str(err))
+            self._report.warning("record skipped, as an operator decided", offset=offset, reason=str(err))
             return
         if isinstance(err, IdentityMismatchError) and not self._context.gate.is_open:
             raise err
         raise LogCorruptError(
             f"offset {offset} of partition {self._partition} of {self._context.topic} holds a record of "
-            f"somebody else ({err}). Look at it; if it may be passed over: gateway partitions skip "
+            f"another program ({err}). Look at it; if it may be skipped: gateway partitions skip "
             f"{self._partition} {offset} --topic {self._context.topic}"
         ) from err

@@ -1,10 +1,9 @@
 """
 Verifier: compares the index of one lane with the log that it should follow, and changes neither.
 
-Every record of the window is read back from the log, and looked up as a copy of its event would be. It goes
-on beside a lane that serves, at a pace of so many records a second. What cannot be seen like this are ids
-that the index alone has; since they would have to be of records that the log has lost, the sequence of
-what is left tells of them.
+It reads every record of the window from the log and looks it up as a copy of its event would be, beside a
+lane that serves, at a limited pace. It does not find ids that the index alone has; these would be of records
+that the log has lost, which leave gaps in the lane sequence.
 """
 
 import asyncio
@@ -26,36 +25,36 @@ LOOKED_UP_MAX = 250
 """Records of one look-up, which holds the event loop: 2 ms if all of them are on disk."""
 
 MISSING = "missing"
-"""The log has the record, the index does not know it: a copy of it would be let in."""
+"""The log has the record, the index does not: a copy of its event would be accepted."""
 
 ELSEWHERE = "elsewhere"
-"""The index says another place: a retry would be told what is not so."""
+"""The index has another offset: a retry would be answered with a wrong one."""
 
 CONTENT = "content"
-"""The index knows other content: a retry would be taken for a conflict."""
+"""The index has another fingerprint: a retry would be a conflict."""
 
 GAP = "gap"
-"""The sequence of the log's records does not go on by one: some are lost, or somebody else writes to it."""
+"""The lane sequence does not continue by one: records are lost, or another program writes to the log."""
 
 
 class Difference(NamedTuple):
-    """Where index and log say different things."""
+    """One record on which index and log differ."""
 
     kind: str
     offset: Offset  # of the record, or of the first one after a gap
     key: EventKey  # empty for a gap
     source: str
     message_id: str
-    index_offset: Offset | None  # what the index says
+    index_offset: Offset | None  # in the index
 
 
 @dataclass(slots=True)
 class Verified:
-    """How far it is."""
+    """The progress of a comparison."""
 
     start: Offset
     end: Offset  # exclusive
-    offset: Offset  # all records below it are looked at
+    offset: Offset  # all records below it are compared
     records: int = 0
     differences: int = 0
 
@@ -114,7 +113,7 @@ class Verifier:
         return found
 
     def _compare(self, records: Sequence[CheckedRecord]) -> list[Difference]:
-        """Look records up under all their keys; what the window has left by now may be gone."""
+        """Look records up under all their keys, except those that the window has left meanwhile."""
         keys = [(record, record.identity.key) for record in records]
         keys += [(record, record.guard) for record in records if record.guard is not None]
         entries = self._looked_up([key for _, key in keys])
@@ -130,7 +129,7 @@ class Verifier:
         return found
 
     def _looked_up(self, keys: Sequence[EventKey]) -> list[Entry | None]:
-        """Damage that shows here is told, and is for the lane to find and to mend."""
+        """Look keys up; the lane itself finds and repairs damage."""
         if not self._index.is_open:
             raise IndexUnavailableError("the lane has closed this index meanwhile", told="begin again")
         try:

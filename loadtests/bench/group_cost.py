@@ -62,7 +62,7 @@ class Contestant:
     workers: Sequence[Gateway]
     connections: int
     turns: list[Spent] = field(default_factory=list)
-    idle_ms: float = 0.0  # of CPU a second, all its workers together, while nobody sends
+    idle_ms: float = 0.0  # of CPU a second, all its workers together, without load
 
     def cpu_s(self) -> float:
         """Return the CPU time of all its workers so far."""

@@ -34,10 +34,10 @@ from dedupe.lane.index_recovery import IndexRecovery
 from dedupe.lane.metrics import LaneMetrics
 from dedupe.pinning import SessionNotes
 from dedupe.sessions import SessionPolicy
-from dedupe.sim.sim_log import SimStore
 from dedupe.types import Entry
 from dedupe.window import WindowPolicy
 from tests.support.settings import QUEUE_LIMITS
+from tests.support.sim.sim_log import SimStore
 
 MIB = 1024 * 1024
 BATCH = 1_000

@@ -8,7 +8,7 @@ million of --at it prints, in microseconds of processor time a key: getting abse
 present ones, and getting and putting new ones since the line before, RocksDB's threads included; and
 files, bytes a key on disk, and memory. At the end the index is closed and opened again.
 
-A figure is the best of ROUNDS: others who use the machine make it worse, nobody makes it better.
+A figure is the best of ROUNDS: other load of the machine makes it worse, nothing makes it better.
 The generation of keys is not counted.
 """
 

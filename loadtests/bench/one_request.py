@@ -1,5 +1,5 @@
 """
-How long one request holds the event loop: the most CPU between two turns of somebody else meanwhile.
+How long one request holds the event loop: the most CPU between two turns of other tasks meanwhile.
 
     .venv/bin/python -m loadtests.bench.one_request [--rounds 5]
 

@@ -64,7 +64,7 @@ def _ended_cpu_seconds(pid: int) -> float:
 
 
 def _rss_kib(pid: int) -> int:
-    """Return the memory of a process; one that has ended, and nobody asked for, has none."""
+    """Return the memory of a process; one that has ended and was not waited for has none."""
     with suppress(FileNotFoundError, ProcessLookupError):
         _, _, told = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")
         return int(told.split()[0]) if told else 0

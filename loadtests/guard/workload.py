@@ -36,8 +36,8 @@ from dedupe.identity import Identity
 from dedupe.index import IndexStore
 from dedupe.log import no_crashpoint
 from dedupe.router import Router
-from dedupe.sim.sim_log import SimStore
 from tests.support.settings import make_settings
+from tests.support.sim.sim_log import SimStore
 
 BATCH_EVENTS = 100
 READY_POLL_S = 0.05

@@ -69,7 +69,7 @@ def counted(headers: Mapping[str, str]) -> Counted:
 
 
 def check_new(count: int, found: Counted, *, is_first_try: bool) -> None:
-    """Raise WrongAnswerError unless all events count, and are new if nobody sent them before."""
+    """Raise WrongAnswerError unless all events count, and are new if they were not sent before."""
     if sum(found) != count:
         raise WrongAnswerError(f"{found.accepted} accepted and {found.duplicates} known of {count} events")
     if is_first_try and found.accepted != count:

@@ -1,6 +1,6 @@
 """
-The clients of the profiles. Their arrivals are a Poisson process and wait for nobody: a request goes out
-when it is due, whether or not earlier ones are answered, and its latency counts from then.
+The clients of the profiles. Their arrivals are an open Poisson process: a request is sent when it is due,
+whether or not earlier ones are answered, and its latency counts from then.
 """
 
 import random
@@ -140,7 +140,7 @@ class Client(FastHttpUser):
         )
 
     def new_numbers(self, count: int) -> range:
-        """Return events that nobody sent before."""
+        """Return new events."""
         first = self._next_number
         self._next_number += count
         return range(first, first + count)
@@ -150,7 +150,7 @@ class Client(FastHttpUser):
         return self.chance.choices(self._keys, cum_weights=self._key_weights)[0]
 
     def exchange(self, data: bytes, headers: Mapping[str, str], *, name: str) -> ResponseContextManager:
-        """Send one request; whoever leaves the context has judged its answer."""
+        """Send one request; the context checks its answer."""
         text = cast(str, data)  # what locust takes in fact is bytes
         return self.client.post(NATIVE, data=text, headers=dict(headers), name=name, catch_response=True)
 
@@ -295,7 +295,7 @@ class ImpatientServer(Server):
 
 
 class Phone(Server):
-    """Comes back on a new connection with a backlog, and with a batch whose answer somebody lost."""
+    """Comes back on a new connection with a backlog, and with a batch whose answer was lost."""
 
     requests_per_s = 1.0
     BACKLOG_BATCHES = 3

@@ -42,7 +42,7 @@ class SessionPhone(Client):
             return
         if self.chance.random() < OFFLINE_CHANCE:
             self._offline_arrivals = self.chance.randint(1, OFFLINE_ARRIVALS)
-            self._waiting_since = None  # nobody waits while it is offline
+            self._waiting_since = None  # no wait is counted while it is offline
             return
         if self._waiting_since is None:
             self._waiting_since = due

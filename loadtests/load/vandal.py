@@ -21,7 +21,7 @@ def corpus() -> list[Hostile]:
 
 
 class Vandal(Client):
-    """Sends what nobody should."""
+    """Sends hostile requests."""
 
     def send(self, due: float) -> None:
         """Send a flood, a hostile body, or something without a key."""

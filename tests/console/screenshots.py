@@ -1,7 +1,7 @@
 """
 `python -m tests.console.screenshots` (`make screenshots`) takes the pictures in docs/images anew.
 
-The events, the live tail and what is kept apart are a real gateway's. The hour behind them, the windows and
+The events, the live tail and the rejections are a real gateway's. The hour behind them, the windows and
 the states that take long to get into are made up: tests/console/states.py. tests/console/board.py draws
 the board.
 """

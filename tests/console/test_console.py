@@ -93,7 +93,7 @@ def test_what_is_decided_is_seen(client: httpx.Client, gateway: Gateway, open_pa
     kept = page.locator("#apart li", has_text=event["messageId"])
     expect(kept).to_contain_text("another event with this messageId was accepted before")
     figures = page.locator("#figures .figure")
-    expect(figures.filter(has_text="Kept apart")).to_contain_text("of them conflicts")
+    expect(figures.filter(has_text="Quarantined")).to_contain_text("of them conflicts")
     expect(figures.filter(has_text="Shortest window")).to_contain_text("7 d")
     expect(page.locator("#throughput path.edge.accepted")).not_to_have_count(0)
     kept.get_by_role("button", name="Look up the original").click()
@@ -395,7 +395,7 @@ def test_copies_in_quarantine_are_named_where_they_are_looked_for(gateway: Gatew
     page.locator("#lookup [name=source]").fill("web")
     page.locator("#lookup [name=id]").fill("kept")
     page.keyboard.press("Enter")
-    expect(page.locator("#found")).to_contain_text("conflict kept apart at 0:17")
+    expect(page.locator("#found")).to_contain_text("conflict quarantined at 0:17")
     expect(page.locator("#found")).to_contain_text("Quarantine was searched back to")
     assert (
         _copied(page, "#found button >> text=Copy replay")

@@ -7,9 +7,9 @@ import pytest
 
 from dedupe.errors import IndexCorruptError
 from dedupe.index import EMPTY_STATE, IndexUpdate
-from dedupe.sim.memory_index import UNSYNCED_MAX, MemoryStore
 from dedupe.window import Step
 from tests.contract.index_contract import IDENTITY, IndexContract, entry_of, key_of, update_of
+from tests.support.sim.memory_index import UNSYNCED_MAX, MemoryStore
 
 
 class TestMemoryIndex(IndexContract):

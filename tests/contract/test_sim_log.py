@@ -9,8 +9,6 @@ import pytest
 
 from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.log import Crashpoint
-from dedupe.sim.faults import NO_FAULTS, SimFaults
-from dedupe.sim.sim_log import Request, SimLog, SimStore
 from dedupe.types import LogRecord, NewRecord
 from tests.contract.log_contract import (
     PARTITIONS,
@@ -22,6 +20,8 @@ from tests.contract.log_contract import (
     read_all,
     records_of,
 )
+from tests.support.sim.faults import NO_FAULTS, SimFaults
+from tests.support.sim.sim_log import Request, SimLog, SimStore
 
 TOPIC = "events"
 

@@ -20,10 +20,10 @@ from dedupe.lane.index_recovery import IndexRecovery
 from dedupe.lane.metrics import LaneMetrics
 from dedupe.pinning import SessionNotes
 from dedupe.sessions import SessionPolicy
-from dedupe.sim.sim_log import SimStore
 from dedupe.window import WindowPolicy
 from tests.contract.index_contract import KEYS_MAX, update_of
 from tests.support.settings import QUEUE_LIMITS
+from tests.support.sim.sim_log import SimStore
 
 SECRET = Identity(b"x" * 16)
 IDENTITY = IndexIdentity("sim", "events", 0, 1, SECRET.check_value)

@@ -22,10 +22,10 @@ from dedupe.group.route import GroupRoute
 from dedupe.lane import Lane, LaneState, Outcomes
 from dedupe.lane.context import LaneTimes
 from dedupe.router import Router
-from dedupe.sim.faults import SimFaults
 from dedupe.types import Event
 from tests.sim.group_coordinator import SimCoordinator, SimMembership
 from tests.sim.world import CLEAN, QUARANTINE, SLACK_S, ManualClock, Seen, World
+from tests.support.sim.faults import SimFaults
 from tests.support.sim_net import SimNet, address_of
 from tests.support.virtual_time import PROCESS, VirtualTimeLoop
 

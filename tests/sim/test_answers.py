@@ -11,10 +11,10 @@ from dedupe.errors import LaneNotActiveError, OutcomeUnknownError
 from dedupe.lane.queue import LaneQueue
 from dedupe.lane.state import LaneState
 from dedupe.router import Router
-from dedupe.sim.faults import SimFaults
 from dedupe.submission import Outcomes
 from dedupe.types import Event
 from tests.sim.world import FOREVER_S, LIMITS, World
+from tests.support.sim.faults import SimFaults
 
 
 async def booted() -> tuple[World, Router]:

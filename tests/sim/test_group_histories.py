@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 import pytest
 
 from dedupe.committed import Committed
-from dedupe.sim.faults import NO_FAULTS
 from tests.sim.group_plan import missing_cells
 from tests.sim.group_world import PAUSE_S, GroupWorld, Worker
 from tests.sim.seeds import ARE_AS_PLANNED, DEFAULT_HISTORIES, each_seed
 from tests.sim.test_histories import faults_of, request_of
 from tests.sim.world import CLEAN, Seen
+from tests.support.sim.faults import NO_FAULTS
 
 ONE_IN = 20
 ROUNDS = 4

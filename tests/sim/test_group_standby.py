@@ -11,10 +11,10 @@ from dedupe.committed import Committed, LastRecord
 from dedupe.errors import IndexCorruptError
 from dedupe.group.codec import COMMITTED, encode_committed
 from dedupe.index import IndexIdentity
-from dedupe.sim.faults import SimFaults
 from dedupe.types import Event
 from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.test_group import NAMES, SERVED_AGAIN_S, owner_and_follower
+from tests.support.sim.faults import SimFaults
 
 Tamper = Callable[[Committed], Sequence[Committed]]
 """What arrives instead of a commit."""

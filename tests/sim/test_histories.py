@@ -15,12 +15,12 @@ from typing import TypeAlias
 
 import pytest
 
-from dedupe.sim.faults import NO_FAULTS, SimFaults
 from dedupe.types import Event
 from dedupe.window import WindowPolicy
 from tests.sim.plan import missing_cells
 from tests.sim.seeds import ARE_AS_PLANNED, DEFAULT_HISTORIES, each_seed
 from tests.sim.world import CLEAN, FOREVER_S, LIMITS, Seen, World
+from tests.support.sim.faults import NO_FAULTS, SimFaults
 
 ROUNDS = 6
 IDS = 60

@@ -14,10 +14,10 @@ from dedupe.lane.gate import PROOF_RECORDS
 from dedupe.lane.lane import Lane
 from dedupe.lane.state import LaneState
 from dedupe.routing import partition_of
-from dedupe.sim.faults import SimFaults
-from dedupe.sim.memory_index import MemoryIndex
 from dedupe.types import Session
 from tests.sim.world import CLEAN, LIMITS, QUARANTINE, QUICK, World
+from tests.support.sim.faults import SimFaults
+from tests.support.sim.memory_index import MemoryIndex
 from tests.support.submissions import submission_of
 
 
@@ -278,7 +278,7 @@ async def test_queue_of_duplicates_lets_others_run() -> None:
 
 
 async def test_housekeeping_that_gets_no_answer_holds_no_commit() -> None:
-    world = World(times=replace(QUICK, housekeeping_s=1.0))
+    world = World(times=replace(QUICK, maintenance_s=1.0))
     router = await world.start()
     lane = router.lanes[0]
     stuck = asyncio.Event()
@@ -298,7 +298,7 @@ async def test_housekeeping_that_gets_no_answer_holds_no_commit() -> None:
 
 
 async def test_clock_that_runs_ahead_deletes_no_session() -> None:
-    world = World(times=replace(QUICK, housekeeping_s=1.0))
+    world = World(times=replace(QUICK, maintenance_s=1.0))
     lane = (await world.start()).lanes[0]
     plain, later = (world.event(event_of(world, 0, number)) for number in range(2))
     client_hash, session_hash = bytes(16), b"\x01" * 16
@@ -318,7 +318,7 @@ async def test_clock_that_runs_ahead_deletes_no_session() -> None:
 
 
 async def test_copy_of_an_event_that_the_log_has_lost_is_soon_none_though_nothing_new_comes() -> None:
-    world = World(times=replace(QUICK, housekeeping_s=1.0))
+    world = World(times=replace(QUICK, maintenance_s=1.0))
     lane = (await world.start()).lanes[0]
     event = world.event(event_of(world, 0, 0))
     await world.deliver([event])
@@ -336,7 +336,7 @@ async def test_copy_of_an_event_that_the_log_has_lost_is_soon_none_though_nothin
 
 
 async def test_what_housekeeping_has_asked_before_a_failure_is_not_believed_after_it() -> None:
-    world = World(times=replace(QUICK, housekeeping_s=1.0))
+    world = World(times=replace(QUICK, maintenance_s=1.0))
     lane = (await world.start()).lanes[0]
     events = [world.event(event_of(world, 0, number)) for number in range(3)]
     answer: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()

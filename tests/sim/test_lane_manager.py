@@ -24,9 +24,9 @@ from dedupe.group.request_handler import PeerRequestHandler
 from dedupe.lane import Lane, LaneState
 from dedupe.lane.index_recovery import IndexRecovery
 from dedupe.router import Router
-from dedupe.sim.faults import SimFaults
 from dedupe.submission import Outcomes, Submission
 from tests.sim.world import World
+from tests.support.sim.faults import SimFaults
 from tests.support.submissions import submission_of
 
 SELF, OTHER, THIRD = "self", "other", "third"

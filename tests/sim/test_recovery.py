@@ -13,11 +13,11 @@ from dedupe.errors import IdentityMismatchError, IndexCorruptError
 from dedupe.identity import Identity
 from dedupe.lane import LaneState
 from dedupe.router import Router
-from dedupe.sim.faults import SimFaults
-from dedupe.sim.memory_index import MemoryIndex
 from dedupe.types import Entry, Event, EventKey
 from dedupe.window import WindowPolicy
 from tests.sim.world import ManualClock, World
+from tests.support.sim.faults import SimFaults
+from tests.support.sim.memory_index import MemoryIndex
 
 
 def rebuilds_of(router: Router) -> int:
@@ -73,7 +73,7 @@ async def test_busy_lane_notices_that_its_index_dropped_entries_of_the_window() 
         world.disk.drop_before(world.index_identity(lane.partition), 5)
 
     for number in range(20, 60):
-        await asyncio.sleep(world.times.housekeeping_s / 20)
+        await asyncio.sleep(world.times.maintenance_s / 20)
         await world.deliver([world.event(str(number))])
     await world.wait_until_active()
     for number in range(60):
@@ -240,7 +240,7 @@ async def test_log_that_deletes_inside_the_window_is_told_in_the_windows_length(
 
     with capture_logs() as lines:
         world.clock.ms += 60_000
-        await asyncio.sleep(2 * world.times.housekeeping_s)
+        await asyncio.sleep(2 * world.times.maintenance_s)
         for event in map(world.event, ("x1", "x2", "x3", "x4", "x5", "x6")):
             await world.deliver([event])
         for _ in range(20):

@@ -9,10 +9,10 @@ from dataclasses import replace
 from random import Random
 
 from dedupe.lane.state import LaneState
-from dedupe.sim.faults import SimFaults
 from tests.sim.seeds import each_seed
 from tests.sim.test_histories import IDS, befall, faults_of, request_of
 from tests.sim.world import QUICK, World
+from tests.support.sim.faults import SimFaults
 
 ROUNDS = 4
 PAUSE_S = 0.01  # longer than a lane waits before it fences again

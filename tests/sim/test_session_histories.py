@@ -19,14 +19,15 @@ import pytest
 from dedupe.admission import Admission
 from dedupe.errors import RetriableError
 from dedupe.record import RecordIdentity, parse_identity
+from dedupe.rejection import QUARANTINE_REASONS
 from dedupe.sessions import NO_SESSION, SEQUENCES_AHEAD_MAX, SessionPolicy, SessionState
-from dedupe.sim.faults import NO_FAULTS
 from dedupe.types import Event, Order
 from dedupe.window import WindowPolicy
 from tests.sim.seeds import ARE_AS_PLANNED, each_seed
 from tests.sim.session_world import DAY_MS, SessionWorld, Verdict, key_of
 from tests.sim.test_histories import faults_of
 from tests.sim.world import CLEAN, LIMITS, PAUSE_S, QUARANTINE, Place
+from tests.support.sim.faults import NO_FAULTS
 
 ONE_IN = 5
 ROUNDS = 5
@@ -321,13 +322,10 @@ async def _send(world: SessionWorld, oracle: Oracle, client: Client, dice: Rando
     quarantined = {parse_identity(r)[:2] for records in world.committed(QUARANTINE) for r in records}
     for event, answer in zip(events, answers, strict=True):
         oracle.judge(event, answer, before)
-    apart = sum(admission in APART for admission, _ in answers)
+    apart = sum(admission in QUARANTINE_REASONS for admission, _ in answers)
     assert len(quarantined) >= min(1, apart)
     if not is_lost:
         session.answered.update(_final(events, answers))
-
-
-APART = (Admission.CONFLICT, Admission.FENCED, Admission.EXPIRED)
 
 
 def _final(events: list[Event], answers: list[Verdict]) -> Iterator[int]:

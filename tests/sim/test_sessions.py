@@ -59,7 +59,7 @@ async def test_clock_that_is_far_ahead_for_a_while_forgets_no_session() -> None:
     await world.start()
     await world.ask(world.sent(1))
     world.clock.ms += 90 * DAY_MS
-    await asyncio.sleep(2 * world.times.housekeeping_s)
+    await asyncio.sleep(2 * world.times.maintenance_s)
     await world.crash()
 
     world.clock.ms -= 90 * DAY_MS
@@ -103,7 +103,7 @@ async def test_lease_that_is_made_longer_is_kept_for_sessions_of_before(is_rebui
     await world.ask(world.sent(1), world.sent(2))
     world.clock.ms += 15 * DAY_MS
     await world.ask(world.sent(1, "other"))
-    await asyncio.sleep(2 * world.times.housekeeping_s)
+    await asyncio.sleep(2 * world.times.maintenance_s)
     if is_rebuilt:
         await world.lose_indexes()
         await world.start()

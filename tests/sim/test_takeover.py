@@ -4,11 +4,11 @@ import pytest
 
 from dedupe.errors import IdentityMismatchError
 from dedupe.identity import Identity
-from dedupe.sim.faults import SimFaults
 from dedupe.window import WindowPolicy
 from tests.sim.test_recovery import BY_KEYS, BY_TIME, with_history
 from tests.sim.test_router import events_of
 from tests.sim.world import CLEAN, World
+from tests.support.sim.faults import SimFaults
 
 
 @pytest.mark.parametrize(

@@ -33,14 +33,14 @@ from dedupe.record import HEADER_GATEWAY, parse_identity
 from dedupe.router import Router
 from dedupe.routing import partition_of
 from dedupe.sessions import SessionPolicy
-from dedupe.sim.faults import SimFaults
-from dedupe.sim.memory_index import MemoryStore
-from dedupe.sim.sim_log import SimStore
 from dedupe.submission import Outcomes
 from dedupe.types import Event, Fingerprint, LogRecord, NewRecord, Offset, Stream
 from dedupe.window import WindowPolicy
 from tests.sim.crashes import SimulatedCrashError
 from tests.support.settings import QUEUE_LIMITS
+from tests.support.sim.faults import SimFaults
+from tests.support.sim.memory_index import MemoryStore
+from tests.support.sim.sim_log import SimStore
 
 CLEAN = Stream("events", 2)
 QUARANTINE = Stream("events.quarantine", 1)

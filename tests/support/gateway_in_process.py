@@ -22,10 +22,10 @@ from app.ingest.application import create_edge
 from dedupe.identity import Identity
 from dedupe.log import no_crashpoint
 from dedupe.record import parse_identity
-from dedupe.sim.memory_index import MemoryStore
-from dedupe.sim.sim_log import SimStore
 from dedupe.types import Session
 from tests.support.settings import make_settings
+from tests.support.sim.memory_index import MemoryStore
+from tests.support.sim.sim_log import SimStore
 
 URL = "http://gateway"
 TIMEOUT_S = 30.0
@@ -61,8 +61,8 @@ class GatewayInProcess:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         """Take settings by their names; whether they contradict one another is not asked."""
-        chosen = {"mode": "development", "data_dir": folder, "partitions": 2}
-        self.settings = make_settings(**chosen, **settings)
+        chosen: dict[str, Any] = {"mode": "development", "data_dir": folder, "partitions": 2, **settings}
+        self.settings = make_settings(**chosen)
         self.clock = SetClock()
         self.log = SimStore()
         self.faults: deque[Fault] = deque()

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from app.access.auth import INGEST, REPLAY, Source, WriteKeys, find_write_key, key_in_head
 from app.http.body import BodyLimits, read_body
 from app.http.body_memory import Lease
-from app.http.client_address import crowd_of
+from app.http.client_address import address_group
 from app.http.errors import FingerprintsInvalidError, IdempotencyKeyInvalidError
 from app.http.fair_scheduler import FairScheduler, YieldToOthers
 from app.http.request_context import CONTEXT, RequestContext
@@ -112,7 +112,7 @@ async def post_events(
     ingest: Ingest, request: Request, parse: Parse, *, event_type: str, is_native: bool = False
 ) -> Response:
     """
-    Take one request's events and answer once each of them has a verdict.
+    Submit one request's events and answer once each of them has a verdict.
 
     Args:
         ingest: what this path needs.
@@ -123,8 +123,8 @@ async def post_events(
             client has no preference.
 
     Raises:
-        RequestError: the request is wrong; nothing was taken.
-        RetriableError: nothing was taken, or the outcome is unknown; see Router.submit.
+        RequestError: the request is wrong; nothing was accepted.
+        RetriableError: nothing was accepted, or the outcome is unknown; see Router.submit.
     """
     context: RequestContext = request.scope[CONTEXT]
     source = _source_in_head(ingest.write_keys, context.headers, request.scope["query_string"])
@@ -277,7 +277,7 @@ def _source_in_head(write_keys: WriteKeys, headers: Mapping[bytes, bytes], query
 def network_of(request: Request) -> str:
     """Return the sender of a request without a write key in its head: its address group."""
     client = request.scope["client"]
-    return f"address {client and crowd_of(client[0])}"
+    return f"address {client and address_group(client[0])}"
 
 
 def _source_in_body(

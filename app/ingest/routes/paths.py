@@ -18,7 +18,7 @@ class Kind(Enum):
     SESSIONS = "sessions"  # native: a new client session
     SESSION = "session"  # native: what is known of one
     PIXEL = "pixel"  # one event in the query, answered with an image
-    TELEMETRY = "telemetry"  # what SDKs tell about themselves: taken and forgotten
+    TELEMETRY = "telemetry"  # metrics of the SDKs themselves: discarded
     SEGMENT_SETTINGS = "segment settings"
     RUDDERSTACK_SETTINGS = "rudderstack settings"
     OPENAPI = "openapi"
@@ -81,4 +81,4 @@ PATHS = (
 PATH_WORDS = frozenset(
     word for path in PATHS for word in path.template.split("/") if not word.startswith("{")
 )
-"""The words of all templates: nobody's secret, so they may be logged."""
+"""The words of all templates: no secrets, so they may be logged."""

@@ -1,8 +1,8 @@
 """
 Pixels: one event in the query of a GET, for mails and pages that can show an image and nothing else.
 
-An image cannot be told of an error and shows a broken one, so the answer is always the image; a
-pixel whose event could not be taken is counted under its error code.
+A page shows a broken image for an error, so the answer is always the image; a pixel whose event was not
+accepted is counted under its error code.
 """
 
 import base64
@@ -35,7 +35,7 @@ LEVELS_MAX = 250
 async def get_pixel(
     ingest: Ingest, metrics: RequestMetrics, problems: Problems, request: Request, path: Path
 ) -> Response:
-    """Take the event in the query as any other, and answer with the image whatever becomes of it."""
+    """Submit the event in the query like any other, and answer with the image in every case."""
     query: bytes = request.scope["query_string"]
     headers = {}
     try:

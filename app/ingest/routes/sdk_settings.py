@@ -2,8 +2,8 @@
 Settings documents: what SDKs ask for before they send anything.
 
 Segment's mobile SDKs fall back to built-in settings that name Segment's own host when this fails,
-and from then on send the events there: so their document is served for every key, whatever becomes
-of the events. Each document also switches the SDK's own telemetry off.
+and from then on send the events there: so their document is served for every key, unknown ones too. Each
+document also switches the SDK's own telemetry off.
 """
 
 from typing import Any

@@ -37,7 +37,7 @@ def session_handlers(ingest: Ingest) -> dict[Kind, Handler]:
 
 async def post_session(ingest: Ingest, request: Request) -> Response:
     """
-    Return the id of a session that nobody has used yet; with an Idempotency-Key, always the same one.
+    Return the id of a new session; with an Idempotency-Key, the same one at each try.
 
     Nothing is stored: a session begins with its first event.
 
@@ -82,11 +82,11 @@ async def get_session(ingest: Ingest, request: Request, session: str) -> Respons
         )
     if state is None:
         raise SessionUnknownError
-    return _json(_told(client, session, state))
+    return _json(_document(client, session, state))
 
 
 def _source_of(ingest: Ingest, request: Request, context: RequestContext, top: Mapping[str, Any]) -> Source:
-    """Return who asks. Raises what WriteKeys.source_of raises, ScopeMissingError and QuotaExceededError."""
+    """Return the source of a request. Raises RequestError, QuotaExceededError."""
     write_key = find_write_key(context.headers, request.scope["query_string"], top, None)
     source = ingest.write_keys.source_of(write_key)
     context.source = source.id
@@ -96,8 +96,8 @@ def _source_of(ingest: Ingest, request: Request, context: RequestContext, top: M
     return source
 
 
-def _told(client: str, session: str, state: SessionState) -> dict[str, object]:
-    told: dict[str, object] = {
+def _document(client: str, session: str, state: SessionState) -> dict[str, object]:
+    document: dict[str, object] = {
         "client": client,
         "session": session,
         "epoch": state.epoch,
@@ -106,7 +106,7 @@ def _told(client: str, session: str, state: SessionState) -> dict[str, object]:
         "highest": state.highest,
         "missing": state.missing(),
     }
-    return told | {"expired": True} if state.is_evicted else told
+    return document | {"expired": True} if state.is_evicted else document
 
 
 async def _body_of(ingest: Ingest, request: Request, context: RequestContext) -> dict[str, Any]:

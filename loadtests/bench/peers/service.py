@@ -56,7 +56,7 @@ class Writer:
 
 
 def claim_with(redis: Any) -> Claim:
-    """Return what keeps of some events those whose ids nobody claimed yet."""
+    """Return a function that keeps, of some events, those whose ids were not claimed yet."""
 
     async def claim(events: Events) -> Events:
         pipeline = redis.pipeline(transaction=False)

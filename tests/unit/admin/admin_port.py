@@ -16,9 +16,9 @@ from dedupe.clock import SystemClock
 from dedupe.identity import Identity
 from dedupe.log import LogStore
 from dedupe.router import Router
-from dedupe.sim.sim_log import SimStore
 from tests.sim.world import World
 from tests.support.settings import make_settings
+from tests.support.sim.sim_log import SimStore
 
 READ_TOKEN, WRITE_TOKEN = "a token that may read", "a token that may write"
 

@@ -4,8 +4,8 @@ import asyncio
 
 from app.admin.quarantine_search import SEARCHES_AT_ONCE, QuarantineSearch
 from dedupe.clock import SystemClock
-from dedupe.sim.sim_log import SimLog, SimStore
 from dedupe.types import Stream
+from tests.support.sim.sim_log import SimLog, SimStore
 
 
 class CountingStore(SimStore):

@@ -6,9 +6,9 @@ from app.cli.record_skips import skip
 from dedupe.errors import ConfigurationError
 from dedupe.notes import SKIPS
 from dedupe.pinning import load_skips
-from dedupe.sim.sim_log import SimStore
 from dedupe.types import NewRecord, Stream
 from tests.support.settings import make_settings
+from tests.support.sim.sim_log import SimStore
 
 STREAM = Stream("events", 1)
 SETTINGS = make_settings(mode="development")

@@ -1,9 +1,12 @@
 """Claim: settings parse as people write them, contradictions are refused in plain sentences, secrets stay."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+from app.access.quotas import PRODUCTION_QUOTA, Quota
+from app.build import build_guards
 from app.config.effective import REDACTED, effective
 from app.config.environment import refuse_unknown_variables
 from app.config.limit_settings import BATCH_ROOM_BYTES, RECORD_MARGIN_BYTES
@@ -12,7 +15,10 @@ from app.config.replaced import REPLACED
 from app.config.section import load, variables
 from app.config.settings import Settings
 from app.config.units import format_duration, format_size, parse_duration, parse_size
+from dedupe.adapters import KafkaConfig
+from dedupe.clock import SystemClock
 from dedupe.errors import ConfigurationError
+from dedupe.lane import LaneTimes
 from tests.support.settings import VARIABLES, make_settings, variable_of
 from tests.support.settings_page import USUAL, every, usual
 
@@ -119,6 +125,29 @@ def test_limits_follow_one_another() -> None:
     small = make_settings(event_bytes_max="1KiB", request_events_max="1").limits
     assert (small.batch_bytes_max, small.queue_events_max) == (256 << 10, 20_000)
     assert BATCH_ROOM_BYTES > RECORD_MARGIN_BYTES
+
+
+def test_times_of_a_takeover_fit_together() -> None:
+    takeover_s = KafkaConfig("").transaction_timeout_s
+    make_settings(kafka_request_timeout=takeover_s - 0.1)
+    with pytest.raises(ValueError, match="less than"):
+        make_settings(kafka_request_timeout=takeover_s)
+    assert LaneTimes().unseen_s >= takeover_s
+
+
+def test_keys_have_quotas_in_production_only(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {key: k, source: web}\n")
+
+    def quota_in(mode: str) -> Quota | None:
+        settings = make_settings(mode=mode, write_keys_file=keys)
+        guards = build_guards(settings, SystemClock(), index_files=0)
+        allowance = guards.write_keys.source_of("k").allowance
+        return allowance.quota if allowance else None
+
+    assert quota_in("development") is None
+    assert quota_in("production") == PRODUCTION_QUOTA
+    assert not PRODUCTION_QUOTA.is_unlimited
 
 
 def test_retention_and_lease_of_sessions_follow_the_window(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ session adds to that, rule by rule.
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupe.admission import NOWHERE, Admission, SessionAdmission, Verdicts, admit
+from dedupe.admission import NO_ORIGINAL, Admission, SessionAdmission, Verdicts, admit
 from dedupe.sessions import NO_SESSION, SessionPolicy, SessionState, keys_of
 from dedupe.types import Entry, Event, Order, Progress, Session
 
@@ -121,8 +121,12 @@ def test_verdicts_are_those_of_one_event_after_the_other(
 
 # ---- client sessions
 
-STALE, GAP, TOO_FAR = (Admission.STALE, NOWHERE), (Admission.GAP, NOWHERE), (Admission.TOO_FAR, NOWHERE)
-FENCED, EXPIRED = (Admission.FENCED, NOWHERE), (Admission.EXPIRED, NOWHERE)
+STALE, GAP, TOO_FAR = (
+    (Admission.STALE, NO_ORIGINAL),
+    (Admission.GAP, NO_ORIGINAL),
+    (Admission.TOO_FAR, NO_ORIGINAL),
+)
+FENCED, EXPIRED = (Admission.FENCED, NO_ORIGINAL), (Admission.EXPIRED, NO_ORIGINAL)
 
 POLICY = SessionPolicy(lease_ms=1_000, sessions_max=10, expired_ms=500)
 NOW_MS = 10_000
@@ -340,52 +344,3 @@ def test_records_say_what_was_stored_before_them() -> None:
         None,
         (Progress(14, 0), 8),
     ]
-
-
-GUARDS = st.sampled_from(["", "", "a", "b", "c", "d"])
-SENT = st.lists(
-    st.builds(
-        lambda sequence, name, guard, order: sent(sequence, name=name, guard=guard)._replace(order=order),
-        st.integers(10, 14),
-        st.sampled_from("sst"),
-        GUARDS,
-        st.sampled_from(Order),
-    ),
-    max_size=5,
-)
-IN_ORDER = st.builds(
-    lambda first, guards: [sent(sequence, guard=guard) for sequence, guard in enumerate(guards, first)],
-    st.sampled_from([11, 11, 11, 10, 12]),
-    st.lists(GUARDS, min_size=1, max_size=4),
-)
-IDLE = TEN._replace(above=0)
-
-
-@EXAMPLES
-@given(
-    st.one_of(IN_ORDER, st.builds(list.__add__, IN_ORDER, SENT), SENT),
-    st.sampled_from([IDLE, IDLE, IDLE, IDLE._replace(last_used_ms=8_999), TEN, None]),
-    st.dictionaries(st.sampled_from("ab"), st.sampled_from([known(40), known(60)])),
-)
-@example([sent(11), sent(12)], IDLE._replace(last_used_ms=8_999), {})
-@example([sent(11), sent(12, guard="a")], IDLE, {"a": known(60)})
-@example([sent(11, guard="a"), sent(12, guard="a")], IDLE, {})
-@example([sent(11), sent(1, name="t"), sent(12), sent(12, name="t")], IDLE, {})
-def test_batches_of_usual_events_are_judged_as_each_event_is(
-    events: list[Event], state: SessionState | None, guards: dict[str, Entry]
-) -> None:
-    def judged(events: list[Event]) -> tuple[Verdicts, list[Session | None]]:
-        states = {b"c" * 16 + b"s" * 16: state, b"c" * 16 + b"t" * 16: state}
-        found = {event.guard: guards.get(event.guard.decode()) for event in events if event.guard}
-        admission = SessionAdmission(states, found, POLICY, now_ms=NOW_MS)
-        verdicts = admit(events, [None] * len(events), window_start=50, sessions=admission)
-        return verdicts, admission.recorded
-
-    together, recorded = judged(events)
-    each, each_recorded = judged([event("plain"), *events])  # with which no batch is usual
-
-    assert together.admissions == each.admissions[1:]
-    assert together.offsets(100) == [
-        offset and (offset - 1 if offset >= 100 else offset) for offset in each.offsets(100)[1:]
-    ]
-    assert recorded == each_recorded[1:]

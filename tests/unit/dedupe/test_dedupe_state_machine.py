@@ -28,11 +28,11 @@ from dedupe.lane.metrics import LaneMetrics
 from dedupe.pinning import SessionNotes
 from dedupe.record import build_record, parse_identity
 from dedupe.sessions import SessionPolicy
-from dedupe.sim.memory_index import MemoryStore
-from dedupe.sim.sim_log import Request, SimStore
 from dedupe.types import Entry, Event, EventKey, LogRecord, NewRecord, Offset
 from dedupe.window import Step, Window, WindowPolicy
 from tests.support.settings import QUEUE_LIMITS
+from tests.support.sim.memory_index import MemoryStore
+from tests.support.sim.sim_log import Request, SimStore
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 NAMES = "abcdefghijkl"

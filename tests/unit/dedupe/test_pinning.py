@@ -9,8 +9,8 @@ from dedupe.errors import IdentityMismatchError
 from dedupe.identity import Identity
 from dedupe.notes import BEGUN_EMPTY, PIN, SESSIONS
 from dedupe.pinning import SessionNotes, check_pins, pin, renew_notes
-from dedupe.sim.sim_log import SimStore
 from dedupe.types import Stream
+from tests.support.sim.sim_log import SimStore
 
 STREAMS = [Stream("events", 2), Stream("events.quarantine", 1)]
 OURS, THEIRS = Identity(b"a secret of this process"), Identity(b"a secret of another process")

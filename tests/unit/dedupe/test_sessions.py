@@ -20,14 +20,12 @@ from dedupe.sessions import (
     client_key,
     expiry_update,
     keys_of,
-    next_in_order,
     session_key,
     session_update,
-    with_progress,
     with_record,
 )
-from dedupe.sim.memory_index import MemoryIndex, MemoryStore
 from dedupe.types import Event, Progress, Session
+from tests.support.sim.memory_index import MemoryIndex, MemoryStore
 
 T = TypeVar("T")
 
@@ -265,51 +263,6 @@ def test_bound_is_kept_by_one_update_of_clients_that_all_use_epochs() -> None:
     follow(index, [SessionRecord(n, 0, session) for n, session in enumerate(sessions)], policy)
 
     assert index.session_counts[:2] == (100, 100)
-
-
-STATES = st.builds(
-    SessionState,
-    watermark=st.integers(0, 6),
-    above=st.sampled_from([0, 0, 0, 0b10, 0b110]),
-    acknowledged_through=st.integers(0, 6),
-    epoch=st.integers(0, 2),
-    last_used_ms=st.integers(0, 3),
-    last_offset=st.integers(0, 3),
-    is_evicted=st.sampled_from([False, False, True]),
-).filter(lambda state: state.acknowledged_through <= state.watermark)
-
-
-@given(
-    STATES,
-    st.sampled_from([1, 1, 1, 0, 2]),
-    st.lists(
-        st.tuples(st.sampled_from([1, 1, 1, 1, 0, 2]), st.sampled_from([0, 0, 0, 1]), st.integers(0, 8)),
-        min_size=1,
-        max_size=4,
-    ),
-    st.booleans(),
-)
-def test_short_way_of_usual_events_leads_where_the_long_one_does(
-    state: SessionState, first: int, steps: list[tuple[int, int, int]], is_one_request: bool
-) -> None:
-    sessions, sequence = [], state.watermark + first
-    for step, epoch, acknowledged in steps:
-        said = min(steps[0][2], state.watermark) if is_one_request else acknowledged
-        sessions.append(Session(b"c" * 16, b"s" * 16, sequence, epoch, said))
-        sequence += step
-
-    usual = next_in_order(state, sessions, 9)
-
-    if usual is not None:
-        records, after = [], state
-        for session in sessions:
-            records.append(with_progress(after, session))
-            after = with_record(after, SessionRecord(-1, 9, records[-1]))
-        assert usual == (records, after)
-    else:
-        is_in_order = first == 1 and all(step == 1 for step, *_ in steps[:-1])
-        is_usual = is_in_order and not state.above and not any(epoch for _, epoch, _ in steps)
-        assert not (is_usual and is_one_request) or state.is_evicted
 
 
 SENT = st.lists(

@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from app.config.networks import parse_networks
-from app.http.client_address import TrustedProxies, crowd_of
+from app.http.client_address import TrustedProxies, address_group
 
 PROXIES = TrustedProxies(parse_networks("10.0.0.0/8, 192.0.2.1, fd00::/8"))
 
@@ -71,7 +71,7 @@ def test_wrong_networks_are_refused(text: str) -> None:
 
 
 def test_crowd_is_an_address_or_the_network_of_one() -> None:
-    assert crowd_of("203.0.113.7") == "203.0.113.7"
-    assert crowd_of("2001:db8:1:2:3::7") == crowd_of("2001:db8:1:2:4::8") == "2001:db8:1:2::/64"
-    assert crowd_of("2001:db8:1:3::7") != crowd_of("2001:db8:1:2::7")
-    assert crowd_of("somewhere") == "somewhere"
+    assert address_group("203.0.113.7") == "203.0.113.7"
+    assert address_group("2001:db8:1:2:3::7") == address_group("2001:db8:1:2:4::8") == "2001:db8:1:2::/64"
+    assert address_group("2001:db8:1:3::7") != address_group("2001:db8:1:2::7")
+    assert address_group("somewhere") == "somewhere"

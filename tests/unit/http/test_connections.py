@@ -57,7 +57,7 @@ def test_greediest_address_cannot_make_room_for_itself_with_requests() -> None:
     assert not connections.enter(Socket(), "192.0.2.1")
 
 
-def test_share_of_an_address_does_not_bind_proxies_or_small_crowds() -> None:
+def test_share_of_an_address_does_not_bind_proxies_or_small_addresses() -> None:
     connections = Connections(connections_max=64)
     enter(connections, None, 60, is_waiting=True)
     enter(connections, "192.0.2.1", 4, is_waiting=True)
@@ -91,21 +91,21 @@ def test_everything_is_forgotten_in_the_end() -> None:
     sockets = enter(connections, "192.0.2.1", 3, is_waiting=True)
     late = Socket()
     assert not connections.enter(late, "192.0.2.1")
-    assert connections.enter_crowd("192.0.2.1")
-    connections.leave_crowd("192.0.2.1")
+    assert connections.enter_request("192.0.2.1")
+    connections.leave_request("192.0.2.1")
     for socket in (*sockets, late):
         connections.leave(socket)
-    kept = connections._crowds, connections._greedy, connections._leaving, connections._requests
+    kept = connections._addresses, connections._greedy, connections._leaving, connections._requests
     assert (connections.open, *kept) == (0, {}, {}, {}, {})
 
 
 def test_address_behind_a_proxy_has_a_share_of_the_requests_at_once() -> None:
     connections = Connections(connections_max=32)
-    assert connections.enter_crowd("192.0.2.1")
-    assert connections.enter_crowd("192.0.2.1")
-    assert not connections.enter_crowd("192.0.2.1")
-    assert connections.enter_crowd("192.0.2.2")
+    assert connections.enter_request("192.0.2.1")
+    assert connections.enter_request("192.0.2.1")
+    assert not connections.enter_request("192.0.2.1")
+    assert connections.enter_request("192.0.2.2")
     assert connections.refused == 1
-    connections.leave_crowd("192.0.2.1")
-    connections.leave_crowd("192.0.2.1")
-    assert connections.enter_crowd("192.0.2.1")
+    connections.leave_request("192.0.2.1")
+    connections.leave_request("192.0.2.1")
+    assert connections.enter_request("192.0.2.1")

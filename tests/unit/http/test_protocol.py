@@ -185,7 +185,7 @@ async def test_trailers_are_not_kept() -> None:
     await settle()
 
 
-async def test_crowd_of_a_trusted_proxy_is_refused_beyond_the_limit_as_it_is_counted() -> None:
+async def test_address_group_a_trusted_proxy_is_refused_beyond_the_limit_as_it_is_counted() -> None:
     memory, connections = BodyMemory(1_000), Connections(connections_max=1)
     port = port_over(connections, memory, "10.0.0.0/8")
     first, second = Wire("10.0.0.1"), Wire("10.0.0.1")

@@ -210,7 +210,7 @@ async def test_outage_of_the_log_reaches_the_client_in_one_sentence() -> None:
         "partition 3 of events is failed", told="the log has not answered since 12:34:56Z"
     )
     answer = await post(edge_over(ScriptedRouter(failing(err))))
-    message = "part of the gateway does not serve now; try again (the log has not answered since 12:34:56Z)"
+    message = "a partition is not served now; try again (the log has not answered since 12:34:56Z)"
     assert answer.json() == {"code": "lane_not_active", "message": message}
 
 

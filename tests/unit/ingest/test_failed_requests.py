@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dedupe.sim.faults import NO_FAULTS, SimFaults
 from dedupe.types import Event
 from tests.support.gateway_in_process import GatewayInProcess
+from tests.support.sim.faults import NO_FAULTS, SimFaults
 
 MARK = b"an event of a request that failed"
 

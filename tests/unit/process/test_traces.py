@@ -8,9 +8,9 @@ from opentelemetry.trace import StatusCode
 
 from app.process.traces import Traces
 from dedupe.errors import NotAppendedError
-from dedupe.sim.faults import SimFaults
-from dedupe.sim.sim_log import SimStore
 from dedupe.types import NewRecord
+from tests.support.sim.faults import SimFaults
+from tests.support.sim.sim_log import SimStore
 
 
 async def test_append_that_fails_is_an_error_of_its_span_and_of_its_caller() -> None:

@@ -21,7 +21,7 @@ export class Apart {
       show(this.node, el("li", { class: "empty" }, "Nothing was rejected or in conflict since this worker began."));
       return;
     }
-    // Rows are made anew only when they say something else: whoever has one in focus keeps it.
+    // Rows are made anew only when they change, so that one in focus stays.
     const told = JSON.stringify([events.slice(0, this.limit), events.length]);
     if (told === this.told) return;
     this.told = told;

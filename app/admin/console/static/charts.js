@@ -14,7 +14,7 @@ function roundUp(value) {
   return [1, 2, 4, 6, 8, 10].map((step) => step * power).find((step) => step >= value * 0.999);
 }
 
-/** Part points wherever steps are missing, so that no line is drawn through what nobody saw. */
+/** Part points wherever steps are missing, so that no line is drawn through a gap. */
 function runsOf(points, stepMs) {
   const runs = [];
   let last = -Infinity;
@@ -180,7 +180,7 @@ const sum = (point, names) => names.reduce((total, name) => total + point[name],
 export const SERIES = [
   { name: "accepted", class: "accepted", value: (point) => point.accepted / point.seconds },
   { name: "duplicates", class: "duplicate", value: (point) => point.duplicates / point.seconds },
-  { name: "kept apart", class: "conflict", value: (point) => sum(point, APART) / point.seconds },
+  { name: "quarantined", class: "conflict", value: (point) => sum(point, APART) / point.seconds },
   { name: "refused", class: "refused", value: (point) => sum(point, UNTAKEN) / point.seconds },
 ];
 

@@ -76,7 +76,7 @@ export class Lookup {
     const list = el("dl", { class: "facts-list" },
       ...facts.map(([name, value]) => el("div", { class: name === "Fields" ? "whole" : null },
         el("dt", {}, name), el("dd", {}, `${value}`))));
-    const says = found.forgotten ? "It arrived; where it is, nobody remembers." : "It arrived.";
+    const says = found.forgotten ? "It arrived; its place is not known any more." : "It arrived.";
     const record = found.record
       ? [el("details", {}, el("summary", {}, "What may be shown of it"),
           el("pre", { tabindex: 0 }, JSON.stringify(found.record, null, 2)))] : [];
@@ -92,7 +92,7 @@ function keptApart({ quarantine }) {
     const place = { partition, offset };
     return el("li", {},
       el("span", { class: `verdict ${reason === "conflict" ? "conflict" : "rejected"}` }, reason),
-      ` kept apart at ${partition}:${offset}, ${moment(ms)} `,
+      ` quarantined at ${partition}:${offset}, ${moment(ms)} `,
       ...replayButtons(place, reason, replayAt(place, reason)));
   });
   const since = quarantine.searched_since_ms;

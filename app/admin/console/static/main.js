@@ -59,9 +59,9 @@ function awayOf(away, all) {
   const level = failed.length ? "bad" : "warn";
   const words = [];
   if (back.length) words.push(`${back.length} of ${all.length} partitions restore${leftOf(back)}`);
-  if (failed.length) words.push(`${named(failed)} failed: ${failed[0].last_error ?? "nobody knows why"}`);
+  if (failed.length) words.push(`${named(failed)} failed: ${failed[0].last_error ?? "the reason is not known"}`);
   const others = away.length - back.length - failed.length;
-  if (others) words.push(`${others} of ${all.length} partitions are served by nobody that answers`);
+  if (others) words.push(`${others} of ${all.length} partitions are served by no worker that answers`);
   return [level, sentence(words.join("; "))];
 }
 
@@ -116,7 +116,7 @@ function figuresOf(stats, totals, all) {
   return [
     ["Events a second", perSecond === null ? "–" : rate(perSecond), `${count(totals.received)} since the start`],
     ["Duplicates", share === null ? "–" : percent(share), `${count(totals.duplicates)} in all`],
-    ["Kept apart", count(totals.conflicts + totals.rejected),
+    ["Quarantined", count(totals.conflicts + totals.rejected),
       `${count(totals.conflicts)} of them conflicts`],
     ["Refused or unknown", count(refused), `${count(stats.in_flight)} in flight`],
     ["Shortest window", least === null ? "–" : span(least), `of ${span(stats.window_seconds)}`,
@@ -183,7 +183,7 @@ async function lookAtApart() {
   apart.update((await ask("admin/v1/tail/apart")).events);
 }
 
-/** Do something again and again; rarely while nobody sees the page, and at once when somebody does. */
+/** Repeat something; rarely while the page is hidden, and at once when it is shown. */
 function repeat(look, everyMs, onError) {
   let timer = null;
   let isLooking = false;

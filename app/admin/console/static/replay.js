@@ -1,4 +1,4 @@
-// Ways to take an event once more that was kept apart: a button, and the commands for a terminal.
+// Replays of quarantined events: a button, and the commands for a terminal.
 
 import { change, quoted, Refusal } from "./api.js";
 import { copy, el, toast } from "./view.js";
@@ -13,7 +13,7 @@ const SAYS = {
   skipped: "It cannot be replayed",
 };
 
-/** Return the buttons for one event; `place` is null where nobody knows its record now. */
+/** Return the buttons for one event; `place` is null where its record is not known now. */
 export function replayButtons(place, code, command, focus) {
   const said = el("span", { class: "replayed" });
   const button = place === null ? null : el("button", {

@@ -15,7 +15,7 @@ const TYPING_MS = 400;
 export class Tail {
   /**
    * `lookup`: called with a source and a message id that the operator wants to know more of.
-   * `onApart`: called when an event was kept apart.
+   * `onApart`: called when an event was quarantined.
    */
   constructor(lookup, onApart) {
     this.lookup = lookup;

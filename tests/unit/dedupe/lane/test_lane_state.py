@@ -14,10 +14,10 @@ from dedupe.lane.state import TRANSITIONS, LaneState
 from dedupe.log import PartitionLog
 from dedupe.pinning import SessionNotes
 from dedupe.sessions import SessionPolicy
-from dedupe.sim.memory_index import MemoryStore
-from dedupe.sim.sim_log import SimStore
 from dedupe.window import WindowPolicy
 from tests.support.settings import QUEUE_LIMITS
+from tests.support.sim.memory_index import MemoryStore
+from tests.support.sim.sim_log import SimStore
 
 UNASSIGNED, FENCING, RESTORING = LaneState.UNASSIGNED, LaneState.FENCING, LaneState.RESTORING
 ACTIVE, DRAINING, FAILED = LaneState.ACTIVE, LaneState.DRAINING, LaneState.FAILED

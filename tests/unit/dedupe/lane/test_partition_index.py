@@ -7,9 +7,9 @@ from dedupe.index import IndexIdentity, IndexState
 from dedupe.lane.partition_index import PartitionIndex
 from dedupe.recovery import CheckedRecord
 from dedupe.sessions import SessionPolicy
-from dedupe.sim.memory_index import MemoryStore
 from dedupe.types import Entry
 from dedupe.window import Step, WindowPolicy
+from tests.support.sim.memory_index import MemoryStore
 from tests.unit.dedupe.test_recovery import IDENTITY, checked, key
 
 POLICY = WindowPolicy(window_ms=6_400, keys_max=640, time_step_ms=100)

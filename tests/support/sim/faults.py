@@ -44,7 +44,6 @@ class SimDice:
     """Decides which faults happen; `faults` may be replaced at any time."""
 
     def __init__(self, faults: SimFaults = NO_FAULTS) -> None:
-        """Begin with the faults' seed."""
         self.faults = faults
         self._random = Random(faults.seed)
 

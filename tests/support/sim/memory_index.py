@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from dedupe.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
 from dedupe.sessions import NO_SESSIONS, SessionCounts, SessionKey, SessionState
-from dedupe.sim.faults import OnFault, SimDice, ignore_fault
 from dedupe.types import Entry, EventKey, Offset
 from dedupe.window import Step
+from tests.support.sim.faults import OnFault, SimDice, ignore_fault
 
 UNSYNCED_MAX = 64
 """How many updates of the tail a crash can lose. Each keeps what it replaced until then."""
@@ -187,7 +187,6 @@ class MemoryIndex:
     """See DedupeIndex."""
 
     def __init__(self, store: MemoryStore, disk: _Disk) -> None:
-        """Use MemoryStore.open."""
         self._store = store
         self._disk = disk
         self._is_closed = False
@@ -195,57 +194,46 @@ class MemoryIndex:
 
     @property
     def state(self) -> IndexState:
-        """See DedupeIndex."""
         return self._disk.state
 
     @property
     def steps(self) -> Sequence[Step]:
-        """See DedupeIndex."""
         return self._disk.steps
 
     @property
     def keys_estimate(self) -> int:
-        """See DedupeIndex."""
         return len(self._disk.entries)
 
     @property
     def size_bytes(self) -> int:
-        """See DedupeIndex."""
         return ENTRY_BYTES * len(self._disk.entries)
 
     @property
     def files(self) -> int:
-        """See DedupeIndex."""
         return 0
 
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
-        """See DedupeIndex."""
         entries = self._readable().entries
         return [entries.get(key) for key in keys]
 
     @property
     def session_counts(self) -> SessionCounts:
-        """See SessionRows."""
         return self._disk.session_counts
 
     def sessions(self, keys: Sequence[SessionKey]) -> list[SessionState | None]:
-        """See SessionRows."""
         sessions = self._readable().sessions
         return [sessions.get(key) for key in keys]
 
     def oldest_sessions(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
-        """See SessionRows."""
         rows = [row for row in self._readable().sessions.items() if row[1].is_evicted is evicted]
         return sorted(rows, key=lambda row: (row[1].last_offset, row[0]))[:count]
 
     def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
-        """See SessionRows."""
         return sorted(row for row in self._readable().sessions.items() if row[0].startswith(client_hash))[
             :count
         ]
 
     def apply(self, update: IndexUpdate) -> None:
-        """See DedupeIndex."""
         disk = self._readable()
         self._has_failed = True  # like RocksDB, unusable after a failed write
         self._store.check_room(_place_of(disk.identity))
@@ -253,17 +241,14 @@ class MemoryIndex:
         self._has_failed = False
 
     def reset(self, start: Offset) -> None:
-        """See DedupeIndex."""
         assert not self._is_closed, "index is closed"
         self._disk.is_damaged = self._has_failed = False
         self._disk.forget(start)
 
     def covers(self, offset: Offset) -> bool:
-        """See DedupeIndex."""
         return offset >= self._readable().complete_from
 
     def close(self) -> None:
-        """See DedupeIndex."""
         self._is_closed = True
         self._store.release(self)
 

@@ -3,7 +3,7 @@ A log in memory that behaves like Kafka, fails on demand, and outlives the "proc
 
 An append is one request: it arrives whole, late or never, and a fence that is quicker refuses it for ever. A
 fence takes one offset, its marker's; readers stop at the high watermark, which may follow an append late.
-Every fault is drawn from one seeded generator (dedupe.sim.faults), so a failing test
+Every fault is drawn from one seeded generator (tests.support.sim.faults), so a failing test
 is repeated by its seed. No thread, no disk, no time but the loop's.
 
 Lane.submit -> admit -> **PartitionLog.append** -> DedupeIndex.apply
@@ -20,8 +20,8 @@ import structlog
 
 from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
-from dedupe.sim.faults import NO_FAULTS, OnFault, SimDice, SimFaults, ignore_fault
 from dedupe.types import LogRecord, NewRecord, Offset
+from tests.support.sim.faults import NO_FAULTS, OnFault, SimDice, SimFaults, ignore_fault
 
 READ_RECORDS_MAX = 100
 """One batch of a read. Small, so that tests of moderate size see several."""
@@ -194,26 +194,21 @@ class SimStore:
 
     @property
     def log_id(self) -> str:
-        """See LogStore."""
         return self._log_id
 
     async def partitions_of(self, topic: str) -> int:
-        """See LogStore."""
         await self._reach()
         return len(self._partitions.get(topic, ()))
 
     def partition_log(self, topic: str, partition: int) -> "SimLog":
-        """See LogStore."""
         return SimLog(self, topic, partition)
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
-        """See LogStore."""
         await self._reach()
         self._fail_at_random(self.dice.faults.unavailable)
         return dict(self._notes.get((name, topic), {}))
 
     async def note(self, name: str, topic: str, partition: int, text: str) -> None:
-        """See LogStore."""
         assert partition < len(self._partitions[topic])
         assert len(text.encode()) <= NOTE_BYTES_MAX
         await self._reach()
@@ -239,7 +234,6 @@ class SimLog:
     """One partition of a SimStore. See PartitionLog."""
 
     def __init__(self, store: SimStore, topic: str, partition: int) -> None:
-        """Use `SimStore.partition_log`."""
         self._store = store
         self._dice = store.dice
         self._topic = topic
@@ -251,7 +245,6 @@ class SimLog:
         self.pause_after_append_s = 0.0
 
     async def fence(self) -> Offset:
-        """See PartitionLog."""
         self._epoch = None
         await self._call(RetriableError)
         epoch = self._partition.fence()
@@ -263,19 +256,16 @@ class SimLog:
         return end
 
     async def bounds(self) -> tuple[Offset, Offset]:
-        """See PartitionLog."""
         await self._call(RetriableError)
         return self._partition.log_start, self._partition.high_watermark
 
     async def offset_at(self, timestamp_ms: int) -> Offset:
-        """See PartitionLog."""
         await self._call(RetriableError)
         return self._partition.offset_at(timestamp_ms)
 
     async def read(
         self, start: Offset, end: Offset, *, records_max: int | None = None
     ) -> AsyncGenerator[Sequence[LogRecord], None]:
-        """See PartitionLog."""
         position, left = start, end - start if records_max is None else records_max
         while position < end and left > 0:
             await self._call(RetriableError)
@@ -292,7 +282,6 @@ class SimLog:
             position, left = batch[-1].offset + 1, left - len(batch)
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
-        """See PartitionLog."""
         # Whatever interrupts this append, a cancellation included: the next one needs a fence.
         epoch, self._epoch = self._epoch, None
         if epoch is None:
