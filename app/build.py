@@ -11,7 +11,8 @@ from app.access.auth import OpenKeys
 from app.access.guards import Guards
 from app.access.key_file import KeyFile
 from app.access.quotas import PRODUCTION_QUOTA, Quota, QuotaPolicy
-from app.admin import ADMIN_PROBLEMS, ReplayAt, problem_document
+from app.admin.answers import ADMIN_PROBLEMS, problem_document
+from app.admin.replay import ReplayAt
 from app.config.settings import Settings
 from app.config.units import KIB, format_size
 from app.http.body import BodyLimits
@@ -34,7 +35,10 @@ from app.process.life import allow_connections
 from dedupe.clock import Clock
 from dedupe.identity import Identity
 from dedupe.index import IndexStore
-from dedupe.lane import IdentityGate, Lane, LaneContext, LaneTimes, QueueLimits
+from dedupe.lane.context import LaneContext, LaneTimes
+from dedupe.lane.gate import IdentityGate
+from dedupe.lane.lane import Lane
+from dedupe.lane.queue import QueueLimits
 from dedupe.log import Crashpoint, LogStore
 from dedupe.pinning import SessionNotes, load_skips, pin
 from dedupe.quarantine import Quarantine

@@ -14,7 +14,7 @@ from dedupe.group.lane_manager import LaneManager
 from dedupe.group.membership import Membership
 from dedupe.group.request_handler import PeerRequestHandler
 from dedupe.group.route import GroupRoute
-from dedupe.lane import Lane
+from dedupe.lane.lane import Lane
 from dedupe.route import Route
 
 

@@ -17,17 +17,12 @@ from starlette.types import ASGIApp
 
 from app.access.guards import Guards
 from app.access.key_file import LOOK_INTERVAL_S, KeyFile
-from app.admin import (
-    EdgeCollector,
-    History,
-    IngestLoop,
-    LimitCollector,
-    LoopCollector,
-    Tail,
-    Watched,
-    create_admin,
-    create_probes,
-)
+from app.admin.application import Watched, create_admin, create_probes
+from app.admin.edge_metrics import EdgeCollector
+from app.admin.history import History
+from app.admin.ingest_loop import IngestLoop, LoopCollector
+from app.admin.limit_metrics import LimitCollector
+from app.admin.tail import Tail
 from app.build import (
     build_admin_port,
     build_admin_problems,
@@ -66,7 +61,7 @@ from app.stores import OpenLog, create_indexes, membership_of, open_log
 from dedupe.clock import Clock, SystemClock
 from dedupe.errors import ConfigurationError, GatewayError
 from dedupe.identity import Identity
-from dedupe.lane import LocalLanes
+from dedupe.lane.supervisor import LocalLanes
 from dedupe.log import Crashpoint, no_crashpoint
 from dedupe.pinning import renew_notes
 from dedupe.router import Router

@@ -15,20 +15,20 @@ from app.config.data_dir import check_format, index_path, refuse_lost_log, sqlit
 from app.config.log_settings import LogSettings
 from app.config.settings import Settings
 from app.config.units import DAY
-from app.process import check_clock
-from dedupe.adapters import (
+from app.process.clock_check import check_clock
+from dedupe.adapters.kafka_config import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaStore
+from dedupe.adapters.kafka_rights import missing_rights
+from dedupe.adapters.kafka_topics import (
     Demands,
     Inspection,
-    KafkaConfig,
-    KafkaStore,
-    RocksStore,
-    SqliteStore,
     TopicSpec,
     create_topics,
     inspect_topics,
-    missing_rights,
     prepare_topics,
 )
+from dedupe.adapters.rocks_index import RocksStore
+from dedupe.adapters.sqlite_log import SqliteStore
 from dedupe.clock import Clock
 from dedupe.errors import ConfigurationError, RetriableError
 from dedupe.group.membership import Membership

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, cast
 
-from app.cli import main as gateway
+from app.cli.commands import main as gateway
 from app.http.protocol import EdgeProtocol
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from fastapi import Response
 
-from app.http import Problem
+from app.http.problems import Problem
 from dedupe.errors import GatewayError
 
 PROBLEM_TYPE = "application/problem+json"

@@ -41,7 +41,9 @@ from app.admin.verify import add_verify
 from app.config.settings import Settings
 from app.config.version import VERSION
 from app.group import GroupLanes
-from app.http import Problems, RequestError, bare_application
+from app.http.bare_application import bare_application
+from app.http.errors import RequestError
+from app.http.problems import Problems
 from dedupe.clock import Clock, SystemClock
 from dedupe.identity import Identity
 from dedupe.log import LogStore

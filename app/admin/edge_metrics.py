@@ -5,7 +5,8 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from app.access import Guards, KeyFile
+from app.access.guards import Guards
+from app.access.key_file import KeyFile
 from app.admin.scraped import ScrapedCollector
 
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.admin.answers import HostNotAllowedError, OriginNotAllowedError
-from app.config import is_address, is_loopback_name
-from app.http import Problems
+from app.config.networks import is_address, is_loopback_name
+from app.http.problems import Problems
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 

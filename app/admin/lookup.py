@@ -10,7 +10,7 @@ from app.admin.answers import json_answer
 from app.admin.ingest_loop import IngestLoop
 from app.admin.quarantine_search import QuarantineSearch
 from app.admin.scopes import READ_VALUE
-from app.http import RequestError
+from app.http.errors import RequestError
 from dedupe.clock import Clock
 from dedupe.errors import LogCorruptError
 from dedupe.identity import Identity

@@ -17,7 +17,7 @@ from app.admin.answers import json_answer
 from app.admin.ingest_loop import ALIVE_S, IngestLoop
 from app.admin.scopes import OPEN
 from app.admin.stats import progress_of
-from app.process import readiness_of
+from app.process.readiness import readiness_of
 from dedupe.router import Router
 
 

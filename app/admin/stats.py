@@ -10,7 +10,8 @@ from typing import Any
 
 from dedupe.errors import GatewayError
 from dedupe.index import DedupeIndex
-from dedupe.lane import Lane, LaneState
+from dedupe.lane.lane import Lane
+from dedupe.lane.state import LaneState
 from dedupe.metrics import AnswerCounts, Tally
 
 SCHEMA_VERSION = 1

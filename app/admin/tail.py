@@ -17,8 +17,8 @@ from app.admin.tail_sample import VALUE_BYTES_MAX, Sample
 from app.http.request_context import RequestContext
 from dedupe.admission import NEW, Admission
 from dedupe.clock import Clock
-from dedupe.lane import Outcomes
 from dedupe.rejection import QUARANTINE_REASONS
+from dedupe.submission import Outcomes
 from dedupe.types import Event
 
 ACCEPTED, DUPLICATE, CONFLICT = "accepted", "duplicate", "conflict"

@@ -20,7 +20,7 @@ from app.admin.recent_rejections import Rejection
 from app.admin.scopes import READ, WRITE
 from app.admin.tail import RATE, VERDICTS, Listener, Tail, Wanted
 from app.admin.tail_sample import Sample, document_of
-from app.http import RequestError, TooManyConnectionsError
+from app.http.errors import RequestError, TooManyConnectionsError
 from dedupe.quarantine_reader import Place
 
 PlaceOf: TypeAlias = Callable[[Sample], Awaitable[Place | None]]

@@ -29,7 +29,8 @@ from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ
 from dedupe.clock import Clock
 from dedupe.errors import GatewayError
-from dedupe.lane import Difference, Lane, Verifier
+from dedupe.lane.lane import Lane
+from dedupe.lane.verifier import Difference, Verifier
 from dedupe.log import LogStore
 from dedupe.router import Router
 

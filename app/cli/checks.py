@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from app.access import check_key_file
+from app.access.key_file import check_key_file
 from app.config.data_dir import check_format, holders_of, refuse_lost_log
 from app.config.environment import refuse_unknown_variables
 from app.config.remaining import UnusableSettingError, remaining_settings
 from app.config.section import sections_in
 from app.config.settings import Settings
 from app.config.units import format_size
-from app.process import judge_clock
+from app.process.clock_check import judge_clock
 from app.stores import inspect_kafka, open_for_reading
 from dedupe.clock import SystemClock
 from dedupe.errors import GatewayError, RetriableError

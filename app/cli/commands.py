@@ -59,7 +59,7 @@ def main() -> None:
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        from app.config import VERSION
+        from app.config.version import VERSION
 
         print(VERSION)
         raise typer.Exit
@@ -119,7 +119,9 @@ def serve(
     from app.config.section import load
     from app.config.settings import Settings
     from app.main import serve as serve_gateway
-    from app.process import configure_logging, protect_stderr, run_workers, workers_of
+    from app.process.logging_setup import configure_logging
+    from app.process.stderr import protect_stderr
+    from app.process.workers import run_workers, workers_of
 
     gc.enable()
     protect_stderr()
@@ -170,7 +172,8 @@ def events(
     begins_ms = since_ms(since)
 
     from app.cli.event_reader import Span, print_events
-    from app.config import LogSettings, load
+    from app.config.log_settings import LogSettings
+    from app.config.section import load
 
     span = Span(
         is_from_start=from_start or not follow or since is not None,

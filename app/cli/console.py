@@ -41,7 +41,7 @@ def note_no_log(data_dir: Path) -> None:
 
 def run_quietly(main_coroutine: Coroutine[Any, Any, None], *, level: str = "warning") -> None:
     """Run a command's coroutine, and log only what is of this level or above."""
-    from app.process import configure_logging
+    from app.process.logging_setup import configure_logging
 
     configure_logging(level=level, is_json=False)
     asyncio.run(main_coroutine)

@@ -13,7 +13,7 @@ import orjson
 import structlog
 
 from app.cli.console import note_no_log
-from app.config import LogSettings
+from app.config.log_settings import LogSettings
 from app.stores import open_for_reading
 from dedupe.errors import LogCorruptError, RetriableError
 from dedupe.log import LogStore

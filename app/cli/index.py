@@ -40,7 +40,8 @@ def rebuild(
 
     async def run() -> None:
         from app.cli.rebuild import rebuild_indexes
-        from app.config import Settings, load
+        from app.config.section import load
+        from app.config.settings import Settings
 
         settings = load(Settings)
         stream = settings.log.streams[quarantine]

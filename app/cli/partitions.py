@@ -41,7 +41,8 @@ def skip(
 
     async def run() -> None:
         from app.cli.record_skips import skip as skip_records
-        from app.config import Settings, load
+        from app.config.section import load
+        from app.config.settings import Settings
         from app.stores import open_for_notes
         from dedupe.errors import ConfigurationError
 

@@ -167,7 +167,8 @@ async def _print(wanted: "Wanted", *, has_content: bool) -> int:
 @asynccontextmanager
 async def _records(wanted: "Wanted") -> "AsyncIterator[AsyncGenerator[Kept]]":
     """Yield the wanted records of the log of the settings; one that does not exist yet is empty."""
-    from app.config import LogSettings, load
+    from app.config.log_settings import LogSettings
+    from app.config.section import load
     from app.stores import open_for_reading
     from dedupe.quarantine_reader import read_quarantine
 

@@ -7,11 +7,12 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from app.build import build_router
-from app.config import Settings, locked
+from app.config.data_dir import locked
+from app.config.settings import Settings
 from app.stores import create_indexes, open_for_notes
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity
-from dedupe.lane import Lane
+from dedupe.lane.lane import Lane
 from dedupe.pinning import check_pins
 from dedupe.types import Offset, Stream
 

@@ -2,7 +2,7 @@
 
 from contextlib import aclosing
 
-from app.config import Settings
+from app.config.settings import Settings
 from dedupe.errors import ConfigurationError, IdentityMismatchError, LogCorruptError
 from dedupe.identity import Identity
 from dedupe.log import LogStore, PartitionLog

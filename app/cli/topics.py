@@ -9,7 +9,7 @@ import typer
 from app.cli.console import EXIT_USAGE, guarded, note, run_quietly
 
 if TYPE_CHECKING:
-    from app.config import Settings
+    from app.config.settings import Settings
     from dedupe.log import LogStore
 
 REPLICAS = 3
@@ -92,7 +92,8 @@ async def _check(store: "LogStore", settings: "Settings") -> None:
 
 def _on_kafka(work: Work) -> None:
     async def run() -> None:
-        from app.config import Settings, load
+        from app.config.section import load
+        from app.config.settings import Settings
         from app.stores import open_for_notes
         from dedupe.errors import ConfigurationError
 

@@ -6,7 +6,7 @@ It states what makes a request succeed or fail as a whole, so a tool that tests 
 
 from collections.abc import Sequence
 
-from app.config import VERSION
+from app.config.version import VERSION
 from app.ingest.openapi_components import (
     SESSION,
     Schema,

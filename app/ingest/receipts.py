@@ -16,10 +16,10 @@ from app.ingest.identify import (
 )
 from app.ingest.prefer import Preferences
 from dedupe.admission import DUPLICATE, NEW, REPEAT, STALE, Admission
-from dedupe.lane import Outcomes
 from dedupe.record import FLAG_NOT_IDEMPOTENT
 from dedupe.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode
 from dedupe.sessions import SessionState
+from dedupe.submission import Outcomes
 from dedupe.types import Event, Offset
 
 SUCCESS = b'{"success":true}'

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import structlog
 
-from app.config import signature_of
+from app.config.file_signature import signature_of
 from dedupe.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ from app.config.settings import Settings
 from app.config.version import VERSION
 from dedupe.clock import Clock
 from dedupe.errors import GatewayError, RetriableError
-from dedupe.lane import Lane
+from dedupe.lane.lane import Lane
 from dedupe.router import Router
 
 READY_POLL_S = 0.05

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.config import VERSION
+from app.config.version import VERSION
 from app.http.request_context import CONTEXT, RequestContext
 from dedupe.errors import ConfigurationError
 from dedupe.log import LogStore, PartitionLog

@@ -33,7 +33,9 @@ from dedupe.group.codec import COMMITTED, encode_committed
 from dedupe.group.links import PeerLink, Peers, Status
 from dedupe.group.membership import Membership
 from dedupe.group.peer_directory import PeerDirectory
-from dedupe.lane import Lane, LaneState, keep_running
+from dedupe.lane.lane import Lane
+from dedupe.lane.state import LaneState
+from dedupe.lane.supervisor import keep_running
 
 RELEASE_S = 10.0
 """For the previous owner to release a lane, while it is alive."""

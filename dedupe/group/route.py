@@ -16,7 +16,8 @@ from dedupe.errors import LaneNotActiveError, OutcomeUnknownError
 from dedupe.group.codec import FIND, SESSION, SESSIONS, decode_entry, decode_rows, decode_state
 from dedupe.group.lane_manager import LaneManager
 from dedupe.group.links import PeerLink
-from dedupe.lane import Lane, LaneState
+from dedupe.lane.lane import Lane
+from dedupe.lane.state import LaneState
 from dedupe.sessions import SessionKey, SessionState
 from dedupe.submission import Outcomes, Submission
 from dedupe.types import Entry, EventKey

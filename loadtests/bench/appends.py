@@ -20,7 +20,8 @@ from pathlib import Path
 import uvloop
 
 from app.cli.load.events import event
-from dedupe.adapters import KafkaConfig, KafkaStore
+from dedupe.adapters.kafka_config import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaStore
 from dedupe.log import PartitionLog
 from dedupe.record import build_record
 from dedupe.types import Event, NewRecord

@@ -22,10 +22,12 @@ import uvloop
 
 from app.build import build_router
 from app.cli.load.events import event, message_id_of
-from app.config import Settings
+from app.config.settings import Settings
 from app.main import tune_interpreter
 from app.stores import create_indexes
-from dedupe.adapters import KafkaConfig, KafkaStore, SqliteStore
+from dedupe.adapters.kafka_config import KafkaConfig
+from dedupe.adapters.kafka_log import KafkaStore
+from dedupe.adapters.sqlite_log import SqliteStore
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity, fingerprint_of
 from dedupe.log import LogStore, no_crashpoint

@@ -20,7 +20,7 @@ from app.ingest.watching import Watcher
 from dedupe.admission import Admission
 from dedupe.clock import SystemClock
 from dedupe.identity import Identity, fingerprint_of
-from dedupe.lane import Outcomes
+from dedupe.submission import Outcomes
 from dedupe.types import Event
 
 EVENTS = 100

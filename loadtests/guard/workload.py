@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message
 
 from app.build import build_guards, build_ingest, build_router
 from app.cli.load.events import body
-from app.config import Settings
+from app.config.settings import Settings
 from app.http.problems import Problems
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.config import Settings
+from app.config.settings import Settings
 from app.group import network_of
 from app.peers.tls import PeerTLS
 from dedupe.errors import ConfigurationError

@@ -19,9 +19,11 @@ from dedupe.group.assignment import Member
 from dedupe.group.lane_manager import LaneManager
 from dedupe.group.request_handler import PeerRequestHandler
 from dedupe.group.route import GroupRoute
-from dedupe.lane import Lane, LaneState, Outcomes
 from dedupe.lane.context import LaneTimes
+from dedupe.lane.lane import Lane
+from dedupe.lane.state import LaneState
 from dedupe.router import Router
+from dedupe.submission import Outcomes
 from dedupe.types import Event
 from tests.sim.group_coordinator import SimCoordinator, SimMembership
 from tests.sim.world import CLEAN, QUARANTINE, SLACK_S, ManualClock, Seen, World

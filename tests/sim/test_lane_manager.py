@@ -21,8 +21,9 @@ from dedupe.group.lane_manager import LaneManager
 from dedupe.group.links import Status
 from dedupe.group.membership import Describe, Take
 from dedupe.group.request_handler import PeerRequestHandler
-from dedupe.lane import Lane, LaneState
 from dedupe.lane.index_recovery import IndexRecovery
+from dedupe.lane.lane import Lane
+from dedupe.lane.state import LaneState
 from dedupe.router import Router
 from dedupe.submission import Outcomes, Submission
 from tests.sim.world import World

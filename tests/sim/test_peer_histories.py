@@ -4,7 +4,7 @@ import asyncio
 from random import Random
 
 from dedupe.errors import LaneNotActiveError, LaneSaturatedError, OutcomeUnknownError
-from dedupe.lane import Outcomes
+from dedupe.submission import Outcomes
 from tests.sim.seeds import each_seed
 from tests.support.peer_group import Group, pairs, running
 from tests.support.peers import events_of

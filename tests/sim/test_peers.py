@@ -19,7 +19,7 @@ from dedupe.errors import (
     LaneSaturatedError,
     OutcomeUnknownError,
 )
-from dedupe.lane import Outcomes
+from dedupe.submission import Outcomes
 from tests.support.cancellation import cancelled_at
 from tests.support.peer_group import LIMITS, Group, error_of, pairs, running, until
 from tests.support.peers import SECRET, LoopClock, RecordingHandler, events_of

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from app.admin.stats import progress_of
 from dedupe.errors import IdentityMismatchError, IndexCorruptError
 from dedupe.identity import Identity
-from dedupe.lane import LaneState
+from dedupe.lane.state import LaneState
 from dedupe.router import Router
 from dedupe.types import Entry, Event, EventKey
 from dedupe.window import WindowPolicy

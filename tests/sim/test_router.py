@@ -16,8 +16,9 @@ from dedupe.errors import (
     LaneSaturatedError,
     OutcomeUnknownError,
 )
-from dedupe.lane import Lane, LaneState
+from dedupe.lane.lane import Lane
 from dedupe.lane.queue import LaneQueue
+from dedupe.lane.state import LaneState
 from dedupe.types import Event, NewRecord
 from tests.sim.test_answers import booted, one_of_each_partition, submitted
 from tests.sim.world import CLEAN, LIMITS, QUARANTINE, World

@@ -12,7 +12,7 @@ from app.peers.limits import PeerLimits
 from app.peers.link import PeerLink
 from app.peers.peers import Peers
 from dedupe.errors import GatewayError
-from dedupe.lane import Outcomes
+from dedupe.submission import Outcomes
 from tests.support.peers import SECRET, LoopClock, RecordingHandler, events_of
 from tests.support.sim_net import SimNet, address_of
 from tests.support.submissions import submission_of

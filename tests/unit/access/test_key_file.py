@@ -14,7 +14,7 @@ from app.access import key_file
 from app.access.auth import INGEST, REPLAY, Source
 from app.access.key_file import KeyFile
 from app.access.quotas import Quota, QuotaPolicy
-from app.config import signature_of
+from app.config.file_signature import signature_of
 from app.http.errors import InvalidWriteKeyError, QuotaExceededError, ScopeMissingError
 from dedupe.errors import ConfigurationError
 

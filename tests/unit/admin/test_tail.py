@@ -26,8 +26,8 @@ from app.http.request_context import RequestContext
 from app.ingest.receipts import CODES, REASONS
 from dedupe.admission import Admission
 from dedupe.identity import Identity
-from dedupe.lane import Outcomes
 from dedupe.quarantine import Quarantine
+from dedupe.submission import Outcomes
 from dedupe.types import Event, Session, Stream
 from tests.unit.admin.admin_port import admin_of
 

@@ -11,7 +11,7 @@ import pytest
 
 from app.admin import verify
 from dedupe.index import IndexUpdate
-from dedupe.lane import Lane
+from dedupe.lane.lane import Lane
 from dedupe.types import Entry, Event
 from tests.sim.session_world import SessionWorld
 from tests.sim.world import World

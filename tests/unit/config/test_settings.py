@@ -15,10 +15,10 @@ from app.config.replaced import REPLACED
 from app.config.section import load, variables
 from app.config.settings import Settings
 from app.config.units import format_duration, format_size, parse_duration, parse_size
-from dedupe.adapters import KafkaConfig
+from dedupe.adapters.kafka_config import KafkaConfig
 from dedupe.clock import SystemClock
 from dedupe.errors import ConfigurationError
-from dedupe.lane import LaneTimes
+from dedupe.lane.context import LaneTimes
 from tests.support.settings import VARIABLES, make_settings, variable_of
 from tests.support.settings_page import USUAL, every, usual
 

@@ -9,7 +9,8 @@ import pytest
 from dedupe.errors import LaneNotActiveError
 from dedupe.group.links import PeerLink
 from dedupe.group.route import GroupRoute
-from dedupe.lane import Lane, LaneState
+from dedupe.lane.lane import Lane
+from dedupe.lane.state import LaneState
 
 
 class Garbler:
