@@ -30,7 +30,7 @@ unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, with a quarter
 	@exec $(BIN)/pytest -n 2 -m "not kafka and not slow" tests/unit tests/sim tests/contract $(ARGS)
 
 mutants: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## break the code on purpose, see that the named tests fail; half an hour
-	@exec $(BIN)/python -m tests.mutants $(ARGS)
+	@exec $(BIN)/python -m tools.mutants $(ARGS)
 
 docs: $(VENV)/.stamp-dev ## write what is generated anew, after a new setting, metric or value of the chart
 	@exec $(BIN)/python -m tests.support.generated
@@ -58,23 +58,23 @@ load: $(VENV)/.stamp-dev ## send traffic to a running gateway by locust; ARGS="-
 	@exec $(BIN)/python -m loadtests.load $(ARGS)
 
 screenshots: $(VENV)/.stamp-dev build/sdks/.stamp-chromium build/.stamp-promtool ## take the pictures in docs/images anew, by Chromium; three minutes
-	@exec $(BIN)/python -m tests.console.screenshots
+	@exec $(BIN)/python -m tests.e2e.console.screenshots
 
 image-test: build/image/base.tar $(IMAGE_NEEDS) ## build both images without a container engine, send events, run jobs; Debian, as root
-	@exec $(BIN)/pytest tests/image -s $(ARGS)
+	@exec $(BIN)/pytest tests/deploy/image -s $(ARGS)
 
 chart-test: $(CHART_NEEDS) ## render and check the charts, their alerts and their board, and deploy/compose.yaml; the first time it builds helm, for minutes
-	@exec $(BIN)/pytest tests/chart $(ARGS)
+	@exec $(BIN)/pytest tests/deploy/chart $(ARGS)
 
 fault: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## kill, freeze, restart and add workers of a group on a real Kafka; a quarter of an hour
 	@exec $(BIN)/python -m loadtests.group_faults $(ARGS)
 
 k8s-test: $(CLUSTER_NEEDS) ## install, upgrade and scale the chart on a real control plane, which the first call builds for ten minutes
-	@exec $(BIN)/pytest tests/cluster $(ARGS)
+	@exec $(BIN)/pytest tests/deploy/cluster $(ARGS)
 
 grafana-test: $(GRAFANA_NEEDS) ## have a real Grafana take its files of deploy/compose.yaml and ask Prometheus; the first call builds it for six minutes
-	@exec $(BIN)/pytest tests/grafana $(ARGS)
+	@exec $(BIN)/pytest tests/deploy/grafana $(ARGS)
 
 clean: ## remove .venv, build and caches; never the gateway's data
-	@rm -rf $(VENV) build dist tests/sdks/*/node_modules tests/grafana/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) build dist tests/e2e/sdks/*/node_modules tests/deploy/grafana/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -7,14 +7,12 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from app.access.auth import OpenKeys
-from app.access.guards import Guards
-from app.access.key_file import KeyFile
-from app.access.quotas import PRODUCTION_QUOTA, Quota, QuotaPolicy
 from app.admin.answers import ADMIN_PROBLEMS, problem_document
 from app.admin.replay import ReplayAt
-from app.config.settings import Settings
-from app.config.units import KIB, format_size
+from app.auth.ingress_limits import Guards
+from app.auth.key_file import KeyFile
+from app.auth.quotas import PRODUCTION_QUOTA, Quota, QuotaPolicy
+from app.auth.write_keys import OpenKeys
 from app.http.body import BodyLimits
 from app.http.body_memory import BodyMemory
 from app.http.client_address import TrustedProxies
@@ -24,29 +22,31 @@ from app.http.problems import RETRY_AFTER_MAX_S, Problems
 from app.http.refusal_log import RefusalLog
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_refusal
+from app.ingest.decision_observer import Watcher
 from app.ingest.event_limits import EVENT_DEPTH_MAX, EventLimits
 from app.ingest.identify import Identifier
 from app.ingest.replay import replay_by
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
-from app.ingest.watching import Watcher
 from app.process.disk import Disk
 from app.process.life import allow_connections
-from dedupe.clock import Clock
-from dedupe.identity import Identity
-from dedupe.index import IndexStore
-from dedupe.lane.context import LaneContext, LaneTimes
-from dedupe.lane.gate import IdentityGate
-from dedupe.lane.lane import Lane
-from dedupe.lane.queue import QueueLimits
-from dedupe.log import Crashpoint, LogStore
-from dedupe.pinning import SessionNotes, load_skips, pin
-from dedupe.quarantine import Quarantine
-from dedupe.quarantine_reader import Place, Wanted, read_quarantine
+from app.settings.model import Settings
+from app.settings.units import KIB, format_size
+from dedupe.decide.sessions import SessionPolicy
+from dedupe.decide.window import WindowPolicy
+from dedupe.model.clock import Clock
+from dedupe.model.identity import Identity
+from dedupe.model.quarantine import Quarantine
+from dedupe.model.types import Stream
+from dedupe.partition.context import LaneContext, LaneTimes
+from dedupe.partition.gate import IdentityGate
+from dedupe.partition.lane import Lane
+from dedupe.partition.queue import QueueLimits
 from dedupe.router import Router
-from dedupe.sessions import SessionPolicy
-from dedupe.types import Stream
-from dedupe.window import WindowPolicy
+from dedupe.storage.index import IndexStore
+from dedupe.storage.log import Crashpoint, LogStore
+from dedupe.storage.pinning import SessionNotes, load_skips, pin
+from dedupe.storage.quarantine_reader import Place, Wanted, read_quarantine
 
 ADMIN_CONNECTIONS_MAX = 64
 """Orchestrator, collectors and some operators, each with a few."""

@@ -4,17 +4,17 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 
-from app.config.settings import Settings
 from app.peers.network import SocketNetwork
 from app.peers.peers import Peers
 from app.peers.tls import PeerTLS
-from dedupe.clock import Clock
-from dedupe.group.assignment import Member
-from dedupe.group.lane_manager import LaneManager
-from dedupe.group.membership import Membership
-from dedupe.group.request_handler import PeerRequestHandler
-from dedupe.group.route import GroupRoute
-from dedupe.lane.lane import Lane
+from app.settings.model import Settings
+from dedupe.cluster.assignment import Member
+from dedupe.cluster.lane_manager import LaneManager
+from dedupe.cluster.membership import Membership
+from dedupe.cluster.request_handler import PeerRequestHandler
+from dedupe.cluster.route import GroupRoute
+from dedupe.model.clock import Clock
+from dedupe.partition.lane import Lane
 from dedupe.route import Route
 
 

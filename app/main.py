@@ -15,14 +15,14 @@ import structlog
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from app.access.guards import Guards
-from app.access.key_file import LOOK_INTERVAL_S, KeyFile
 from app.admin.application import Watched, create_admin, create_probes
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.history import History
 from app.admin.ingest_loop import IngestLoop, LoopCollector
 from app.admin.limit_metrics import LimitCollector
 from app.admin.tail import Tail
+from app.auth.ingress_limits import Guards
+from app.auth.key_file import LOOK_INTERVAL_S, KeyFile
 from app.build import (
     build_admin_port,
     build_admin_problems,
@@ -33,8 +33,6 @@ from app.build import (
     build_replays,
     build_router,
 )
-from app.config.data_dir import locked
-from app.config.settings import Settings
 from app.group import GroupLanes
 from app.http.port import SEND_TIMEOUT_S, Port
 from app.http.problems import Problems
@@ -56,15 +54,17 @@ from app.process.life import (
     supervise,
     url_of,
 )
-from app.process.traces import Traces, tracing
+from app.settings.data_dir import locked
+from app.settings.model import Settings
 from app.stores import OpenLog, create_indexes, membership_of, open_log
-from dedupe.clock import Clock, SystemClock
-from dedupe.errors import ConfigurationError, GatewayError
-from dedupe.identity import Identity
-from dedupe.lane.supervisor import LocalLanes
-from dedupe.log import Crashpoint, no_crashpoint
-from dedupe.pinning import renew_notes
+from app.telemetry.traces import Traces, tracing
+from dedupe.model.clock import Clock, SystemClock
+from dedupe.model.errors import ConfigurationError, GatewayError
+from dedupe.model.identity import Identity
+from dedupe.partition.supervisor import LocalLanes
 from dedupe.router import Router
+from dedupe.storage.log import Crashpoint, no_crashpoint
+from dedupe.storage.pinning import renew_notes
 
 GC_THRESHOLDS = (100_000, 20, 20)
 """With Python's own (700, 10, 10) a fifth of the CPU goes into looking for cycles that are not there."""

@@ -11,15 +11,19 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from app.config.data_dir import check_format, index_path, refuse_lost_log, sqlite_path
-from app.config.log_settings import LogSettings
-from app.config.settings import Settings
-from app.config.units import DAY
 from app.process.clock_check import check_clock
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_log import KafkaStore
-from dedupe.adapters.kafka_rights import missing_rights
-from dedupe.adapters.kafka_topics import (
+from app.settings.data_dir import check_format, index_path, refuse_lost_log, sqlite_path
+from app.settings.log import LogSettings
+from app.settings.model import Settings
+from app.settings.units import DAY
+from dedupe.cluster.membership import Membership
+from dedupe.model.clock import Clock
+from dedupe.model.errors import ConfigurationError, RetriableError
+from dedupe.model.identity import Identity
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.rights import missing_rights
+from dedupe.storage.kafka.topics import (
     Demands,
     Inspection,
     TopicSpec,
@@ -27,14 +31,10 @@ from dedupe.adapters.kafka_topics import (
     inspect_topics,
     prepare_topics,
 )
-from dedupe.adapters.rocks_index import RocksStore
-from dedupe.adapters.sqlite_log import SqliteStore
-from dedupe.clock import Clock
-from dedupe.errors import ConfigurationError, RetriableError
-from dedupe.group.membership import Membership
-from dedupe.identity import Identity
-from dedupe.log import Crashpoint, LogStore
-from dedupe.pinning import adopt_fingerprint_rule, check_pins
+from dedupe.storage.log import Crashpoint, LogStore
+from dedupe.storage.pinning import adopt_fingerprint_rule, check_pins
+from dedupe.storage.rocksdb.index import RocksStore
+from dedupe.storage.sqlite.log import SqliteStore
 
 START_RETRY_S = 1.0
 

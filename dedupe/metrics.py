@@ -1,7 +1,7 @@
 """
 Counts of answers: each event is accepted, a duplicate, a conflict, rejected, unknown or refused.
 
-The router counts what this worker's clients were answered; dedupe.lane.metrics counts what a lane decided,
+The router counts what this worker's clients were answered; dedupe.partition.metrics counts what a lane decided,
 whichever worker asked.
 """
 
@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dedupe.admission import DUPLICATE, NEW, Admission
-from dedupe.rejection import QUARANTINE_REASONS, RETRIABLE_CODES
-from dedupe.types import Event
+from dedupe.decide.admission import DUPLICATE, NEW, Admission
+from dedupe.model.rejection import QUARANTINE_REASONS, RETRIABLE_CODES
+from dedupe.model.types import Event
 
 SOURCES_MAX = 1_000
 """Sources with counts of their own; later ones share one."""

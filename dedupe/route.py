@@ -6,10 +6,10 @@ Router.submit -> **Route.submit** -> Lane.submit
 
 from typing import Protocol
 
-from dedupe.clock import Deadline
-from dedupe.sessions import SessionKey, SessionState
+from dedupe.decide.sessions import SessionKey, SessionState
+from dedupe.model.clock import Deadline
+from dedupe.model.types import Entry, EventKey
 from dedupe.submission import SubmissionTarget
-from dedupe.types import Entry, EventKey
 
 
 class Route(SubmissionTarget, Protocol):

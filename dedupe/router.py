@@ -10,9 +10,11 @@ routes.post_events -> **Router.submit** -> Lane.submit -> admit -> PartitionLog.
 import asyncio
 from collections.abc import Sequence
 
-from dedupe.admission import Admission
-from dedupe.clock import Deadline
-from dedupe.errors import (
+from dedupe.decide.admission import Admission
+from dedupe.decide.sessions import SessionState
+from dedupe.metrics import AnswerCounts, Tally
+from dedupe.model.clock import Deadline
+from dedupe.model.errors import (
     DeadlineExceededError,
     DiskFullError,
     GatewayError,
@@ -21,15 +23,13 @@ from dedupe.errors import (
     OutcomeUnknownError,
     RetriableError,
 )
-from dedupe.lane.lane import Lane
-from dedupe.metrics import AnswerCounts, Tally
-from dedupe.quarantine import Quarantine
-from dedupe.rejection import QUARANTINE_REASONS
+from dedupe.model.quarantine import Quarantine
+from dedupe.model.rejection import QUARANTINE_REASONS
+from dedupe.model.routing import partition_of
+from dedupe.model.types import Event, size_of
+from dedupe.partition.lane import Lane
 from dedupe.route import Route
-from dedupe.routing import partition_of
-from dedupe.sessions import SessionState
 from dedupe.submission import Outcomes, Submission
-from dedupe.types import Event, size_of
 
 RESUBMIT_PAUSE_S = 0.02
 """Before a part is submitted a third time: a worker may not have noticed yet that it lost a lane."""

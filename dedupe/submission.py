@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from dedupe.admission import Admission
-from dedupe.clock import Deadline
-from dedupe.types import Event, Offset
+from dedupe.decide.admission import Admission
+from dedupe.model.clock import Deadline
+from dedupe.model.types import Event, Offset
 
 
 class Outcomes(NamedTuple):
@@ -26,7 +26,7 @@ class Submission(NamedTuple):
     events: Sequence[Event]  # n >= 1, all of one source and one partition, in request order
     received_ms: int  # log time of the request's arrival
     deadline: Deadline  # when the client stops waiting; the events may be committed later
-    size_bytes: int  # dedupe.types.size_of the events
+    size_bytes: int  # dedupe.model.types.size_of the events
 
 
 class SubmissionTarget(Protocol):

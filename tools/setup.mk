@@ -5,16 +5,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt --build-constraint constraints.txt
-KAFKA_POM := tests/kafka/pom.xml
+KAFKA_POM := tests/support/kafka_broker/pom.xml
 KAFKA_LIBS := build/kafka/libs
-PYTHON_SDKS := $(patsubst tests/sdks/python/%.txt,build/sdks/python/%/.stamp,$(wildcard tests/sdks/python/*.txt))
-NODE_SDKS := tests/sdks/node/node_modules/.stamp tests/sdks/browser/node_modules/.stamp
+PYTHON_SDKS := $(patsubst tests/e2e/sdks/python/%.txt,build/sdks/python/%/.stamp,$(wildcard tests/e2e/sdks/python/*.txt))
+NODE_SDKS := tests/e2e/sdks/node/node_modules/.stamp tests/e2e/sdks/browser/node_modules/.stamp
 SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium
 REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
 CHART_NEEDS := $(VENV)/.stamp-dev build/go/helm build/go/kube-score build/go/compose build/crds/.stamp build/.stamp-promtool
 CONTROL_PLANE := build/go/kube-apiserver build/go/kube-controller-manager build/go/kube-scheduler
 CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/.stamp-etcd
-GRAFANA_NEEDS := $(VENV)/.stamp-dev build/.stamp-promtool build/grafana/.stamp tests/grafana/node_modules/.stamp
+GRAFANA_NEEDS := $(VENV)/.stamp-dev build/.stamp-promtool build/grafana/.stamp tests/deploy/grafana/node_modules/.stamp
 IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp build/kafka/.stamp-libs
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
@@ -118,7 +118,7 @@ build/spark/home/classes.jsa: $(VENV)/.stamp-pipeline build/spark/.stamp-jars
 
 # The SDKs that the tests run: Python's in an environment each, for their versions exclude one another.
 
-build/sdks/python/%/.stamp: tests/sdks/python/%.txt | $(VENV)/.stamp-pip
+build/sdks/python/%/.stamp: tests/e2e/sdks/python/%.txt | $(VENV)/.stamp-pip
 	@echo "Installing $* for the tests ..."
 	@$(PYTHON) -m venv --clear --without-pip $(@D)
 	@$(PIP) --python $(@D)/bin/python install --quiet --requirement $<
@@ -136,7 +136,7 @@ tests/%/node_modules/.stamp: tests/%/package.json | build/sdks/.stamp-npm
 	@cd tests/$* && npm install --no-package-lock --no-audit --no-fund --loglevel error >/dev/null
 	@touch $@
 
-build/sdks/jvm/.stamp: tests/sdks/jvm/pom.xml | build/.stamp-java
+build/sdks/jvm/.stamp: tests/e2e/sdks/jvm/pom.xml | build/.stamp-java
 	@echo "Copying the jars of the Java SDK to $(@D) ..."
 	@rm -rf $(@D)
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $< dependency:copy-dependencies
@@ -209,10 +209,10 @@ build/crds/.stamp:
 # Charts ask for the version, which no module knows by itself.
 KUBERNETES_VERSION = $$(sed -n 's/^require k8s.io\/kubernetes //p' go.mod)
 
-$(CONTROL_PLANE): tests/cluster/go.mod tests/cluster/go.sum
+$(CONTROL_PLANE): tests/deploy/cluster/go.mod tests/deploy/cluster/go.sum
 	@$(HAVE_GO) || { echo "Kubernetes is built with Go 1.21 or newer: install it, then try again." >&2; exit 1; }
 	@echo "Building $(@F) ..."
-	@mkdir -p $(@D) && cd tests/cluster && go build \
+	@mkdir -p $(@D) && cd tests/deploy/cluster && go build \
 	  -ldflags "-X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)" -o $(abspath $@) k8s.io/kubernetes/cmd/$(@F)
 
 # The newest commit that was found as a Go module. Its go.mod replaces libraries, which counts only in its own folder.

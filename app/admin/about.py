@@ -9,11 +9,11 @@ from fastapi import FastAPI, Response
 from app.admin.answers import json_answer
 from app.admin.scopes import READ
 from app.admin.stats import SCHEMA_VERSION
-from app.config.effective import effective
-from app.config.settings import Settings
-from app.config.version import VERSION
-from dedupe.index import IndexIdentity
-from dedupe.record import VERSION as RECORD_VERSION
+from app.settings.effective import effective
+from app.settings.model import Settings
+from app.settings.version import VERSION
+from dedupe.model.record import VERSION as RECORD_VERSION
+from dedupe.storage.index import IndexIdentity
 
 LIBRARIES = ("aiokafka", "fastapi", "orjson", "rocksdict", "uvicorn", "uvloop")
 """Those that a report of a fault should name."""

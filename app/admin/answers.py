@@ -7,7 +7,7 @@ import orjson
 from fastapi import Response
 
 from app.http.problems import Problem
-from dedupe.errors import GatewayError
+from dedupe.model.errors import GatewayError
 
 PROBLEM_TYPE = "application/problem+json"
 

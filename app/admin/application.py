@@ -22,8 +22,8 @@ from app.admin.answers import TokenInvalidError, json_answer
 from app.admin.console import add_console
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.group import GroupCollector, add_group, group_of, places_of
-from app.admin.guard import guard_names
 from app.admin.history import History, add_history
+from app.admin.host_check import guard_names
 from app.admin.ingest_loop import IngestLoop
 from app.admin.lane_metrics import LaneCollector
 from app.admin.lookup import Lookup, add_lookup
@@ -38,16 +38,16 @@ from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of
 from app.admin.tail import Tail
 from app.admin.tail_routes import add_tail
 from app.admin.verify import add_verify
-from app.config.settings import Settings
-from app.config.version import VERSION
 from app.group import GroupLanes
 from app.http.bare_application import bare_application
 from app.http.errors import RequestError
 from app.http.problems import Problems
-from dedupe.clock import Clock, SystemClock
-from dedupe.identity import Identity
-from dedupe.log import LogStore
+from app.settings.model import Settings
+from app.settings.version import VERSION
+from dedupe.model.clock import Clock, SystemClock
+from dedupe.model.identity import Identity
 from dedupe.router import Router
+from dedupe.storage.log import LogStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from app.access.guards import Guards
-from app.access.key_file import KeyFile
 from app.admin.scraped import ScrapedCollector
+from app.auth.ingress_limits import Guards
+from app.auth.key_file import KeyFile
 
 
 class EdgeCollector(ScrapedCollector):

@@ -12,7 +12,7 @@ from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ, WRITE
 from app.admin.scraped import ScrapedCollector
 from app.group import GroupLanes
-from dedupe.errors import RetriableError
+from dedupe.model.errors import RetriableError
 
 STATS = "stats"
 """Kind of a question between workers: the statistics of the one that is asked."""

@@ -17,8 +17,8 @@ from app.admin.group import ask_others
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ
 from app.group import GroupLanes
-from dedupe.clock import Clock
 from dedupe.metrics import Tally
+from dedupe.model.clock import Clock
 
 STEP_S = 10
 STEPS_MAX = 360

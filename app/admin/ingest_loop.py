@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from app.admin.scraped import ScrapedCollector
-from dedupe.errors import RetriableError
+from dedupe.model.errors import RetriableError
 
 HEARTBEAT_S = 0.25
 

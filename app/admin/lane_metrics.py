@@ -10,13 +10,13 @@ from prometheus_client.utils import floatToGoString
 
 from app.admin.scraped import ScrapedCollector
 from app.admin.stats import SOURCES_TOLD, bytes_of, files_of, oldest_use_ms
-from app.config.version import VERSION
-from app.process.logging_setup import lines_left_out
-from app.process.stderr import lines_lost
-from dedupe.lane.lane import Lane
-from dedupe.lane.metrics import Histogram, LaneMetrics
-from dedupe.lane.partition_index import PartitionIndex
-from dedupe.lane.state import LaneState
+from app.settings.version import VERSION
+from app.telemetry.logging_setup import lines_left_out
+from app.telemetry.stderr import lines_lost
+from dedupe.partition.lane import Lane
+from dedupe.partition.metrics import Histogram, LaneMetrics
+from dedupe.partition.partition_index import PartitionIndex
+from dedupe.partition.state import LaneState
 from dedupe.router import Router
 
 LANE_LABELS = ("topic", "partition")

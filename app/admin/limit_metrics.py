@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from app.admin.scraped import ScrapedCollector
-from app.config.settings import Settings
-from dedupe.lane.queue import BATCH_EVENTS_MAX
+from app.settings.model import Settings
+from dedupe.partition.queue import BATCH_EVENTS_MAX
 
 
 class LimitCollector(ScrapedCollector):

@@ -11,15 +11,15 @@ from app.admin.ingest_loop import IngestLoop
 from app.admin.quarantine_search import QuarantineSearch
 from app.admin.scopes import READ_VALUE
 from app.http.errors import RequestError
-from dedupe.clock import Clock
-from dedupe.errors import LogCorruptError
-from dedupe.identity import Identity
-from dedupe.log import LogStore
-from dedupe.record import parse_identity
+from dedupe.decide.sessions import U64_MAX
+from dedupe.model.clock import Clock
+from dedupe.model.errors import LogCorruptError
+from dedupe.model.identity import Identity
+from dedupe.model.record import parse_identity
+from dedupe.model.routing import partition_of
+from dedupe.model.types import EventKey, LogRecord, Offset, Stream
 from dedupe.router import Router
-from dedupe.routing import partition_of
-from dedupe.sessions import U64_MAX
-from dedupe.types import EventKey, LogRecord, Offset, Stream
+from dedupe.storage.log import LogStore
 
 LIMIT_S = 10.0
 SHOWN = ("messageId", "type", "event", "timestamp", "sentAt", "receivedAt")

@@ -8,7 +8,7 @@ from fastapi.openapi.utils import get_openapi
 
 from app.admin.answers import ADMIN_PROBLEMS, PROBLEM_TYPE, json_answer
 from app.admin.scopes import READ
-from app.config.version import VERSION
+from app.settings.version import VERSION
 
 PROBLEM_SCHEMA = {
     "type": "object",

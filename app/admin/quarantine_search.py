@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.admin.tail_sample import Sample
-from dedupe.clock import Clock, Deadline
-from dedupe.errors import LogCorruptError, RetriableError
-from dedupe.identity import FINGERPRINT_BYTES, Identity
-from dedupe.log import LogStore
-from dedupe.quarantine_reader import Place
-from dedupe.record import HEADER_REASON, parse_identity
+from dedupe.model.clock import Clock, Deadline
+from dedupe.model.errors import LogCorruptError, RetriableError
+from dedupe.model.identity import FINGERPRINT_BYTES, Identity
+from dedupe.model.record import HEADER_REASON, parse_identity
+from dedupe.model.routing import partition_of
+from dedupe.model.types import LogRecord, Stream
 from dedupe.router import Router
-from dedupe.routing import partition_of
-from dedupe.types import LogRecord, Stream
+from dedupe.storage.log import LogStore
+from dedupe.storage.quarantine_reader import Place
 
 CHUNK_OFFSETS = 2_000
 """Read at once."""

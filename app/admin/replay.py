@@ -8,7 +8,7 @@ from fastapi import FastAPI, Path, Response
 from app.admin.answers import NotFoundError, json_answer
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import WRITE
-from dedupe.quarantine_reader import Place
+from dedupe.storage.quarantine_reader import Place
 
 LIMIT_S = 15.0
 """Longer than an answer on the ingest port may take."""

@@ -21,7 +21,7 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from app.admin.answers import TokenInvalidError, TokenScopeError
-from dedupe.errors import GatewayError
+from dedupe.model.errors import GatewayError
 
 log = structlog.get_logger(__name__)
 

@@ -7,10 +7,10 @@ from fastapi import FastAPI, Response
 from app.admin.answers import json_answer
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ
-from dedupe.identity import Identity
+from dedupe.decide.sessions import NO_SESSION, SessionKey, SessionState
+from dedupe.model.identity import Identity
+from dedupe.model.routing import partition_of
 from dedupe.router import Router
-from dedupe.routing import partition_of
-from dedupe.sessions import NO_SESSION, SessionKey, SessionState
 
 ROWS_MAX = 200
 """Of one answer: reading them takes about 1 ms of the ingest's event loop."""

@@ -8,11 +8,11 @@ field raises SCHEMA_VERSION.
 from dataclasses import asdict
 from typing import Any
 
-from dedupe.errors import GatewayError
-from dedupe.index import DedupeIndex
-from dedupe.lane.lane import Lane
-from dedupe.lane.state import LaneState
 from dedupe.metrics import AnswerCounts, Tally
+from dedupe.model.errors import GatewayError
+from dedupe.partition.lane import Lane
+from dedupe.partition.state import LaneState
+from dedupe.storage.index import DedupeIndex
 
 SCHEMA_VERSION = 1
 

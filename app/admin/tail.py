@@ -15,11 +15,11 @@ import structlog
 from app.admin.recent_rejections import RecentRejections
 from app.admin.tail_sample import VALUE_BYTES_MAX, Sample
 from app.http.request_context import RequestContext
-from dedupe.admission import NEW, Admission
-from dedupe.clock import Clock
-from dedupe.rejection import QUARANTINE_REASONS
+from dedupe.decide.admission import NEW, Admission
+from dedupe.model.clock import Clock
+from dedupe.model.rejection import QUARANTINE_REASONS
+from dedupe.model.types import Event
 from dedupe.submission import Outcomes
-from dedupe.types import Event
 
 ACCEPTED, DUPLICATE, CONFLICT = "accepted", "duplicate", "conflict"
 REJECTED, REFUSED, UNKNOWN = "rejected", "refused", "unknown"

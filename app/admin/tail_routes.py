@@ -21,7 +21,7 @@ from app.admin.scopes import READ, WRITE
 from app.admin.tail import RATE, VERDICTS, Listener, Tail, Wanted
 from app.admin.tail_sample import Sample, document_of
 from app.http.errors import RequestError, TooManyConnectionsError
-from dedupe.quarantine_reader import Place
+from dedupe.storage.quarantine_reader import Place
 
 PlaceOf: TypeAlias = Callable[[Sample], Awaitable[Place | None]]
 """Returns where in quarantine a rejected event is, if that is known."""

@@ -10,7 +10,7 @@ lines of JSON (`application/x-ndjson`), each an object with a `type`:
     end         verified (true: no difference), records, differences, seconds
     error       instead of `end`: code and detail of a problem document, with more detail
 
-Kinds of differences: `missing`, `elsewhere`, `content`, `gap` (see dedupe.lane.verifier). It reads only. At
+Kinds of differences: `missing`, `elsewhere`, `content`, `gap` (see dedupe.partition.verifier). It reads only. At
 `rate` records a second it takes about a fifth of a processor per 10,000; one runs at a time (409 `busy`),
 and it ends when its reader leaves.
 """
@@ -27,12 +27,12 @@ from fastapi.responses import StreamingResponse
 from app.admin.answers import ADMIN_PROBLEMS, BusyError, NotFoundError
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ
-from dedupe.clock import Clock
-from dedupe.errors import GatewayError
-from dedupe.lane.lane import Lane
-from dedupe.lane.verifier import Difference, Verifier
-from dedupe.log import LogStore
+from dedupe.model.clock import Clock
+from dedupe.model.errors import GatewayError
+from dedupe.partition.lane import Lane
+from dedupe.partition.verifier import Difference, Verifier
 from dedupe.router import Router
+from dedupe.storage.log import LogStore
 
 RATE_MIN, RATE_DEFAULT, RATE_MAX = 100, 10_000, 200_000
 

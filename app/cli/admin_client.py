@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dedupe.errors import ConfigurationError, GatewayError, RetriableError
+from dedupe.model.errors import ConfigurationError, GatewayError, RetriableError
 
 if TYPE_CHECKING:
     import httpx

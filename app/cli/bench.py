@@ -9,7 +9,7 @@ from app.cli.admin_client import AdminClient
 from app.cli.console import EXIT_ERROR, guarded
 from app.cli.options import Output, print_document
 from app.cli.progress import progress
-from dedupe.errors import ConfigurationError
+from dedupe.model.errors import ConfigurationError
 
 
 @guarded

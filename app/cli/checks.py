@@ -13,22 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from app.access.key_file import check_key_file
-from app.config.data_dir import check_format, holders_of, refuse_lost_log
-from app.config.environment import refuse_unknown_variables
-from app.config.remaining import UnusableSettingError, remaining_settings
-from app.config.section import sections_in
-from app.config.settings import Settings
-from app.config.units import format_size
+from app.auth.key_file import check_key_file
 from app.process.clock_check import judge_clock
+from app.settings.data_dir import check_format, holders_of, refuse_lost_log
+from app.settings.environment import refuse_unknown_variables
+from app.settings.model import Settings
+from app.settings.remaining import UnusableSettingError, remaining_settings
+from app.settings.section import sections_in
+from app.settings.units import format_size
 from app.stores import inspect_kafka, open_for_reading
-from dedupe.clock import SystemClock
-from dedupe.errors import GatewayError, RetriableError
-from dedupe.identity import Identity
-from dedupe.log import LogStore, PartitionLog
-from dedupe.pinning import check_pins
-from dedupe.recovery import RecordCheck
-from dedupe.types import LogRecord
+from dedupe.decide.recovery import RecordCheck
+from dedupe.model.clock import SystemClock
+from dedupe.model.errors import GatewayError, RetriableError
+from dedupe.model.identity import Identity
+from dedupe.model.types import LogRecord
+from dedupe.storage.log import LogStore, PartitionLog
+from dedupe.storage.pinning import check_pins
 
 TAIL_OFFSETS = 1_000
 """Where the newest record of a partition is looked for: what lies behind it are a few markers, or little."""

@@ -59,7 +59,7 @@ def main() -> None:
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        from app.config.version import VERSION
+        from app.settings.version import VERSION
 
         print(VERSION)
         raise typer.Exit
@@ -115,13 +115,13 @@ def serve(
     gc.disable()  # imports make many objects, and no cycles to collect
     import uvloop
 
-    from app.config.environment import refuse_unknown_variables
-    from app.config.section import load
-    from app.config.settings import Settings
     from app.main import serve as serve_gateway
-    from app.process.logging_setup import configure_logging
-    from app.process.stderr import protect_stderr
     from app.process.workers import run_workers, workers_of
+    from app.settings.environment import refuse_unknown_variables
+    from app.settings.model import Settings
+    from app.settings.section import load
+    from app.telemetry.logging_setup import configure_logging
+    from app.telemetry.stderr import protect_stderr
 
     gc.enable()
     protect_stderr()
@@ -172,8 +172,8 @@ def events(
     begins_ms = since_ms(since)
 
     from app.cli.event_reader import Span, print_events
-    from app.config.log_settings import LogSettings
-    from app.config.section import load
+    from app.settings.log import LogSettings
+    from app.settings.section import load
 
     span = Span(
         is_from_start=from_start or not follow or since is not None,

@@ -24,10 +24,10 @@ def config(
     Example: `gateway config --set`, or `gateway config -o json`
     """
 
-    from app.config.effective import effective
-    from app.config.environment import refuse_unknown_variables
-    from app.config.section import load
-    from app.config.settings import Settings
+    from app.settings.effective import effective
+    from app.settings.environment import refuse_unknown_variables
+    from app.settings.model import Settings
+    from app.settings.section import load
 
     refuse_unknown_variables()
     rows = [each._asdict() | {"origin": each.origin.value} for each in effective(load(Settings))]

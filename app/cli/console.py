@@ -16,7 +16,7 @@ from typing import Any, ParamSpec
 
 import typer
 
-from dedupe.errors import ConfigurationError, GatewayError, IdentityMismatchError
+from dedupe.model.errors import ConfigurationError, GatewayError, IdentityMismatchError
 
 EXIT_ERROR, EXIT_USAGE, EXIT_IDENTITY, EXIT_INTERRUPTED = 1, 2, 3, 130
 
@@ -41,7 +41,7 @@ def note_no_log(data_dir: Path) -> None:
 
 def run_quietly(main_coroutine: Coroutine[Any, Any, None], *, level: str = "warning") -> None:
     """Run a command's coroutine, and log only what is of this level or above."""
-    from app.process.logging_setup import configure_logging
+    from app.telemetry.logging_setup import configure_logging
 
     configure_logging(level=level, is_json=False)
     asyncio.run(main_coroutine)

@@ -13,12 +13,12 @@ import orjson
 import structlog
 
 from app.cli.console import note_no_log
-from app.config.log_settings import LogSettings
+from app.settings.log import LogSettings
 from app.stores import open_for_reading
-from dedupe.errors import LogCorruptError, RetriableError
-from dedupe.log import LogStore
-from dedupe.record import RecordIdentity, parse_identity
-from dedupe.types import LogRecord, Offset
+from dedupe.model.errors import LogCorruptError, RetriableError
+from dedupe.model.record import RecordIdentity, parse_identity
+from dedupe.model.types import LogRecord, Offset
+from dedupe.storage.log import LogStore
 
 FOLLOW_POLL_S = 0.25
 """How late a followed event may be; each poll asks every partition for its end."""

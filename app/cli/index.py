@@ -40,8 +40,8 @@ def rebuild(
 
     async def run() -> None:
         from app.cli.rebuild import rebuild_indexes
-        from app.config.section import load
-        from app.config.settings import Settings
+        from app.settings.model import Settings
+        from app.settings.section import load
 
         settings = load(Settings)
         stream = settings.log.streams[quarantine]

@@ -14,7 +14,7 @@ KEY_BYTES = 16
 
 
 class Scope(StrEnum):
-    """What a key may do; app.access.auth defines each."""
+    """What a key may do; app.auth.write_keys defines each."""
 
     INGEST = "ingest"
     REPLAY = "replay"

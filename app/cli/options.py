@@ -90,7 +90,7 @@ def print_document(document: Row, output: Format | None) -> None:
 
 def since_ms(text: str | None) -> int:
     """Return a point of time in ms: an ISO 8601 one, or a duration before now; 0 for none."""
-    from app.config.units import parse_duration
+    from app.settings.units import parse_duration
 
     if text is None:
         return 0

@@ -41,10 +41,10 @@ def skip(
 
     async def run() -> None:
         from app.cli.record_skips import skip as skip_records
-        from app.config.section import load
-        from app.config.settings import Settings
+        from app.settings.model import Settings
+        from app.settings.section import load
         from app.stores import open_for_notes
-        from dedupe.errors import ConfigurationError
+        from dedupe.model.errors import ConfigurationError
 
         settings = load(Settings)
         streams = {stream.topic: stream for stream in settings.log.streams}

@@ -11,10 +11,10 @@ import typer
 from app.cli.admin_client import AdminClient
 from app.cli.console import EXIT_ERROR, guarded, note, note_no_log, run_quietly, write_lines
 from app.cli.options import DEFAULT_URL, Format, Since, Token, Url, print_rows, since_ms
-from dedupe.errors import ConfigurationError, RetriableError
+from dedupe.model.errors import ConfigurationError, RetriableError
 
 if TYPE_CHECKING:
-    from dedupe.quarantine_reader import Kept, Wanted
+    from dedupe.storage.quarantine_reader import Kept, Wanted
 
 TRIES_MAX, RETRY_S = 10, 1.0
 """Of one event while its partition or the gateway does not answer."""
@@ -43,7 +43,7 @@ def list_records(reason: Reason = None, source: Source = None, since: Since = No
 
     Example: `gateway quarantine list --reason conflict --since 2h`
     """
-    from dedupe.quarantine_reader import Wanted
+    from dedupe.storage.quarantine_reader import Wanted
 
     wanted = Wanted(reason=reason, source=source, since_ms=since_ms(since))
 
@@ -61,7 +61,7 @@ def show(place: Annotated[str, typer.Argument(help="PARTITION:OFFSET, as `list` 
 
     Example: `gateway quarantine show 0:17`
     """
-    from dedupe.quarantine_reader import Wanted
+    from dedupe.storage.quarantine_reader import Wanted
 
     async def run() -> None:
         if not await _print(wanted, has_content=True):
@@ -107,7 +107,7 @@ def replay(
 
     Example: `gateway quarantine replay --reason event_too_large --source web --dry-run`
     """
-    from dedupe.quarantine_reader import Wanted
+    from dedupe.storage.quarantine_reader import Wanted
 
     wanted = Wanted(_places(places or []), reason, source, since_ms(since))
     admin = None if dry_run else AdminClient(url, admin_token)
@@ -167,10 +167,10 @@ async def _print(wanted: "Wanted", *, has_content: bool) -> int:
 @asynccontextmanager
 async def _records(wanted: "Wanted") -> "AsyncIterator[AsyncGenerator[Kept]]":
     """Yield the wanted records of the log of the settings; one that does not exist yet is empty."""
-    from app.config.log_settings import LogSettings
-    from app.config.section import load
+    from app.settings.log import LogSettings
+    from app.settings.section import load
     from app.stores import open_for_reading
-    from dedupe.quarantine_reader import read_quarantine
+    from dedupe.storage.quarantine_reader import read_quarantine
 
     settings = load(LogSettings)
     async with open_for_reading(settings) as store:
@@ -187,7 +187,7 @@ async def _none() -> "AsyncGenerator[Kept]":
 
 
 def _places(texts: list[str]) -> "frozenset[Any]":
-    from dedupe.quarantine_reader import Place
+    from dedupe.storage.quarantine_reader import Place
 
     try:
         return frozenset(map(Place.parse, texts))

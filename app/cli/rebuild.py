@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from app.build import build_router
-from app.config.data_dir import locked
-from app.config.settings import Settings
+from app.settings.data_dir import locked
+from app.settings.model import Settings
 from app.stores import create_indexes, open_for_notes
-from dedupe.clock import SystemClock
-from dedupe.identity import Identity
-from dedupe.lane.lane import Lane
-from dedupe.pinning import check_pins
-from dedupe.types import Offset, Stream
+from dedupe.model.clock import SystemClock
+from dedupe.model.identity import Identity
+from dedupe.model.types import Offset, Stream
+from dedupe.partition.lane import Lane
+from dedupe.storage.pinning import check_pins
 
 PROGRESS_S = 0.2
 

@@ -2,14 +2,14 @@
 
 from contextlib import aclosing
 
-from app.config.settings import Settings
-from dedupe.errors import ConfigurationError, IdentityMismatchError, LogCorruptError
-from dedupe.identity import Identity
-from dedupe.log import LogStore, PartitionLog
-from dedupe.notes import SKIPS
-from dedupe.pinning import check_pins, load_skips
-from dedupe.recovery import RecordCheck
-from dedupe.types import Offset, Stream
+from app.settings.model import Settings
+from dedupe.decide.recovery import RecordCheck
+from dedupe.model.errors import ConfigurationError, IdentityMismatchError, LogCorruptError
+from dedupe.model.identity import Identity
+from dedupe.model.types import Offset, Stream
+from dedupe.storage.log import LogStore, PartitionLog
+from dedupe.storage.notes import SKIPS
+from dedupe.storage.pinning import check_pins, load_skips
 
 
 async def skip(store: LogStore, settings: Settings, stream: Stream, partition: int, span: range) -> int:

@@ -20,7 +20,7 @@ from app.cli.options import (
     print_rows,
     table_of,
 )
-from dedupe.errors import RetriableError
+from dedupe.model.errors import RetriableError
 
 PATH = "/admin/v1/stats"
 

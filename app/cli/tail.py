@@ -8,7 +8,7 @@ import typer
 from app.cli.admin_client import AdminClient
 from app.cli.console import guarded, note, write_lines
 from app.cli.options import DEFAULT_URL, Format, Output, Token, Url, default_format, print_rows, printable
-from dedupe.errors import RetriableError
+from dedupe.model.errors import RetriableError
 
 SILENCE_S = 10.0
 """A gateway sends a line at least every second."""

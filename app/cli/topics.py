@@ -9,8 +9,8 @@ import typer
 from app.cli.console import EXIT_USAGE, guarded, note, run_quietly
 
 if TYPE_CHECKING:
-    from app.config.settings import Settings
-    from dedupe.log import LogStore
+    from app.settings.model import Settings
+    from dedupe.storage.log import LogStore
 
 REPLICAS = 3
 """Of fewer the gateway is warned, or refuses to start in production."""
@@ -69,7 +69,7 @@ def check() -> None:
 
 async def _settled(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Try again until every broker knows a new topic. Raises RetriableError."""
-    from dedupe.errors import RetriableError
+    from dedupe.model.errors import RetriableError
 
     for _ in range(SETTLE_TRIES):
         try:
@@ -92,10 +92,10 @@ async def _check(store: "LogStore", settings: "Settings") -> None:
 
 def _on_kafka(work: Work) -> None:
     async def run() -> None:
-        from app.config.section import load
-        from app.config.settings import Settings
+        from app.settings.model import Settings
+        from app.settings.section import load
         from app.stores import open_for_notes
-        from dedupe.errors import ConfigurationError
+        from dedupe.model.errors import ConfigurationError
 
         settings = load(Settings)
         if settings.log.kind != "kafka":

@@ -9,7 +9,7 @@ from app.cli.admin_client import AdminClient
 from app.cli.console import EXIT_ERROR, guarded
 from app.cli.options import DEFAULT_URL, Output, Token, Url, print_rows
 from app.cli.progress import progress
-from dedupe.errors import RetriableError
+from dedupe.model.errors import RetriableError
 
 SILENCE_S = 60.0
 """A gateway reports progress once a second; one that is silent for so long is gone."""

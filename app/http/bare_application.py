@@ -8,10 +8,10 @@ from starlette.requests import ClientDisconnect
 
 from app.http.problems import Problems
 from app.http.request_middleware import CLIENT_LEFT
-from dedupe.errors import GatewayError
+from dedupe.model.errors import GatewayError
 
 NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
-"""FastAPI's own spans have a request's query in them: write keys, and events. See app/process/traces.py."""
+"""FastAPI's own spans have a request's query in them: write keys, and events. See app/telemetry/traces.py."""
 
 
 def bare_application(problems: Problems) -> FastAPI:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from app.http.errors import BodyMemoryFullError
-from dedupe.errors import GatewayError
+from dedupe.model.errors import GatewayError
 
 SMALL_BODY_BYTES = 256 * 1024
 """What one request may use of the part for small bodies; batches of SDKs mostly have 10 KB."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
-from app.config.networks import Network
+from app.settings.networks import Network
 
 Address = IPv4Address | IPv6Address
 

@@ -1,6 +1,6 @@
 """The errors that the edge raises; app.http.problems has the HTTP answer of each code."""
 
-from dedupe.errors import GatewayError, RetriableError
+from dedupe.model.errors import GatewayError, RetriableError
 
 
 class RequestError(GatewayError):

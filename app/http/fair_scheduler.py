@@ -19,8 +19,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from dedupe.clock import Deadline
-from dedupe.errors import LaneSaturatedError
+from dedupe.model.clock import Deadline
+from dedupe.model.errors import LaneSaturatedError
 
 ROUND_BYTES = 32 * 1024
 """Work of one round while several send; the piece that exceeds it is the round's last."""

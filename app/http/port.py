@@ -14,7 +14,7 @@ from app.http.connections import Connections
 from app.http.cors import origin_headers
 from app.http.problems import Problems
 from app.http.request_metrics import RequestMetrics
-from dedupe.errors import GatewayError
+from dedupe.model.errors import GatewayError
 
 MALFORMED = "malformed"
 """The route of requests that could not be parsed, in metrics."""

@@ -21,7 +21,7 @@ from starlette.types import Scope
 from app.http.errors import BodyTimeoutError, QuotaExceededError, TooManyConnectionsError
 from app.http.refusal_log import RefusalLog, Watch
 from app.http.request_context import CONTEXT, RequestContext
-from dedupe.errors import GatewayError, RetriableError
+from dedupe.model.errors import GatewayError, RetriableError
 
 
 class Problem(NamedTuple):

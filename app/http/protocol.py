@@ -23,7 +23,7 @@ from app.http.head import HEADERS_MAX, check_head, size_of, without_offer
 from app.http.port import Port
 from app.http.request_context import CONTEXT, RequestContext
 from app.http.request_cycle import RequestTransport, closing_unless_continued, drop, lease_of
-from dedupe.errors import GatewayError, LaneSaturatedError
+from dedupe.model.errors import GatewayError, LaneSaturatedError
 
 PIPELINE_MAX = 100
 """Requests that may wait behind the one that is answered. SDKs and browsers send none."""

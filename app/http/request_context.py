@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.http.body_memory import BodyMemory, Lease
 from app.http.client_address import address_group
-from dedupe.types import Event
+from dedupe.model.types import Event
 
 CONTEXT = "gateway"
 """Key of a request's context in its ASGI scope."""

@@ -20,7 +20,7 @@ from app.http.errors import BodyMemoryFullError, QuotaExceededError
 from app.http.problems import Problems
 from app.http.request_context import CONTEXT, RequestContext, begin_context
 from app.http.request_metrics import RequestMetrics
-from dedupe.errors import GatewayError, OutcomeUnknownError
+from dedupe.model.errors import GatewayError, OutcomeUnknownError
 from dedupe.router import Router
 
 CLIENT_LEFT = 499

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 from app.http.errors import SessionFieldsConflictError, SessionFieldsInvalidError
 from app.ingest.message_ids import session_event_ids
 from app.ingest.payload import Payload
-from dedupe.identity import Identity, KeyOf
-from dedupe.record import SESSION_STRUCT
-from dedupe.routing import partition_of
-from dedupe.sessions import U64_MAX
-from dedupe.types import EventKey, Session, session_of
+from dedupe.decide.sessions import U64_MAX
+from dedupe.model.identity import Identity, KeyOf
+from dedupe.model.record import SESSION_STRUCT
+from dedupe.model.routing import partition_of
+from dedupe.model.types import EventKey, Session, session_of
 
 CLIENT, SESSION, EPOCH, ACKNOWLEDGED = (
     b"gateway-client",

@@ -6,7 +6,7 @@ RETRY_BYTES_FREE = 1024
 """
 How many bytes of the fields that retries change (`sentAt`, `_metadata`) count for no limit, as what the
 gateway adds does not: each try of an event gets the same verdict, from every address.
-app.config.limit_settings.RECORD_MARGIN_BYTES has room for it.
+app.settings.limits.RECORD_MARGIN_BYTES has room for it.
 """
 
 STEP_BYTES = 192 * 1024

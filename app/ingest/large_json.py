@@ -21,7 +21,7 @@ import orjson
 from app.http.errors import BodyTooComplexError, InvalidJSONError, TooManyEventsError
 from app.http.fair_scheduler import YieldToOthers
 from app.ingest.json_problem import json_problem
-from dedupe.document import read_document
+from dedupe.model.json_document import read_document
 
 SMALL_BYTES = 128 * 1024
 """Bodies up to this size are parsed without a count: only brackets, the worst case, take 12 ms."""
@@ -69,7 +69,7 @@ def _nothing(_body_bytes: int, _more_bytes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JSONLimits:
-    """Bounds of one body; app.config.limit_settings documents the events'."""
+    """Bounds of one body; app.settings.limits documents the events'."""
 
     events_max: int
     event_bytes_max: int

@@ -6,7 +6,6 @@ It states what makes a request succeed or fail as a whole, so a tool that tests 
 
 from collections.abc import Sequence
 
-from app.config.version import VERSION
 from app.ingest.openapi_components import (
     SESSION,
     Schema,
@@ -18,6 +17,7 @@ from app.ingest.openapi_components import (
     schemas_of_all,
 )
 from app.ingest.routes.paths import Kind, Path
+from app.settings.version import VERSION
 
 INGEST_STATUSES = (400, 401, 403, 429, 503)
 

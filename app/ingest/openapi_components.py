@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from app.http.problems import PROBLEMS
 from app.ingest.prefer import Preferences, Return
 from app.ingest.receipts import REASONS
-from dedupe.sessions import U64_MAX
+from dedupe.decide.sessions import U64_MAX
 
 Schema: TypeAlias = dict[str, Any]
 

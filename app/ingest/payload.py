@@ -12,7 +12,7 @@ from app.http.errors import BatchMissingError, InvalidJSONError, TooManyEventsEr
 from app.http.fair_scheduler import YieldToOthers
 from app.ingest.json_problem import json_problem
 from app.ingest.large_json import SMALL_BYTES, JSONLimits, Oversize, read_large_json
-from dedupe.document import read_document
+from dedupe.model.json_document import read_document
 
 
 class Payload(NamedTuple):

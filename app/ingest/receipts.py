@@ -15,12 +15,12 @@ from app.ingest.identify import (
     Identified,
 )
 from app.ingest.prefer import Preferences
-from dedupe.admission import DUPLICATE, NEW, REPEAT, STALE, Admission
-from dedupe.record import FLAG_NOT_IDEMPOTENT
-from dedupe.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode
-from dedupe.sessions import SessionState
+from dedupe.decide.admission import DUPLICATE, NEW, REPEAT, STALE, Admission
+from dedupe.decide.sessions import SessionState
+from dedupe.model.record import FLAG_NOT_IDEMPOTENT
+from dedupe.model.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode
+from dedupe.model.types import Event, Offset
 from dedupe.submission import Outcomes
-from dedupe.types import Event, Offset
 
 SUCCESS = b'{"success":true}'
 

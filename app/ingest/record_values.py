@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from app.ingest.deep_json import is_deeper
-from dedupe.document import dumps_to_keep
+from dedupe.model.json_document import dumps_to_keep
 
 SHARED_FIELDS = ("context", "integrations")
 """Batch-level objects that belong to every event; the event's own fields win."""

@@ -13,8 +13,8 @@ from app.peers.errors import error_fields, refuse
 from app.peers.frames import Kind, packed, unpacked
 from app.peers.handshake import ACCEPTS, DIALS, Challenge, Hello, check_proof, hello_of, proof_of
 from app.peers.limits import Versions
-from dedupe.errors import LaneSaturatedError, OutcomeUnknownError
-from dedupe.group.request_handler import PeerRequestHandler
+from dedupe.cluster.request_handler import PeerRequestHandler
+from dedupe.model.errors import LaneSaturatedError, OutcomeUnknownError
 from dedupe.submission import Outcomes
 
 log = structlog.get_logger(__name__)

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, cast
 
 from app.peers.errors import refuse
 from app.peers.frames import packed, unpacked
-from dedupe.admission import Admission
-from dedupe.clock import Clock, Deadline
+from dedupe.decide.admission import Admission
+from dedupe.model.clock import Clock, Deadline
+from dedupe.model.types import Event, Order, Progress, Session, event_of
 from dedupe.submission import Outcomes, Submission
-from dedupe.types import Event, Order, Progress, Session, event_of
 
 ADMISSIONS = (
     Admission.NEW,

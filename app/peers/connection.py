@@ -18,7 +18,7 @@ from app.peers.errors import FrameRefusedError, refuse
 from app.peers.frames import FrameReader, Kind, frame_of, packed
 from app.peers.handshake import NONCE_BYTES
 from app.peers.limits import DEAD_S, HANDSHAKE_S, PING_S, PeerLimits, PeerMetrics, Versions
-from dedupe.clock import Clock
+from dedupe.model.clock import Clock
 
 TICKS = 16
 """

@@ -10,7 +10,12 @@ from app.peers.errors import error_of, refuse
 from app.peers.frames import HEAD, Kind, packed, unpacked
 from app.peers.handshake import ACCEPTS, DIALS, MAGIC, Hello, challenge_of, check_proof, proof_of
 from app.peers.limits import Versions
-from dedupe.errors import DeadlineExceededError, LaneNotActiveError, LaneSaturatedError, OutcomeUnknownError
+from dedupe.model.errors import (
+    DeadlineExceededError,
+    LaneNotActiveError,
+    LaneSaturatedError,
+    OutcomeUnknownError,
+)
 from dedupe.submission import Outcomes, Submission
 
 FRAME_EVENTS_BYTES_MAX = 1024 * 1024

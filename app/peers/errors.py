@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from dedupe import errors
-from dedupe.errors import GatewayError
+from dedupe.model import errors
+from dedupe.model.errors import GatewayError
 
 TEXT_CHARS_MAX = 500
 

@@ -10,9 +10,9 @@ from app.peers.dialler import Dialler
 from app.peers.limits import HANDSHAKE_S, REPLACE_S, RETRY_S
 from app.peers.network import Network
 from dedupe.cancellation import is_own_cancellation
-from dedupe.errors import LaneNotActiveError
-from dedupe.group import links
-from dedupe.group.request_handler import PeerRequestHandler
+from dedupe.cluster import links
+from dedupe.cluster.request_handler import PeerRequestHandler
+from dedupe.model.errors import LaneNotActiveError
 from dedupe.submission import Outcomes, Submission
 
 log = structlog.get_logger(__name__)

@@ -19,9 +19,9 @@ from app.peers.handshake import key_of
 from app.peers.limits import PeerLimits, PeerMetrics
 from app.peers.link import PeerLink
 from app.peers.network import Network, SocketNetwork
-from dedupe.clock import Clock
-from dedupe.group import links
-from dedupe.group.request_handler import PeerRequestHandler
+from dedupe.cluster import links
+from dedupe.cluster.request_handler import PeerRequestHandler
+from dedupe.model.clock import Clock
 
 log = structlog.get_logger(__name__)
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import structlog
 
-from app.config.file_signature import signature_of
-from dedupe.errors import ConfigurationError
+from app.settings.file_signature import signature_of
+from dedupe.model.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)
 

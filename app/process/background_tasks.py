@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from app.config.settings import Settings
-from app.config.version import VERSION
-from dedupe.clock import Clock
-from dedupe.errors import GatewayError, RetriableError
-from dedupe.lane.lane import Lane
+from app.settings.model import Settings
+from app.settings.version import VERSION
+from dedupe.model.clock import Clock
+from dedupe.model.errors import GatewayError, RetriableError
+from dedupe.partition.lane import Lane
 from dedupe.router import Router
 
 READY_POLL_S = 0.05

@@ -12,11 +12,11 @@ from datetime import UTC, date, datetime, timedelta
 
 import structlog
 
-from app.config.settings import Settings
-from app.config.units import format_duration
-from dedupe.clock import Clock
-from dedupe.errors import ConfigurationError, GatewayError
-from dedupe.log import LogStore
+from app.settings.model import Settings
+from app.settings.units import format_duration
+from dedupe.model.clock import Clock
+from dedupe.model.errors import ConfigurationError, GatewayError
+from dedupe.storage.log import LogStore
 
 NOTE = "clock"
 RENEW_S = 60.0

@@ -21,8 +21,8 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
-from app.process.stderr import drain_stderr
-from dedupe.errors import ConfigurationError
+from app.telemetry.stderr import drain_stderr
+from dedupe.model.errors import ConfigurationError
 from dedupe.router import Router
 
 SIGNAL_EXIT_CODE = 128

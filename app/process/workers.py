@@ -16,11 +16,11 @@ from pathlib import Path
 
 import structlog
 
-from app.config.data_dir import holders_of
-from app.config.networks import Endpoint
-from app.config.settings import Settings
 from app.process.life import PARENT_ENDED, bind
-from dedupe.errors import ConfigurationError, GatewayError, IdentityMismatchError
+from app.settings.data_dir import holders_of
+from app.settings.model import Settings
+from app.settings.networks import Endpoint
+from dedupe.model.errors import ConfigurationError, GatewayError, IdentityMismatchError
 
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 10.0
 STEADY_S = 30.0

@@ -20,11 +20,11 @@ from pathlib import Path
 import uvloop
 
 from app.cli.load.events import event
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_log import KafkaStore
-from dedupe.log import PartitionLog
-from dedupe.record import build_record
-from dedupe.types import Event, NewRecord
+from dedupe.model.record import build_record
+from dedupe.model.types import Event, NewRecord
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.log import PartitionLog
 from loadtests.bench.usage import cpu_seconds
 from tests.support.kafka import KafkaBroker, create_topic
 

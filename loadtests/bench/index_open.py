@@ -23,19 +23,19 @@ from pathlib import Path
 
 import uvloop
 
-from dedupe.adapters.rocks_index import RocksIndex, RocksStore
-from dedupe.adapters.rocks_replay import wal_bytes
-from dedupe.clock import SystemClock
-from dedupe.identity import Identity
-from dedupe.index import DedupeIndex, IndexIdentity, IndexState, IndexUpdate
-from dedupe.lane.context import LaneContext
-from dedupe.lane.gate import IdentityGate
-from dedupe.lane.index_recovery import IndexRecovery
-from dedupe.lane.metrics import LaneMetrics
-from dedupe.pinning import SessionNotes
-from dedupe.sessions import SessionPolicy
-from dedupe.types import Entry
-from dedupe.window import WindowPolicy
+from dedupe.decide.sessions import SessionPolicy
+from dedupe.decide.window import WindowPolicy
+from dedupe.model.clock import SystemClock
+from dedupe.model.identity import Identity
+from dedupe.model.types import Entry
+from dedupe.partition.context import LaneContext
+from dedupe.partition.gate import IdentityGate
+from dedupe.partition.index_recovery import IndexRecovery
+from dedupe.partition.metrics import LaneMetrics
+from dedupe.storage.index import DedupeIndex, IndexIdentity, IndexState, IndexUpdate
+from dedupe.storage.pinning import SessionNotes
+from dedupe.storage.rocksdb.index import RocksIndex, RocksStore
+from dedupe.storage.rocksdb.replay import wal_bytes
 from tests.support.settings import QUEUE_LIMITS
 from tests.support.sim.sim_log import SimStore
 

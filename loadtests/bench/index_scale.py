@@ -20,9 +20,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dedupe.adapters.rocks_index import RocksStore
-from dedupe.index import DedupeIndex, IndexIdentity, IndexState, IndexUpdate
-from dedupe.types import Entry, EventKey
+from dedupe.model.types import Entry, EventKey
+from dedupe.storage.index import DedupeIndex, IndexIdentity, IndexState, IndexUpdate
+from dedupe.storage.rocksdb.index import RocksStore
 
 MIB = 1024 * 1024
 MILLION = 1_000_000

@@ -10,11 +10,11 @@ decides; here a batch is one request, as on an idle gateway, which is the deares
 import timeit
 from collections.abc import Callable
 
-from dedupe.admission import DUPLICATE, NEW, Admission
-from dedupe.lane.metrics import AGE_S, LATENCY_S, DuplicateAges, Histogram
+from dedupe.decide.admission import DUPLICATE, NEW, Admission
+from dedupe.decide.window import Window, WindowPolicy
 from dedupe.metrics import AnswerCounts
-from dedupe.types import Event
-from dedupe.window import Window, WindowPolicy
+from dedupe.model.types import Event
+from dedupe.partition.metrics import AGE_S, LATENCY_S, DuplicateAges, Histogram
 
 CALLS, ROUNDS = 2_000, 7
 HISTOGRAMS = 3

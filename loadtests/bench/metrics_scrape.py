@@ -21,16 +21,16 @@ from prometheus_client import CollectorRegistry, generate_latest
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.lane_metrics import LaneCollector
 from app.build import build_guards, build_router
-from app.config.data_dir import index_path, sqlite_path
-from app.config.settings import Settings
 from app.http.request_metrics import RequestMetrics
 from app.ingest.routes.paths import PATHS
-from dedupe.adapters.rocks_index import RocksStore
-from dedupe.adapters.sqlite_log import SqliteStore
-from dedupe.clock import SystemClock
-from dedupe.identity import Identity
-from dedupe.log import no_crashpoint
+from app.settings.data_dir import index_path, sqlite_path
+from app.settings.model import Settings
+from dedupe.model.clock import SystemClock
+from dedupe.model.identity import Identity
 from dedupe.router import Router
+from dedupe.storage.log import no_crashpoint
+from dedupe.storage.rocksdb.index import RocksStore
+from dedupe.storage.sqlite.log import SqliteStore
 from tests.support.settings import make_settings
 
 ROUNDS = 50

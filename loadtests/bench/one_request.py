@@ -29,13 +29,13 @@ from app.http.problems import Problems
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
 from app.main import GC_THRESHOLDS
-from dedupe.admission import Admission
-from dedupe.clock import Deadline, SystemClock
-from dedupe.identity import Identity
-from dedupe.quarantine import Quarantine
+from dedupe.decide.admission import Admission
+from dedupe.model.clock import Deadline, SystemClock
+from dedupe.model.identity import Identity
+from dedupe.model.quarantine import Quarantine
+from dedupe.model.types import Event, Stream
 from dedupe.router import Router
 from dedupe.submission import Outcomes
-from dedupe.types import Event, Stream
 from loadtests.bench.workload import make_bodies
 from tests.support.settings import make_settings
 

@@ -26,11 +26,11 @@ import uvloop
 
 from app.peers.link import PeerLink
 from app.peers.peers import Peers
-from dedupe.admission import Admission
-from dedupe.clock import Deadline, SystemClock
-from dedupe.group.request_handler import PeerRequestHandler
+from dedupe.cluster.request_handler import PeerRequestHandler
+from dedupe.decide.admission import Admission
+from dedupe.model.clock import Deadline, SystemClock
+from dedupe.model.types import Event
 from dedupe.submission import Outcomes, Submission
-from dedupe.types import Event
 
 HOST = "127.0.0.1"
 VALUE_BYTES = 740

@@ -22,17 +22,17 @@ import uvloop
 
 from app.build import build_router
 from app.cli.load.events import event, message_id_of
-from app.config.settings import Settings
 from app.main import tune_interpreter
+from app.settings.model import Settings
 from app.stores import create_indexes
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_log import KafkaStore
-from dedupe.adapters.sqlite_log import SqliteStore
-from dedupe.clock import SystemClock
-from dedupe.identity import Identity, fingerprint_of
-from dedupe.log import LogStore, no_crashpoint
-from dedupe.record import build_record
-from dedupe.types import Event, NewRecord
+from dedupe.model.clock import SystemClock
+from dedupe.model.identity import Identity, fingerprint_of
+from dedupe.model.record import build_record
+from dedupe.model.types import Event, NewRecord
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.log import LogStore, no_crashpoint
+from dedupe.storage.sqlite.log import SqliteStore
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.settings import make_settings
 

@@ -23,20 +23,20 @@ from statistics import median
 import structlog
 import uvloop
 
-from dedupe.adapters.rocks_index import RocksIndex, RocksStore
-from dedupe.adapters.sqlite_log import SqliteStore
-from dedupe.clock import SystemClock
-from dedupe.identity import Identity
-from dedupe.index import IndexState, IndexUpdate
-from dedupe.lane.context import LaneContext
-from dedupe.lane.gate import IdentityGate
-from dedupe.lane.index_recovery import IndexRecovery
-from dedupe.lane.metrics import LaneMetrics
-from dedupe.pinning import SessionNotes
-from dedupe.record import build_record
-from dedupe.sessions import SessionPolicy, SessionRecord, keys_of, session_update
-from dedupe.types import Entry, Event, NewRecord, Progress, Session
-from dedupe.window import WindowPolicy
+from dedupe.decide.sessions import SessionPolicy, SessionRecord, keys_of, session_update
+from dedupe.decide.window import WindowPolicy
+from dedupe.model.clock import SystemClock
+from dedupe.model.identity import Identity
+from dedupe.model.record import build_record
+from dedupe.model.types import Entry, Event, NewRecord, Progress, Session
+from dedupe.partition.context import LaneContext
+from dedupe.partition.gate import IdentityGate
+from dedupe.partition.index_recovery import IndexRecovery
+from dedupe.partition.metrics import LaneMetrics
+from dedupe.storage.index import IndexState, IndexUpdate
+from dedupe.storage.pinning import SessionNotes
+from dedupe.storage.rocksdb.index import RocksIndex, RocksStore
+from dedupe.storage.sqlite.log import SqliteStore
 from tests.support.settings import QUEUE_LIMITS
 
 MIB = 1024 * 1024

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dedupe.types import NewRecord
+from dedupe.model.types import NewRecord
 from loadtests.bench.spark_jobs import CHUNK_RECORDS, KEPT, PARTITIONS, bench_event
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.records import BATCH_RECORDS, RecordMaker, fill_topic

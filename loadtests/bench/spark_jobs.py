@@ -22,7 +22,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dedupe.types import Event, NewRecord
+from dedupe.model.types import Event, NewRecord
 from pipeline.audit import checks, evaluation
 from pipeline.runtime import options
 from pipeline.runtime.session import create_session

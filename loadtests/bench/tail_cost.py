@@ -15,13 +15,13 @@ from app.admin.tail import Listener, Tail, Wanted
 from app.cli.load.events import event as event_bytes
 from app.http.body_memory import BodyMemory, Lease
 from app.http.request_context import RequestContext
+from app.ingest.decision_observer import Watcher
 from app.ingest.receipts import CODES, REASONS
-from app.ingest.watching import Watcher
-from dedupe.admission import Admission
-from dedupe.clock import SystemClock
-from dedupe.identity import Identity, fingerprint_of
+from dedupe.decide.admission import Admission
+from dedupe.model.clock import SystemClock
+from dedupe.model.identity import Identity, fingerprint_of
+from dedupe.model.types import Event
 from dedupe.submission import Outcomes
-from dedupe.types import Event
 
 EVENTS = 100
 ROUNDS = 7

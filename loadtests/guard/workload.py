@@ -26,16 +26,16 @@ from starlette.types import ASGIApp, Message
 
 from app.build import build_guards, build_ingest, build_router
 from app.cli.load.events import body
-from app.config.settings import Settings
 from app.http.problems import Problems
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
+from app.settings.model import Settings
 from app.stores import create_indexes
-from dedupe.clock import SystemClock
-from dedupe.identity import Identity
-from dedupe.index import IndexStore
-from dedupe.log import no_crashpoint
+from dedupe.model.clock import SystemClock
+from dedupe.model.identity import Identity
 from dedupe.router import Router
+from dedupe.storage.index import IndexStore
+from dedupe.storage.log import no_crashpoint
 from tests.support.settings import make_settings
 from tests.support.sim.sim_log import SimStore
 

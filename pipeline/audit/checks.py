@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from dedupe.record import VERSION as VERSION_READ
+from dedupe.model.record import VERSION as VERSION_READ
 from pipeline.audit.rules import documents, flaw, is_of_its_key
 from pipeline.transforms.clean_topic import BASE_HEADER_BYTES, decoded, routed_partition
 

@@ -1,7 +1,7 @@
 """
 The missing sequences of client sessions, as DataFrame functions.
 
-The rule is that of `GET /v1/sessions` (dedupe/sessions.py): a sequence is missing if it is above all that the
+The rule is that of `GET /v1/sessions` (dedupe/decide/sessions.py): a sequence is missing if it is above all that the
 client has acknowledged, below the highest stored one, and not stored. The header `gs` of a session's first
 record holds the sequences stored before it; in an archive that began without that column, the session
 is known from the middle on.
@@ -12,7 +12,7 @@ from collections.abc import Collection
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from dedupe.record import ABOVE_BYTES_MAX
+from dedupe.model.record import ABOVE_BYTES_MAX
 from pipeline.transforms.clean_topic import unsigned
 
 RANGES_MAX = 32

@@ -12,10 +12,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from dedupe.errors import LogCorruptError
-from dedupe.identity import Identity
-from dedupe.record import HEADER_GATEWAY, HEADER_REASON, HEADER_SOURCE, is_identified_by, parse_identity
-from dedupe.types import Headers, LogRecord
+from dedupe.model.errors import LogCorruptError
+from dedupe.model.identity import Identity
+from dedupe.model.record import HEADER_GATEWAY, HEADER_REASON, HEADER_SOURCE, is_identified_by, parse_identity
+from dedupe.model.types import Headers, LogRecord
 from pipeline.audit.checks import WRONG_KEY
 from pipeline.audit.rules import QUARANTINE_SUFFIX
 from pipeline.errors import UsageError

@@ -1,5 +1,5 @@
 """
-The rules for one record: those of dedupe.record.parse_identity in SQL, and those for its value.
+The rules for one record: those of dedupe.model.record.parse_identity in SQL, and those for its value.
 
 The source has checked the headers: schema.RECORD has null for a header that is there twice, and for a
 source that is no UTF-8. tests/support/foreign.py has records on which both sides must agree.
@@ -10,7 +10,7 @@ from secrets import token_hex
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from dedupe.record import FLAG_SESSION, HEADER_GATEWAY, HEADER_SOURCE
+from dedupe.model.record import FLAG_SESSION, HEADER_GATEWAY, HEADER_SOURCE
 from pipeline.transforms.clean_topic import BASE_HEADER_BYTES, SESSION_HEADER_BYTES
 
 QUARANTINE_SUFFIX = ".quarantine"

@@ -2,7 +2,7 @@
 Transforms of clean topics: pure functions from DataFrame to DataFrame in Spark's built-in SQL.
 
 Other producers may write any bytes into a record, so texts and times become valid table keys here.
-The layout of the `gw` header is that of dedupe.record; tests/pipeline/test_transforms.py compares both
+The layout of the `gw` header is that of dedupe.model.record; tests/pipeline/test_transforms.py compares both
 with the golden vectors.
 """
 
@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from dedupe.record import FLAG_SESSION
+from dedupe.model.record import FLAG_SESSION
 from pipeline.schema import SESSIONS
 
 SESSION_HEADER_BYTES = 90  # of `gw` with flag 1; without it 34
@@ -62,7 +62,7 @@ def decoded(records: DataFrame) -> DataFrame:
 
 
 def routed_partition(event_key: Column, client_hash: Column, partitions: int) -> Column:
-    """Return the partition of a record, by the rule of dedupe.routing."""
+    """Return the partition of a record, by the rule of dedupe.model.routing."""
     routing_key = F.coalesce(client_hash, event_key)
     number = _signed(routing_key, 0, 8)
     # The rule takes the first 64 bits as unsigned; a negative number here is 2**64 too small.

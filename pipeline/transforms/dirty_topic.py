@@ -1,7 +1,7 @@
 """
 Classifies the records of a topic that other producers filled: originals, duplicates, conflicts, rejected.
 
-The rules are the gateway's (dedupe.identity): messageId and source identify an event; its content,
+The rules are the gateway's (dedupe.model.identity): messageId and source identify an event; its content,
 without the fields that retries change, distinguishes duplicates from conflicts.
 """
 
@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from dedupe.document import is_event_type, read_document
-from dedupe.identity import MESSAGE_ID_BYTES_MAX, canonical_content, fingerprint_of
+from dedupe.model.identity import MESSAGE_ID_BYTES_MAX, canonical_content, fingerprint_of
+from dedupe.model.json_document import is_event_type, read_document
 
 ORIGINAL, DUPLICATE, CONFLICT, REJECTED = "original", "duplicate", "conflict", "rejected"
 

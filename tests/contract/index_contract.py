@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dedupe.errors import IndexCorruptError, RetriableError
-from dedupe.index import EMPTY_STATE, DedupeIndex, IndexIdentity, IndexState, IndexStore, IndexUpdate
-from dedupe.sessions import (
+from dedupe.decide.sessions import (
     NO_SESSIONS,
     SessionChange,
     SessionCounts,
@@ -16,8 +14,10 @@ from dedupe.sessions import (
     SessionState,
     SessionUpdate,
 )
-from dedupe.types import Entry, EventKey
-from dedupe.window import Step
+from dedupe.decide.window import Step
+from dedupe.model.errors import IndexCorruptError, RetriableError
+from dedupe.model.types import Entry, EventKey
+from dedupe.storage.index import EMPTY_STATE, DedupeIndex, IndexIdentity, IndexState, IndexStore, IndexUpdate
 
 IDENTITY = IndexIdentity(
     log_id="log-1",

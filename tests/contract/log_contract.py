@@ -14,9 +14,9 @@ from itertools import pairwise
 import pytest
 from structlog.testing import capture_logs
 
-from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
-from dedupe.log import NOTE_BYTES_MAX, Crashpoint, LogStore, PartitionLog, no_crashpoint
-from dedupe.types import Headers, LogRecord, NewRecord, Offset
+from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.model.types import Headers, LogRecord, NewRecord, Offset
+from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, LogStore, PartitionLog, no_crashpoint
 
 PARTITIONS = 2
 

@@ -5,12 +5,13 @@ from contextlib import aclosing
 
 import pytest
 
-from dedupe.adapters import kafka_log, kafka_reader
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_log import KafkaStore
-from dedupe.errors import RetriableError
-from dedupe.log import Crashpoint
-from dedupe.types import LogRecord
+from dedupe.model.errors import RetriableError
+from dedupe.model.types import LogRecord
+from dedupe.storage.kafka import log as kafka_log
+from dedupe.storage.kafka import reader as kafka_reader
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.log import Crashpoint
 from tests.conftest import TopicFactory
 from tests.contract.log_contract import (
     PARTITIONS,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dedupe.errors import IndexCorruptError
-from dedupe.index import EMPTY_STATE, IndexUpdate
-from dedupe.window import Step
+from dedupe.decide.window import Step
+from dedupe.model.errors import IndexCorruptError
+from dedupe.storage.index import EMPTY_STATE, IndexUpdate
 from tests.contract.index_contract import IDENTITY, IndexContract, entry_of, key_of, update_of
 from tests.support.sim.memory_index import UNSYNCED_MAX, MemoryStore
 

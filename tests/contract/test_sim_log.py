@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
-from dedupe.log import Crashpoint
-from dedupe.types import LogRecord, NewRecord
+from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.model.types import LogRecord, NewRecord
+from dedupe.storage.log import Crashpoint
 from tests.contract.log_contract import (
     PARTITIONS,
     LogContract,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dedupe.adapters.sqlite_log import SqliteStore
-from dedupe.log import Crashpoint
-from dedupe.types import LogRecord
+from dedupe.model.types import LogRecord
+from dedupe.storage.log import Crashpoint
+from dedupe.storage.sqlite.log import SqliteStore
 from tests.contract.log_contract import PARTITIONS, LogContract, LogWorld
 
 

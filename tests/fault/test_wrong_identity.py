@@ -11,9 +11,9 @@ import httpx
 import orjson
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
-from app.config.settings import DEVELOPMENT_SECRET
-from dedupe.identity import Identity
-from dedupe.routing import partition_of
+from app.settings.model import DEVELOPMENT_SECRET
+from dedupe.model.identity import Identity
+from dedupe.model.routing import partition_of
 from tests.fault.conftest import PARTITIONS, LogUnderTest, kafka_log
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli

@@ -17,9 +17,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.process.clock_check import check_clock, keep_time
-from dedupe.adapters.sqlite_log import SqliteLimits, SqliteStore
-from dedupe.errors import ConfigurationError
-from dedupe.types import NewRecord
+from dedupe.model.errors import ConfigurationError
+from dedupe.model.types import NewRecord
+from dedupe.storage.sqlite.log import SqliteLimits, SqliteStore
 from tests.sim.world import ManualClock
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, stored

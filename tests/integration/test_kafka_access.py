@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaError
 
-from dedupe.adapters.kafka_broker_connection import BrokerConnection
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_log import KafkaStore
-from dedupe.clock import SystemClock
+from dedupe.model.clock import SystemClock
+from dedupe.storage.kafka.broker_connection import BrokerConnection
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.log import KafkaStore
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.certificates import write_certificate
 from tests.support.group import LANES, Worker

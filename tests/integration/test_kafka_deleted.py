@@ -11,9 +11,9 @@ from contextlib import aclosing, suppress
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
-from dedupe.errors import NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.model.errors import NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.log import KafkaLog, KafkaStore
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.kafka import KafkaBroker, create_topic, delete_topics
 

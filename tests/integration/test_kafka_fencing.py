@@ -13,12 +13,12 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
-from dedupe.adapters.kafka_producer import FENCED_CODES
-from dedupe.adapters.kafka_topics import PRODUCER_EXPIRATION_MIN_MS, TIMESTAMP_BEFORE_MAX_MS
-from dedupe.errors import NotAppendedError, RetriableError
-from dedupe.types import NewRecord
+from dedupe.model.errors import NotAppendedError, RetriableError
+from dedupe.model.types import NewRecord
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.kafka.producer import FENCED_CODES
+from dedupe.storage.kafka.topics import PRODUCER_EXPIRATION_MIN_MS, TIMESTAMP_BEFORE_MAX_MS
 from tests.contract.log_contract import read_all
 from tests.support.kafka import KafkaBroker, create_topic, delete_records
 

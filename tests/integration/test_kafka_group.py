@@ -11,9 +11,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.protocol.group import JoinGroupRequest_v5, LeaveGroupRequest_v1, SyncGroupRequest_v3
 
-from dedupe.adapters.kafka_broker_connection import BrokerConnection
-from dedupe.adapters.kafka_group import GroupTimes, KafkaMembership
-from dedupe.adapters.kafka_group_wire import PROTOCOL, PROTOCOL_TYPE
+from dedupe.storage.kafka.broker_connection import BrokerConnection
+from dedupe.storage.kafka.group import GroupTimes, KafkaMembership
+from dedupe.storage.kafka.group_wire import PROTOCOL, PROTOCOL_TYPE
 from tests.support.cancellation import cancelled_at
 from tests.support.group import LANES, Group, group_at, until
 from tests.support.kafka import create_topic

@@ -11,7 +11,7 @@ import pytest
 from aiokafka.protocol.admin import ListGroupsRequest_v1
 from structlog.testing import capture_logs
 
-from dedupe.adapters.kafka_group import GroupTimes
+from dedupe.storage.kafka.group import GroupTimes
 from tests.support.group import LANES, Group, Worker, group_at, until
 from tests.support.kafka import KafkaBroker
 from tests.support.kafka_acls import AUTHORIZED, DESCRIBE, READ, allow

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_log import KafkaStore
-from dedupe.errors import ConfigurationError, RetriableError
+from dedupe.model.errors import ConfigurationError, RetriableError
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.log import KafkaStore
 from tests.contract.log_contract import keep
 from tests.support.kafka import KafkaBroker, create_topic, delete_topics
 from tests.support.kafka_acls import AUTHORIZED, DESCRIBE, READ, allow

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
-from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
-from dedupe.types import NewRecord
+from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.model.types import NewRecord
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.log import KafkaLog, KafkaStore
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.kafka_proxy import Api, Fault, KafkaProxy, broker_behind_a_proxy
 from tests.support.processes import HOST

@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 import pytest
 from structlog.testing import capture_logs
 
-from dedupe.adapters import kafka_topics
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_log import KafkaStore
-from dedupe.adapters.kafka_topics import Demands, TopicSpec, prepare_topics
-from dedupe.errors import ConfigurationError, NotAppendedError, RetriableError
-from dedupe.types import NewRecord
+from dedupe.model.errors import ConfigurationError, NotAppendedError, RetriableError
+from dedupe.model.types import NewRecord
+from dedupe.storage.kafka import topics as kafka_topics
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.topics import Demands, TopicSpec, prepare_topics
 from tests.conftest import TopicFactory
 from tests.support.client import Client
 from tests.support.gateway import Gateway

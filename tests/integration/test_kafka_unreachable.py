@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 from aiokafka.protocol.types import String
 
-from dedupe.adapters import kafka_log, kafka_reader
-from dedupe.adapters.kafka_broker_connection import BrokerConnection
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
-from dedupe.adapters.kafka_reader import PartitionReader
-from dedupe.adapters.kafka_wire import CLIENT_ID, Request
-from dedupe.errors import RetriableError
+from dedupe.model.errors import RetriableError
+from dedupe.storage.kafka import log as kafka_log
+from dedupe.storage.kafka import reader as kafka_reader
+from dedupe.storage.kafka.broker_connection import BrokerConnection
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.kafka.reader import PartitionReader
+from dedupe.storage.kafka.wire import CLIENT_ID, Request
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.processes import free_port

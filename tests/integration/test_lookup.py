@@ -8,9 +8,9 @@ import pytest
 
 from app.admin import quarantine_search
 from app.admin.quarantine_search import QuarantineSearch
-from dedupe.adapters.sqlite_log import SqliteStore
-from dedupe.clock import SystemClock
-from dedupe.types import Stream
+from dedupe.model.clock import SystemClock
+from dedupe.model.types import Stream
+from dedupe.storage.sqlite.log import SqliteStore
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, post
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.config.settings import Settings
 from app.group import network_of
 from app.peers.tls import PeerTLS
-from dedupe.errors import ConfigurationError
+from app.settings.model import Settings
+from dedupe.model.errors import ConfigurationError
 from tests.integration.test_peers import Worker, are_linked, running, until
 from tests.support.certificates import write_certificate
 from tests.support.settings import make_settings

@@ -13,9 +13,9 @@ from app.peers.link import PeerLink
 from app.peers.network import SocketNetwork
 from app.peers.peers import Peers
 from app.peers.tls import PeerTLS
-from dedupe.admission import Admission
-from dedupe.clock import SystemClock
-from dedupe.errors import IndexUnavailableError, LaneNotActiveError, LaneSaturatedError
+from dedupe.decide.admission import Admission
+from dedupe.model.clock import SystemClock
+from dedupe.model.errors import IndexUnavailableError, LaneNotActiveError, LaneSaturatedError
 from tests.support.certificates import write_certificate
 from tests.support.peers import SECRET, RecordingHandler, events_of
 from tests.support.submissions import submission_of

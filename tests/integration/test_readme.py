@@ -7,8 +7,8 @@ from pathlib import Path
 
 import orjson
 
-from app.access.key_file import KeyFile
-from app.access.quotas import Quota, QuotaPolicy
+from app.auth.key_file import KeyFile
+from app.auth.quotas import Quota, QuotaPolicy
 from tests.support.documents import README, blocks_of, typed
 from tests.support.gateway import Gateway
 

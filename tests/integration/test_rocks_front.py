@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupe.adapters.rocks_database import Tuning
-from dedupe.adapters.rocks_front import SCANNED_PER_KEY
-from dedupe.adapters.rocks_index import RocksIndex
-from dedupe.errors import IndexCorruptError
+from dedupe.model.errors import IndexCorruptError
+from dedupe.storage.rocksdb.bloom import SCANNED_PER_KEY
+from dedupe.storage.rocksdb.database import Tuning
+from dedupe.storage.rocksdb.index import RocksIndex
 from tests.contract.index_contract import IDENTITY, entry_of, key_of, update_of
 from tests.support.rocks import SMALLEST
 

@@ -19,7 +19,14 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from dedupe.adapters.rocks_database import (
+from dedupe.decide.committed import Committed, LastRecord
+from dedupe.decide.sessions import SessionPolicy
+from dedupe.decide.window import Step, WindowPolicy
+from dedupe.model.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError, RetriableError
+from dedupe.model.types import Entry
+from dedupe.partition.partition_index import PartitionIndex
+from dedupe.storage.index import EMPTY_STATE, IndexState, IndexUpdate
+from dedupe.storage.rocksdb.database import (
     FILE_BYTES_PER_KEY,
     FILES_BESIDE,
     Database,
@@ -27,14 +34,7 @@ from dedupe.adapters.rocks_database import (
     translate,
     tuning_for,
 )
-from dedupe.adapters.rocks_index import LANE_BYTES_MIN, RocksIndex, RocksStore
-from dedupe.committed import Committed, LastRecord
-from dedupe.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError, RetriableError
-from dedupe.index import EMPTY_STATE, IndexState, IndexUpdate
-from dedupe.lane.partition_index import PartitionIndex
-from dedupe.sessions import SessionPolicy
-from dedupe.types import Entry
-from dedupe.window import Step, WindowPolicy
+from dedupe.storage.rocksdb.index import LANE_BYTES_MIN, RocksIndex, RocksStore
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, open_anew, update_of
 from tests.support.rocks import SMALLEST
 
@@ -367,7 +367,7 @@ def test_damage_of_the_index_ends_it(sentence: str) -> None:
 FULL_DISK_PROCESS = """
 import resource, signal, sys
 from pathlib import Path
-from dedupe.errors import IndexUnavailableError
+from dedupe.model.errors import IndexUnavailableError
 from tests.integration.test_rocks_index import build, key_of, update_of
 index = build(Path(sys.argv[1]), batches=4)
 state = index.state
@@ -410,7 +410,7 @@ def test_failed_write_ends_the_use_of_the_index_and_keeps_it(tmp_path: Path) -> 
 NO_FILES_PROCESS = """
 import resource, sys
 from pathlib import Path
-from dedupe.errors import IndexUnavailableError
+from dedupe.model.errors import IndexUnavailableError
 from tests.integration.test_rocks_index import BATCH, SMALLEST, build, update_of
 path = Path(sys.argv[1])
 index = build(path, batches=4, tuning=SMALLEST)
@@ -444,7 +444,7 @@ HOLDING_PROCESS = """
 import sys
 from pathlib import Path
 from tests.integration.test_rocks_index import BATCH, build
-from dedupe.adapters.rocks_index import RocksStore, LANE_BYTES_MIN
+from dedupe.storage.rocksdb.index import RocksStore, LANE_BYTES_MIN
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, update_of
 index = RocksStore(Path(sys.argv[1]), lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=KEYS_MAX).open(IDENTITY)
 index.apply(update_of(0, BATCH))

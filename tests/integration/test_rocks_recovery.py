@@ -10,17 +10,17 @@ from pathlib import Path
 from types import coroutine
 from typing import Any
 
-from dedupe.adapters.rocks_index import CLOSERS, LANE_BYTES_MIN, RocksStore
-from dedupe.clock import SystemClock
-from dedupe.identity import Identity
-from dedupe.index import EMPTY_STATE, DedupeIndex, IndexIdentity
-from dedupe.lane.context import LaneContext
-from dedupe.lane.gate import IdentityGate
-from dedupe.lane.index_recovery import IndexRecovery
-from dedupe.lane.metrics import LaneMetrics
-from dedupe.pinning import SessionNotes
-from dedupe.sessions import SessionPolicy
-from dedupe.window import WindowPolicy
+from dedupe.decide.sessions import SessionPolicy
+from dedupe.decide.window import WindowPolicy
+from dedupe.model.clock import SystemClock
+from dedupe.model.identity import Identity
+from dedupe.partition.context import LaneContext
+from dedupe.partition.gate import IdentityGate
+from dedupe.partition.index_recovery import IndexRecovery
+from dedupe.partition.metrics import LaneMetrics
+from dedupe.storage.index import EMPTY_STATE, DedupeIndex, IndexIdentity
+from dedupe.storage.pinning import SessionNotes
+from dedupe.storage.rocksdb.index import CLOSERS, LANE_BYTES_MIN, RocksStore
 from tests.contract.index_contract import KEYS_MAX, update_of
 from tests.support.settings import QUEUE_LIMITS
 from tests.support.sim.sim_log import SimStore

@@ -17,11 +17,11 @@ from types import CoroutineType
 
 import pytest
 
-from dedupe.adapters.rocks_database import tuning_for
-from dedupe.adapters.rocks_index import CLOSERS, LANE_BYTES_MIN, RocksIndex, RocksStore
-from dedupe.adapters.rocks_replay import WAL_BYTES_MAX, replay, wal_bytes
-from dedupe.errors import IndexCorruptError, IndexUnavailableError
-from dedupe.index import EMPTY_STATE
+from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
+from dedupe.storage.index import EMPTY_STATE
+from dedupe.storage.rocksdb.database import tuning_for
+from dedupe.storage.rocksdb.index import CLOSERS, LANE_BYTES_MIN, RocksIndex, RocksStore
+from dedupe.storage.rocksdb.replay import WAL_BYTES_MAX, replay, wal_bytes
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, update_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -212,7 +212,7 @@ async def test_damage_found_by_a_replay_is_told_by_the_opening(killed: Path) -> 
 FULL_DISK_PROCESS = """
 import asyncio, resource, sys
 from pathlib import Path
-from dedupe.errors import IndexUnavailableError
+from dedupe.model.errors import IndexUnavailableError
 from tests.integration.test_rocks_replay import IDENTITY, store_in
 resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, resource.RLIM_INFINITY))
 try:

@@ -7,13 +7,19 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from dedupe.adapters import rocks_sessions
-from dedupe.adapters.rocks_database import tuning_for
-from dedupe.adapters.rocks_index import LANE_BYTES_MIN, RocksIndex, RocksStore
-from dedupe.adapters.rocks_sessions import COUNTS_KEY, ROW_BYTES_MAX
-from dedupe.errors import IndexCorruptError
-from dedupe.index import EMPTY_STATE
-from dedupe.sessions import SEQUENCES_AHEAD_MAX, SessionChange, SessionCounts, SessionState, SessionUpdate
+from dedupe.decide.sessions import (
+    SEQUENCES_AHEAD_MAX,
+    SessionChange,
+    SessionCounts,
+    SessionState,
+    SessionUpdate,
+)
+from dedupe.model.errors import IndexCorruptError
+from dedupe.storage.index import EMPTY_STATE
+from dedupe.storage.rocksdb import sessions as rocks_sessions
+from dedupe.storage.rocksdb.database import tuning_for
+from dedupe.storage.rocksdb.index import LANE_BYTES_MIN, RocksIndex, RocksStore
+from dedupe.storage.rocksdb.sessions import COUNTS_KEY, ROW_BYTES_MAX
 from tests.contract.index_contract import (
     IDENTITY,
     KEYS_MAX,

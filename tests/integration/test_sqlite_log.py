@@ -18,10 +18,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from dedupe.adapters import sqlite_schema
-from dedupe.adapters.sqlite_log import SqliteLimits, SqliteLog, SqliteStore
-from dedupe.adapters.sqlite_schema import PAGE_BYTES, SCHEMA_VERSION
-from dedupe.errors import (
+from dedupe.model.errors import (
     ConfigurationError,
     FencedError,
     LogCorruptError,
@@ -29,7 +26,10 @@ from dedupe.errors import (
     OutcomeUnknownError,
     RetriableError,
 )
-from dedupe.types import LogRecord, NewRecord
+from dedupe.model.types import LogRecord, NewRecord
+from dedupe.storage.sqlite import schema as sqlite_schema
+from dedupe.storage.sqlite.log import SqliteLimits, SqliteLog, SqliteStore
+from dedupe.storage.sqlite.schema import PAGE_BYTES, SCHEMA_VERSION
 
 REPOSITORY = Path(__file__).parents[2]
 TOPIC = "events"

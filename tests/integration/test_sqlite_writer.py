@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 import pytest
 import structlog
 
-from dedupe.adapters.sqlite_log import SqliteLimits, SqliteLog, SqliteStore
-from dedupe.adapters.sqlite_operations import Change
-from dedupe.adapters.sqlite_schema import translated
-from dedupe.adapters.sqlite_writer import Transaction
-from dedupe.errors import NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.model.errors import NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.storage.sqlite.log import SqliteLimits, SqliteLog, SqliteStore
+from dedupe.storage.sqlite.operations import Change
+from dedupe.storage.sqlite.schema import translated
+from dedupe.storage.sqlite.writer import Transaction
 from tests.integration.test_sqlite_log import (
     IMPATIENT,
     TOPIC,

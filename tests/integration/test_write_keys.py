@@ -15,7 +15,7 @@ import orjson
 import pytest
 import yaml
 
-from dedupe.identity import canonical_content, fingerprint_of
+from dedupe.model.identity import canonical_content, fingerprint_of
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, post, stored
 

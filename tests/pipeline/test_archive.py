@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dedupe.types import Event
+from dedupe.model.types import Event
 from pipeline.schema import ARCHIVE
 from pipeline.sources.records import LakeSource, read_lake
 from tests.conftest import TopicFactory

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dedupe.types import NewRecord
+from dedupe.model.types import NewRecord
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.gateway import Gateway

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from dedupe.types import NewRecord
+from dedupe.model.types import NewRecord
 from pipeline.audit import checks
 from pipeline.audit.checks import (
     BEFORE_FIRST,

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from pyspark.sql import SparkSession
 
-from dedupe.types import NewRecord
+from dedupe.model.types import NewRecord
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.gateway import Gateway

@@ -10,9 +10,9 @@ import httpx
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dedupe.identity import Identity
-from dedupe.sessions import SessionRecord, SessionState, with_progress, with_record
-from dedupe.types import NewRecord, Session
+from dedupe.decide.sessions import SessionRecord, SessionState, with_progress, with_record
+from dedupe.model.identity import Identity
+from dedupe.model.types import NewRecord, Session
 from pipeline.audit.checks import check_records
 from pipeline.audit.clients import RANGES_MAX, session_progress
 from pipeline.sources.records import LogSource, Selection, read_records

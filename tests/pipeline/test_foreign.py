@@ -3,7 +3,7 @@
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from dedupe.types import NewRecord
+from dedupe.model.types import NewRecord
 from pipeline.audit.checks import FOREIGN as FOREIGN_KIND
 from pipeline.audit.checks import VALUE, VERSION, check_records, faulty
 from pipeline.sources.records import KafkaSource, Selection, read_records

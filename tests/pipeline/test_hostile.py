@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dedupe.types import NewRecord
+from dedupe.model.types import NewRecord
 from pipeline.audit.checks import check_records
 from pipeline.audit.deep import wrong_keys
 from pipeline.audit.evaluation import collect_findings, find_faults, summarize

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from dedupe.types import NewRecord
+from dedupe.model.types import NewRecord
 from pipeline.errors import PipelineError
 from pipeline.schema import MINUTE_COUNTS, RECORD
 from pipeline.sinks.ledger import Ledger

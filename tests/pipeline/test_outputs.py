@@ -10,7 +10,7 @@ import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dedupe.types import Event
+from dedupe.model.types import Event
 from tests.pipeline.conftest import JobRunner
 from tests.support.gateway import Gateway
 from tests.support.logs import append_to_log

@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dedupe.types import Session
+from dedupe.model.types import Session
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.gateway import Gateway

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_log import KafkaStore
-from dedupe.types import NewRecord
+from dedupe.model.types import NewRecord
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.log import KafkaStore
 from pipeline.sources.records import LogSource, Selection, read_records
 from pipeline.transforms.clean_topic import archived
 from tests.conftest import TopicFactory

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from dedupe.types import NewRecord
+from dedupe.model.types import NewRecord
 from pipeline.schema import RECORD, SESSIONS
 from pipeline.transforms.clean_topic import sessions
 from tests.conftest import TopicFactory

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from dedupe.types import NewRecord
+from dedupe.model.types import NewRecord
 from pipeline.audit.saved_state import StateFolder
 from tests.pipeline.conftest import Done, JobRunner
 from tests.support.logs import append_to_log, trim_log

@@ -15,7 +15,7 @@ from pipeline.sources.records import from_archive
 from pipeline.transforms.clean_topic import archived, decoded, routed_partition
 
 ROOT = Path(__file__).resolve().parents[2]
-VECTORS: dict[str, Any] = orjson.loads((ROOT / "tests/unit/dedupe/golden_vectors.json").read_bytes())
+VECTORS: dict[str, Any] = orjson.loads((ROOT / "tests/unit/dedupe/model/golden_vectors.json").read_bytes())
 SIGNED_MAX = 2**63 - 1
 
 

@@ -6,9 +6,9 @@ is out. It decides nothing of its own, and its members run the code that real on
 import asyncio
 from dataclasses import dataclass, field
 
-from dedupe.adapters.kafka_group_wire import Joined, decide, packed, read_share
-from dedupe.group.assignment import Member
-from dedupe.group.membership import Describe, Take
+from dedupe.cluster.assignment import Member
+from dedupe.cluster.membership import Describe, Take
+from dedupe.storage.kafka.group_wire import Joined, decide, packed, read_share
 
 SESSION_S, REBALANCE_S, HEARTBEAT_S, RETRY_S, ANSWER_S = 6.0, 3.0, 0.5, 0.5, 3.0
 """As in GroupTimes of the real member."""

@@ -13,18 +13,18 @@ from random import Random
 from typing import Any
 
 from app.peers.peers import Peers
-from dedupe.clock import Deadline
-from dedupe.errors import OutcomeUnknownError
-from dedupe.group.assignment import Member
-from dedupe.group.lane_manager import LaneManager
-from dedupe.group.request_handler import PeerRequestHandler
-from dedupe.group.route import GroupRoute
-from dedupe.lane.context import LaneTimes
-from dedupe.lane.lane import Lane
-from dedupe.lane.state import LaneState
+from dedupe.cluster.assignment import Member
+from dedupe.cluster.lane_manager import LaneManager
+from dedupe.cluster.request_handler import PeerRequestHandler
+from dedupe.cluster.route import GroupRoute
+from dedupe.model.clock import Deadline
+from dedupe.model.errors import OutcomeUnknownError
+from dedupe.model.types import Event
+from dedupe.partition.context import LaneTimes
+from dedupe.partition.lane import Lane
+from dedupe.partition.state import LaneState
 from dedupe.router import Router
 from dedupe.submission import Outcomes
-from dedupe.types import Event
 from tests.sim.group_coordinator import SimCoordinator, SimMembership
 from tests.sim.world import CLEAN, QUARANTINE, SLACK_S, ManualClock, Seen, World
 from tests.support.sim.faults import SimFaults

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dedupe.admission import Admission
-from dedupe.clock import Deadline
-from dedupe.errors import RetriableError
-from dedupe.identity import fingerprint_of
-from dedupe.record import FLAG_ID_ASSIGNED
-from dedupe.routing import partition_of
-from dedupe.sessions import SessionPolicy, SessionState, session_key
-from dedupe.types import Event, Offset, Order, Session
+from dedupe.decide.admission import Admission
+from dedupe.decide.sessions import SessionPolicy, SessionState, session_key
+from dedupe.model.clock import Deadline
+from dedupe.model.errors import RetriableError
+from dedupe.model.identity import fingerprint_of
+from dedupe.model.record import FLAG_ID_ASSIGNED
+from dedupe.model.routing import partition_of
+from dedupe.model.types import Event, Offset, Order, Session
 from tests.sim.world import CLEAN, FOREVER_S, SOURCE, World
 
 DAY_MS = 86_400_000

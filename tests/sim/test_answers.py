@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from dedupe.clock import Deadline
-from dedupe.errors import LaneNotActiveError, OutcomeUnknownError
-from dedupe.lane.queue import LaneQueue
-from dedupe.lane.state import LaneState
+from dedupe.model.clock import Deadline
+from dedupe.model.errors import LaneNotActiveError, OutcomeUnknownError
+from dedupe.model.types import Event
+from dedupe.partition.queue import LaneQueue
+from dedupe.partition.state import LaneState
 from dedupe.router import Router
 from dedupe.submission import Outcomes
-from dedupe.types import Event
 from tests.sim.world import FOREVER_S, LIMITS, World
 from tests.support.sim.faults import SimFaults
 

@@ -3,8 +3,8 @@
 import asyncio
 
 from app.http.fair_scheduler import FairScheduler
-from dedupe.clock import Deadline
-from dedupe.errors import LaneSaturatedError
+from dedupe.model.clock import Deadline
+from dedupe.model.errors import LaneSaturatedError
 
 BODY_BYTES = 64 * 1024
 COMMIT_S = 0.02

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from dedupe.admission import Admission
-from dedupe.clock import Deadline
-from dedupe.errors import GatewayError, LaneNotActiveError, LaneSaturatedError, OutcomeUnknownError
+from dedupe.decide.admission import Admission
+from dedupe.model.clock import Deadline
+from dedupe.model.errors import GatewayError, LaneNotActiveError, LaneSaturatedError, OutcomeUnknownError
+from dedupe.model.types import Event
 from dedupe.submission import Outcomes, Submission
-from dedupe.types import Event
 from tests.sim.test_router import events_of
 from tests.sim.world import World
 

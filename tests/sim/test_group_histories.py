@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from dedupe.committed import Committed
+from dedupe.decide.committed import Committed
 from tests.sim.group_plan import missing_cells
 from tests.sim.group_world import PAUSE_S, GroupWorld, Worker
 from tests.sim.seeds import ARE_AS_PLANNED, DEFAULT_HISTORIES, each_seed

@@ -14,9 +14,11 @@ from typing import Any, cast
 import pytest
 from aiokafka.protocol.api import RequestHeader_v1
 
-from dedupe.adapters.kafka_cluster import KafkaCluster
-from dedupe.adapters.kafka_config import Address, KafkaConfig
-from dedupe.adapters.kafka_group import (
+from dedupe.cluster.assignment import Assignment, Member
+from dedupe.model.errors import RetriableError
+from dedupe.storage.kafka.cluster import KafkaCluster
+from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.group import (
     ILLEGAL_GENERATION,
     MEMBER_ID_REQUIRED,
     REBALANCE_AGAIN_S,
@@ -24,8 +26,6 @@ from dedupe.adapters.kafka_group import (
     GroupTimes,
     KafkaMembership,
 )
-from dedupe.errors import RetriableError
-from dedupe.group.assignment import Assignment, Member
 from tests.support.sim_kafka_net import STRUCTS, SimTransport, encoded
 from tests.support.virtual_time import VirtualTimeLoop
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from dedupe.committed import Committed, LastRecord
-from dedupe.errors import IndexCorruptError
-from dedupe.group.codec import COMMITTED, encode_committed
-from dedupe.index import IndexIdentity
-from dedupe.types import Event
+from dedupe.cluster.codec import COMMITTED, encode_committed
+from dedupe.decide.committed import Committed, LastRecord
+from dedupe.model.errors import IndexCorruptError
+from dedupe.model.types import Event
+from dedupe.storage.index import IndexIdentity
 from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.test_group import NAMES, SERVED_AGAIN_S, owner_and_follower
 from tests.support.sim.faults import SimFaults

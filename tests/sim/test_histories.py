@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 import pytest
 
-from dedupe.types import Event
-from dedupe.window import WindowPolicy
+from dedupe.decide.window import WindowPolicy
+from dedupe.model.types import Event
 from tests.sim.plan import missing_cells
 from tests.sim.seeds import ARE_AS_PLANNED, DEFAULT_HISTORIES, each_seed
 from tests.sim.world import CLEAN, FOREVER_S, LIMITS, Seen, World

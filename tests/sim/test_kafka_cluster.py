@@ -10,9 +10,9 @@ from random import Random
 import pytest
 from aiokafka import TopicPartition
 
-from dedupe.adapters.kafka_cluster import KafkaCluster
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.errors import RetriableError
+from dedupe.model.errors import RetriableError
+from dedupe.storage.kafka.cluster import KafkaCluster
+from dedupe.storage.kafka.config import KafkaConfig
 from tests.support.sim_kafka import SimKafka
 from tests.support.sim_kafka_net import FIND_COORDINATOR, HOST, METADATA, PORTS, SimKafkaNet
 from tests.support.virtual_time import VirtualTimeLoop

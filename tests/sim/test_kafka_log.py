@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 import pytest
 
-from dedupe.adapters.kafka_broker_connection import IDLE_S_MAX
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_log import KafkaLog, KafkaStore
-from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
-from dedupe.log import no_crashpoint
-from dedupe.types import NewRecord
+from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.model.types import NewRecord
+from dedupe.storage.kafka.broker_connection import IDLE_S_MAX
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.log import no_crashpoint
 from tests.sim.seeds import ARE_AS_PLANNED, each_seed
 from tests.support.sim_kafka import SimKafka
 from tests.support.sim_kafka_net import (

@@ -16,10 +16,12 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from dedupe.adapters.kafka_broker_connection import IDLE_S_MAX, BrokerConnection
-from dedupe.adapters.kafka_cluster import KafkaCluster
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_producer import (
+from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError
+from dedupe.model.types import NewRecord, Offset
+from dedupe.storage.kafka.broker_connection import IDLE_S_MAX, BrokerConnection
+from dedupe.storage.kafka.cluster import KafkaCluster
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.producer import (
     CONCURRENT_TRANSACTIONS,
     EPOCH_OF_ROTATION,
     INVALID_TIMESTAMP,
@@ -28,11 +30,9 @@ from dedupe.adapters.kafka_producer import (
     RENEW_S,
     FencedProducer,
 )
-from dedupe.adapters.kafka_reader import PartitionReader
-from dedupe.adapters.kafka_wire import ProducerIdAndEpoch
-from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError
-from dedupe.log import no_crashpoint
-from dedupe.types import NewRecord, Offset
+from dedupe.storage.kafka.reader import PartitionReader
+from dedupe.storage.kafka.wire import ProducerIdAndEpoch
+from dedupe.storage.log import no_crashpoint
 from tests.support.sim_kafka import SimKafka
 from tests.support.sim_kafka_net import (
     ADD_PARTITIONS_TO_TXN,

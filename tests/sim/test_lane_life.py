@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from dedupe.clock import Deadline
-from dedupe.errors import LaneNotActiveError, LogCorruptError
-from dedupe.index import IndexIdentity
-from dedupe.lane.context import LaneTimes
-from dedupe.lane.gate import PROOF_RECORDS
-from dedupe.lane.lane import Lane
-from dedupe.lane.state import LaneState
-from dedupe.routing import partition_of
-from dedupe.types import Session
+from dedupe.model.clock import Deadline
+from dedupe.model.errors import LaneNotActiveError, LogCorruptError
+from dedupe.model.routing import partition_of
+from dedupe.model.types import Session
+from dedupe.partition.context import LaneTimes
+from dedupe.partition.gate import PROOF_RECORDS
+from dedupe.partition.lane import Lane
+from dedupe.partition.state import LaneState
+from dedupe.storage.index import IndexIdentity
 from tests.sim.world import CLEAN, LIMITS, QUARANTINE, QUICK, World
 from tests.support.sim.faults import SimFaults
 from tests.support.sim.memory_index import MemoryIndex

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from dedupe.admission import Admission
-from dedupe.clock import Deadline
-from dedupe.committed import Committed, LastRecord
-from dedupe.errors import DiskFullError, LogCorruptError, RetriableError
-from dedupe.group import links
-from dedupe.group.assignment import NOBODY, Assignment, Member
-from dedupe.group.codec import COMMITTED, encode_committed
-from dedupe.group.lane_manager import LaneManager
-from dedupe.group.links import Status
-from dedupe.group.membership import Describe, Take
-from dedupe.group.request_handler import PeerRequestHandler
-from dedupe.lane.index_recovery import IndexRecovery
-from dedupe.lane.lane import Lane
-from dedupe.lane.state import LaneState
+from dedupe.cluster import links
+from dedupe.cluster.assignment import NOBODY, Assignment, Member
+from dedupe.cluster.codec import COMMITTED, encode_committed
+from dedupe.cluster.lane_manager import LaneManager
+from dedupe.cluster.links import Status
+from dedupe.cluster.membership import Describe, Take
+from dedupe.cluster.request_handler import PeerRequestHandler
+from dedupe.decide.admission import Admission
+from dedupe.decide.committed import Committed, LastRecord
+from dedupe.model.clock import Deadline
+from dedupe.model.errors import DiskFullError, LogCorruptError, RetriableError
+from dedupe.partition.index_recovery import IndexRecovery
+from dedupe.partition.lane import Lane
+from dedupe.partition.state import LaneState
 from dedupe.router import Router
 from dedupe.submission import Outcomes, Submission
 from tests.sim.world import World
@@ -433,7 +433,7 @@ async def test_only_lanes_that_another_worker_follows_replicate_their_commits(
     def note(number: int, _committed: Committed) -> None:
         encoded.append(number)
 
-    monkeypatch.setattr("dedupe.group.lane_manager.encode_committed", note)
+    monkeypatch.setattr("dedupe.cluster.lane_manager.encode_committed", note)
     world = await pinned()
     async with running(Site(world)) as site:
         site.assign(SELF, OTHER)

@@ -3,7 +3,7 @@
 import asyncio
 from random import Random
 
-from dedupe.errors import LaneNotActiveError, LaneSaturatedError, OutcomeUnknownError
+from dedupe.model.errors import LaneNotActiveError, LaneSaturatedError, OutcomeUnknownError
 from dedupe.submission import Outcomes
 from tests.sim.seeds import each_seed
 from tests.support.peer_group import Group, pairs, running

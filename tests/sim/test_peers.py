@@ -12,8 +12,8 @@ from app.peers.frames import Kind
 from app.peers.limits import Versions
 from app.peers.link import PeerLink
 from app.peers.peers import Peers
-from dedupe.admission import Admission
-from dedupe.errors import (
+from dedupe.decide.admission import Admission
+from dedupe.model.errors import (
     DeadlineExceededError,
     LaneNotActiveError,
     LaneSaturatedError,

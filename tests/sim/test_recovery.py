@@ -9,12 +9,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.admin.stats import progress_of
-from dedupe.errors import IdentityMismatchError, IndexCorruptError
-from dedupe.identity import Identity
-from dedupe.lane.state import LaneState
+from dedupe.decide.window import WindowPolicy
+from dedupe.model.errors import IdentityMismatchError, IndexCorruptError
+from dedupe.model.identity import Identity
+from dedupe.model.types import Entry, Event, EventKey
+from dedupe.partition.state import LaneState
 from dedupe.router import Router
-from dedupe.types import Entry, Event, EventKey
-from dedupe.window import WindowPolicy
 from tests.sim.world import ManualClock, World
 from tests.support.sim.faults import SimFaults
 from tests.support.sim.memory_index import MemoryIndex

@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import replace
 from random import Random
 
-from dedupe.lane.state import LaneState
+from dedupe.partition.state import LaneState
 from tests.sim.seeds import each_seed
 from tests.sim.test_histories import IDS, befall, faults_of, request_of
 from tests.sim.world import QUICK, World

@@ -9,17 +9,17 @@ from dataclasses import replace
 
 import pytest
 
-from dedupe.errors import (
+from dedupe.model.errors import (
     DeadlineExceededError,
     DiskFullError,
     LaneNotActiveError,
     LaneSaturatedError,
     OutcomeUnknownError,
 )
-from dedupe.lane.lane import Lane
-from dedupe.lane.queue import LaneQueue
-from dedupe.lane.state import LaneState
-from dedupe.types import Event, NewRecord
+from dedupe.model.types import Event, NewRecord
+from dedupe.partition.lane import Lane
+from dedupe.partition.queue import LaneQueue
+from dedupe.partition.state import LaneState
 from tests.sim.test_answers import booted, one_of_each_partition, submitted
 from tests.sim.world import CLEAN, LIMITS, QUARANTINE, World
 from tests.support.submissions import submission_of

@@ -16,13 +16,13 @@ from random import Random
 
 import pytest
 
-from dedupe.admission import Admission
-from dedupe.errors import RetriableError
-from dedupe.record import RecordIdentity, parse_identity
-from dedupe.rejection import QUARANTINE_REASONS
-from dedupe.sessions import NO_SESSION, SEQUENCES_AHEAD_MAX, SessionPolicy, SessionState
-from dedupe.types import Event, Order
-from dedupe.window import WindowPolicy
+from dedupe.decide.admission import Admission
+from dedupe.decide.sessions import NO_SESSION, SEQUENCES_AHEAD_MAX, SessionPolicy, SessionState
+from dedupe.decide.window import WindowPolicy
+from dedupe.model.errors import RetriableError
+from dedupe.model.record import RecordIdentity, parse_identity
+from dedupe.model.rejection import QUARANTINE_REASONS
+from dedupe.model.types import Event, Order
 from tests.sim.seeds import ARE_AS_PLANNED, each_seed
 from tests.sim.session_world import DAY_MS, SessionWorld, Verdict, key_of
 from tests.sim.test_histories import faults_of

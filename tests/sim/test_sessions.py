@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from dedupe.admission import Admission
-from dedupe.errors import OutcomeUnknownError, RetriableError
-from dedupe.notes import BEGUN_EMPTY, SESSIONS
-from dedupe.sessions import SessionPolicy
-from dedupe.window import WindowPolicy
+from dedupe.decide.admission import Admission
+from dedupe.decide.sessions import SessionPolicy
+from dedupe.decide.window import WindowPolicy
+from dedupe.model.errors import OutcomeUnknownError, RetriableError
+from dedupe.storage.notes import BEGUN_EMPTY, SESSIONS
 from tests.sim.session_world import DAY_MS, SessionWorld
 from tests.sim.world import CLEAN
 

@@ -3,8 +3,8 @@
 import asyncio
 
 from app.process.life import Server, bind, supervise
-from dedupe.lane.state import LaneState
-from dedupe.lane.supervisor import LocalLanes
+from dedupe.partition.state import LaneState
+from dedupe.partition.supervisor import LocalLanes
 from tests.sim.world import World
 
 

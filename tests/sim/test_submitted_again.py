@@ -8,9 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
-from dedupe.clock import Deadline
-from dedupe.errors import DeadlineExceededError, LaneNotActiveError, LaneSaturatedError, OutcomeUnknownError
-from dedupe.lane.lane import Lane
+from dedupe.model.clock import Deadline
+from dedupe.model.errors import (
+    DeadlineExceededError,
+    LaneNotActiveError,
+    LaneSaturatedError,
+    OutcomeUnknownError,
+)
+from dedupe.partition.lane import Lane
 from dedupe.submission import Outcomes, Submission
 from tests.sim.test_answers import booted, one_of_each_partition, submitted
 from tests.sim.world import World

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dedupe.errors import IdentityMismatchError
-from dedupe.identity import Identity
-from dedupe.window import WindowPolicy
+from dedupe.decide.window import WindowPolicy
+from dedupe.model.errors import IdentityMismatchError
+from dedupe.model.identity import Identity
 from tests.sim.test_recovery import BY_KEYS, BY_TIME, with_history
 from tests.sim.test_router import events_of
 from tests.sim.world import CLEAN, World

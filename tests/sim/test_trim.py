@@ -6,7 +6,7 @@ import pytest
 
 from app.process import background_tasks
 from app.process.background_tasks import trim_log
-from dedupe.types import Stream
+from dedupe.model.types import Stream
 from tests.sim.world import CLEAN, QUARANTINE, World
 from tests.support.settings import make_settings
 

@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Iterator
 from random import Random
 
-from dedupe.admission import Admission
-from dedupe.clock import Deadline
-from dedupe.errors import RetriableError
-from dedupe.lane.state import LaneState
-from dedupe.record import parse_identity
-from dedupe.types import Event, LogRecord, Offset
-from dedupe.window import Step, Window, WindowPolicy
+from dedupe.decide.admission import Admission
+from dedupe.decide.window import Step, Window, WindowPolicy
+from dedupe.model.clock import Deadline
+from dedupe.model.errors import RetriableError
+from dedupe.model.record import parse_identity
+from dedupe.model.types import Event, LogRecord, Offset
+from dedupe.partition.state import LaneState
 from tests.sim.seeds import each_seed
 from tests.sim.test_histories import faults_of, request_of
 from tests.sim.world import FOREVER_S, World

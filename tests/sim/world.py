@@ -14,28 +14,28 @@ from functools import partial
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
-from dedupe.admission import Admission
-from dedupe.clock import Deadline
-from dedupe.errors import DiskFullError, LaneNotActiveError, LaneSaturatedError, RetriableError
-from dedupe.identity import Identity, fingerprint_of
-from dedupe.index import IndexIdentity
-from dedupe.lane.context import LaneContext, LaneTimes
-from dedupe.lane.gate import IdentityGate
-from dedupe.lane.lane import Lane
-from dedupe.lane.queue import QueueLimits
-from dedupe.lane.state import LaneState
-from dedupe.lane.supervisor import keep_running
-from dedupe.log import Crashpoint, no_crashpoint
-from dedupe.notes import PIN, SKIPS, Pin, Skips
-from dedupe.pinning import SessionNotes, load_skips, pin
-from dedupe.quarantine import Quarantine
-from dedupe.record import HEADER_GATEWAY, parse_identity
+from dedupe.decide.admission import Admission
+from dedupe.decide.sessions import SessionPolicy
+from dedupe.decide.window import WindowPolicy
+from dedupe.model.clock import Deadline
+from dedupe.model.errors import DiskFullError, LaneNotActiveError, LaneSaturatedError, RetriableError
+from dedupe.model.identity import Identity, fingerprint_of
+from dedupe.model.quarantine import Quarantine
+from dedupe.model.record import HEADER_GATEWAY, parse_identity
+from dedupe.model.routing import partition_of
+from dedupe.model.types import Event, Fingerprint, LogRecord, NewRecord, Offset, Stream
+from dedupe.partition.context import LaneContext, LaneTimes
+from dedupe.partition.gate import IdentityGate
+from dedupe.partition.lane import Lane
+from dedupe.partition.queue import QueueLimits
+from dedupe.partition.state import LaneState
+from dedupe.partition.supervisor import keep_running
 from dedupe.router import Router
-from dedupe.routing import partition_of
-from dedupe.sessions import SessionPolicy
+from dedupe.storage.index import IndexIdentity
+from dedupe.storage.log import Crashpoint, no_crashpoint
+from dedupe.storage.notes import PIN, SKIPS, Pin, Skips
+from dedupe.storage.pinning import SessionNotes, load_skips, pin
 from dedupe.submission import Outcomes
-from dedupe.types import Event, Fingerprint, LogRecord, NewRecord, Offset, Stream
-from dedupe.window import WindowPolicy
 from tests.sim.crashes import SimulatedCrashError
 from tests.support.settings import QUEUE_LIMITS
 from tests.support.sim.faults import SimFaults

@@ -8,8 +8,8 @@ no use for their value, and takes any lane_seq; a reader of the topic is misled 
 from collections.abc import Callable
 from typing import Any
 
-from dedupe.record import FLAG_SESSION, build_record
-from dedupe.types import Event, NewRecord, Progress, Session
+from dedupe.model.record import FLAG_SESSION, build_record
+from dedupe.model.types import Event, NewRecord, Progress, Session
 from tests.support.records import START_MS, RecordMaker
 
 NULL: Any = None  # what a key, a value or a header of Kafka may be

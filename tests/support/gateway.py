@@ -221,9 +221,9 @@ class Gateway:
 
 def main() -> None:
     """Serve until the crash point."""
-    from app.config.section import load
-    from app.config.settings import Settings
     from app.main import serve
+    from app.settings.model import Settings
+    from app.settings.section import load
 
     step, hits = sys.argv[1], int(sys.argv[2])
     reached = 0

@@ -19,10 +19,10 @@ from app.build import build_guards, build_ingest, build_router
 from app.http.problems import Problems
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
-from dedupe.identity import Identity
-from dedupe.log import no_crashpoint
-from dedupe.record import parse_identity
-from dedupe.types import Session
+from dedupe.model.identity import Identity
+from dedupe.model.record import parse_identity
+from dedupe.model.types import Session
+from dedupe.storage.log import no_crashpoint
 from tests.support.settings import make_settings
 from tests.support.sim.memory_index import MemoryStore
 from tests.support.sim.sim_log import SimStore

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
 
-from dedupe.adapters.kafka_config import KafkaConfig
-from dedupe.adapters.kafka_group import KafkaMembership
-from dedupe.adapters.kafka_log import KafkaStore
-from dedupe.clock import SystemClock
-from dedupe.group.assignment import Assignment, Member
+from dedupe.cluster.assignment import Assignment, Member
+from dedupe.model.clock import SystemClock
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.group import KafkaMembership
+from dedupe.storage.kafka.log import KafkaStore
 
 LANES = 5
 PATIENCE_S = 30.0

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from dedupe.adapters.sqlite_schema import SqliteLimits, open_or_create
-from dedupe.types import NewRecord
+from dedupe.model.types import NewRecord
+from dedupe.storage.sqlite.schema import SqliteLimits, open_or_create
 
 TOPIC = "events"
 IDS_PER_PARTITION = 1 << 48

@@ -17,7 +17,7 @@ from app.admin.limit_metrics import LimitCollector
 from app.build import build_guards
 from app.http.request_metrics import RequestMetrics
 from app.peers.limits import PeerMetrics
-from dedupe.clock import SystemClock
+from dedupe.model.clock import SystemClock
 from tests.sim.world import World
 from tests.support.settings import make_settings
 

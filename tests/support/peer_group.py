@@ -11,7 +11,7 @@ import pytest
 from app.peers.limits import PeerLimits
 from app.peers.link import PeerLink
 from app.peers.peers import Peers
-from dedupe.errors import GatewayError
+from dedupe.model.errors import GatewayError
 from dedupe.submission import Outcomes
 from tests.support.peers import SECRET, LoopClock, RecordingHandler, events_of
 from tests.support.sim_net import SimNet, address_of

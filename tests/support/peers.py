@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from dedupe.admission import Admission
-from dedupe.clock import Clock, Deadline
-from dedupe.group.request_handler import PeerRequestHandler
+from dedupe.cluster.request_handler import PeerRequestHandler
+from dedupe.decide.admission import Admission
+from dedupe.model.clock import Clock, Deadline
+from dedupe.model.types import Event
 from dedupe.submission import Outcomes, Submission
-from dedupe.types import Event
 
 SECRET = b"a secret of sixteen bytes or more"
 

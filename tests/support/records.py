@@ -1,7 +1,7 @@
 """
 Records of format v1 made by hand, and topics filled with them: also with what no gateway would write.
 
-Shares only dedupe.record's writer with the gateway, whose golden vectors freeze it.
+Shares only dedupe.model.record's writer with the gateway, whose golden vectors freeze it.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import orjson
 from aiokafka import AIOKafkaProducer
 
-from dedupe.identity import Identity, fingerprint_of
-from dedupe.record import build_record
-from dedupe.routing import partition_of
-from dedupe.types import Event, NewRecord, Session
+from dedupe.model.identity import Identity, fingerprint_of
+from dedupe.model.record import build_record
+from dedupe.model.routing import partition_of
+from dedupe.model.types import Event, NewRecord, Session
 
 SECRET = b"a secret of the tests"
 START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z

@@ -1,6 +1,6 @@
 """Sizes of RocksDB for tests that want files, and many of them, from a few keys."""
 
-from dedupe.adapters.rocks_database import Tuning
+from dedupe.storage.rocksdb.database import Tuning
 
 SMALLEST = Tuning(
     write_buffer_bytes=64 * 1024,  # RocksDB takes no less

@@ -1,8 +1,8 @@
 """Settings for tests, which name them as operators do."""
 
-from app.config.section import PREFIX, settings_of
-from app.config.settings import Settings
-from dedupe.lane.queue import QueueLimits
+from app.settings.model import Settings
+from app.settings.section import PREFIX, settings_of
+from dedupe.partition.queue import QueueLimits
 
 
 def variable_of(name: str) -> str:

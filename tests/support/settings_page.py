@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from app.config.networks import Endpoint
-from app.config.section import Section, Setting, settings_of
-from app.config.settings import Settings
-from app.config.units import AS_DURATION, AS_SIZE, format_duration, format_size
+from app.settings.model import Settings
+from app.settings.networks import Endpoint
+from app.settings.section import Section, Setting, settings_of
+from app.settings.units import AS_DURATION, AS_SIZE, format_duration, format_size
 
 USUAL = (
     *("GATEWAY_MODE", "GATEWAY_HOST", "GATEWAY_PORT", "GATEWAY_WRITE_KEYS_FILE", "GATEWAY_IDENTITY_SECRET"),

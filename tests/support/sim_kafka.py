@@ -16,7 +16,7 @@ from typing import NamedTuple
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
-from dedupe.types import Offset
+from dedupe.model.types import Offset
 
 OUT_OF_ORDER_SEQUENCE = 45
 INVALID_PRODUCER_EPOCH = 47

@@ -15,7 +15,7 @@ from typing import Any
 
 from aiokafka.protocol.api import RequestHeader_v1, RequestStruct
 
-from dedupe.adapters.kafka_wire import MetadataRequest
+from dedupe.storage.kafka.wire import MetadataRequest
 from tests.support.sim_kafka import OFFSET_OUT_OF_RANGE, SimKafka
 from tests.support.virtual_time import VirtualTimeLoop
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from dedupe.clock import Deadline
+from dedupe.model.clock import Deadline
+from dedupe.model.types import Event, size_of
 from dedupe.submission import Submission
-from dedupe.types import Event, size_of
 from tests.support.peers import deadline_of
 
 

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import httpx
 import orjson
 
-from app.config.settings import DEVELOPMENT_SECRET
-from dedupe.identity import Identity
-from dedupe.routing import partition_of
+from app.settings.model import DEVELOPMENT_SECRET
+from dedupe.model.identity import Identity
+from dedupe.model.routing import partition_of
 from tests.support.client import RETRY_PAUSE_S, Client
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST

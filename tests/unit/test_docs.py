@@ -13,10 +13,6 @@ import typer.main
 
 from app.admin.answers import ADMIN_PROBLEMS
 from app.cli.commands import app as command_line
-from app.config.environment import CLIENT_VARIABLES
-from app.config.limit_settings import LimitSettings
-from app.config.replaced import REPLACED
-from app.config.units import MIB
 from app.http.body import BodyLimits
 from app.http.problems import PROBLEMS
 from app.ingest import event_limits, large_json
@@ -24,6 +20,10 @@ from app.ingest.event_limits import EventLimits
 from app.ingest.receipts import REASONS
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATHS
+from app.settings.environment import CLIENT_VARIABLES
+from app.settings.limits import LimitSettings
+from app.settings.replaced import REPLACED
+from app.settings.units import MIB
 from tests.support.generated import written_anew
 from tests.support.settings import VARIABLES
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.mutants.catalogue import ROOT, Mutant, MutantError, all_mutants
+from tools.mutants.catalogue import ROOT, Mutant, MutantError, all_mutants
 
 MUTANTS = all_mutants()
 MUTANT = Mutant("part", "name", "a.py", "old", "new", "harm", ["tests/unit/test_mutants.py"])

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from httptools import HttpParserError, HttpResponseParser
 
-from dedupe.errors import ConfigurationError
+from dedupe.model.errors import ConfigurationError
 
 _HEAD = (
     b"POST %b HTTP/1.1\r\nHost: %b\r\nAuthorization: Basic %b\r\n"

@@ -13,7 +13,7 @@ import orjson
 
 from app.cli.load.connection import Answer, Connection, address_of, request
 from app.cli.load.events import body, first_unused
-from dedupe.errors import ConfigurationError
+from dedupe.model.errors import ConfigurationError
 
 RETRY_AFTER_S, RETRY_AFTER_MAX_S = 1.0, 10.0
 REQUEST_TIMEOUT_S = 15.0

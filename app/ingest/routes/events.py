@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.access.auth import INGEST, REPLAY, Source, WriteKeys, find_write_key, key_in_head
+from app.auth.write_keys import INGEST, REPLAY, Source, WriteKeys, find_write_key, key_in_head
 from app.http.body import BodyLimits, read_body
 from app.http.body_memory import Lease
 from app.http.client_address import address_group
@@ -27,6 +27,7 @@ from app.ingest.client_sessions import (
     client_session_of,
     stored_sessions,
 )
+from app.ingest.decision_observer import Watcher
 from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identify import Arrival, Identified, Identifier
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
@@ -35,15 +36,14 @@ from app.ingest.prefer import Preferences, preferences_in
 from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
-from app.ingest.watching import Watcher
-from dedupe.admission import NEW
-from dedupe.clock import Clock, Deadline
-from dedupe.document import TYPE_CHARS_MAX
-from dedupe.errors import RetriableError
-from dedupe.identity import FINGERPRINT_BYTES
+from dedupe.decide.admission import NEW
+from dedupe.model.clock import Clock, Deadline
+from dedupe.model.errors import RetriableError
+from dedupe.model.identity import FINGERPRINT_BYTES
+from dedupe.model.json_document import TYPE_CHARS_MAX
+from dedupe.model.types import Fingerprint
 from dedupe.router import Router
 from dedupe.submission import Outcomes
-from dedupe.types import Fingerprint
 
 IDEMPOTENCY_KEY_BYTES_MAX = 255
 

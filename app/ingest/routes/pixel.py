@@ -21,7 +21,7 @@ from app.ingest.large_json import JSONLimits
 from app.ingest.payload import Payload, parse_event
 from app.ingest.routes.events import Ingest, event_type_of, post_events
 from app.ingest.routes.paths import Path
-from dedupe.errors import GatewayError
+from dedupe.model.errors import GatewayError
 
 GIF = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAICRAEAOw==")
 

@@ -12,7 +12,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.access.auth import WriteKeys, find_write_key
+from app.auth.write_keys import WriteKeys, find_write_key
 from app.http.errors import DisabledWriteKeyError
 from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.routes.path_table import Handler

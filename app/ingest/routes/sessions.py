@@ -9,7 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.access.auth import INGEST, Source, find_write_key
+from app.auth.write_keys import INGEST, Source, find_write_key
 from app.http.body import read_body
 from app.http.errors import InvalidJSONError, SessionFieldsInvalidError, SessionUnknownError
 from app.http.request_context import CONTEXT, RequestContext
@@ -18,7 +18,7 @@ from app.ingest.message_ids import PAYLOAD_BYTES, fresh_id, given_session
 from app.ingest.routes.events import Ingest, idempotency_key, network_of
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
-from dedupe.sessions import SessionState
+from dedupe.decide.sessions import SessionState
 
 BODY_BYTES_MAX = 4096
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from dedupe.errors import IndexCorruptError, IndexUnavailableError
-from dedupe.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
-from dedupe.sessions import NO_SESSIONS, SessionCounts, SessionKey, SessionState
-from dedupe.types import Entry, EventKey, Offset
-from dedupe.window import Step
+from dedupe.decide.sessions import NO_SESSIONS, SessionCounts, SessionKey, SessionState
+from dedupe.decide.window import Step
+from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
+from dedupe.model.types import Entry, EventKey, Offset
+from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
 from tests.support.sim.faults import OnFault, SimDice, ignore_fault
 
 UNSYNCED_MAX = 64

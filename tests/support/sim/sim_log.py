@@ -18,9 +18,9 @@ from operator import attrgetter
 
 import structlog
 
-from dedupe.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
-from dedupe.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
-from dedupe.types import LogRecord, NewRecord, Offset
+from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.model.types import LogRecord, NewRecord, Offset
+from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
 from tests.support.sim.faults import NO_FAULTS, OnFault, SimDice, SimFaults, ignore_fault
 
 READ_RECORDS_MAX = 100

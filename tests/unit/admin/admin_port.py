@@ -12,10 +12,10 @@ from app.admin.application import Watched, create_admin, create_probes
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.ingest_loop import IngestLoop
 from app.build import build_admin_problems, build_guards
-from dedupe.clock import SystemClock
-from dedupe.identity import Identity
-from dedupe.log import LogStore
+from dedupe.model.clock import SystemClock
+from dedupe.model.identity import Identity
 from dedupe.router import Router
+from dedupe.storage.log import LogStore
 from tests.sim.world import World
 from tests.support.settings import make_settings
 from tests.support.sim.sim_log import SimStore

@@ -1,7 +1,7 @@
 """Claim: the admin port tells versions, and settings with their origin and without secrets."""
 
-from app.config.section import settings_of
-from app.config.settings import Settings
+from app.settings.model import Settings
+from app.settings.section import settings_of
 from tests.unit.admin.admin_port import READ_TOKEN, admin_of, client_of
 
 

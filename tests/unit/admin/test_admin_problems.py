@@ -3,9 +3,9 @@
 import orjson
 
 from app.build import ADMIN_HEAD_BYTES_MAX, build_admin_problems, build_problems
-from app.config.units import format_size
 from app.http.errors import HeadTooLargeError
 from app.http.port import HEAD_BYTES_MAX
+from app.settings.units import format_size
 from tests.support.settings import make_settings
 
 

@@ -3,8 +3,8 @@
 import asyncio
 
 from app.admin.quarantine_search import SEARCHES_AT_ONCE, QuarantineSearch
-from dedupe.clock import SystemClock
-from dedupe.types import Stream
+from dedupe.model.clock import SystemClock
+from dedupe.model.types import Stream
 from tests.support.sim.sim_log import SimLog, SimStore
 
 

@@ -6,10 +6,10 @@ import jsonschema
 import pytest
 
 from app.admin.stats import SOURCES_TOLD, answers_of
-from dedupe.admission import Admission
-from dedupe.errors import DeadlineExceededError, LaneSaturatedError, OutcomeUnknownError
+from dedupe.decide.admission import Admission
 from dedupe.metrics import SOURCES_MAX, AnswerCounts, Tally
-from dedupe.types import Event
+from dedupe.model.errors import DeadlineExceededError, LaneSaturatedError, OutcomeUnknownError
+from dedupe.model.types import Event
 from tests.sim.world import World
 from tests.unit.admin.admin_port import admin_of, client_of
 

@@ -24,11 +24,11 @@ from app.admin.tail_sample import VALUE_BYTES_MAX, Sample, document_of
 from app.http.body_memory import BodyMemory, Lease
 from app.http.request_context import RequestContext
 from app.ingest.receipts import CODES, REASONS
-from dedupe.admission import Admission
-from dedupe.identity import Identity
-from dedupe.quarantine import Quarantine
+from dedupe.decide.admission import Admission
+from dedupe.model.identity import Identity
+from dedupe.model.quarantine import Quarantine
+from dedupe.model.types import Event, Session, Stream
 from dedupe.submission import Outcomes
-from dedupe.types import Event, Session, Stream
 from tests.unit.admin.admin_port import admin_of
 
 NOW_MS = 1_700_000_000_000

@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from app.admin import verify
-from dedupe.index import IndexUpdate
-from dedupe.lane.lane import Lane
-from dedupe.types import Entry, Event
+from dedupe.model.types import Entry, Event
+from dedupe.partition.lane import Lane
+from dedupe.storage.index import IndexUpdate
 from tests.sim.session_world import SessionWorld
 from tests.sim.world import World
 from tests.unit.admin.admin_port import admin_of, client_of
@@ -114,7 +114,7 @@ async def test_second_key_of_a_sessions_event_is_compared_too() -> None:
 
 async def test_progress_is_told_and_one_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "PROGRESS_S", 0.0)
-    monkeypatch.setattr("dedupe.lane.verifier.LOOKED_UP_MAX", 5)
+    monkeypatch.setattr("dedupe.partition.verifier.LOOKED_UP_MAX", 5)
     async with serving(World()) as (client, _lane, stored):
         first = asyncio.create_task(lines_of(client, "?rate=100"))
         await until_one_runs()
@@ -128,7 +128,7 @@ async def test_progress_is_told_and_one_runs_at_a_time(monkeypatch: pytest.Monke
 
 
 async def test_lane_that_closes_its_index_ends_it_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dedupe.lane.verifier.LOOKED_UP_MAX", 5)
+    monkeypatch.setattr("dedupe.partition.verifier.LOOKED_UP_MAX", 5)
     async with serving(World()) as (client, lane, _stored):
         running = asyncio.create_task(lines_of(client, "?rate=100"))
         await until_one_runs()

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.cli.admin_client import AdminClient
-from dedupe.errors import ConfigurationError, RetriableError
+from dedupe.model.errors import ConfigurationError, RetriableError
 
 
 def answer_with(monkeypatch: pytest.MonkeyPatch, answer: httpx.Response) -> list[dict[str, str]]:

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from app.cli.bench import cpu_seconds
-from dedupe.errors import ConfigurationError
+from dedupe.model.errors import ConfigurationError
 from tests.unit.cli.test_admin_client import answer_with
 
 METRICS = 'gateway_connections{state="idle"} 1\ngateway_ready 1.0\nprocess_cpu_seconds_total 1.5e+02\n'

@@ -4,7 +4,7 @@ import pytest
 import typer
 
 from app.cli.console import guarded
-from dedupe.errors import ConfigurationError, IdentityMismatchError, RetriableError
+from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from app.cli import quarantine
 from app.cli.admin_client import AdminClient
 from app.cli.quarantine import TRIES_MAX
-from dedupe.errors import ConfigurationError, RetriableError
-from dedupe.quarantine_reader import Kept, Place
+from dedupe.model.errors import ConfigurationError, RetriableError
+from dedupe.storage.quarantine_reader import Kept, Place
 
 KEPT = Kept(Place(0, 3), 1, "event_too_deep", "web", "1", b"k" * 16, {"truncated": False}, b"{}")
 ADMIN = AdminClient("http://localhost")

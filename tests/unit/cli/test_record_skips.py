@@ -3,10 +3,10 @@
 import pytest
 
 from app.cli.record_skips import skip
-from dedupe.errors import ConfigurationError
-from dedupe.notes import SKIPS
-from dedupe.pinning import load_skips
-from dedupe.types import NewRecord, Stream
+from dedupe.model.errors import ConfigurationError
+from dedupe.model.types import NewRecord, Stream
+from dedupe.storage.notes import SKIPS
+from dedupe.storage.pinning import load_skips
 from tests.support.settings import make_settings
 from tests.support.sim.sim_log import SimStore
 

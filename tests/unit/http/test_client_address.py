@@ -4,8 +4,8 @@ import tracemalloc
 
 import pytest
 
-from app.config.networks import parse_networks
 from app.http.client_address import TrustedProxies, address_group
+from app.settings.networks import parse_networks
 
 PROXIES = TrustedProxies(parse_networks("10.0.0.0/8, 192.0.2.1, fd00::/8"))
 

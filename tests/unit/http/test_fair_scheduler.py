@@ -17,8 +17,8 @@ from app.http.fair_scheduler import (
     WAITING_BYTES_MAX,
     FairScheduler,
 )
-from dedupe.clock import Deadline, SystemClock
-from dedupe.errors import LaneSaturatedError
+from dedupe.model.clock import Deadline, SystemClock
+from dedupe.model.errors import LaneSaturatedError
 
 BODY_BYTES = 64 * 1024
 SHARE = IN_FLIGHT_BYTES_MAX // (BODY_BYTES + REQUEST_COST_BYTES)

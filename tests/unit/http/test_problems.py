@@ -20,8 +20,8 @@ from app.http.errors import (
 )
 from app.http.problems import PROBLEMS, Problems
 from app.http.request_context import CONTEXT, RequestContext
-from dedupe import errors as core_errors
-from dedupe.errors import (
+from dedupe.model import errors as core_errors
+from dedupe.model.errors import (
     DiskFullError,
     GatewayError,
     IndexCorruptError,

@@ -15,7 +15,6 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from app.config.networks import parse_networks
 from app.http.body_memory import BodyMemory
 from app.http.client_address import TrustedProxies
 from app.http.connections import Connections
@@ -26,6 +25,7 @@ from app.http.problems import Problems
 from app.http.protocol import EdgeProtocol
 from app.http.request_context import Leased
 from app.http.request_metrics import RequestMetrics
+from app.settings.networks import parse_networks
 
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
 

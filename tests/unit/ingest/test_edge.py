@@ -18,24 +18,24 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message, Scope
 from structlog.testing import capture_logs
 
-from app.access.auth import OpenKeys, WriteKeys
-from app.access.key_file import KeyFile
-from app.access.quotas import Quota, QuotaPolicy
+from app.auth.key_file import KeyFile
+from app.auth.quotas import Quota, QuotaPolicy
+from app.auth.write_keys import OpenKeys, WriteKeys
 from app.http.body import BodyLimits
 from app.http.body_memory import BodyMemory
 from app.http.problems import Problems
 from app.http.refusal_log import RefusalLog
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
+from app.ingest.decision_observer import Watcher
 from app.ingest.event_limits import EventLimits
 from app.ingest.identify import Identifier
 from app.ingest.payload import Payload
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
-from app.ingest.watching import Watcher
-from dedupe.admission import Admission
-from dedupe.clock import Deadline, SystemClock
-from dedupe.errors import (
+from dedupe.decide.admission import Admission
+from dedupe.model.clock import Deadline, SystemClock
+from dedupe.model.errors import (
     DeadlineExceededError,
     DiskFullError,
     GatewayError,
@@ -43,11 +43,11 @@ from dedupe.errors import (
     LaneSaturatedError,
     OutcomeUnknownError,
 )
-from dedupe.identity import Identity
-from dedupe.quarantine import Quarantine
+from dedupe.model.identity import Identity
+from dedupe.model.quarantine import Quarantine
+from dedupe.model.types import Event, Stream
 from dedupe.router import Router
 from dedupe.submission import Outcomes
-from dedupe.types import Event, Stream
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 QUARANTINE = Quarantine(IDENTITY, Stream("q", 1))

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dedupe.types import Event
+from dedupe.model.types import Event
 from tests.support.gateway_in_process import GatewayInProcess
 from tests.support.sim.faults import NO_FAULTS, SimFaults
 

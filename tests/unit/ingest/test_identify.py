@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ksuid import Ksuid
 
-from app.config.limit_settings import RECORD_MARGIN_BYTES
 from app.http.errors import BatchMissingError, InvalidJSONError, RequestTooLargeError, TooManyEventsError
 from app.ingest.deep_json import dumps_any, is_deeper
 from app.ingest.event_limits import STEP_BYTES, EventLimits
@@ -27,11 +26,12 @@ from app.ingest.large_json import JSONLimits, Oversize
 from app.ingest.message_ids import derived_id, fresh_id
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
 from app.ingest.routes.events import Parse
-from dedupe.identity import MESSAGE_ID_BYTES_MAX, Identity, canonical_content, fingerprint_of
-from dedupe.quarantine import Quarantine
-from dedupe.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
-from dedupe.routing import partition_of
-from dedupe.types import RECORD_OVERHEAD_BYTES, Event, Stream
+from app.settings.limits import RECORD_MARGIN_BYTES
+from dedupe.model.identity import MESSAGE_ID_BYTES_MAX, Identity, canonical_content, fingerprint_of
+from dedupe.model.quarantine import Quarantine
+from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
+from dedupe.model.routing import partition_of
+from dedupe.model.types import RECORD_OVERHEAD_BYTES, Event, Stream
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 QUARANTINE = Quarantine(IDENTITY, Stream("events.quarantine", 1))

@@ -20,10 +20,10 @@ from app.ingest.event_limits import EventLimits
 from app.ingest.identify import Arrival, Identified, Identifier
 from app.ingest.payload import Payload
 from app.ingest.record_values import RecordValues
-from dedupe.identity import Identity
-from dedupe.quarantine import Quarantine
-from dedupe.record import FLAG_ID_ASSIGNED
-from dedupe.types import Stream
+from dedupe.model.identity import Identity
+from dedupe.model.quarantine import Quarantine
+from dedupe.model.record import FLAG_ID_ASSIGNED
+from dedupe.model.types import Stream
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 LIMITS = EventLimits(event_bytes_max=2_000, event_depth_max=4, request_bytes_max=1_000_000)

@@ -17,11 +17,11 @@ from app.peers.codec import (
 )
 from app.peers.errors import CODES, FrameRefusedError, error_fields, error_of
 from app.peers.frames import packed, unpacked
-from dedupe import errors
-from dedupe.admission import Admission
-from dedupe.clock import Deadline
+from dedupe.decide.admission import Admission
+from dedupe.model import errors
+from dedupe.model.clock import Deadline
+from dedupe.model.types import Event, Order, Progress, Session
 from dedupe.submission import Outcomes, Submission
-from dedupe.types import Event, Order, Progress, Session
 
 U64 = st.integers(0, 2**64 - 1)
 HASHES = st.binary(min_size=16, max_size=16)

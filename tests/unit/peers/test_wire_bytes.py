@@ -2,14 +2,14 @@
 
 from app.peers.codec import Forwarded, outcomes_body, submissions_body
 from app.peers.frames import Kind, frame_of, packed
-from dedupe.admission import Admission
-from dedupe.clock import Deadline
-from dedupe.committed import Committed, LastRecord
-from dedupe.group.codec import encode_committed, encode_entry, encode_rows
-from dedupe.group.links import Status
-from dedupe.sessions import SessionState
+from dedupe.cluster.codec import encode_committed, encode_entry, encode_rows
+from dedupe.cluster.links import Status
+from dedupe.decide.admission import Admission
+from dedupe.decide.committed import Committed, LastRecord
+from dedupe.decide.sessions import SessionState
+from dedupe.model.clock import Deadline
+from dedupe.model.types import Entry, Event, Order, Progress, Session
 from dedupe.submission import Outcomes, Submission
-from dedupe.types import Entry, Event, Order, Progress, Session
 from tests.unit.peers.test_codec import CLOCK
 
 EVENT = Event(bytes(16), 1, bytes(8), "source", "id", b"{}")

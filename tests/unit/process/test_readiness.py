@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.process.readiness import health_endpoint, readiness_of
-from dedupe.lane.state import LaneState
+from dedupe.partition.state import LaneState
 from dedupe.router import Router
 from tests.sim.world import World
 

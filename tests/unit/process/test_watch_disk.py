@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from app.process.disk import Disk
-from dedupe.identity import Identity
-from dedupe.quarantine import Quarantine
+from dedupe.model.identity import Identity
+from dedupe.model.quarantine import Quarantine
+from dedupe.model.types import Stream
 from dedupe.router import Router
-from dedupe.types import Stream
 
 
 @pytest.fixture

@@ -1,0 +1,21 @@
+"""The limits of the ingest port: write keys, quotas, memory, connections and disk."""
+
+from dataclasses import dataclass
+
+from app.auth.key_file import KeyFile
+from app.auth.quotas import QuotaPolicy
+from app.auth.write_keys import OpenKeys
+from app.http.body_memory import BodyMemory
+from app.http.connections import Connections
+from app.process.disk import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """One of each, for the whole process."""
+
+    write_keys: OpenKeys | KeyFile
+    quotas: QuotaPolicy
+    memory: BodyMemory
+    connections: Connections
+    disk: Disk

@@ -1,0 +1,272 @@
+"""
+The write key file: read at start, and again whenever it changes, while requests go on.
+
+A wrong 401 makes some SDKs give up for good, so nothing that looks like an accident takes a key
+away: a file that vanished, does not parse or holds no key leaves the keys as they are, loudly, and
+a file that is still being written is not read before it has rested for one look.
+"""
+
+import asyncio
+import hashlib
+import json
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+import structlog
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+
+from app.auth.quotas import Allowance, Quota, QuotaPolicy
+from app.auth.write_keys import INGEST, Source
+from app.http.errors import DisabledWriteKeyError, InvalidWriteKeyError
+from app.settings.file_signature import signature_of
+from app.settings.units import Bytes, Seconds
+from dedupe.model.errors import ConfigurationError
+
+LOOK_INTERVAL_S = 1.0
+"""How often the file is looked at; a change is used once the file has rested for as long."""
+
+log = structlog.get_logger(__name__)
+
+
+class KeyFileStatus(NamedTuple):
+    """How the keys in use relate to the file."""
+
+    keys: int
+    age_s: float  # since they were read
+    is_stale: bool  # the file cannot be read, or has other keys
+    failures: int  # changes that could not be used
+
+
+class KeyFile:
+    """The keys of a file, by the SHA-256 of each key; several keys may share a source."""
+
+    def __init__(self, path: Path, policy: QuotaPolicy) -> None:
+        """Read the file. Raises ConfigurationError: one sentence, never a key."""
+        self._path = path
+        self._policy = policy
+        self._seen = signature_of(path)
+        self._sources: dict[bytes, Source] = {}
+        self._digest = b""
+        self._is_stale = False
+        self._failures = 0
+        self._use(_read(path))
+        self._report()
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    @property
+    def status(self) -> KeyFileStatus:
+        """How the keys in use relate to the file."""
+        return KeyFileStatus(len(self), time.monotonic() - self._read_at, self._is_stale, self._failures)
+
+    def source_of(self, write_key: str) -> Source:
+        source = self._sources.get(hashlib.sha256(write_key.encode()).digest())
+        if source is None:
+            raise InvalidWriteKeyError
+        if not source.enabled:
+            raise DisabledWriteKeyError
+        return source
+
+    async def watch(self, interval_s: float) -> None:
+        """
+        Follow the file until cancelled; SIGHUP reads it at once.
+
+        The file has changed if its `signature_of` has.
+        """
+        hangup = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
+        changing = self._seen
+        while True:
+            try:
+                async with asyncio.timeout(interval_s):
+                    await hangup.wait()
+            except TimeoutError:
+                pass
+            found = signature_of(self._path)
+            has_rested = found == changing
+            changing = found
+            if hangup.is_set() or (has_rested and found != self._seen):
+                hangup.clear()
+                self._seen = found
+                await self._reload()
+
+    async def _reload(self) -> None:
+        """Use the content of the file, or keep the keys in use and log it."""
+        try:
+            contents = await asyncio.to_thread(_read, self._path)
+        except ConfigurationError as err:
+            self._failures += 1
+            self._is_stale = True
+            log.error(
+                "write keys not reloaded, the previous ones stay in use", keys=len(self), error=str(err)
+            )
+            return
+        has_changed = contents.digest != self._digest or self._is_stale
+        self._use(contents)
+        self._is_stale = False
+        if has_changed:
+            self._report()
+
+    def _report(self) -> None:
+        log.info("write keys read", keys=len(self), file=str(self._path))
+
+    def _use(self, contents: "_Contents") -> None:
+        """Exchange all keys in one step; a key whose quota did not change keeps its allowance."""
+        previous, defaults = self._sources, contents.defaults.over(self._policy.default)
+        self._sources = {
+            digest: entry.source_by(self._policy, defaults, previous.get(digest))
+            for digest, entry in contents.entries.items()
+        }
+        self._digest = contents.digest
+        self._read_at = time.monotonic()
+
+
+class _Quotas(BaseModel):
+    """The limits of one entry, or of all; one that is absent is the default's, null is none."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    requests: Annotated[float, Field(gt=0)] | None = None
+    events: Annotated[float, Field(gt=0)] | None = None
+    bytes: Annotated[Bytes, Field(gt=0)] | None = None
+    burst: Annotated[Seconds, Field(gt=0)] | None = None
+    index_share: Annotated[float, Field(gt=0, le=1)] | None = None
+
+    def over(self, default: Quota) -> Quota:
+        """Return the default, with this entry's limits instead where it has any."""
+        own = {name: getattr(self, name) for name in self.model_fields_set}
+        burst_s = own.pop("burst", None) or default.burst_s
+        limits = {name: own.get(name, getattr(default, name)) for name in ("requests", "events", "bytes")}
+        return Quota(**limits, burst_s=burst_s, index_share=own.get("index_share", default.index_share))
+
+
+class _Entry(BaseModel):
+    """One entry of a key file."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True)
+
+    key: Annotated[str, StringConstraints(min_length=1)] | None = None
+    key_sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
+    source: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    name: str | None = None
+    enabled: bool = True
+    scopes: Annotated[list[Literal["ingest", "replay"]], Field(min_length=1)] = [INGEST]
+    quotas: _Quotas = _Quotas()
+
+    @model_validator(mode="after")
+    def _check_key(self) -> Self:
+        if (self.key is None) == (self.key_sha256 is None):
+            raise ValueError("needs either key or key_sha256")
+        if self.key is not None and ":" in self.key:
+            raise ValueError("its key has a colon, where Basic authorization would cut it: choose another")
+        return self
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the key."""
+        if self.key_sha256 is not None:
+            return bytes.fromhex(self.key_sha256)
+        assert self.key is not None
+        return hashlib.sha256(self.key.encode()).digest()
+
+    def source_by(self, policy: QuotaPolicy, defaults: Quota, previous: Source | None) -> Source:
+        """Return the source of the key, with the previous allowance if its quota is the same."""
+        quota = self.quotas.over(defaults)
+        allowance: Allowance | None = previous.allowance if previous else None
+        if allowance is None or allowance.quota != quota:
+            allowance = policy.allowance(quota, self.source)
+        return Source(self.source, self.name or self.source, self.enabled, allowance, frozenset(self.scopes))
+
+
+class _Contents(NamedTuple):
+    """A key file as read."""
+
+    defaults: _Quotas
+    entries: Mapping[bytes, _Entry]
+    digest: bytes
+
+
+_ENTRIES = TypeAdapter(list[_Entry], config=ConfigDict(hide_input_in_errors=True))
+_YAMLLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as quick, where it was built
+
+
+def check_key_file(path: Path) -> None:
+    """Raise ConfigurationError if a gateway could not start with the file: one sentence, never a key."""
+    _read(path)
+
+
+def _read(path: Path) -> _Contents:
+    """
+    Read a YAML or JSON file: a list of entries, or an object with the list as `keys`.
+
+    An entry has `key` or `key_sha256` (64 hex digits), `source` (the id that identities are made
+    of: never change it), and may have `name`, `enabled`, `scopes` and `quotas`. An object may have
+    `defaults`: the quotas of entries that do not have their own.
+
+    Raises:
+        ConfigurationError: one sentence on the first fault and its place, without a key.
+    """
+    try:
+        raw = path.read_bytes()
+        text = raw.decode("utf-8")
+        document = json.loads(text) if path.suffix == ".json" else yaml.load(text, _YAMLLoader)
+    except OSError as err:
+        raise ConfigurationError(f"write keys file {path} cannot be read: {err.strerror}") from err
+    except (ValueError, yaml.YAMLError) as err:
+        raise ConfigurationError(f"write keys file {path} is not valid YAML or JSON{_place(err)}") from None
+    keyed = document if isinstance(document, dict) else {"keys": document}
+    part = ""
+    try:
+        by_digest = _by_digest(_ENTRIES.validate_python(keyed.get("keys")))
+        part = ", defaults"
+        defaults = _Quotas.model_validate(keyed.get("defaults", {}))
+    except ValidationError as err:
+        place, message = _told(err, is_quotas=bool(part))
+        place = part + place
+        raise ConfigurationError(f"write keys file {path}{place}: {message}") from None
+    except ValueError as err:
+        raise ConfigurationError(f"write keys file {path}: {err}") from None
+    return _Contents(defaults, by_digest, hashlib.sha256(raw).digest())
+
+
+def _by_digest(entries: list[_Entry]) -> dict[bytes, _Entry]:
+    if not entries:
+        raise ValueError("there is no key in it")
+    found: dict[bytes, _Entry] = {}
+    for number, entry in enumerate(entries, start=1):
+        if entry.digest in found:
+            raise ValueError(f"entry {number} repeats the key of an earlier one")
+        found[entry.digest] = entry
+    return found
+
+
+def _told(err: ValidationError, *, is_quotas: bool) -> tuple[str, str]:
+    """Return place and message of the first problem; an unknown field is not named, it may be a key."""
+    problem = err.errors(include_input=False, include_url=False)[0]
+    where, message = list(problem["loc"]), problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        where.pop()
+        fields = (_Quotas if is_quotas or "quotas" in where else _Entry).model_fields
+        message = f"it has a field that is none of {', '.join(fields)}"
+    place = "".join(f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in where)
+    return place, message
+
+
+def _place(err: Exception) -> str:
+    """Where a parser stopped; its own message could quote a key."""
+    mark = getattr(err, "problem_mark", None)
+    line = getattr(err, "lineno", None) or (mark.line + 1 if mark is not None else None)
+    return f", line {line}" if line else ""

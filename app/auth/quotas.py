@@ -1,0 +1,159 @@
+"""
+Quotas: how much one write key may send, measured by token buckets.
+
+A request passes whole or not at all, before any of its events is submitted. It passes once its buckets are
+full, so a batch larger than a burst is slowed down and never shut out.
+
+Requests, events and bytes count with every verdict, duplicates included: they cost CPU. Bytes are those
+stored, or sent where that is more; bytes stored beyond those sent are charged as a debt. The index grows
+with accepted events only, so that limit is charged after the verdict.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from app.http.errors import QuotaExceededError
+from app.settings.units import MIB
+
+INDEX_BURST = 1 / 8
+"""
+The part of its share of the index that a key may take at once; the rest it gets evenly over a
+window. So it never takes more than its share within any window, and about a day's worth of a week
+may come in one go.
+"""
+
+REPORT_INTERVAL_S = 60.0
+"""Between two log lines on one limit of a key."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What one key may send; None is no limit."""
+
+    requests: float | None = None  # a second
+    events: float | None = None  # a second
+    bytes: float | None = None  # a second, stored or inflated
+    burst_s: float = 10.0  # how many seconds' worth may come at once
+    index_share: float | None = None  # 0..1, of the ids that the index remembers
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether there is nothing to measure."""
+        return self.requests is self.events is self.bytes is self.index_share is None
+
+
+PRODUCTION_QUOTA = Quota(requests=1_000, events=10_000, bytes=16 * MIB, index_share=0.5)
+"""
+Of a key without a quota of its own, unless the key file has other defaults: a multiple of what a large
+app sends, which leaves room for other keys. Half of an index of 500 million ids and 7 days is 31 million
+new events at once and 361 a second, 250 million in a window.
+"""
+
+
+class Bucket:
+    """Tokens that come back at a steady rate, up to a capacity."""
+
+    __slots__ = ("_at", "_capacity", "_level", "_rate")
+
+    def __init__(self, rate: float, capacity: float, now: float) -> None:
+        """Begin full; `rate` is tokens a second, `now` seconds on the clock used throughout."""
+        self._rate = rate
+        self._capacity = capacity
+        self._level = capacity
+        self._at = now
+
+    def wait_s(self, amount: float, now: float) -> float:
+        """Return the seconds until the amount, or the whole capacity if that is less, is there."""
+        self._level = min(self._capacity, self._level + (now - self._at) * self._rate)
+        self._at = now
+        return max(0.0, (min(amount, self._capacity) - self._level) / self._rate)
+
+    def take(self, amount: float) -> None:
+        """Charge the amount; more than the level becomes a debt."""
+        self._level -= amount
+
+
+class Allowance:
+    """What is left of one key's quota."""
+
+    __slots__ = ("_buckets", "_growth", "_policy", "_source", "_unreported", "quota")
+
+    def __init__(self, quota: Quota, policy: "QuotaPolicy", source: str) -> None:
+        """Begin with all of it; `source` stands in log lines."""
+        self.quota = quota
+        self._policy = policy
+        self._source = source
+        self._unreported: dict[str, tuple[float, int]] = {}  # by limit: reported when, refused since
+        now = policy.clock()
+        self._buckets = [
+            (name, Bucket(rate, max(1.0, rate * quota.burst_s), now))
+            for name, rate in (("requests", quota.requests), ("events", quota.events), ("bytes", quota.bytes))
+            if rate is not None
+        ]
+        self._growth: Bucket | None = None
+        if quota.index_share is not None:
+            share = quota.index_share * policy.index_keys_max
+            rate = share * (1 - INDEX_BURST) / policy.window_s
+            self._growth = Bucket(rate, max(1.0, share * INDEX_BURST), now)
+
+    def take(self, *, events: int, size_bytes: int) -> None:
+        """Charge one request, or nothing of it. Raises QuotaExceededError."""
+        self.check(events=events, size_bytes=size_bytes)
+        amounts = {"requests": 1, "events": events, "bytes": size_bytes}
+        for name, bucket in self._buckets:
+            bucket.take(amounts[name])
+
+    def check(self, *, events: int, size_bytes: int) -> None:
+        """Raise QuotaExceededError, with the true wait, if a request would not pass now."""
+        now = self._policy.clock()
+        amounts = {"requests": 1, "events": events, "bytes": size_bytes}
+        waits = [(bucket.wait_s(amounts[name], now), name) for name, bucket in self._buckets]
+        if self._growth is not None:
+            waits.append((self._growth.wait_s(events, now), "index"))
+        wait_s, limit = max(waits, default=(0.0, ""))
+        if wait_s > 0:
+            self._policy.refusals[limit] += 1
+            self._report(limit, now)
+            raise QuotaExceededError(limit, wait_s)
+
+    def _report(self, limit: str, now: float) -> None:
+        """Log a refusal by a limit, and the number of those since the last line."""
+        reported_at, refused = self._unreported.get(limit, (now - REPORT_INTERVAL_S, 0))
+        refused += 1
+        if now - reported_at >= REPORT_INTERVAL_S:
+            log.warning("a write key has used up a quota", source=self._source, limit=limit, refused=refused)
+            reported_at, refused = now, 0
+        self._unreported[limit] = reported_at, refused
+
+    def owe(self, size_bytes: int) -> None:
+        """Charge bytes that a request stores beyond those sent; a negative number charges nothing."""
+        for name, bucket in self._buckets:
+            if name == "bytes" and size_bytes > 0:
+                bucket.take(size_bytes)
+
+    def grow(self, accepted: int) -> None:
+        """Charge the events that the index now remembers."""
+        if self._growth is not None:
+            self._growth.take(accepted)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaPolicy:
+    """What all allowances of a process have in common."""
+
+    default: Quota  # of keys without one, where the key file has no other defaults
+    index_keys_max: int  # of which a key may have a share
+    window_s: float  # how long the index remembers them
+    clock: Callable[[], float]  # seconds, never set
+    refusals: Counter[str] = field(default_factory=Counter)  # requests, by limit
+
+    def allowance(self, quota: Quota, source: str) -> Allowance | None:
+        """Return a full allowance of a source's key, None if nothing is limited."""
+        if quota.is_unlimited:
+            return None
+        return Allowance(quota, self, source)

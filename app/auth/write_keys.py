@@ -1,0 +1,127 @@
+"""
+Write keys: which one counts for a request, and its source. app.auth.key_file has the keys themselves.
+
+A write key names a source. It stands in apps that can be decompiled, so it identifies and does not
+authenticate. Keys are held and looked up by their SHA-256: the time of a look-up reveals nothing about a
+key, since digests that resemble one cannot be chosen, so no slower comparison is needed; and keys that the
+operator stored as a digest only are never known to the process.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import unquote_plus
+
+from app.auth.quotas import Allowance, QuotaPolicy
+from app.http.errors import InvalidWriteKeyError, ScopeMissingError, WriteKeyMissingError
+
+WRITE_KEY_BYTES_MAX = 255
+"""An open key is its source, which stands in every record and every identity."""
+
+OPEN_KEYS_MAX = 10_000
+"""How many open keys' allowances are remembered; one that is forgotten begins anew."""
+
+
+_QUERY_KEY = re.compile(rb"writeKey=(?<![^&]writeKey=)([^&]{1,1024})")
+"""Nothing else of a query is decoded before the source is known; no source has a longer key."""
+
+INGEST: Final = "ingest"
+REPLAY: Final = "replay"
+"""Scopes of a write key: send events; send stored ones again, with their fingerprints and sessions."""
+
+
+class Source(NamedTuple):
+    """The sender of events; two sources share no ids."""
+
+    id: str
+    name: str
+    enabled: bool = True
+    allowance: Allowance | None = None  # what is left of the key's quota; None if nothing is limited
+    scopes: frozenset[str] = frozenset({INGEST})
+
+    def check(self, scope: str) -> None:
+        """Raise ScopeMissingError if the key may not do this."""
+        if scope not in self.scopes:
+            raise ScopeMissingError
+
+
+class WriteKeys(Protocol):
+    """Finds the source of a write key."""
+
+    def source_of(self, write_key: str) -> Source:
+        """Return the enabled source of a key. Raises InvalidWriteKeyError, DisabledWriteKeyError."""
+
+
+class OpenKeys:
+    """Development without a key file: every key is its own source, and none may replay."""
+
+    def __init__(self, policy: QuotaPolicy) -> None:
+        """`policy`: its default is the quota of every key."""
+        self._policy = policy
+        self._source = lru_cache(OPEN_KEYS_MAX)(self._new_source)
+
+    def source_of(self, write_key: str) -> Source:
+        return self._source(write_key)
+
+    def _new_source(self, write_key: str) -> Source:
+        if len(write_key.encode()) > WRITE_KEY_BYTES_MAX:
+            raise InvalidWriteKeyError
+        return Source(write_key, write_key, allowance=self._policy.allowance(self._policy.default, write_key))
+
+
+def key_in_head(headers: Mapping[bytes, bytes], query: bytes) -> str:
+    """Return the first write key outside the body, as find_write_key does; "" if there is none."""
+    return (
+        _basic_user(headers.get(b"authorization", b""))
+        or _text(headers.get(b"x-write-key", b"")).partition(":")[0]
+        or _query_key(query)
+    )
+
+
+def find_write_key(
+    headers: Mapping[bytes, bytes], query: bytes, body: Mapping[str, Any] | None, first_event: object
+) -> str:
+    """
+    Return the write key that decides for the whole request: the first of the places in order.
+
+    Args:
+        headers: by lower-case name.
+        query: the raw query string.
+        body: the body's top level, if it is an object.
+        first_event: the first event of the batch, if there is one.
+
+    Raises:
+        WriteKeyMissingError: it is in none of them. A place without a non-empty text counts as one
+            without a key.
+    """
+    write_key = key_in_head(headers, query) or _own_key(body) or _own_key(first_event)
+    if not write_key:
+        raise WriteKeyMissingError
+    return write_key
+
+
+def _basic_user(authorization: bytes) -> str:
+    scheme, _, credentials = authorization.partition(b" ")
+    if scheme.lower() != b"basic":
+        return ""
+    try:
+        return _text(base64.b64decode(credentials)).partition(":")[0]
+    except binascii.Error:
+        return ""
+
+
+def _query_key(query: bytes) -> str:
+    found = _QUERY_KEY.search(query)
+    return unquote_plus(found[1].decode("ascii", "replace")) if found else ""
+
+
+def _own_key(thing: object) -> str:
+    write_key = thing.get("writeKey") if isinstance(thing, dict) else None
+    return write_key if isinstance(write_key, str) else ""
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")

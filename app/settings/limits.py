@@ -1,0 +1,111 @@
+"""How much the gateway takes: the sizes, times and counts that an operator sets, and those that follow."""
+
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from app.settings.section import Section
+from app.settings.units import GIB, KIB, MIB, Bytes, Seconds, format_size
+
+RECORD_MARGIN_BYTES = 4 * KIB
+"""
+What a record adds to its event at most: id, source, headers (dedupe.model.types), receivedAt, type, context.ip,
+and what of sentAt and the like counts for no limit (app.ingest.event_limits.RETRY_BYTES_FREE).
+"""
+
+BATCH_ROOM_BYTES = 100 * KIB
+"""
+How much larger a commit may be than the largest event; with the defaults 900 KiB, which fits into the
+1 MiB that Kafka takes of a batch by default. It exceeds RECORD_MARGIN_BYTES.
+"""
+
+QUARANTINE_RECORD_BYTES_MAX = 256 * KIB
+"""A commit takes so much: 64 KiB of a refused event, every byte of it escaped, and its envelope."""
+
+QUEUED_EVENTS_MIN, QUEUED_REQUESTS_MIN = 20_000, 8
+"""A queue holds at least 20 commits, and so many of the largest requests, which sources then share."""
+
+
+class LimitSettings(Section):
+    """Limits: how much is taken at once, and how long it may take."""
+
+    body_bytes_max: Bytes = Field(
+        8 * MIB,
+        ge=1 * KIB,
+        description="Largest request body, decompressed. As sent, a compressed one may have half of it; its "
+        "events may have twice as much once batch-level fields are merged into each.",
+    )
+    body_memory: Bytes = Field(
+        256 * MIB,
+        description="Memory for the bodies of all requests together, from arrival to answer; a request for "
+        "which there is none left gets 503. An eighth is kept for bodies up to 256 KiB; once half is in use, "
+        "one client address may not have more than a quarter.",
+    )
+    body_timeout: Seconds = Field(30, gt=0, description="How long a request body may take to arrive.")
+    request_events_max: int = Field(2_500, ge=1, description="Most events in one request.")
+    event_bytes_max: Bytes = Field(
+        800 * KIB,
+        ge=1 * KIB,
+        description="Largest event, batch-level fields included; a larger one is rejected, not its batch. "
+        f"One commit has at most {BATCH_ROOM_BYTES // KIB} KiB more.",
+    )
+    answer_timeout: Seconds = Field(
+        4.5, gt=0, description="How long a request may wait for its verdict before it gets 503."
+    )
+    keep_alive: Seconds = Field(
+        75,
+        ge=1,
+        description="How long an idle connection stays open; longer than that of the load balancer in front.",
+    )
+    connections_max: int = Field(
+        16_384,
+        ge=1,
+        description="Most connections. With more, an address that has over a sixteenth of them loses those "
+        "that are idle longest and those it is slowest to send on, then every address those that are idle "
+        "longest; if none can go, requests of new ones get 503. Behind a trusted proxy, an address may have "
+        "a sixteenth as many requests at once. Lowered where the system allows fewer open files.",
+    )
+    queue_bytes_max: Bytes = Field(
+        32 * MIB,
+        ge=1 * MIB,
+        description="Most bytes of events that wait for one partition; sources share them alike. At most "
+        f"{QUEUED_EVENTS_MIN:,} events wait, or those of {QUEUED_REQUESTS_MIN} of the largest requests.",
+    )
+    disk_free_min: Bytes = Field(
+        1 * GIB, description="Free disk space under the data folder below which requests get 503."
+    )
+
+    @property
+    def body_compressed_bytes_max(self) -> int:
+        """Largest body as sent, if compressed."""
+        return self.body_bytes_max // 2
+
+    @property
+    def request_bytes_max(self) -> int:
+        """Most bytes of one request's events, batch-level fields merged into each."""
+        return 2 * self.body_bytes_max
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """Most bytes of one commit: the largest event fits, whatever its record adds."""
+        return max(self.event_bytes_max + BATCH_ROOM_BYTES, QUARANTINE_RECORD_BYTES_MAX)
+
+    @property
+    def queue_events_max(self) -> int:
+        """Most events that wait for one partition."""
+        return max(QUEUED_EVENTS_MIN, QUEUED_REQUESTS_MIN * self.request_events_max)
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each rule that these settings break."""
+        records_bytes_max = self.request_bytes_max + self.request_events_max * RECORD_MARGIN_BYTES
+        if self.queue_bytes_max < records_bytes_max:
+            yield (
+                f"GATEWAY_QUEUE_BYTES_MAX ({format_size(self.queue_bytes_max)}) must be at least "
+                f"{format_size(records_bytes_max)}: the largest request must fit into a queue"
+            )
+        if self.body_memory < 2 * self.request_bytes_max:
+            yield (
+                f"GATEWAY_BODY_MEMORY ({format_size(self.body_memory)}) must be at least four times "
+                f"GATEWAY_BODY_BYTES_MAX ({format_size(self.body_bytes_max)}): the largest request must fit "
+                "into the half that one address may have"
+            )

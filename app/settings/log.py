@@ -1,0 +1,92 @@
+"""Where the log is: all that a command that only reads it needs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from app.settings.section import Section, variables
+from app.settings.units import Seconds
+from dedupe.model.types import Stream
+
+
+class KafkaSettings(Section, alias_generator=variables("KAFKA_")):
+    """Kafka: how the gateway reaches the cluster and logs in to it."""
+
+    bootstrap_servers: str | None = Field(
+        None, description="Brokers as `host:port`, separated by commas; required with `GATEWAY_LOG=kafka`."
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="How connections are protected and whether there is a login."
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        "PLAIN", description="How the login is made."
+    )
+    sasl_username: str | None = Field(None, description="User name of the login.")
+    sasl_password: SecretStr | None = Field(None, description="Password of the login.")
+    ssl_ca_file: Path | None = Field(
+        None,
+        description="PEM file of the authorities that sign the brokers' certificates; "
+        "without it, those of the system count.",
+    )
+    ssl_cert_file: Path | None = Field(None, description="PEM file of the client certificate.")
+    ssl_key_file: Path | None = Field(None, description="PEM file of the client certificate's key.")
+    request_timeout: Seconds = Field(
+        8, gt=0, lt=30, description="How long one request to Kafka, or one commit, may take; below 30 s."
+    )  # Kafka ends a takeover after dedupe.storage.kafka_client.TRANSACTION_TIMEOUT_S
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each rule that a login breaks."""
+        if self.security_protocol.startswith("SASL") and not (self.sasl_username and self.sasl_password):
+            yield (
+                f"{self.variable('sasl_username')} and {self.variable('sasl_password')} must be set when "
+                f"{self.variable('security_protocol')} is {self.security_protocol}"
+            )
+
+
+class LogSettings(Section):
+    """Log: where events are stored."""
+
+    kind: Literal["sqlite", "kafka"] = Field(
+        "sqlite",
+        alias="GATEWAY_LOG",
+        description="Where events are stored: on Kafka, or in `sqlite`, embedded in the data folder.",
+    )
+    data_dir: Path = Field(
+        Path("data"),
+        description="Folder of the dedupe index and, with `sqlite`, of the log. It is created if it is "
+        "missing, and used by one gateway at a time.",
+    )
+    topic: str = Field(
+        "events",
+        pattern=r"^[A-Za-z0-9._-]{1,238}$",
+        description="Topic of the clean events; refused and conflicting ones go to `<topic>.quarantine`.",
+    )
+    partitions: int = Field(
+        8, ge=1, le=1024, description="Partitions of the clean topic; fixed once it exists."
+    )
+    quarantine_partitions: int = Field(
+        1, ge=1, le=64, description="Partitions of the quarantine topic; fixed once it exists."
+    )
+    kafka: KafkaSettings = Field(alias="kafka")
+
+    @property
+    def quarantine_topic(self) -> str:
+        """The topic beside the clean one."""
+        return f"{self.topic}.quarantine"
+
+    @property
+    def streams(self) -> tuple[Stream, Stream]:
+        """The clean topic and its quarantine, each with the number of its partitions."""
+        return (
+            Stream(self.topic, self.partitions),
+            Stream(self.quarantine_topic, self.quarantine_partitions),
+        )
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each rule that these settings break."""
+        if self.kind == "kafka":
+            if not self.kafka.bootstrap_servers:
+                yield "GATEWAY_KAFKA_BOOTSTRAP_SERVERS must be set when GATEWAY_LOG is kafka"
+            yield from self.kafka.contradictions()

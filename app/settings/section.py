@@ -1,0 +1,112 @@
+"""
+A section of settings: a frozen model whose fields are read from variables GATEWAY_*.
+
+A field's variable is GATEWAY_, the section's prefix and the field's name. A section may hold other
+sections; each reads its own variables from the same environment.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from dedupe.model.errors import ConfigurationError
+
+PREFIX = "GATEWAY_"
+
+
+def variables(prefix: str = "") -> Callable[[str], str]:
+    """Return what makes the variable of a field, for a section whose variables begin with GATEWAY_PREFIX."""
+    return lambda name: f"{PREFIX}{prefix}{name}".upper()
+
+
+class Section(BaseModel):
+    """Settings that belong together; the first line of its docstring is the title in docs/settings.md."""
+
+    model_config = ConfigDict(
+        alias_generator=variables(),
+        frozen=True,
+        extra="ignore",
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_sections_within(cls, variables: Any) -> Any:
+        return {**variables, **{name: variables for name, _ in _sections_of(cls)}}
+
+    @classmethod
+    def variable(cls, name: str) -> str:
+        """Return the variable of a field."""
+        variable = cls.model_fields[name].alias
+        assert variable is not None
+        return variable
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each rule that these settings break."""
+        yield from ()
+
+
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+class Setting(NamedTuple):
+    """One setting."""
+
+    variable: str
+    section: type[Section]
+    name: str
+    field: FieldInfo
+
+
+def settings_of(kind: type[Section]) -> Iterator[Setting]:
+    """Yield the settings of a section and of those within it, in the order in which they are declared."""
+    within = dict(_sections_of(kind))
+    for name, field in kind.model_fields.items():
+        if name not in within:
+            yield Setting(kind.variable(name), kind, name, field)
+    for section in within.values():
+        yield from settings_of(section)
+
+
+def sections_in(section: Section) -> Iterator[Section]:
+    """Yield a section and those within it."""
+    yield section
+    for name, _ in _sections_of(type(section)):
+        yield from sections_in(getattr(section, name))
+
+
+def load(kind: type[AnySection]) -> AnySection:
+    """Read settings from the environment. Raises ConfigurationError, one sentence a line, without values."""
+    try:
+        settings = kind.model_validate(variables_in(os.environ))
+    except ValidationError as err:
+        raise ConfigurationError("\n".join(sentences_of(err))) from None
+    if broken := list(settings.contradictions()):
+        raise ConfigurationError("\n".join(broken))
+    return settings
+
+
+def variables_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of settings that are set, by their names in upper case; an empty one is not."""
+    upper = {name.upper(): value for name, value in environment.items() if value}
+    return {name: value for name, value in upper.items() if name.startswith(PREFIX)}
+
+
+def sentences_of(err: ValidationError) -> Iterator[str]:
+    """Yield a sentence for each setting that cannot be read, without values."""
+    for problem in err.errors(include_input=False, include_url=False):
+        if problem["type"] == "default_factory_not_called":
+            continue  # it follows another setting, which has a sentence of its own
+        variable = next(part for part in problem["loc"] if str(part).startswith(PREFIX))
+        yield f"{variable}: {problem['msg'].removeprefix('Value error, ')}"
+
+
+def _sections_of(kind: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    for name, field in kind.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, Section):
+            yield name, section

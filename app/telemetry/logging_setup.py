@@ -1,0 +1,62 @@
+"""
+Logging: all lines on stderr, in one format, those of libraries too.
+
+A service protects stderr first (app.telemetry.stderr), so that logging never fails and never waits. Tracebacks
+are plain: a renderer that shows local variables would show events and keys.
+"""
+
+import logging
+import sys
+from functools import partial
+
+import structlog
+from structlog.typing import EventDict, Processor
+
+from app.telemetry.line_limit import LineLimit
+
+_LIMIT = LineLimit()
+"""Of the process: all loggers write to the same stderr."""
+
+
+def lines_left_out() -> int:
+    """Return how many lines the limit of lines has dropped."""
+    return _LIMIT.left_out
+
+
+def configure_logging(*, level: str, is_json: bool, worker: str | None = None) -> None:
+    """Set up structlog, and route lines of libraries through the same renderer; lines name the worker."""
+    shared: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if worker is not None:
+        shared.append(partial(_name, worker))
+    render: list[Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        if is_json
+        else [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
+    )
+    number = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[_LIMIT, *shared, *render],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # a line at once: workers share stderr
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_LIMIT)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
+
+
+def _name(worker: str, _logger: object, _method: str, event: EventDict) -> EventDict:
+    """Name the worker in a line: several may share one stderr."""
+    return {"worker": worker, **event}

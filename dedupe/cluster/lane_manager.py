@@ -1,0 +1,407 @@
+"""
+LaneManager: runs and follows the lanes of one worker as its group assigns them.
+
+Assignments and statuses of other workers are hints that may be out of date. A wrong one delays events and
+never loses one, since only the log decides which worker owns a lane. So there are three rules:
+
+- A lane starts here after its previous owner has released it or is down.
+- A lane that was fenced stays down until the next assignment.
+- A follower claims its lane when the owner is down, or has reported the lane as failing for a while: once
+  a generation, and only from an owner whose status confirmed the assignment. Otherwise two workers that
+  cannot reach each other would take their lanes from each other without end.
+
+A commit reaches the standby's index on one path:
+
+    Lane.run -> **LaneManager.replicate** -> PeerLink.notify
+        ~> PeerRequestHandler.on_committed -> Follower.receive
+"""
+
+import asyncio
+from collections.abc import Sequence
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import structlog
+
+from dedupe.cancellation import is_own_cancellation
+from dedupe.cluster.assignment import NOBODY, Assignment, Member, WorkerId
+from dedupe.cluster.codec import COMMITTED, encode_committed
+from dedupe.cluster.links import PeerLink, Peers, Status
+from dedupe.cluster.membership import Membership
+from dedupe.cluster.peer_directory import PeerDirectory
+from dedupe.decide.committed import Committed
+from dedupe.model.clock import Clock, Deadline
+from dedupe.model.errors import GatewayError, IdentityMismatchError, RetriableError
+from dedupe.partition.lane import Lane
+from dedupe.partition.state import LaneState
+from dedupe.partition.supervisor import keep_running
+
+RELEASE_S = 10.0
+"""For the previous owner to release a lane, while it is alive."""
+HAND_OVER_S = 20.0
+"""For all lanes to be served elsewhere, when this worker stops."""
+DRAIN_S = 10.0
+"""For a lane to finish its queue, before it is cancelled."""
+POLL_S = 0.1
+"""Between two checks of the other workers."""
+RETRY_S = 1.0
+"""After a failure that a lane itself does not handle."""
+FAILING_S = 15.0
+"""Of reported failure before a follower claims the lane: its own reads of the log succeed meanwhile."""
+EXPECTED_S = 10.0
+"""For the lanes of a worker that is down to be served elsewhere; requests do not wait longer."""
+
+log = structlog.get_logger(__name__)
+
+
+class Role(Enum):
+    """A worker's role for one lane."""
+
+    NONE = "none"
+    OWNER = "owner"
+    FOLLOWER = "follower"
+
+
+class LaneManager:
+    """Runs, follows and claims lanes, and knows where the others are served."""
+
+    def __init__(
+        self,
+        member: Member,
+        lanes: Sequence[Lane],
+        membership: Membership,
+        peers: Peers,
+        clock: Clock,
+    ) -> None:
+        """
+        Manage no lane until `run`.
+
+        Args:
+            member: this worker's name, address and options.
+            lanes: all lanes of the log, those of quarantine last.
+            membership: this worker's membership in the group.
+            peers: the links to the other workers.
+            clock: of all time limits.
+        """
+        self.generation = -1
+        self.assignment = Assignment((NOBODY,) * len(lanes), (NOBODY,) * len(lanes), {})
+        self.moves = 0  # lanes started here
+        self.claims = 0  # of these, claimed without an assignment
+        self.lanes = lanes
+        self.is_leaving = False
+        """Whether it asks the group to move its lanes to other workers."""
+        self._member = member
+        self._membership = membership
+        self._peers = peers
+        self._clock = clock
+        self.directory = PeerDirectory(len(lanes), peers, clock)
+        self._running: set[int] = set()  # lanes owned here and not released
+        self._claimed: set[int] = set()  # lanes owned here without an assignment
+        self._owner_since = [-1] * len(lanes)  # generation of the owner's assignment, or after a claim
+        self._failing_since: dict[
+            int, float
+        ] = {}  # lanes that fail at their owner and are followed closely here
+        self._is_stopping = False
+        self._wake = [asyncio.Event() for _ in lanes]  # a lane's role may have changed
+        self._unreachable: tuple[WorkerId, ...] = ()  # as last told to the group
+        for number, lane in enumerate(lanes):
+            lane.replicate_to(partial(self.replicate, number))
+
+    # ---- membership
+
+    @property
+    def worker(self) -> WorkerId:
+        """This worker's name."""
+        return self._member.worker
+
+    def describe(self) -> Member:
+        """Return this worker's description for the group."""
+        followed = [
+            number
+            for number, lane in enumerate(self.lanes)
+            if lane.state is LaneState.FOLLOWING and lane.follower.is_caught_up
+        ]
+        self._unreachable = self.directory.unreachable()
+        return self._member._replace(
+            serving=tuple(sorted(self._running)),
+            claimed=tuple(sorted(self._claimed)),
+            followed=tuple(followed),
+            is_leaving=self.is_leaving,
+            unreached=self._unreachable,
+        )
+
+    def on_assignment(self, generation: int, assignment: Assignment) -> None:
+        """Adopt the group's assignment."""
+        if len(assignment.owners) != len(self.lanes) or len(assignment.followers) != len(self.lanes):
+            log.error("assignment ignored: it has another number of lanes", lanes=len(assignment.owners))
+            return
+        for number, (before, owner) in enumerate(zip(self.assignment.owners, assignment.owners, strict=True)):
+            if owner != before:
+                self._owner_since[number] = generation
+        self.generation, self.assignment = generation, assignment
+        self._claimed.clear()
+        is_member = self.worker in assignment.addresses
+        if not is_member:  # both would end each other's connections, which other workers know by that name
+            log.error("another worker has the same GATEWAY_WORKER_ID: this one serves nothing")
+        others = {name: at for name, at in assignment.addresses.items() if is_member and name != self.worker}
+        self.directory.set_members(others)
+        log.info(
+            "lanes assigned",
+            generation=generation,
+            owned=assignment.owners.count(self.worker),
+            followed=assignment.followers.count(self.worker),
+            workers=len(assignment.addresses),
+        )
+        self._wake_all()
+
+    async def run(self) -> None:
+        """
+        Be a member of the group and apply its assignments, until cancelled.
+
+        Raises:
+            ExceptionGroup: of IdentityMismatchError; this process must not serve this log.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._membership.run(self.describe, self.on_assignment))
+            tasks.create_task(self._watch_peers())
+            for number in range(len(self.lanes)):
+                tasks.create_task(self._manage(number))
+
+    async def hand_over(self) -> bool:
+        """Move all lanes to other workers within HAND_OVER_S; return False if there are none."""
+        self.is_leaving = True
+        self._membership.rejoin()
+        self._peers.announce()
+        deadline = Deadline(self._clock, HAND_OVER_S)
+        while not deadline.is_over and not all(of.is_leaving for of in self.directory.alive().values()):
+            served = [self.server_of(number) is not None for number in range(len(self.lanes))]
+            if all(served) and not self._running:
+                return True
+            await self._wait_for_change(deadline)
+        return False
+
+    def undo_hand_over(self) -> None:
+        """Own lanes again after `hand_over`."""
+        self.is_leaving = False
+        self._membership.rejoin()
+
+    async def finish(self, limit_s: float) -> None:
+        """Let running lanes finish their queues within `limit_s` seconds, and start none."""
+        self._is_stopping = True
+        self._wake_all()
+        deadline = Deadline(self._clock, limit_s)
+        while self._running and not deadline.is_over:
+            await self._wait_for_change(deadline)
+        if self._running:
+            log.error("partitions did not finish in time; clients retry", lanes=sorted(self._running))
+
+    # ---- where lanes are served
+
+    def server_of(self, number: int) -> PeerLink | None:
+        """Return an open link to another worker that serves the lane; None if there is none."""
+        worker = self.directory.server_of(number)
+        link = self.directory.link(worker) if worker is not None else None
+        return link if link is not None and link.can_send else None
+
+    def is_expected(self, number: int) -> bool:
+        """Return whether a worker should serve the lane within seconds."""
+        if self.role_of(number) is Role.OWNER:
+            return not self._is_failing(number)
+        if self.directory.absent_s(self.assignment.owners[number]) >= EXPECTED_S:
+            return False
+        return not any(number in status.failing for status in self.directory.alive().values())
+
+    def role_of(self, number: int) -> Role:
+        """Return this worker's role for a lane now."""
+        if self._is_stopping:
+            return Role.NONE
+        if number in self._claimed or self.assignment.owners[number] == self.worker:
+            return Role.OWNER
+        return Role.FOLLOWER if self.assignment.followers[number] == self.worker else Role.NONE
+
+    def status(self) -> Status:
+        """Return this worker's status for the others."""
+        active = {number for number in self._running if self.lanes[number].state is LaneState.ACTIVE}
+        failing = filter(self._is_failing, self._running)
+        return Status(
+            self.generation, frozenset(self._running), frozenset(active), frozenset(failing), self.is_leaving
+        )
+
+    def replicate(self, number: int, committed: Committed) -> None:
+        """Send a commit to the lane's follower, which reads it from the log if this fails. Never raises."""
+        follower = self.assignment.followers[number]
+        link = self.directory.link(follower)
+        if link is None:  # no follower, this worker itself after a claim, or one that is down
+            return
+        try:
+            link.notify(COMMITTED, encode_committed(number, committed))
+        except Exception as err:
+            log.error("commit not replicated to the follower", worker=follower, exc_info=err)
+
+    # ---- running lanes
+
+    async def _manage(self, number: int) -> None:
+        """Apply the role of one lane again and again; every failure is retried."""
+        lane = self.lanes[number]
+        while True:
+            try:
+                await self._apply_role(number, lane)
+            except IdentityMismatchError:
+                raise
+            except (Exception, asyncio.CancelledError) as err:
+                if is_own_cancellation(err):
+                    raise
+                problem: dict[str, Any] = {"error": f"{type(err).__name__}: {err}"}
+                if not isinstance(err, GatewayError):
+                    problem["exc_info"] = err
+                log.error("partition failed, retrying", topic=lane.topic, partition=lane.partition, **problem)
+                await asyncio.sleep(RETRY_S)
+
+    async def _apply_role(self, number: int, lane: Lane) -> None:
+        """Own, follow or leave the lane until its role changes."""
+        self._wake[number].clear()
+        role = self.role_of(number)
+        if role is Role.OWNER and await self._wait_until_released(number):
+            await self._own(number, lane)
+        elif role is Role.FOLLOWER:
+            await self._follow(number, lane)
+        elif role is Role.NONE:
+            lane.forget()
+            if self.generation >= 0 and not lane.is_proved and not self._is_stopping:
+                await lane.prove()  # the gate waits for all lanes
+            await self._wake[number].wait()
+
+    async def _wait_until_released(self, number: int) -> bool:
+        """Wait until no other worker owns the lane, at most RELEASE_S; False if the role changes."""
+        deadline = Deadline(self._clock, RELEASE_S)
+        while self.role_of(number) is Role.OWNER:
+            is_owned = any(number in status.owned for status in self.directory.alive().values())
+            is_free = not is_owned and self.directory.are_known()
+            if deadline.is_over or is_free or number in self._claimed:
+                return True
+            await self._wait_for_change(deadline)
+        return False
+
+    async def _own(self, number: int, lane: Lane) -> None:
+        """Run the lane until its role changes or another worker fences it."""
+        self._running.add(number)
+        self.moves += 1
+        lane.assign()
+        running = asyncio.ensure_future(keep_running(lane))
+        self.directory.signal_change()
+        try:
+            while not running.done() and self.role_of(number) is Role.OWNER:
+                await self._wait_for(running, number)
+            lane.drain()
+            if (
+                lane.state is LaneState.DRAINING
+            ):  # otherwise its queue is empty, and a replay may take minutes
+                await asyncio.wait({running}, timeout=DRAIN_S)
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+            self._running.discard(number)
+            self._claimed.discard(number)
+            self.directory.signal_change()
+        if not running.cancelled():
+            running.result()
+        if self.role_of(number) is Role.OWNER and lane.health.is_lost:
+            generation = self.generation
+            self._membership.rejoin()
+            while self.generation == generation:
+                await self._wake[number].wait()
+                self._wake[number].clear()
+
+    async def _follow(self, number: int, lane: Lane) -> None:
+        following = asyncio.ensure_future(lane.follow())
+        was_caught_up = False
+        try:
+            while not following.done() and self.role_of(number) is Role.FOLLOWER:
+                await self._wait_for(following, number)
+                if lane.follower.is_caught_up and not was_caught_up and not self.assignment.is_settled:
+                    was_caught_up = True
+                    self._membership.rejoin()
+            if following.cancelled():  # not by this task: a library below leaked a cancellation
+                raise RetriableError("following the partition was cancelled")
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
+            if self.role_of(number) is not Role.OWNER:
+                lane.forget()
+        if not following.cancelled():
+            following.result()
+
+    async def _wait_for(self, task: "asyncio.Future[Any]", number: int) -> None:
+        """Wait until the task ends or the lane's role may have changed."""
+        woken: asyncio.Future[Any] = asyncio.ensure_future(self._wake[number].wait())
+        try:
+            await asyncio.wait({task, woken}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            woken.cancel()
+        self._wake[number].clear()
+
+    async def _wait_for_change(self, deadline: Deadline) -> None:
+        await self.directory.wait_for_change(min(deadline.remaining_s, POLL_S))
+
+    def _wake_all(self) -> None:
+        for wake in self._wake:
+            wake.set()
+        self.directory.signal_change()
+
+    # ---- other workers
+
+    async def _watch_peers(self) -> None:
+        """Poll the other workers and the lanes here: announce changes, claim lanes, report broken links."""
+        seen: Any = None
+        while True:
+            await asyncio.sleep(POLL_S)
+            states = [(lane.state, lane.follower.is_caught_up) for lane in self.lanes]
+            if (now := (states, list(self.directory.alive()), self._running.copy())) != seen:
+                seen = now
+                self.directory.update_servers()
+                self._peers.announce()
+                self._wake_all()
+            self.directory.update_down()
+            self._claim_lanes()
+            if self.directory.unreachable() != self._unreachable:
+                self._membership.rejoin()
+
+    def _claim_lanes(self) -> None:
+        """Claim lanes that are followed here and whose owner is down or has failed for FAILING_S."""
+        now = self._clock.monotonic()
+        failing = frozenset[int]().union(*(status.failing for status in self.directory.alive().values()))
+        self._failing_since = {
+            number: self._failing_since.get(number, now)
+            for number, lane in enumerate(self.lanes)
+            if number in failing and lane.follower.is_caught_up
+        }
+        for number, (lane, owner) in enumerate(zip(self.lanes, self.assignment.owners, strict=True)):
+            is_down = owner in self.directory.down
+            is_lost = is_down or now - self._failing_since.get(number, now) >= FAILING_S
+            if not is_lost or self.role_of(number) is not Role.FOLLOWER:
+                continue
+            status = self.directory.last_status(owner)
+            if status is None or status.generation < self._owner_since[number]:
+                continue
+            if self.directory.server_of(number) is None and lane.follower.is_caught_up:
+                log.warning(
+                    f"partition claimed: its owner {'is down' if is_down else 'cannot serve it'}",
+                    topic=lane.topic,
+                    partition=lane.partition,
+                    owner=owner,
+                    generation=self.generation,
+                )
+                self._claim(number)
+
+    def _claim(self, number: int) -> None:
+        self.claims += 1
+        self._claimed.add(number)
+        self._owner_since[number] = self.generation + 1
+        self._wake[number].set()
+        self._membership.rejoin()
+
+    def _is_failing(self, number: int) -> bool:
+        """Whether a lane here waits for its log or index; not one that another worker has taken."""
+        health = self.lanes[number].health
+        return health.failing_since_ms is not None and not health.is_lost and not health.is_fenced

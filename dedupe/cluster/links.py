@@ -1,0 +1,102 @@
+"""
+The seam between a group and its connections (app.peers): one link to each other worker.
+
+Links carry events, commits, requests and statuses. What they deliver may be late or missing, and exactly-once
+storage does not depend on it.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, Self
+
+from dedupe.cluster.assignment import WorkerId
+from dedupe.submission import Outcomes, Submission
+
+
+class Status(NamedTuple):
+    """What a worker publishes of its lanes whenever it changes."""
+
+    generation: int = -1
+    owned: frozenset[int] = frozenset()  # not released yet, whether they serve or not
+    active: frozenset[int] = frozenset()
+    failing: frozenset[int] = (
+        frozenset()
+    )  # owned, but their log or index fails: requests do not wait for them
+    is_leaving: bool = False
+
+    def encode(self) -> list[Any]:
+        """Return it as plain values."""
+        lanes = map(sorted, (self.owned, self.active, self.failing))
+        return [self.generation, *lanes, self.is_leaving]
+
+    @classmethod
+    def decode(cls, fields: object) -> Self:
+        """Read a status that a worker of this or a later version has encoded. Raises ValueError."""
+        if not isinstance(fields, list | tuple) or len(fields) < len(cls._fields):
+            raise ValueError("not a status")
+        generation, *lanes, is_leaving = fields[: len(cls._fields)]
+        if not all(isinstance(numbers, list | tuple) for numbers in lanes):
+            raise ValueError("not a status")
+        if not all(isinstance(number, int) for numbers in ([generation], *lanes) for number in numbers):
+            raise ValueError("not a status")
+        owned, active, failing = map(frozenset, lanes)
+        return cls(generation, owned, active, failing, bool(is_leaving))
+
+
+class PeerLink(Protocol):
+    """The link to one other worker."""
+
+    is_up: bool
+    """Whether the worker has answered lately."""
+
+    @property
+    def can_send(self) -> bool:
+        """Whether it is up and its connection is open; False while a lost connection is replaced."""
+
+    def check_capacity(self, submission: Submission) -> None:
+        """Raise LaneNotActiveError if there is no connection, LaneSaturatedError if too much is under way."""
+
+    def submit(self, lane: int, submission: Submission) -> "asyncio.Future[Outcomes]":
+        """
+        Submit events to a lane of the other worker.
+
+        Returns:
+            As SubmissionTarget.submit; the future fails with what the owner raised. When the connection
+            breaks, it fails with LaneNotActiveError if nothing was sent, and OutcomeUnknownError otherwise.
+
+        Raises:
+            LaneNotActiveError, LaneSaturatedError: as check_capacity; nothing was sent.
+        """
+
+    async def request(self, kind: str, body: Any, timeout_s: float) -> Any:
+        """
+        Return the other worker's response to a request of any kind.
+
+        Raises:
+            LaneNotActiveError: no connection; nothing was sent.
+            LaneSaturatedError: too many requests are open; nothing was sent.
+            DeadlineExceededError: no response in time.
+            OutcomeUnknownError: the connection broke meanwhile.
+            GatewayError: as the other worker raised it.
+        """
+
+    def notify(self, kind: str, body: Any) -> bool:
+        """
+        Send a one-way message, which is lost if the connection breaks on its way.
+
+        Returns:
+            False if it was dropped: no connection, or the other side reads too slowly.
+        """
+
+
+class Peers(Protocol):
+    """The links to all other workers of the group."""
+
+    def set_members(self, addresses: Mapping[WorkerId, str]) -> None:
+        """Keep links to exactly these workers, at `host:port`; a changed address replaces the link."""
+
+    def link(self, worker: WorkerId) -> PeerLink | None:
+        """Return the link to a worker, up or down; None if it is no member."""
+
+    def announce(self) -> None:
+        """Send this worker's status to all others, once in this turn of the event loop."""

@@ -1,0 +1,33 @@
+"""
+The seam to the coordinator that decides which workers are in the group: Kafka's, or a simulated one.
+
+Membership is a hint: it says which worker should own a lane; the log's fencing decides which one does.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from dedupe.cluster.assignment import Assignment, Member
+
+Describe: TypeAlias = Callable[[], Member]
+"""Returns this worker's description for the group."""
+
+Take: TypeAlias = Callable[[int, Assignment], None]
+"""Takes a generation and its assignment; later generations have larger numbers. Must not raise."""
+
+
+class Membership(Protocol):
+    """One worker's membership in the group of workers that share a log."""
+
+    @property
+    def silence_s(self) -> float:
+        """Time since the coordinator answered last, in seconds; the group may have gone on meanwhile."""
+
+    async def run(self, describe: Describe, take: Take) -> None:
+        """Be a member until cancelled, retrying every failure; cancellation does not `leave`."""
+
+    def rejoin(self) -> None:
+        """Request a new assignment soon, since this worker's description changed. Never blocks or raises."""
+
+    async def leave(self) -> None:
+        """Leave the group, after `run` was cancelled. Bounded; never raises."""

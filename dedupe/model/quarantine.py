@@ -1,0 +1,68 @@
+"""
+Quarantine: the topic of events that cannot go into the clean one. Pure.
+
+A rejected or conflicting event becomes an event of the quarantine topic. Its key there is made of source,
+message id and fingerprint, so that all retries of it are stored once.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import orjson
+
+from dedupe.model.identity import Identity
+from dedupe.model.json_document import dumps_to_keep
+from dedupe.model.routing import partition_of
+from dedupe.model.types import Event, Fingerprint, Stream
+
+KEPT_BYTES_MAX = 64 * 1024
+"""Of one quarantined event. Larger ones keep their head, length and hash: enough to find the sender,
+too little to fill the topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """Builds events of the quarantine stream."""
+
+    identity: Identity
+    stream: Stream
+
+    def event(
+        self, *, source: str, message_id: str, fingerprint: Fingerprint, content: bytes, reason: str
+    ) -> Event:
+        """
+        Wrap one event that was refused.
+
+        Args:
+            source: who sent it.
+            message_id: "" if it has no valid one.
+            fingerprint: of its content, or of its raw bytes if it has no valid id.
+            content: the event as JSON bytes.
+            reason: a stable code, also in the receipt.
+        """
+        key = self.identity.quarantine_key(source, message_id, fingerprint)
+        return Event(
+            key=key,
+            partition=partition_of(key, self.stream.partitions),
+            fingerprint=fingerprint,
+            source=source,
+            message_id=message_id,
+            value=_wrapped(content, reason),
+            reason=reason,
+        )
+
+
+def _wrapped(content: bytes, reason: str) -> bytes:
+    """Return the quarantine record's value: JSON with the event, or with its head if it is too long."""
+    is_truncated = len(content) > KEPT_BYTES_MAX
+    fields: dict[str, object] = {
+        "reason": reason,
+        "truncated": is_truncated,
+        "length": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    if is_truncated:
+        fields["head"] = content[:KEPT_BYTES_MAX].decode(errors="replace")
+    else:
+        fields["event"] = orjson.Fragment(content)
+    return dumps_to_keep(fields)

@@ -1,0 +1,148 @@
+"""
+Record format v1: the contract with every reader of the clean topic. Pure and frozen.
+
+    Kafka key   messageId, UTF-8 (empty in quarantine when the event has no valid id)
+    value       the event as JSON
+    timestamp   the gateway's arrival time, ms, never decreasing within a partition
+    headers     source  (text)
+                gw      (packed big-endian, below)
+                gs      (with flag 1: what was stored of the session before, below)
+                reason  (text, quarantine only)
+
+    gw bytes    field
+    0           version = 1
+    1           flags: 1 client session, 2 id assigned by the gateway, 4 not idempotent
+    2-17        event key
+    18-25       fingerprint
+    26-33       lane_seq: 0, 1, 2, ... per partition, without gaps
+    34-81       with flag 1: client hash (16), session hash (16), sequence u64, epoch u64
+    82-89       with flag 1: acknowledged_through u64
+
+    gs bytes    field
+    0-7         the session's watermark u64: every sequence up to it was stored, or acknowledged
+    8-          which of the 512 sequences above it were stored: an integer without leading zeros,
+                whose bit i is watermark + 1 + i
+
+A record carries everything needed to rebuild index, receipts and sessions from the log alone.
+"""
+
+import struct
+from typing import NamedTuple
+
+from dedupe.model.errors import LogCorruptError
+from dedupe.model.identity import Identity
+from dedupe.model.routing import partition_of
+from dedupe.model.types import Event, EventKey, Fingerprint, LogRecord, NewRecord, Progress, Session
+
+VERSION = 1
+FLAG_SESSION = 1
+FLAG_ID_ASSIGNED = 2
+FLAG_NOT_IDEMPOTENT = 4
+
+HEADER_SOURCE = "source"
+HEADER_GATEWAY = "gw"
+HEADER_PROGRESS = "gs"
+HEADER_REASON = "reason"
+
+_BASE = struct.Struct(">BB16s8sQ")
+SESSION_STRUCT = struct.Struct(">16s16sQQQ")
+"""Bytes 34-89: dedupe.model.types.Session, without what was stored before."""
+_WITH_SESSION = struct.Struct(_BASE.format + SESSION_STRUCT.format.lstrip(">"))
+_WATERMARK = struct.Struct(">Q")
+ABOVE_BYTES_MAX = 64
+
+
+class RecordIdentity(NamedTuple):
+    """The identity of a committed record, decoded from its headers and its Kafka key."""
+
+    key: EventKey
+    fingerprint: Fingerprint
+    lane_seq: int
+    flags: int
+    source: str
+    message_id: str
+    session: Session | None
+
+
+def build_record(
+    event: Event, *, lane_seq: int, timestamp_ms: int, recorded: Session | None = None
+) -> NewRecord:
+    """Return the event as record v1; `recorded` takes the place of the event's own session."""
+    key, _, fingerprint, source, message_id, value, flags, session, reason, *_ = event
+    session = recorded or session
+    headers = [(HEADER_SOURCE, source.encode())]
+    if session is None:
+        headers.append((HEADER_GATEWAY, _BASE.pack(VERSION, flags, key, fingerprint, lane_seq)))
+    else:
+        *place, before = session
+        gateway = _WITH_SESSION.pack(VERSION, flags | FLAG_SESSION, key, fingerprint, lane_seq, *place)
+        headers.append((HEADER_GATEWAY, gateway))
+        if before is not None:
+            headers.append((HEADER_PROGRESS, _packed(before)))
+    if reason is not None:
+        headers.append((HEADER_REASON, reason.encode()))
+    return NewRecord(timestamp_ms, message_id.encode(), value, headers)
+
+
+def parse_identity(record: LogRecord) -> RecordIdentity:
+    """
+    Decode a committed record's headers and Kafka key.
+
+    Raises:
+        LogCorruptError: it is not a record of this format. Nothing can be concluded from it.
+    """
+    headers = dict(record.headers)
+    if len(headers) != len(record.headers):
+        raise LogCorruptError(
+            f"record at offset {record.offset} was not written by a gateway: it has a header twice"
+        )
+    try:
+        gateway = headers[HEADER_GATEWAY]
+        version, flags, key, fingerprint, lane_seq = _BASE.unpack_from(gateway)
+        if version != VERSION:
+            raise LogCorruptError(
+                f"record at offset {record.offset} has version {version}, this gateway reads {VERSION}"
+            )
+        session = None
+        if flags & FLAG_SESSION:
+            before = _progress_in(headers.get(HEADER_PROGRESS))
+            session = Session._make((*SESSION_STRUCT.unpack_from(gateway, _BASE.size), before))
+        source = headers[HEADER_SOURCE].decode()
+        message_id = record.key.decode()
+    except (KeyError, struct.error, UnicodeDecodeError, TypeError, AttributeError) as err:
+        # The last two: Kafka's headers may be null, whatever their type says.
+        raise LogCorruptError(
+            f"record at offset {record.offset} was not written by a gateway: {err!r}"
+        ) from err
+    return RecordIdentity(key, fingerprint, lane_seq, flags, source, message_id, session)
+
+
+def is_identified_by(
+    record: LogRecord, found: RecordIdentity, identity: Identity, *, partition: int, partitions: int
+) -> bool:
+    """Whether the record's key and partition are those that this secret and partition count give."""
+    if found.session is not None:
+        session = found.session
+        key = identity.sequence_key(session.client_hash, session.session_hash, session.sequence)
+        routing_key = session.client_hash
+    else:
+        is_quarantine = HEADER_REASON in dict(record.headers)
+        if is_quarantine:
+            key = identity.quarantine_key(found.source, found.message_id, found.fingerprint)
+        else:
+            key = identity.message_key(found.source, found.message_id)
+        routing_key = key
+    return key == found.key and partition_of(routing_key, partitions) == partition
+
+
+def _packed(before: Progress) -> bytes:
+    watermark, above = before
+    return _WATERMARK.pack(watermark) + above.to_bytes((above.bit_length() + 7) // 8, "big")
+
+
+def _progress_in(header: bytes | None) -> Progress | None:
+    """Return what was stored before; None if the header is missing. Raises struct.error."""
+    if header is None or len(header) > _WATERMARK.size + ABOVE_BYTES_MAX:
+        return None
+    (watermark,) = _WATERMARK.unpack_from(header)
+    return Progress(watermark, int.from_bytes(header[_WATERMARK.size :], "big"))

@@ -1,0 +1,144 @@
+"""
+Committer: the seven steps by which a lane decides one batch, named as in docs/COMMIT.md.
+
+It waits for the log alone and repeats nothing: after any error the outcome of the batch is unknown, and
+the lane reads the log again.
+
+routes.post_events -> Router.submit -> Lane.submit -> **admit -> PartitionLog.append -> PartitionIndex.apply**
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+
+from dedupe.decide.admission import NEW, SessionAdmission, Verdicts, admit
+from dedupe.decide.committed import Committed, LastRecord
+from dedupe.decide.sessions import keys_of
+from dedupe.model.record import build_record
+from dedupe.model.types import Event, Offset, Session
+from dedupe.partition.context import LaneContext
+from dedupe.partition.metrics import LaneCounts
+from dedupe.partition.partition_index import PartitionIndex
+from dedupe.partition.queue import Batch
+from dedupe.storage.log import PartitionLog
+
+
+class Committer:
+    """Decides the batches of one lane, one strictly after another."""
+
+    def __init__(
+        self, partition: int, partition_log: PartitionLog, context: LaneContext, counts: LaneCounts
+    ) -> None:
+        self.replicate: Callable[[Committed], None] | None = None
+        """Sends a commit to the worker that follows this lane; None if none does. Must not raise."""
+        self._partition = partition
+        self._log = partition_log
+        self._context = context
+        self._counts = counts
+        self._has_begun_sessions = False
+
+    def begin(self) -> None:
+        """Begin behind a fence: the log may have been made again, without its notes."""
+        self._has_begun_sessions = False
+
+    async def commit(self, batch: Batch, index: PartitionIndex) -> Committed | None:
+        """
+        Look up, admit, append and commit, apply, answer.
+
+        Args:
+            batch: n >= 1 events.
+            index: open, and at the end of the log.
+
+        Returns:
+            What was appended; None if nothing was new. After any error the outcome of the events that
+            were not answered is unknown.
+        """
+        taken_at = self._context.clock.monotonic()
+        self._crashpoint("take")
+        known = index.index.lookup([event.key for event in batch.events])
+        self._crashpoint("lookup")
+        timestamp_ms = max(batch.received_ms, index.index.state.newest_timestamp_ms)
+        sessions = self._session_admission(batch, index, timestamp_ms) if batch.has_sessions else None
+        verdicts = admit(batch.events, known, window_start=index.known_from, sessions=sessions)
+        self._crashpoint("admit")
+        new = [
+            event
+            for event, admission in zip(batch.events, verdicts.admissions, strict=True)
+            if admission is NEW
+        ]
+        recorded = () if sessions is None else sessions.recorded
+        if new and recorded:
+            await self._begin_sessions()
+        committed = await self._append(new, recorded, index, timestamp_ms) if new else None
+        self._counts.note_decided(batch, verdicts, index.window, taken_at)
+        _answer(batch, verdicts, 0 if committed is None else committed.base)
+        if committed is not None and self.replicate is not None:
+            self.replicate(committed)
+        self._crashpoint("answer")
+        return committed
+
+    def _crashpoint(self, step: str) -> None:
+        if self._context.crashpoint is not None:
+            self._context.crashpoint(step)
+
+    async def _begin_sessions(self) -> None:
+        """Note it before the first record of a client session is appended."""
+        if not self._has_begun_sessions:
+            await self._context.session_notes.begin_sessions(self._partition)
+            self._has_begun_sessions = True
+
+    def _session_admission(self, batch: Batch, index: PartitionIndex, timestamp_ms: int) -> SessionAdmission:
+        """Look up what decides on the batch's session events besides their own keys."""
+        keys = keys_of(event.session for event in batch.events if event.session is not None)
+        guards = [event.guard for event in batch.events if event.guard is not None]
+        return SessionAdmission(
+            dict(zip(keys, index.index.sessions(keys), strict=True)),
+            dict(zip(guards, index.index.lookup(guards), strict=True)),
+            self._context.session_policy,
+            now_ms=timestamp_ms,
+        )
+
+    async def _append(
+        self,
+        new: Sequence[Event],
+        sessions: Sequence[Session | None],
+        index: PartitionIndex,
+        timestamp_ms: int,
+    ) -> Committed:
+        """Append and commit the new events, and what is recorded of their sessions, and apply them."""
+        state = index.index.state
+        first_seq = state.next_lane_seq
+        records = [
+            build_record(event, lane_seq=first_seq + i, timestamp_ms=timestamp_ms, recorded=recorded)
+            for i, (event, recorded) in enumerate(zip_longest(new, sessions))
+        ]
+        began = self._context.clock.monotonic()
+        try:
+            base = await self._log.append(records)
+            assert base >= state.applied_offset, (base, state)
+            committed = Committed(
+                first_seq,
+                base,
+                timestamp_ms,
+                LastRecord(state.last_offset, state.last_key, state.newest_timestamp_ms),
+                [event.key for event in new],
+                [event.fingerprint for event in new],
+                [event.guard for event in new] if sessions else (),
+                sessions,
+            )
+            index.apply(committed)
+        except BaseException:
+            self._counts.note_doubt((event.key for event in new), state.applied_offset)
+            raise
+        self._crashpoint("apply")
+        self._counts.note_commit(committed, self._context.clock.monotonic() - began)
+        return committed
+
+
+def _answer(batch: Batch, verdicts: Verdicts, base: Offset) -> None:
+    """Hand out the outcomes; submissions whose last event this was are answered."""
+    admissions, offsets = verdicts.admissions, verdicts.offsets(base)
+    start = 0
+    for queued, count in batch.shares:
+        end = start + count
+        queued.decide(admissions[start:end], offsets[start:end])
+        start = end

@@ -1,0 +1,66 @@
+"""The configuration and collaborators that all lanes of one topic share."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from dedupe.decide.sessions import SessionPolicy
+from dedupe.decide.window import WindowPolicy
+from dedupe.model.clock import Clock
+from dedupe.model.identity import Identity
+from dedupe.partition.gate import IdentityGate
+from dedupe.partition.queue import QueueLimits
+from dedupe.storage.index import IndexStore
+from dedupe.storage.log import Crashpoint
+from dedupe.storage.notes import Skips
+from dedupe.storage.pinning import SessionNotes
+
+LoadSkips: TypeAlias = Callable[[int], Awaitable[Skips]]
+"""Reads from the log which records of a partition recovery skips. Raises RetriableError."""
+
+
+async def no_skips(_partition: int) -> Skips:
+    """Return that no record is skipped."""
+    return Skips()
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTimes:
+    """Every wait of a lane, in seconds."""
+
+    backoff_s: float = 0.2  # first wait after a failure; doubles up to backoff_max_s
+    backoff_max_s: float = 5.0  # a longer one would prolong the outage after its cause is gone
+    refence_s: tuple[float, float] = (1.0, 5.0)  # jittered, so that two gateways do not fence in step
+    fenced_again_s: float = 60.0  # fenced twice within it: another gateway owns the partition
+    unseen_s: float = 30.0  # replicated commits that the log does not show for so long are lost
+    maintenance_s: float = 30.0
+    follow_s: float = 5.0  # a follower without a replicated commit for so long reads the log
+    fencings_max: int = 1  # more in a row mean another gateway; 0 in a group, which assigns partitions
+    gate_s: float = 60.0  # how long lanes that have proved their log wait for those that cannot read theirs
+
+
+@dataclass(frozen=True, slots=True)
+class LaneContext:
+    """Everything a lane needs besides its own partition's log."""
+
+    topic: str
+    partitions: int
+    log_id: str
+    identity: Identity
+    clock: Clock
+    store: IndexStore
+    window_policy: WindowPolicy
+    session_policy: SessionPolicy
+    gate: IdentityGate
+    restore_slots: asyncio.Semaphore
+    open_turn: asyncio.Lock  # opening an index holds the event loop, so that lanes open theirs one by one
+    session_notes: SessionNotes
+    limits: QueueLimits
+    load_skips: LoadSkips = no_skips
+    follow_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """Of lanes that follow; a lane that shall serve does not wait for them."""
+    times: LaneTimes = field(default_factory=LaneTimes)
+    dice: random.Random = field(default_factory=random.Random)
+    crashpoint: Crashpoint | None = None  # tests end the process in it

@@ -1,0 +1,104 @@
+"""
+LaneHealth: what went wrong with a lane, since when, and how long it waits before it tries again.
+
+It decides when a fencing means that another gateway owns the partition. It moves nothing.
+"""
+
+import random
+from datetime import UTC, datetime
+
+from dedupe.model.clock import Clock
+from dedupe.model.errors import (
+    FencedError,
+    IndexCorruptError,
+    IndexUnavailableError,
+    LogCorruptError,
+    NotAppendedError,
+    OutcomeUnknownError,
+    RetriableError,
+)
+from dedupe.partition.context import LaneTimes
+
+_CAUSES: dict[type[BaseException], str] = {
+    RetriableError: "the log does not answer",
+    NotAppendedError: "the log does not take events",
+    OutcomeUnknownError: "the log did not answer a commit",
+    FencedError: "another gateway has taken it",
+    IndexUnavailableError: "its index cannot be opened",
+    IndexCorruptError: "its index is being rebuilt",
+    LogCorruptError: "an operator has to look at its log",
+}
+"""The parts of an answer to clients."""
+
+
+class LaneHealth:
+    """The failures of one lane."""
+
+    def __init__(self, clock: Clock, times: LaneTimes, dice: random.Random) -> None:
+        self._clock = clock
+        self._times = times
+        self._dice = dice
+        self.failures = 0  # in a row
+        self._fencings = 0  # in a row
+        self._active_at: float | None = None
+        self.cause = "it is starting"  # of the last failure, for clients
+        self.last_error: str | None = None  # for operators; None while the lane serves
+        self.failing_since_ms: int | None = None  # log time of the first failure since it served
+        self.is_fenced = False  # the last failure was that another gateway took the partition
+        self.is_lost = False  # another gateway owns the partition
+
+    def note_active(self) -> None:
+        """Note that the lane serves again."""
+        self._active_at = self._clock.monotonic()
+        self.last_error = self.failing_since_ms = None
+        self.is_fenced = False
+
+    def note_assigned(self) -> None:
+        """Note that the group has assigned the partition to this process: earlier fencings do not count."""
+        self._fencings = 0
+        self.is_lost = False
+
+    def note_commit(self) -> None:
+        """Note that a commit has succeeded, so that the next pause is short again."""
+        self.failures = 0
+
+    def note_failure(self, err: BaseException) -> None:
+        """Note that the lane has stopped serving, or could not begin to."""
+        self.last_error = f"{type(err).__name__}: {err}"
+        self.is_fenced = isinstance(err, FencedError)
+        self.cause = _CAUSES.get(type(err), "it is recovering from an error")
+        if self.failing_since_ms is None:
+            self.failing_since_ms = self._clock.now_ms()
+
+    def pause_s(self, err: BaseException) -> float:
+        """Return how long to wait before the next recovery, and decide whether there should be one."""
+        active_at, self._active_at = self._active_at, None
+        served_s = 0.0 if active_at is None else self._clock.monotonic() - active_at
+        if served_s >= self._times.fenced_again_s:
+            self._fencings = 0
+        if isinstance(err, FencedError):
+            self._note_fencing()
+            return self._dice.uniform(*self._times.refence_s)
+        if served_s >= self._times.backoff_max_s:
+            self.failures = 0
+        self.failures += 1
+        limit: float = min(self._times.backoff_max_s, self._times.backoff_s * 2 ** min(self.failures - 1, 16))
+        return self._dice.uniform(limit / 2, limit)
+
+    def why_not_active(self) -> str:
+        """Return why the lane does not serve, for clients: no internal names or addresses."""
+        if self.is_lost:
+            return "is served by another gateway"
+        if self.failing_since_ms is None:
+            return "is starting"
+        since = datetime.fromtimestamp(self.failing_since_ms // 1000, UTC)
+        return f"has not been available since {since:%Y-%m-%dT%H:%M:%SZ}: {self.cause}"
+
+    def _note_fencing(self) -> None:
+        """
+        Give the lane up if it was fenced again after it served only for a moment.
+
+        The time of its recovery does not count, since that may replay the log.
+        """
+        self._fencings += 1
+        self.is_lost = self._fencings > self._times.fencings_max

@@ -1,0 +1,247 @@
+"""
+IndexRecovery: opens a partition's index, proves it against the log or rebuilds it, and replays the rest.
+
+It hands over a PartitionIndex at the end of the log. Decisions are in dedupe.decide.recovery; the lane fences.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+import structlog
+
+from dedupe.decide.recovery import reason_to_rebuild, sequence_gaps
+from dedupe.model.errors import IndexCorruptError
+from dedupe.model.types import Entry, EventKey, Offset
+from dedupe.partition.context import LaneContext
+from dedupe.partition.metrics import LaneMetrics
+from dedupe.partition.partition_index import PartitionIndex, window_of
+from dedupe.partition.record_reader import RecordReader
+from dedupe.storage.index import IndexIdentity
+from dedupe.storage.log import PartitionLog
+
+PROGRESS_S = 5.0
+"""Between two log messages of a replay, which may take minutes."""
+
+CLOCK_JUMP_MS = 3_600_000
+"""A log whose newest record is this far in the future was written by a wrong clock, or this one is wrong."""
+
+
+class Restoring(NamedTuple):
+    """The progress of a replay."""
+
+    start: Offset
+    end: Offset
+    applied: Offset
+    seconds: float  # since it began
+
+    @property
+    def ratio(self) -> float:
+        """Of its offsets, 0 to 1."""
+        return (self.applied - self.start) / max(1, self.end - self.start)
+
+    @property
+    def remaining_s(self) -> float | None:
+        """How long it will take at the pace so far; None before the first records."""
+        done = self.applied - self.start
+        return (self.end - self.applied) * self.seconds / done if done > 0 else None
+
+
+class IndexRecovery:
+    """Brings the index of one partition to the end of the log; used by its lane and its follower."""
+
+    def __init__(
+        self, partition: int, partition_log: PartitionLog, context: LaneContext, metrics: LaneMetrics
+    ) -> None:
+        self.partition = partition
+        self.opened: PartitionIndex | None = None
+        """The open index; at the end of the log only after `replay`."""
+        self._log = partition_log
+        self._context = context
+        self._metrics = metrics
+        self._reader = RecordReader(partition, partition_log, context, metrics)
+        self._identity = IndexIdentity(
+            log_id=context.log_id,
+            topic=context.topic,
+            partition=partition,
+            partitions=context.partitions,
+            key_check=context.identity.check_value,
+        )
+        self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
+        self._is_discarded = False  # counted as a rebuild already
+        self._lost_ms = 0  # timestamp of the newest record that the index knew and the log has lost
+        self._replaying: tuple[Offset, Offset, float] | None = None  # start, end, and when it began
+
+    @property
+    def restoring(self) -> Restoring | None:
+        """The progress of a replay; None while there is none."""
+        if self._replaying is None or self.opened is None:
+            return None
+        start, end, began = self._replaying
+        seconds = self._context.clock.monotonic() - began
+        return Restoring(start, end, self.opened.index.state.applied_offset, seconds)
+
+    async def check(self) -> int:
+        """
+        Prove the log by its first records, before a fence disturbs its writer, and open the index.
+
+        The records come first: an index of another secret would be taken for an unusable one. A log
+        that is pinned needs no proof.
+
+        Returns:
+            How many records proved the log.
+
+        Raises:
+            IdentityMismatchError: final, see RecordCheck.
+            LogCorruptError: final until an operator acts.
+            IndexCorruptError: the index is unusable and cannot be deleted.
+            RetriableError: the log or the index cannot be read now.
+        """
+        log_start, end = await self._log.bounds()
+        if self.opened is not None:
+            self.opened.log_start = log_start
+            return 0
+        proved = 0
+        if not self._context.gate.is_open:
+            proved = await self._reader.prove(log_start, end)
+        await self._open(log_start)
+        return proved
+
+    async def replay(
+        self, end: Offset, on_entries: Callable[[Sequence[tuple[EventKey, Entry]]], None]
+    ) -> PartitionIndex:
+        """
+        Bring the index to `end` and return it; `on_entries` takes the entries of each batch applied.
+
+        Raises:
+            RetriableError, IndexCorruptError, LogCorruptError, IdentityMismatchError.
+        """
+        index = await self._rebuilt_if_needed(end)
+        start = index.index.state.applied_offset
+        began = reported_at = self._context.clock.monotonic()
+        self._replaying = start, end, began
+        replayed = gaps = 0
+        try:
+            async with aclosing(self._reader.read(start, end)) as batches:
+                async for records in batches:
+                    gaps += sequence_gaps(index.index.state, records)
+                    on_entries(index.replay(records))
+                    replayed += len(records)
+                    self._metrics.restored_records += len(records)
+                    self._metrics.restore_lag = end - index.index.state.applied_offset
+                    if (now := self._context.clock.monotonic()) - reported_at >= PROGRESS_S:
+                        reported_at = now
+                        self._report.info(
+                            "lane is restoring", records=replayed, offsets_to_go=self._metrics.restore_lag
+                        )
+                    await asyncio.sleep(0)
+        finally:
+            self._replaying = None
+        index.finish_replay(end)
+        self._metrics.restore_lag = 0
+        self._metrics.sequence_gaps += gaps
+        self._report_replay(index, replayed, gaps)
+        return index
+
+    def discard(self) -> None:
+        """Delete the index; the next `check` begins an empty one. Raises IndexCorruptError."""
+        self.close()
+        self._metrics.rebuilds += 1
+        self._is_discarded = True
+        self._context.store.discard(self._identity)
+
+    def close(self) -> None:
+        """Close the index, if open."""
+        if self.opened is not None:
+            self.opened.close()
+            self.opened = None
+
+    async def _open(self, log_start: Offset) -> PartitionIndex:
+        """Open the index, an empty one in place of an unusable one; one lane in a turn of the loop."""
+        store = self._context.store
+        await store.prepare(self._identity)
+        async with self._context.open_turn:
+            try:
+                index = store.open(self._identity)
+            except IndexCorruptError as err:
+                self._report.error("index is unusable, rebuilding it from the log", reason=str(err))
+                self.discard()
+                await store.prepare(self._identity)
+                index = store.open(self._identity)
+            opened = self.opened = PartitionIndex(
+                index,
+                self._context.window_policy,
+                self._context.session_policy,
+                log_start=log_start,
+                lost_ms=self._lost_ms,
+            )
+            await asyncio.sleep(0)
+        return opened
+
+    async def _rebuilt_if_needed(self, end: Offset) -> PartitionIndex:
+        """Return the index, begun anew at the window's start if it is empty or must not be continued."""
+        index = self.opened
+        assert index is not None, "check has not opened an index"
+        is_empty = index.index.state.last_offset < 0
+        if not is_empty:
+            reason = await self._reason_to_rebuild(index, end)
+            if reason is None:
+                return index
+            self._report.error("index is rebuilt from the log", reason=reason)
+            self.discard()  # unlike `reset`, it deletes files beside the loop
+            index = await self._open(index.log_start)
+        has_records = await self._reader.first(index.log_start, end) is not None
+        if is_empty and has_records and not self._is_discarded:
+            self._metrics.begun_empty += 1
+        self._is_discarded = False
+        if index.log_start == 0 and not has_records:  # Kafka's markers take offsets, too
+            await self._context.session_notes.begin_log(self.partition)
+        index.begin_at(*await self._reader.rebuild_start(index.log_start, end))
+        return index
+
+    async def _reason_to_rebuild(self, opened: PartitionIndex, end: Offset) -> str | None:
+        """
+        Return why the index must not be continued, or None.
+
+        Its last record proves that it follows this very log. It is read after the fence: before, a
+        commit whose marker is late would look like a lost one.
+        """
+        index, log_start = opened.index, opened.log_start
+        state = index.state
+        last = await self._reader.first(max(state.last_offset, log_start), end)
+        reason = reason_to_rebuild(state, last, log_start=log_start, end=end)
+        if reason is not None:
+            self._lost_ms = state.newest_timestamp_ms
+            return reason
+        oldest_ms = state.newest_timestamp_ms - self._context.session_policy.remembered_ms
+        if index.session_counts.since_ms > oldest_ms:
+            return "it does not hold all sessions of the lease"
+        if index.covers(log_start):
+            return None
+        window = window_of(self._context.window_policy, index)
+        start = window.start
+        if not window.is_whole:  # the window may have been made longer than the index's steps reach
+            start = await self._reader.window_start(log_start, end)
+        if not index.covers(max(start, log_start)):
+            return "it does not hold the whole window"
+        return None
+
+    def _report_replay(self, index: PartitionIndex, records: int, gaps: int) -> None:
+        """Log what a finished replay has found."""
+        state = index.index.state
+        if gaps:
+            self._report.error(
+                "lane sequence has gaps: the log lost records, or another program writes to it", gaps=gaps
+            )
+        ahead_ms = state.newest_timestamp_ms - self._context.clock.now_ms()
+        if ahead_ms > CLOCK_JUMP_MS:
+            self._report.error(
+                "the log's newest record lies in the future: check the clocks", ahead_ms=ahead_ms
+            )
+        self._report.info(
+            "lane restored",
+            records=records,
+            applied_offset=state.applied_offset,
+            next_lane_seq=state.next_lane_seq,
+        )

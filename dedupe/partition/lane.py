@@ -1,0 +1,380 @@
+"""
+Lane: the single owner of one partition in one process, one batch strictly after another.
+
+It serves only while its index is at the end of the log. After any error it answers what waits with a
+retriable error and recovers from the log. docs/COMMIT.md has the seven steps of a commit.
+
+routes.post_events -> Router.submit -> **Lane.submit** -> admit -> PartitionLog.append
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+
+from dedupe.cancellation import is_own_cancellation
+from dedupe.decide.committed import Committed
+from dedupe.decide.sessions import SessionKey, SessionState
+from dedupe.model.clock import Deadline
+from dedupe.model.errors import (
+    FencedError,
+    GatewayError,
+    IdentityMismatchError,
+    IndexCorruptError,
+    IndexUnavailableError,
+    LaneNotActiveError,
+    OutcomeUnknownError,
+)
+from dedupe.model.types import Entry, EventKey, Offset
+from dedupe.partition.committer import Committer
+from dedupe.partition.context import LaneContext
+from dedupe.partition.follower import Follower
+from dedupe.partition.health import LaneHealth
+from dedupe.partition.index_recovery import IndexRecovery
+from dedupe.partition.maintenance import Maintenance
+from dedupe.partition.metrics import LaneCounts, LaneMetrics
+from dedupe.partition.partition_index import PartitionIndex
+from dedupe.partition.queue import Batch, LaneQueue, QueuedSubmission
+from dedupe.partition.state import TRANSITIONS, WITH_INDEX, LaneState
+from dedupe.partition.verifier import Verifier
+from dedupe.storage.index import DedupeIndex
+from dedupe.storage.log import PartitionLog
+from dedupe.submission import Outcomes, Submission
+
+Found = TypeVar("Found")
+
+
+class Lane:
+    """One partition's only writer: create it, `run` it as a task, `submit` to it, `drain` it."""
+
+    def __init__(
+        self, partition: int, partition_log: PartitionLog, context: LaneContext, *, number: int
+    ) -> None:
+        """Own nothing yet. `number` is the lane's among all lanes that share the identity gate."""
+        self.partition = partition
+        self.topic = context.topic
+        self.state = LaneState.UNASSIGNED
+        self.metrics = LaneMetrics()
+        self.queue = LaneQueue(context.limits)
+        self.recovery = IndexRecovery(partition, partition_log, context, self.metrics)
+        self.counts = LaneCounts(self.metrics)
+        self.restore_end_offset: Offset = 0
+        self.has_served = False
+        self.is_running = False
+        self.health = LaneHealth(context.clock, context.times, context.dice)
+        self.follower = Follower(partition_log, context, self.recovery, number=number)
+        self._log = partition_log
+        self._context = context
+        self._number = number
+        self._wake = asyncio.Event()
+        self._is_draining = False
+        self._committer = Committer(partition, partition_log, context, self.counts)
+        self._maintenance = Maintenance(partition, partition_log, context, self._wake.set)
+        self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
+
+    # ---- for callers
+
+    def check_capacity(self, submission: Submission) -> None:
+        """Raise LaneNotActiveError or LaneSaturatedError if `submit` would not take this now."""
+        if self.state is not LaneState.ACTIVE:
+            raise self._not_active()
+        self.queue.check_capacity(submission)
+
+    def submit(self, submission: Submission) -> "asyncio.Future[Outcomes]":
+        """Queue a submission of this partition; see SubmissionTarget."""
+        queued = self.queue.put(submission, self._context.clock.monotonic())
+        self._wake.set()
+        return queued.answer
+
+    def drain(self) -> None:
+        """Refuse new events, finish what is queued, then let `run` return."""
+        self._is_draining = True
+        if self.state is LaneState.ACTIVE:
+            self._transition_to(LaneState.DRAINING)
+        self._wake.set()
+
+    def replicate_to(self, replicate: Callable[[Committed], None] | None) -> None:
+        """Send each commit to the worker that follows this lane; None if none does. It must not raise."""
+        self._committer.replicate = replicate
+
+    def assign(self) -> None:
+        """Allow `run` once more: the group has assigned the partition to this process."""
+        self._is_draining = False
+        self.health.note_assigned()
+
+    async def follow(self) -> None:
+        """
+        Keep the index near the log's end until cancelled; `run` or `follow` goes on from there.
+
+        Raises:
+            IdentityMismatchError: final; this process must not serve this log.
+        """
+        if self.state is not LaneState.FOLLOWING:
+            self._transition_to(LaneState.FOLLOWING)
+        await self.follower.run()
+
+    def forget(self) -> None:
+        """Close the index of a lane that neither runs nor follows."""
+        self.recovery.close()
+        if self.state is LaneState.FOLLOWING:
+            self._transition_to(LaneState.UNASSIGNED)
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether this log is known to be of our secret and partition count."""
+        return self._context.gate.is_open
+
+    async def prove(self) -> None:
+        """Check the log of a lane that this process does not run, so that the gate need not wait for it."""
+        try:
+            proved = await self.recovery.check()
+            await self._context.gate.pass_lane(self._number, proved=proved)
+        finally:
+            self.recovery.close()
+
+    @property
+    def should_run(self) -> bool:
+        """Whether `run` continues; its supervisor starts a lane again that ends although it should run."""
+        return not self._is_draining and not self.health.is_lost
+
+    async def run(self) -> None:
+        """
+        Recover and serve until drained, or until another gateway owns the partition.
+
+        A cancellation that was not requested of this task is one of a library, and a failure.
+
+        Raises:
+            IdentityMismatchError: final; this process must not serve this log.
+        """
+        self.is_running = True
+        try:
+            while self.should_run:
+                pause_s = 0.0
+                try:
+                    await self._serve(await self._recover())
+                except (Exception, asyncio.CancelledError) as err:
+                    if is_own_cancellation(err):
+                        raise
+                    self._fail(err)
+                    if isinstance(err, IdentityMismatchError):
+                        raise
+                    pause_s = self._pause_after(err)
+                # After the except clause: the error's frames hold the batch and its waiters.
+                await self._sleep(pause_s)
+        finally:
+            self.is_running = False
+            await self._release()
+
+    # ---- reading
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the lane takes events now."""
+        return self.state is LaneState.ACTIVE
+
+    async def wait(self, deadline: Deadline) -> bool:
+        """Return False at once: no other process serves this partition, so the client retries."""
+        return False
+
+    def may_submit_again(self, err: Exception) -> bool:
+        """Return False: the client submits again, and learns meanwhile what fails."""
+        return False
+
+    async def find(self, key: EventKey) -> Entry | None:
+        """
+        Return the entry of an event's key, None if an event of this key would be new.
+
+        Raises LaneNotActiveError, IndexUnavailableError (retriable).
+        """
+        (entry,) = self._read(lambda index: index.lookup([key]))
+        return entry if entry is not None and entry.offset >= self.partition_index.known_from else None
+
+    async def session(self, key: SessionKey) -> SessionState | None:
+        """
+        Return the state of a client session of this partition; None if there is none.
+
+        It is evicted as well once its lease is over.
+
+        Raises LaneNotActiveError, IndexUnavailableError (retriable).
+        """
+        (state,) = self._read(lambda index: index.sessions([key]))
+        return self._context.session_policy.told(state, self._context.clock.now_ms())
+
+    async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
+        """Return at most `count` sessions of a client; raises as `session` does."""
+        rows = self._read(lambda index: index.sessions_of(client_hash, count))
+        now_ms, policy = self._context.clock.now_ms(), self._context.session_policy
+        return [(key, state) for key, row in rows if (state := policy.told(row, now_ms)) is not None]
+
+    def _read(self, read: Callable[[DedupeIndex], Found]) -> Found:
+        """Read for a caller who decides nothing; damage is left to the next event, whose commit rebuilds."""
+        if self.state is not LaneState.ACTIVE:
+            raise self._not_active()
+        try:
+            return read(self.partition_index.index)
+        except IndexCorruptError as err:
+            raise IndexUnavailableError(f"{err}") from err
+
+    def verifier(self, partition_log: PartitionLog) -> Verifier:
+        """Return what compares the open index with a log that is read. Raises LaneNotActiveError."""
+        index = self.open_index
+        if index is None:
+            raise self._not_active()
+        return Verifier(self.partition, partition_log, self._context, index)
+
+    @property
+    def open_index(self) -> PartitionIndex | None:
+        """The index while it is surely open."""
+        return self.recovery.opened if self.state in WITH_INDEX else None
+
+    @property
+    def window_seconds(self) -> float:
+        """For how long ids are remembered; only while there is an open index."""
+        return self.partition_index.window_seconds(self._context.clock.now_ms())
+
+    @property
+    def partition_index(self) -> PartitionIndex:
+        """The index of a lane that serves, or of one that is known to have an open index."""
+        assert self.recovery.opened is not None
+        return self.recovery.opened
+
+    # ---- serving
+
+    async def _serve(self, index: PartitionIndex) -> None:
+        self._maintenance.begin(index)
+        while (batch := await self._take()) is not None:
+            try:
+                committed = await self._committer.commit(batch, index)
+            except BaseException as err:  # a cancellation, too: the batch is known here alone
+                self._refuse(batch, err)
+                raise
+            if committed is not None and self.health.failures:
+                self.health.note_commit()
+            # A batch of duplicates waits for nothing: a queue of them would hold the event loop.
+            await asyncio.sleep(0 if committed is None else self._log.pause_after_append_s)
+
+    async def _take(self) -> Batch | None:
+        """Wait for the next batch; None once drained."""
+        while True:
+            if self._maintenance.is_due and not self._is_draining:
+                self._maintenance.run()
+            for expired in self.queue.take_expired():
+                self._refuse_untaken(expired)
+            batch = self.queue.take_batch()
+            if batch.events:
+                return batch
+            if self._is_draining:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait to be woken, but not longer; an asyncio.timeout would take four times as much CPU."""
+        alarm = asyncio.get_running_loop().call_later(seconds, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            alarm.cancel()
+
+    # ---- failing and recovering
+
+    async def _recover(self) -> PartitionIndex:
+        """Fence, prove or rebuild the index, replay to the end, and only then serve."""
+        self._transition_to(LaneState.FENCING)
+        async with self._context.restore_slots:
+            proved = await self.recovery.check()
+        await self._context.gate.pass_lane(self._number, proved=proved)
+        end = self.restore_end_offset = await self._log.fence()
+        self._committer.begin()
+        self._transition_to(LaneState.RESTORING)
+        async with self._context.restore_slots:
+            index = await self.recovery.replay(end, self.counts.resolve_doubt)
+        self.counts.begin(end, index.index.state.next_lane_seq)
+        await self._context.gate.wait(self._context.times.gate_s)
+        self.has_served = True
+        self.health.note_active()
+        self._transition_to(LaneState.ACTIVE)
+        if self._is_draining:
+            self._transition_to(LaneState.DRAINING)
+        return index
+
+    def _not_active(self) -> LaneNotActiveError:
+        why = "is being stopped" if self._is_draining else self.health.why_not_active()
+        return LaneNotActiveError(
+            f"partition {self.partition} of {self.topic} {why}", told=f"a partition {why}"
+        )
+
+    def _fail(self, err: BaseException) -> None:
+        """Stop serving, answer everything that waits, and log why."""
+        self.health.note_failure(err)
+        self.metrics.failures += 1
+        if isinstance(err, GatewayError):
+            self._report.error("lane failed", error=self.health.last_error, state=self.state.value)
+        else:
+            self._report.error("lane failed unexpectedly", state=self.state.value, exc_info=err)
+        if self.state is not LaneState.FAILED:
+            self._transition_to(LaneState.FAILED)
+        self._refuse_queued()
+        self._maintenance.end()
+        if isinstance(err, IndexCorruptError):
+            self._discard_index()
+        elif isinstance(err, IndexUnavailableError):
+            self.recovery.close()
+
+    def _discard_index(self) -> None:
+        try:
+            self.recovery.discard()
+        except IndexCorruptError as err:
+            self._report.error("index cannot be deleted", error=str(err))
+
+    def _pause_after(self, err: BaseException) -> float:
+        """Return how many seconds to wait before the next recovery."""
+        pause_s = self.health.pause_s(err)
+        self.metrics.fenced += isinstance(err, FencedError)
+        if self.health.is_lost:
+            self._report.error("another gateway owns this partition: not serving it until restart")
+        return pause_s
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, but not longer than until `drain`."""
+        self._wake.clear()
+        if self.should_run:
+            await self._wait(seconds)
+
+    def _refuse(self, batch: Batch, err: BaseException) -> None:
+        """Answer the waiters of a batch whose commit failed."""
+        self.counts.note_unknown(batch)
+        for queued, _ in batch.shares:
+            queued.fail(OutcomeUnknownError(f"commit failed: {type(err).__name__}"))
+
+    def _refuse_untaken(self, queued: QueuedSubmission) -> None:
+        """Answer a submission of which at least the remaining events were not decided."""
+        self.counts.note_untaken(queued)
+        kind = OutcomeUnknownError if queued.taken else LaneNotActiveError
+        queued.fail(
+            kind(f"partition {self.partition} of {self.topic} stopped serving", told="it stopped serving")
+        )
+
+    def _refuse_queued(self) -> None:
+        for queued in self.queue.take_all():
+            self._refuse_untaken(queued)
+
+    async def _release(self) -> None:
+        """Release everything, first what needs no await and so cannot be left undone by a cancellation."""
+        self._maintenance.end()
+        self.recovery.close()
+        if self.state is LaneState.ACTIVE:
+            self._transition_to(LaneState.DRAINING)
+        if self.state in (LaneState.FENCING, LaneState.RESTORING):
+            self._transition_to(LaneState.FAILED)
+        if self.state is not LaneState.UNASSIGNED:
+            self._transition_to(LaneState.UNASSIGNED)
+        self._refuse_queued()
+        await self._log.close()
+
+    def _transition_to(self, state: LaneState) -> None:
+        assert state in TRANSITIONS[self.state], (self.state, state)
+        report = self._report.debug if state is LaneState.FAILED else self._report.info  # its error is logged
+        report("lane state", old=self.state.value, new=state.value)
+        self.state = state

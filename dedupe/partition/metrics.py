@@ -1,0 +1,201 @@
+"""
+The metrics of one lane: its events' outcomes, commits, histograms, and how old duplicates are.
+
+`accepted` since `since_offset` always equals what is committed since then, whichever worker's client sent
+it: an event that was answered "unknown" counts there once recovery finds it committed.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from dedupe.decide.admission import DUPLICATE, Admission, Verdicts
+from dedupe.decide.committed import Committed
+from dedupe.decide.window import Window
+from dedupe.metrics import Tally
+from dedupe.model.types import Entry, EventKey, Offset
+from dedupe.partition.queue import Batch, QueuedSubmission
+
+LATENCY_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+BATCH_EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+AGE_S = (1, 10, 60, 600, 3_600, 21_600, 43_200, *(days * 86_400 for days in (1, 2, 3, 4, 5, 6, 7, 14, 30)))
+"""Upper edges of histograms; of ages, 24 h and days are some."""
+
+MARK_MS = 1_000
+MARKS_MAX = 3_600
+SAMPLES_MAX = 2
+"""Duplicates of one batch whose age is looked up; of more, every n-th stands for n."""
+
+
+class Histogram:
+    """Counts of values by their size."""
+
+    __slots__ = ("counts", "edges", "total")
+
+    def __init__(self, edges: Sequence[float]) -> None:
+        """Take the upper edges, ascending; one more count is of values above the last edge."""
+        self.edges = edges
+        self.counts = [0] * (len(edges) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value, n times."""
+        self.counts[bisect_left(self.edges, value)] += times
+        self.total += value * times
+
+    def __add__(self, other: "Histogram") -> "Histogram":
+        assert self.edges == other.edges
+        both = Histogram(self.edges)
+        both.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        both.total = self.total + other.total
+        return both
+
+
+@dataclass(slots=True)
+class LaneMetrics:
+    """The figures of one lane."""
+
+    tally: Tally = field(default_factory=Tally)  # since since_offset
+    earlier: Tally = field(default_factory=Tally)  # before it
+    commits: int = 0
+    commit_seconds: float = 0.0
+    commit_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_S))  # append, commit and apply
+    batch_events: Histogram = field(default_factory=lambda: Histogram(BATCH_EVENTS))  # decided at once
+    queue_wait_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_S))  # of a batch's oldest
+    duplicate_age_s: Histogram = field(default_factory=lambda: Histogram(AGE_S))  # since their originals came
+    last_commit_ms: int | None = None  # log time of the newest commit of this process
+    failures: int = 0
+    restarts: int = 0  # of a lane that ended by itself, which is a bug
+    fenced: int = 0
+    rebuilds: int = 0
+    begun_empty: int = 0  # indexes of logs with records that were not there: lost, or a new standby's
+    sequence_gaps: int = 0
+    sessions_fenced: int = 0  # events of client sessions: their client uses a newer epoch
+    sessions_expired: int = 0  # events of client sessions that are too old to be known
+    restored_records: int = 0
+    skipped_records: int = 0  # passed over while restoring, as an operator decided
+    restore_lag: int = 0  # offsets still to replay
+
+
+class LaneCounts:
+    """Changes the metrics as a lane decides; the only writer of its tallies."""
+
+    def __init__(self, metrics: LaneMetrics) -> None:
+        self.since_offset: Offset | None = None
+        self.ages = DuplicateAges(metrics.duplicate_age_s)
+        self._metrics = metrics
+        self._in_doubt: set[EventKey] = set()
+        self._in_doubt_from: Offset = 0
+        self._next_lane_seq = 0
+
+    @property
+    def in_doubt(self) -> int:
+        """How many events may be committed or not; none once the lane has read its log again."""
+        return len(self._in_doubt)
+
+    def begin(self, end: Offset, next_lane_seq: int) -> None:
+        """Forget what is in doubt, and count from `end` on if other processes have written meanwhile."""
+        self.ages.forget()
+        self._in_doubt.clear()
+        if self.since_offset is None or next_lane_seq != self._next_lane_seq:
+            self.since_offset = end
+            self._metrics.earlier += self._metrics.tally
+            self._metrics.tally = Tally()
+        self._next_lane_seq = next_lane_seq
+
+    def note_commit(self, committed: Committed, took_s: float) -> None:
+        """Count new events that are committed, and in the index; `note_decided` follows at once."""
+        metrics, timestamp_ms = self._metrics, committed.timestamp_ms
+        self._next_lane_seq = committed.first_seq + len(committed.keys)
+        metrics.commits += 1
+        metrics.commit_seconds += took_s
+        metrics.commit_s.observe(took_s)
+        metrics.last_commit_ms = timestamp_ms
+        self.ages.note_commit(committed.base, timestamp_ms)
+
+    def note_decided(self, batch: Batch, verdicts: Verdicts, window: Window, taken_at: float) -> None:
+        """Count the verdicts on a batch, which was taken from the queue at this monotonic time."""
+        metrics, admissions = self._metrics, verdicts.admissions
+        metrics.batch_events.observe(len(batch.events))
+        metrics.queue_wait_s.observe(taken_at - batch.queued_at)
+        metrics.tally.note(admissions)
+        if batch.has_sessions:
+            metrics.sessions_fenced += admissions.count(Admission.FENCED)
+            metrics.sessions_expired += admissions.count(Admission.EXPIRED)
+        self.ages.note(admissions, verdicts.originals, window, batch.received_ms)
+
+    def note_doubt(self, keys: Iterable[EventKey], applied_offset: Offset) -> None:
+        """Remember events that may be committed, or not, from this offset on."""
+        self._in_doubt, self._in_doubt_from = set(keys), applied_offset
+
+    def note_unknown(self, batch: Batch) -> None:
+        """Count a batch whose commit failed."""
+        self._metrics.tally.unknown += len(batch.events)
+
+    def note_untaken(self, queued: QueuedSubmission) -> None:
+        """Count the events of a submission that is answered before they were decided."""
+        self._metrics.tally.refused += len(queued.submission.events) - queued.taken
+
+    def resolve_doubt(self, entries: Sequence[tuple[EventKey, Entry]]) -> None:
+        """
+        Count events that were answered "unknown" and are committed after all.
+
+        A rebuild meets copies of them, too, that are older than the window.
+        """
+        if not self._in_doubt:
+            return
+        found = {
+            key for key, entry in entries if key in self._in_doubt and entry.offset >= self._in_doubt_from
+        }
+        self._in_doubt -= found
+        self._next_lane_seq += len(found)
+        self._metrics.tally.accepted += len(found)
+        self._metrics.tally.unknown -= len(found)
+
+
+class DuplicateAges:
+    """
+    Measures how old duplicates are when they arrive, which tells how long ids have to be remembered.
+
+    The index knows offsets, not times. Marks tell the time of the last hour's records to the second, the
+    window's steps that of older ones to the hour; both are rounded to the older side.
+    """
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+        self._offsets: list[Offset] = []  # of commits about a second apart
+        self._times_ms: list[int] = []
+
+    def note_commit(self, base: Offset, timestamp_ms: int) -> None:
+        """Remember the log time of an offset."""
+        if not self._times_ms or timestamp_ms - self._times_ms[-1] >= MARK_MS:
+            self._offsets.append(base)
+            self._times_ms.append(timestamp_ms)
+            if len(self._offsets) > 2 * MARKS_MAX:
+                del self._offsets[:MARKS_MAX], self._times_ms[:MARKS_MAX]
+
+    def forget(self) -> None:
+        """Forget all offsets, which may be those of other records from now on."""
+        self._offsets.clear()
+        self._times_ms.clear()
+
+    def note(
+        self, admissions: Sequence[Admission], originals: Sequence[Offset], window: Window, now_ms: int
+    ) -> None:
+        """Count the ages of a batch's duplicates; `originals` are the offsets of their originals."""
+        count = admissions.count(DUPLICATE)
+        if not count:
+            return
+        if count < len(admissions):
+            originals = [
+                offset for offset, kind in zip(originals, admissions, strict=True) if kind is DUPLICATE
+            ]
+        every = -(-count // SAMPLES_MAX)
+        for first in range(0, count, every):
+            arrived_ms = self._time_of(originals[first], window)
+            if arrived_ms is not None:
+                self._histogram.observe(max(0, now_ms - arrived_ms) / 1000, min(every, count - first))
+
+    def _time_of(self, offset: Offset, window: Window) -> int | None:
+        mark = bisect_right(self._offsets, offset) - 1
+        return self._times_ms[mark] if mark >= 0 else window.time_of(offset)

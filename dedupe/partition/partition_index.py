@@ -1,0 +1,183 @@
+"""
+PartitionIndex: the open dedupe index of one partition, with its window. Pure.
+
+Commits of the owner, replicated commits and replayed records all pass here, so each leaves the same index.
+
+Committer -> PartitionLog.append -> **PartitionIndex.apply** -> DedupeIndex.apply
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat, zip_longest
+
+from dedupe.decide.committed import Committed
+from dedupe.decide.recovery import CheckedRecord
+from dedupe.decide.sessions import (
+    SessionCounts,
+    SessionPolicy,
+    SessionRecord,
+    SessionUpdate,
+    expiry_update,
+    session_update,
+    tells_all_of,
+)
+from dedupe.decide.window import Step, Window, WindowPolicy
+from dedupe.model.types import Entry, EventKey, Offset, entry_of
+from dedupe.storage.index import DedupeIndex, IndexState, IndexUpdate
+
+Entries = list[tuple[EventKey, Entry]]
+
+
+class PartitionIndex:
+    """An index from its opening to its closing; IndexRecovery opens it."""
+
+    def __init__(
+        self,
+        index: DedupeIndex,
+        window_policy: WindowPolicy,
+        session_policy: SessionPolicy,
+        *,
+        log_start: Offset,
+        lost_ms: int = 0,
+    ) -> None:
+        """
+        Continue from what the index has stored.
+
+        Args:
+            index: open; closed with this.
+            window_policy: how long ids are remembered.
+            session_policy: how long and how many client sessions are remembered.
+            log_start: the log's first offset.
+            lost_ms: timestamp of the newest record that an earlier index knew and the log has lost.
+        """
+        self.index = index
+        self.window = window_of(window_policy, index)
+        self.log_start = log_start
+        self.is_open = True
+        self._session_policy = session_policy
+        self._lost_ms = lost_ms
+
+    @property
+    def known_from(self) -> Offset:
+        """The first offset whose id is remembered: ids before it are new, even if they are stored."""
+        return max(self.window.start, self.log_start)
+
+    def window_seconds(self, now_ms: int) -> float:
+        """Return for how long ids have been remembered, in seconds before a log time."""
+        since_lost_s = max(0, now_ms - self._lost_ms) / 1000
+        return min(since_lost_s, self.window.seconds(now_ms, log_start=self.log_start))
+
+    def apply(self, committed: Committed) -> None:
+        """Add one commit, the next one of the log. Raises IndexCorruptError, IndexUnavailableError."""
+        first_seq, base, timestamp_ms, _, keys, fingerprints, guards, sessions = committed
+        count = len(keys)
+        offsets = range(base, base + count)
+        entries = list(zip(keys, map(entry_of, zip(offsets, fingerprints, strict=True)), strict=True))
+        records = [
+            SessionRecord(base + i, timestamp_ms, session)
+            for i, (session, following) in enumerate(zip_longest(sessions, sessions[1:]))
+            if session is not None and not tells_all_of(following, session)
+        ]
+        self._apply(
+            entries,
+            Step(timestamp_ms, base + count - 1, first_seq + count - 1),
+            map(Step, repeat(timestamp_ms), offsets, range(first_seq, first_seq + count)),
+            [(guard, entries[i][1]) for i, guard in enumerate(guards) if guard is not None],
+            records,
+        )
+
+    def replay(self, records: Sequence[CheckedRecord]) -> Entries:
+        """
+        Add the next records of the log, n >= 1; return their entries, in order.
+
+        Raises:
+            IndexCorruptError, IndexUnavailableError: the index could not be written.
+        """
+        entries = [
+            (identity.key, entry_of((offset, identity.fingerprint))) for offset, _, identity, _ in records
+        ]
+        before_ms = self.index.state.newest_timestamp_ms
+        last = records[-1]
+        self._apply(
+            entries,
+            Step(
+                max(before_ms, *(record.timestamp_ms for record in records)),
+                last.offset,
+                last.identity.lane_seq,
+            ),
+            _steps(records, before_ms),
+            [
+                (guard, Entry(offset, identity.fingerprint))
+                for offset, _, identity, guard in records
+                if guard is not None
+            ],
+            [
+                SessionRecord(offset, timestamp_ms, identity.session)
+                for offset, timestamp_ms, identity, _ in records
+                if identity.session is not None
+            ],
+        )
+        return entries
+
+    def finish_replay(self, end: Offset) -> None:
+        """
+        Declare everything below `end` applied, control records included.
+
+        Where retention left no record, the sequence continues at `end`: none ever used is larger, since
+        every record took an offset.
+        """
+        state = self.index.state
+        next_lane_seq = state.next_lane_seq
+        if state.last_offset < 0 and self.log_start > 0:
+            next_lane_seq = end
+        self.index.apply(IndexUpdate((), state._replace(applied_offset=end, next_lane_seq=next_lane_seq)))
+
+    def begin_at(self, start: Offset, sessions_since_ms: int) -> None:
+        """Begin an empty index at a log offset from which on all sessions since a time are known."""
+        if self.index.state.applied_offset != start:
+            self.index.reset(start)
+        if sessions_since_ms:
+            update = SessionUpdate((), SessionCounts(0, 0, sessions_since_ms))
+            self.index.apply(IndexUpdate((), self.index.state, sessions=update))
+
+    def expire_sessions(self, count: int) -> None:
+        """Delete at most `count` sessions that are too old, by log time. Raises as `apply` does."""
+        state = self.index.state
+        expired = expiry_update(self.index, state.newest_timestamp_ms, self._session_policy, count)
+        if expired is not None:
+            self.index.apply(IndexUpdate((), state, sessions=expired))
+
+    def close(self) -> None:
+        """Close the index."""
+        self.is_open = False
+        self.index.close()
+
+    def _apply(
+        self,
+        entries: Entries,
+        newest: Step,
+        steps: Iterable[Step],
+        guards: Sequence[tuple[EventKey, Entry]],
+        sessions: Sequence[SessionRecord],
+    ) -> None:
+        """Move the window past the newest records, and store all of them in one update."""
+        added, dropped = self.window.advance(newest, steps)
+        last_key, (last_offset, _) = entries[-1]
+        state = IndexState(last_offset + 1, newest.lane_seq + 1, newest.timestamp_ms, last_offset, last_key)
+        update = session_update(self.index, sessions, self._session_policy) if sessions else None
+        self.index.apply(IndexUpdate(entries, state, added, dropped, guards, update))
+
+
+def window_of(policy: WindowPolicy, index: DedupeIndex) -> Window:
+    """Return the window that an index's own steps and state say."""
+    state = index.state
+    if state.last_offset < 0:
+        return Window(policy)
+    newest = Step(state.newest_timestamp_ms, state.last_offset, state.next_lane_seq - 1)
+    return Window(policy, index.steps, newest)
+
+
+def _steps(records: Sequence[CheckedRecord], newest_ms: int) -> Iterator[Step]:
+    """Yield the place of every record; no timestamp is before `newest_ms` or an earlier record's."""
+    for offset, timestamp_ms, identity, _ in records:
+        newest_ms = max(newest_ms, timestamp_ms)
+        yield Step(newest_ms, offset, identity.lane_seq)

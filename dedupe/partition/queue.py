@@ -1,0 +1,216 @@
+"""
+The bounded queue of a lane: submissions in, batches within the limits out.
+
+Sources share each batch and the queue's capacity by deficit round robin, each of them first in, first
+out. A submission larger than a batch is decided in several batches and answered once. Copies of an
+event have one source, so the order between sources is free.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from dedupe.decide.admission import Admission
+from dedupe.model.errors import LaneSaturatedError
+from dedupe.model.types import Event, Offset
+from dedupe.submission import Outcomes, Submission
+
+QUANTUM_BYTES = 64 * 1024
+"""What a source may put into a batch in one round; a larger event needs the quanta of several rounds."""
+
+EVENT_COST_BYTES = 1024
+"""What an event counts against its source's quantum besides its size: the CPU that it takes."""
+
+
+class QueuedSubmission:
+    """A submission in a lane's queue, and the future of its outcomes."""
+
+    __slots__ = ("admissions", "answer", "offsets", "queued_at", "submission", "taken")
+
+    def __init__(self, submission: Submission, queued_at: float) -> None:
+        self.submission = submission
+        self.queued_at = queued_at  # by the monotonic clock
+        self.answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
+        self.taken = 0  # how many of its events batches have
+        self.admissions: list[Admission] = []
+        self.offsets: list[Offset] = []
+
+    def decide(self, admissions: Sequence[Admission], offsets: Sequence[Offset]) -> None:
+        """Add the outcomes of the next events; answer after the last one."""
+        self.admissions.extend(admissions)
+        self.offsets.extend(offsets)
+        if len(self.offsets) == len(self.submission.events) and not self.answer.done():
+            self.answer.set_result(Outcomes(self.admissions, self.offsets))
+
+    def fail(self, err: Exception) -> None:
+        """Answer with an error, unless answered already."""
+        if not self.answer.done():
+            self.answer.set_exception(err)
+
+
+@dataclass(slots=True)
+class Batch:
+    """The events that one commit decides, those of one source in arrival order."""
+
+    events: list[Event] = field(default_factory=list)
+    shares: list[tuple[QueuedSubmission, int]] = field(default_factory=list)
+    """The submissions of these events, in order: each with the number of its next events; repeats occur."""
+    size_bytes: int = 0
+    has_sessions: bool = False  # all events of a submission have a client session, or none
+    received_ms: int = 0  # of the newest submission
+    queued_at: float = float("inf")  # of the oldest submission
+
+    def add(self, queued: QueuedSubmission, count: int) -> None:
+        """Note that the next `count` events, which are in `events` already, are of this submission."""
+        submission = queued.submission
+        queued.taken += count
+        self.shares.append((queued, count))
+        self.has_sessions = self.has_sessions or submission.events[0].session is not None
+        self.received_ms = max(self.received_ms, submission.received_ms)
+        self.queued_at = min(self.queued_at, queued.queued_at)
+
+
+BATCH_EVENTS_MAX = 1_000
+"""Of one commit: what a lane decides before its event loop has another turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """Bounds of a lane's queue and of one batch."""
+
+    queue_events_max: int
+    queue_bytes_max: int
+    batch_bytes_max: int
+    batch_events_max: int = BATCH_EVENTS_MAX
+
+
+class _SourceQueue:
+    """The submissions of one source, first in, first out."""
+
+    __slots__ = ("bytes", "credit", "events", "submissions")
+
+    def __init__(self) -> None:
+        self.submissions: deque[QueuedSubmission] = deque()
+        self.events = 0
+        self.bytes = 0
+        self.credit = QUANTUM_BYTES  # what the source may still put into a batch in this round
+
+
+class LaneQueue:
+    """The submissions of all sources; used by one lane within one event loop."""
+
+    def __init__(self, limits: QueueLimits) -> None:
+        self._limits = limits
+        self._sources: OrderedDict[str, _SourceQueue] = OrderedDict()  # none empty, the next one first
+        self.events = 0
+        self.size_bytes = 0
+
+    def check_capacity(self, submission: Submission) -> None:
+        """
+        Raise LaneSaturatedError (retriable, nothing was taken) if this submission does not fit.
+
+        A source with events in the queue may not take more than it leaves free for the others, so that
+        one source fills at most half of the queue.
+        """
+        events, size_bytes = len(submission.events), submission.size_bytes
+        events_left = self._limits.queue_events_max - self.events - events
+        bytes_left = self._limits.queue_bytes_max - self.size_bytes - size_bytes
+        own = self._sources.get(submission.events[0].source)
+        if own is not None:
+            events_left -= own.events + events
+            bytes_left -= own.bytes + size_bytes
+        if events_left < 0 or bytes_left < 0:
+            raise LaneSaturatedError(f"{self.events} events of {self.size_bytes} bytes are queued")
+
+    def put(self, submission: Submission, now: float) -> QueuedSubmission:
+        """Append a submission; `check_capacity` has passed. `now` is by the monotonic clock."""
+        source = submission.events[0].source
+        own = self._sources.get(source)
+        if own is None:
+            own = self._sources[source] = _SourceQueue()
+        queued = QueuedSubmission(submission, now)
+        own.submissions.append(queued)
+        self._count(own, submission, 1)
+        return queued
+
+    def take_expired(self) -> Iterator[QueuedSubmission]:
+        """
+        Remove and yield submissions whose deadline is over and of which no event is in a batch.
+
+        Looks at the oldest ones of each source, of as many sources as a batch may have.
+        """
+        for source in list(islice(self._sources, self._limits.batch_events_max)):
+            submissions = self._sources[source].submissions
+            while submissions and not submissions[0].taken and submissions[0].submission.deadline.is_over:
+                yield self._remove_first(source)
+
+    def take_batch(self) -> Batch:
+        """Return the next events within the batch limits, at least one if any is queued."""
+        batch = Batch()
+        while self._sources:
+            source, own = next(iter(self._sources.items()))
+            queued = own.submissions[0]
+            is_full = self._fill(batch, queued, own)
+            if queued.taken == len(queued.submission.events):
+                self._remove_first(source)
+            elif is_full:
+                break
+            else:
+                own.credit += QUANTUM_BYTES
+                self._sources.move_to_end(source)
+        return batch
+
+    def take_all(self) -> list[QueuedSubmission]:
+        """Remove and return all submissions."""
+        return [
+            self._remove_first(source)
+            for source, own in list(self._sources.items())
+            for _ in range(len(own.submissions))
+        ]
+
+    def _fill(self, batch: Batch, queued: QueuedSubmission, own: _SourceQueue) -> bool:
+        """Move the next events of a submission; return whether the batch, not the round, has ended it."""
+        submission, before = queued.submission, len(batch.events)
+        events_left = self._limits.batch_events_max - before
+        bytes_left = self._limits.batch_bytes_max - batch.size_bytes
+        count, size_bytes = len(submission.events), submission.size_bytes
+        cost = size_bytes + count * EVENT_COST_BYTES
+        if not queued.taken and count <= events_left and size_bytes <= bytes_left and cost <= own.credit:
+            batch.events += submission.events
+            batch.size_bytes += size_bytes
+            batch.add(queued, count)
+            own.credit -= cost
+            return False
+        is_full, credit = False, own.credit
+        for event in islice(submission.events, queued.taken, None):
+            size_bytes = event.size_bytes
+            is_full = events_left == 0 or (size_bytes > bytes_left and bool(batch.events))
+            cost = size_bytes + EVENT_COST_BYTES
+            if is_full or credit < cost:
+                break
+            batch.events.append(event)
+            credit -= cost
+            events_left -= 1
+            bytes_left -= size_bytes
+        own.credit = credit
+        batch.size_bytes = self._limits.batch_bytes_max - bytes_left
+        if count := len(batch.events) - before:
+            batch.add(queued, count)
+        return is_full
+
+    def _remove_first(self, source: str) -> QueuedSubmission:
+        own = self._sources[source]
+        queued = own.submissions.popleft()
+        self._count(own, queued.submission, -1)
+        if not own.submissions:
+            del self._sources[source]
+        return queued
+
+    def _count(self, own: _SourceQueue, submission: Submission, sign: int) -> None:
+        events, size_bytes = sign * len(submission.events), sign * submission.size_bytes
+        own.events += events
+        own.bytes += size_bytes
+        self.events += events
+        self.size_bytes += size_bytes

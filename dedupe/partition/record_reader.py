@@ -1,0 +1,169 @@
+"""
+RecordReader: the committed records of one partition, each checked before anything is concluded from it.
+
+A record that no gateway of this log wrote stops its lane until an operator lets recovery skip it.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import structlog
+
+from dedupe.decide.recovery import CheckedRecord, RecordCheck
+from dedupe.model.errors import IdentityMismatchError, LogCorruptError
+from dedupe.model.types import LogRecord, Offset
+from dedupe.partition.context import LaneContext
+from dedupe.partition.metrics import LaneMetrics
+from dedupe.storage.log import PartitionLog
+from dedupe.storage.notes import Skips
+
+TAIL_OFFSETS = 4
+"""Offsets of the first read for the newest record; markers and aborted records may take some."""
+
+PROBE_RECORDS = 128
+"""Records of each partition that prove its log, from its start on: those of another time come first."""
+
+SEARCH_PROBES_MAX = 24
+"""Records read to find a lane sequence. Each takes a few ms; a place found too early costs time only."""
+
+
+class RecordReader:
+    """Reads for recovery; no method fences or writes. All raise what `read` raises."""
+
+    def __init__(
+        self, partition: int, partition_log: PartitionLog, context: LaneContext, metrics: LaneMetrics
+    ) -> None:
+        self._log = partition_log
+        self._partition = partition
+        self._context = context
+        self._metrics = metrics
+        self._check = RecordCheck(context.identity, partition, context.partitions)
+        self._skips = Skips()
+        self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
+
+    async def read(
+        self, start: Offset, end: Offset, *, records_max: int | None = None
+    ) -> AsyncGenerator[list[CheckedRecord], None]:
+        """
+        Yield the records of [start, end) in batches of n >= 1; see PartitionLog.read.
+
+        Raises:
+            RetriableError: the log cannot be read now.
+            LogCorruptError: a record is not ours. Final until an operator acts.
+            IdentityMismatchError: a record is of another secret or partition count. Final.
+        """
+        async with aclosing(self._log.read(start, end, records_max=records_max)) as batches:
+            async for records in batches:
+                checked = await self._checked(records)
+                if checked:
+                    yield checked
+
+    async def prove(self, start: Offset, end: Offset) -> int:
+        """Check the first records of [start, end), and return how many they are: PROBE_RECORDS at most."""
+        proved = 0
+        async with aclosing(self.read(start, end, records_max=PROBE_RECORDS)) as batches:
+            async for records in batches:
+                proved += len(records)
+        return proved
+
+    async def first(self, start: Offset, end: Offset) -> CheckedRecord | None:
+        """Return the first record of [start, end), or None."""
+        skipped = self._metrics.skipped_records
+        async with aclosing(self.read(start, end, records_max=1)) as batches:
+            async for records in batches:
+                return records[0]
+        if self._metrics.skipped_records > skipped:
+            async with aclosing(self.read(start, end)) as batches:
+                async for records in batches:
+                    return records[0]
+        return None
+
+    async def last(self, start: Offset, end: Offset) -> CheckedRecord | None:
+        """Return the last record of [start, end), or None."""
+        span = TAIL_OFFSETS
+        while True:
+            low = max(start, end - span)
+            last = None
+            async with aclosing(self.read(low, end)) as batches:
+                async for records in batches:
+                    last = records[-1]
+            if last is not None or low == start:
+                return last
+            span *= 8
+
+    async def rebuild_start(self, start: Offset, end: Offset) -> tuple[Offset, int]:
+        """
+        Return from where on the records say all that an index must know.
+
+        Returns:
+            An offset of [start, end], and from which time on all sessions are known then, see SessionCounts.
+        """
+        newest = await self.last(start, end)
+        if newest is None:
+            return start, 0
+        window_start = await self.window_start(start, end)
+        if not await self._context.session_notes.may_have(self._partition):
+            return window_start, 0
+        since_ms = newest.timestamp_ms - self._context.session_policy.remembered_ms
+        first = min(window_start, await self._log.offset_at(since_ms)) if since_ms > 0 else start
+        return (first, since_ms) if first > start else (start, 0)
+
+    async def window_start(self, start: Offset, end: Offset) -> Offset:
+        """
+        Return an offset of [start, end] that the window's start does not lie before.
+
+        It is where a rebuild may begin: found by the records' own timestamps and sequence, it leads
+        to the same window as a replay of the whole log.
+        """
+        newest = await self.last(start, end)
+        if newest is None:
+            return start
+        policy = self._context.window_policy
+        by_time = max(start, await self._log.offset_at(policy.first_kept_ms(newest.timestamp_ms)))
+        oldest = await self.first(by_time, end)
+        first_kept_seq = policy.first_kept_seq(newest.identity.lane_seq)
+        if oldest is None or oldest.identity.lane_seq >= first_kept_seq:
+            return min(by_time, newest.offset)
+        return await self._offset_of_seq(first_kept_seq, oldest, newest)
+
+    async def _offset_of_seq(self, seq: int, low: CheckedRecord, high: CheckedRecord) -> Offset:
+        """Return the offset of a record at or a little before a lane sequence between two records'."""
+        enough = max(1, (high.identity.lane_seq - seq) // 16)
+        for _ in range(SEARCH_PROBES_MAX):
+            missing, span = seq - low.identity.lane_seq, high.identity.lane_seq - low.identity.lane_seq
+            if missing <= enough or span <= 1:
+                break
+            guess = low.offset + max(1, (high.offset - low.offset) * missing // span)
+            found = await self.first(guess, high.offset + 1)
+            if found is None or found.offset >= high.offset:
+                break
+            if found.identity.lane_seq <= seq:
+                low = found
+            else:
+                high = found
+        return low.offset
+
+    async def _checked(self, records: Sequence[LogRecord]) -> list[CheckedRecord]:
+        checked = []
+        for record in records:
+            try:
+                checked.append(self._check.checked(record))
+            except (LogCorruptError, IdentityMismatchError) as err:
+                await self._pass_over(record.offset, err)
+        return checked
+
+    async def _pass_over(self, offset: Offset, err: LogCorruptError | IdentityMismatchError) -> None:
+        """Continue without a record if an operator has decided so; raise its error otherwise."""
+        if offset not in self._skips:
+            self._skips = await self._context.load_skips(self._partition)
+        if offset in self._skips:
+            self._metrics.skipped_records += 1
+            self._report.warning("record skipped, as an operator decided", offset=offset, reason=str(err))
+            return
+        if isinstance(err, IdentityMismatchError) and not self._context.gate.is_open:
+            raise err
+        raise LogCorruptError(
+            f"offset {offset} of partition {self._partition} of {self._context.topic} holds a record of "
+            f"another program ({err}). Look at it; if it may be skipped: gateway partitions skip "
+            f"{self._partition} {offset} --topic {self._context.topic}"
+        ) from err

@@ -1,0 +1,155 @@
+"""
+Verifier: compares the index of one lane with the log that it should follow, and changes neither.
+
+It reads every record of the window from the log and looks it up as a copy of its event would be, beside a
+lane that serves, at a limited pace. It does not find ids that the index alone has; these would be of records
+that the log has lost, which leave gaps in the lane sequence.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dedupe.decide.recovery import CheckedRecord
+from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
+from dedupe.model.types import Entry, EventKey, Offset
+from dedupe.partition.context import LaneContext
+from dedupe.partition.metrics import LaneMetrics
+from dedupe.partition.partition_index import PartitionIndex
+from dedupe.partition.record_reader import RecordReader
+from dedupe.storage.log import PartitionLog
+
+LOOKED_UP_MAX = 250
+"""Records of one look-up, which holds the event loop: 2 ms if all of them are on disk."""
+
+MISSING = "missing"
+"""The log has the record, the index does not: a copy of its event would be accepted."""
+
+ELSEWHERE = "elsewhere"
+"""The index has another offset: a retry would be answered with a wrong one."""
+
+CONTENT = "content"
+"""The index has another fingerprint: a retry would be a conflict."""
+
+GAP = "gap"
+"""The lane sequence does not continue by one: records are lost, or another program writes to the log."""
+
+
+class Difference(NamedTuple):
+    """One record on which index and log differ."""
+
+    kind: str
+    offset: Offset  # of the record, or of the first one after a gap
+    key: EventKey  # empty for a gap
+    source: str
+    message_id: str
+    index_offset: Offset | None  # in the index
+
+
+@dataclass(slots=True)
+class Verified:
+    """The progress of a comparison."""
+
+    start: Offset
+    end: Offset  # exclusive
+    offset: Offset  # all records below it are compared
+    records: int = 0
+    differences: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Of the offsets, 0 to 1."""
+        return (self.offset - self.start) / (self.end - self.start) if self.end > self.start else 1.0
+
+
+class Verifier:
+    """One comparison; used in the lane's event loop."""
+
+    def __init__(
+        self, partition: int, partition_log: PartitionLog, context: LaneContext, index: PartitionIndex
+    ) -> None:
+        """Compare an open index with a log that is read beside the lane."""
+        self._reader = RecordReader(partition, partition_log, context, LaneMetrics())
+        self._clock = context.clock
+        self._index = index
+        self._next_seq: int | None = None
+        self._last_seq = index.index.state.next_lane_seq - 1
+        end = index.index.state.applied_offset
+        start = min(index.known_from, end)
+        self.verified = Verified(start, end, start)
+
+    async def run(self, *, records_per_s: float) -> AsyncGenerator[list[Difference], None]:
+        """
+        Compare, and yield the differences of some records, n >= 0, after each look-up.
+
+        Args:
+            records_per_s: how fast at most.
+
+        Raises:
+            RetriableError: the log cannot be read, or the lane has closed this index meanwhile.
+            LogCorruptError, IdentityMismatchError: the log has a record that is not ours.
+        """
+        verified = self.verified
+        async with aclosing(self._reader.read(verified.start, verified.end)) as batches:
+            async for batch in batches:
+                for first in range(0, len(batch), LOOKED_UP_MAX):
+                    records = batch[first : first + LOOKED_UP_MAX]
+                    began = self._clock.monotonic()
+                    yield self._note(self._compare(records), records)
+                    took_s = self._clock.monotonic() - began
+                    await asyncio.sleep(max(0.0, len(records) / records_per_s - took_s))
+        verified.offset = verified.end
+        if self._next_seq is not None and self._next_seq <= self._last_seq:
+            verified.differences += 1
+            yield [Difference(GAP, verified.end, b"", "", "", None)]
+
+    def _note(self, found: list[Difference], records: Sequence[CheckedRecord]) -> list[Difference]:
+        verified = self.verified
+        verified.records += len(records)
+        verified.offset = records[-1].offset + 1
+        verified.differences += len(found)
+        return found
+
+    def _compare(self, records: Sequence[CheckedRecord]) -> list[Difference]:
+        """Look records up under all their keys, except those that the window has left meanwhile."""
+        keys = [(record, record.identity.key) for record in records]
+        keys += [(record, record.guard) for record in records if record.guard is not None]
+        entries = self._looked_up([key for _, key in keys])
+        known_from = self._index.known_from
+        found = self._gaps(records)
+        for (record, key), entry in zip(keys, entries, strict=True):
+            if record.offset >= known_from and (kind := _kind_of(record, entry)) is not None:
+                identity = record.identity
+                index_offset = None if entry is None else entry.offset
+                found.append(
+                    Difference(kind, record.offset, key, identity.source, identity.message_id, index_offset)
+                )
+        return found
+
+    def _looked_up(self, keys: Sequence[EventKey]) -> list[Entry | None]:
+        """Look keys up; the lane itself finds and repairs damage."""
+        if not self._index.is_open:
+            raise IndexUnavailableError("the lane has closed this index meanwhile", told="begin again")
+        try:
+            return self._index.index.lookup(keys)
+        except IndexCorruptError as err:
+            raise IndexUnavailableError(f"the index cannot be read: {err}", told=f"{err}") from err
+
+    def _gaps(self, records: Sequence[CheckedRecord]) -> list[Difference]:
+        found = []
+        for record in records:
+            identity, expected = record.identity, self._next_seq
+            if expected is not None and identity.lane_seq != expected:
+                found.append(Difference(GAP, record.offset, b"", identity.source, identity.message_id, None))
+            self._next_seq = identity.lane_seq + 1
+        return found
+
+
+def _kind_of(record: CheckedRecord, entry: Entry | None) -> str | None:
+    if entry is None:
+        return MISSING
+    if entry.offset != record.offset:
+        return ELSEWHERE
+    return None if entry.fingerprint == record.identity.fingerprint else CONTENT

@@ -1,0 +1,209 @@
+"""
+Connections to brokers, for every request of the gateway.
+
+A broker answers the requests of a connection in the order in which they were sent. Each request is sent once;
+any error ends the connection, and with it all requests that are unanswered.
+"""
+
+import asyncio
+import struct
+from collections import defaultdict, deque
+from typing import Any, Self
+
+from aiokafka.conn import BaseSaslAuthenticator, SaslPlainAuthenticator, ScramAuthenticator
+from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
+from aiokafka.protocol.admin import SaslAuthenticateRequest_v0, SaslHandShakeRequest_v1
+from aiokafka.protocol.api import RequestStruct
+
+from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.wire import Request, request_of
+
+RESPONSE_BYTES_MAX = 64 * 1024
+"""The response to a producer, a challenge of SCRAM or an error's text takes 1 KiB."""
+
+IDLE_S_MAX = 540.0
+"""Brokers close a connection that is idle for 10 minutes (`connections.max.idle.ms`); a request that is sent
+at that moment is lost. So a connection is not used after 9."""
+
+_SIZE = 4
+_REQUEST_HEAD = struct.Struct(">ihhi")  # size, key, version, correlation id
+_RESPONSE_HEAD = struct.Struct(">ii")  # size, correlation id
+
+
+class BrokerConnection(asyncio.Protocol):
+    """A connection to one broker; made by `open`."""
+
+    def __init__(self, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
+        self._response_bytes_max = response_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._transport: Any = None
+        self._received = bytearray()
+        self._unanswered: deque[tuple[int, asyncio.Future[bytes]]] = deque()  # by correlation id
+        self._correlation_id = 0
+        self._error: BaseException | None = None
+        self._used_at = self._loop.time()
+
+    @classmethod
+    async def open(
+        cls, config: KafkaConfig, address: Address, *, response_bytes_max: int = RESPONSE_BYTES_MAX
+    ) -> Self:
+        """
+        Connect and authenticate; unbounded.
+
+        Args:
+            config: how.
+            address: where.
+            response_bytes_max: a longer response ends the connection.
+
+        Raises:
+            KafkaError, OSError: no connection; nothing is left open.
+        """
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: cls(response_bytes_max), *address, ssl=config.ssl_context()
+        )
+        try:
+            if config.uses_sasl:
+                await connection._authenticate(config)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the connection is open, and was used recently enough to stay so."""
+        return self._error is None and self._loop.time() - self._used_at < IDLE_S_MAX
+
+    async def send(self, request: RequestStruct, *, timeout_s: float | None = None) -> Any:
+        """
+        Send one of aiokafka's requests, and return its response.
+
+        Raises:
+            KafkaError: the connection ended, or the response cannot be read, which ends it.
+            TimeoutError: no response in time; the connection should be closed.
+        """
+        async with asyncio.timeout(timeout_s):
+            response = await self.send_encoded(request_of(request))
+        try:
+            return request.RESPONSE_TYPE.decode(response)
+        except ValueError as err:
+            self._fail(err)
+            raise KafkaError(f"a broker's response cannot be read: {err}") from err
+
+    def send_encoded(self, request: Request) -> "asyncio.Future[bytes]":
+        """
+        Send a request.
+
+        Returns:
+            The response behind its correlation id. KafkaConnectionError is set when the connection ends:
+            the broker may or may not have seen the request.
+
+        Raises:
+            KafkaConnectionError: the connection has ended; nothing was sent.
+        """
+        key, version, parts = request
+        if self._error is not None:
+            raise KafkaConnectionError(f"no connection to the broker: {self._error}")
+        self._correlation_id = correlation_id = (self._correlation_id + 1) % 2**31
+        size = _REQUEST_HEAD.size - _SIZE + sum(map(len, parts))
+        self._transport.write(b"".join((_REQUEST_HEAD.pack(size, key, version, correlation_id), *parts)))
+        response: asyncio.Future[bytes] = self._loop.create_future()
+        self._unanswered.append((correlation_id, response))
+        return response
+
+    def close(self) -> None:
+        """End the connection now; unsent bytes are dropped."""
+        self._fail(ConnectionAbortedError("closed by the gateway"))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(exc or ConnectionResetError("closed by the broker"))
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        while len(received) >= _RESPONSE_HEAD.size and self._error is None:
+            size, correlation_id = _RESPONSE_HEAD.unpack_from(received)
+            is_expected = bool(self._unanswered) and self._unanswered[0][0] == correlation_id
+            if not is_expected or not _SIZE <= size <= self._response_bytes_max:
+                self._fail(ConnectionAbortedError("the broker sent a response to no request"))
+            elif len(received) < _SIZE + size:
+                return
+            else:
+                _, response = self._unanswered.popleft()
+                self._used_at = self._loop.time()
+                body = bytes(memoryview(received)[_RESPONSE_HEAD.size : _SIZE + size])
+                del received[: _SIZE + size]
+                if not response.done():
+                    response.set_result(body)
+
+    def _fail(self, err: BaseException) -> None:
+        if self._error is None:
+            self._error = err
+            self._transport.abort()
+            for _, response in self._unanswered:
+                if not response.done():
+                    response.set_exception(KafkaConnectionError(f"the connection ended: {err}"))
+            self._unanswered.clear()
+
+    async def _authenticate(self, config: KafkaConfig) -> None:
+        """Authenticate by SASL. Raises KafkaError if the broker refuses the credentials."""
+        response = await self.send(SaslHandShakeRequest_v1(config.sasl_mechanism))
+        authenticator, token = _authenticator(config), None
+        while True:
+            if response.error_code != 0:
+                raise for_code(response.error_code)(f"{config.sasl_mechanism} as {config.sasl_username}")
+            try:
+                step = await authenticator.step(token)
+            except (AssertionError, LookupError, ValueError) as err:
+                raise KafkaError(f"a broker's response to SASL cannot be read: {err!r}") from err
+            if step is None:
+                return
+            response = await self.send(SaslAuthenticateRequest_v0(step[0]))
+            token = response.sasl_auth_bytes
+
+
+class ConnectionPool:
+    """One connection to each broker."""
+
+    def __init__(self, config: KafkaConfig, *, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
+        self._config = config
+        self._response_bytes_max = response_bytes_max
+        self._connections: dict[Address, BrokerConnection] = {}
+        self._locks: defaultdict[Address, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def get(self, address: Address) -> BrokerConnection | None:
+        """Return the connection to a broker, None if there is none that is usable."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and connection.is_usable else None
+
+    async def connect(self, address: Address) -> BrokerConnection:
+        """Return the connection to a broker, a new one if need be; unbounded. Raises KafkaError, OSError."""
+        async with self._locks[address]:
+            connection = self.get(address)
+            if connection is None:
+                if address in self._connections:
+                    self._connections.pop(address).close()
+                connection = self._connections[address] = await BrokerConnection.open(
+                    self._config, address, response_bytes_max=self._response_bytes_max
+                )
+        return connection
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+
+
+def _authenticator(config: KafkaConfig) -> BaseSaslAuthenticator:
+    credentials = {
+        "loop": asyncio.get_running_loop(),
+        "sasl_plain_username": config.sasl_username,
+        "sasl_plain_password": config.sasl_password,
+    }
+    if config.sasl_mechanism == "PLAIN":
+        return SaslPlainAuthenticator(**credentials)
+    return ScramAuthenticator(**credentials, sasl_mechanism=config.sasl_mechanism)

@@ -1,0 +1,259 @@
+"""
+Requests to the cluster outside of appends and reads: topics, leaders, coordinators, offsets, notes.
+
+All lanes share one connection to each broker. A broker that does not answer is asked last from then on, over
+a new connection; the caller repeats what failed.
+
+A note is the metadata of a committed consumer offset of a group that never has members: durable,
+replicated, deleted with the topic, and forgotten `offsets.retention.minutes` after its last write.
+"""
+
+import asyncio
+from typing import Any, NamedTuple
+
+from aiokafka import TopicPartition
+from aiokafka.client import CoordinationType
+from aiokafka.errors import KafkaError, for_code
+from aiokafka.protocol.api import RequestStruct
+from aiokafka.protocol.commit import OffsetCommitRequest_v3, OffsetFetchRequest_v3
+from aiokafka.protocol.coordination import FindCoordinatorRequest_v1
+from aiokafka.protocol.offset import OffsetRequest_v3
+
+from dedupe.model.errors import ConfigurationError, RetriableError
+from dedupe.model.types import Offset
+from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionPool
+from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.wire import CONSUMER, READ_COMMITTED, metadata_request, response_for
+
+EARLIEST, LATEST = -2, -1  # instead of a timestamp
+NO_OFFSET = -1
+UNKNOWN_TOPIC = 3  # UNKNOWN_TOPIC_OR_PARTITION; any other error says nothing about whether it exists
+NO_COORDINATOR_CODES = frozenset({14, 15, 16})
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
+GROUP_AUTHORIZATION_FAILED = 30
+RESPONSE_BYTES_MAX = 16 * 1024 * 1024
+"""The longest response has the notes of 1,024 partitions, 4,000 bytes each."""
+LEADER_TRIES = 15  # a second and a half: as long as an election may take
+LEADER_RETRY_S = 0.1
+NO_MEMBER = -1  # the generation of a group without members
+BROKER_RETENTION = -1  # keep a commit for as long as the broker keeps others
+
+
+class Cluster(NamedTuple):
+    """What a broker says of its cluster."""
+
+    cluster_id: str | None
+    controller: Address | None
+    brokers: dict[int, Address]
+    topics: list[dict[str, Any]]  # of the request, as in MetadataResponse
+
+
+class KafkaCluster:
+    """Sends requests to the cluster on behalf of all lanes."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        """Connect to nothing yet. Raises ConfigurationError, see KafkaConfig.bootstrap_addresses."""
+        self._config = config
+        self._bootstrap = config.bootstrap_addresses()
+        self._any = [*self._bootstrap]
+        """Brokers for requests that any broker answers, in the order in which they are tried."""
+        self._connections = ConnectionPool(config, response_bytes_max=RESPONSE_BYTES_MAX)
+        self._leaders: dict[TopicPartition, Address] = {}
+
+    async def send(self, broker: Address, request: RequestStruct) -> Any:
+        """
+        Send a request once, and return the response.
+
+        Raises:
+            RetriableError: no response within the request timeout. The broker's connection is closed.
+        """
+        connection: BrokerConnection | None = None
+        try:
+            async with asyncio.timeout(self._config.request_timeout_s):
+                connection = await self._connections.connect(broker)
+                return await connection.send(request)
+        except (KafkaError, OSError) as err:
+            if connection is not None:
+                connection.close()
+            self._distrust(broker)
+            raise RetriableError(f"Kafka does not answer: {self._config.explain(err)}") from err
+
+    async def send_to_any(self, request: RequestStruct) -> Any:
+        """
+        Send a request to one broker, to the next one where that fails, and return the response.
+
+        Raises:
+            RetriableError: no broker answers, or one has not within the request timeout.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._config.request_timeout_s
+        broker, *others = self._any
+        while True:
+            try:
+                return await self.send(broker, request)
+            except RetriableError:
+                if loop.time() >= give_up_at or not others:
+                    raise
+                broker = others.pop(0)
+
+    async def describe(self, *topics: str, with_operations: bool = False) -> Cluster:
+        """
+        Return the brokers and these topics, as one broker knows them; creates no topic.
+
+        Raises:
+            RetriableError: no answer.
+        """
+        request = metadata_request(topics, with_operations=with_operations)
+        metadata = (await self.send_to_any(request)).to_object()
+        brokers = {each["node_id"]: Address(each["host"], each["port"]) for each in metadata["brokers"]}
+        known = dict.fromkeys((*self._bootstrap, *brokers.values()))
+        self._any = [*dict.fromkeys(address for address in (*self._any, *known) if address in known)]
+        controller = brokers.get(metadata["controller_id"])
+        return Cluster(metadata["cluster_id"], controller, brokers, metadata["topics"])
+
+    async def partitions_of(self, topic: str) -> int:
+        _, described = await self._describe_topic(topic)
+        return len(described["partitions"])
+
+    async def offsets(self, tp: TopicPartition, *timestamps: int) -> list[Offset]:
+        """
+        Return for each timestamp the first offset that is as new; NO_OFFSET if there is none.
+
+        Records at or above the last stable offset do not count.
+
+        Args:
+            tp: a partition.
+            timestamps: in milliseconds since 1970; or EARLIEST; or LATEST, the last stable offset itself.
+
+        Raises:
+            RetriableError: no answer, or there is no such partition.
+        """
+        return [await self._offset(tp, timestamp) for timestamp in timestamps]
+
+    async def leader_of(self, tp: TopicPartition) -> Address:
+        """Return the leader of a partition. Raises RetriableError: no answer, no topic, or no leader."""
+        self._leaders.pop(tp, None)
+        cluster, topic = await self._describe_topic(tp.topic)
+        if topic["error_code"] == UNKNOWN_TOPIC:
+            raise RetriableError(f"topic {tp.topic} does not exist")
+        leaders = {each["partition"]: each["leader"] for each in topic["partitions"]}
+        leader = cluster.brokers.get(leaders.get(tp.partition, -1))
+        if leader is None:
+            raise RetriableError(f"{tp} has no leader")
+        self._leaders[tp] = leader
+        return leader
+
+    async def find_coordinator(self, name: str, kind: int) -> tuple[int, Address]:
+        """Return an error code and the coordinator's address. Arguments and errors as of `coordinator_of`."""
+        response = await self.send_to_any(FindCoordinatorRequest_v1(name, kind))
+        return response.error_code, Address(response.host, response.port)
+
+    async def coordinator_of(self, name: str, kind: int = CoordinationType.TRANSACTION) -> Address | None:
+        """
+        Return the address of a coordinator, None if there is none yet.
+
+        Args:
+            name: a transactional.id, or a group.
+            kind: which of both.
+
+        Raises:
+            RetriableError: no answer, or another error.
+            ConfigurationError: the ACLs do not allow to read the group.
+        """
+        code, coordinator = await self.find_coordinator(name, kind)
+        if code in NO_COORDINATOR_CODES:
+            return None
+        if code == GROUP_AUTHORIZATION_FAILED:
+            raise unauthorized(name)
+        if code != 0:
+            raise RetriableError(f"{name} has no coordinator: {error_name(code)}")
+        return coordinator
+
+    async def notes(self, name: str, topic: str) -> dict[int, str]:
+        group = group_of(name, topic)
+        response = await self._send_to_coordinator(group, OffsetFetchRequest_v3(group, None))
+        _raise_for_group(group, response.error_code)
+        notes: dict[int, str] = {}
+        for _, partitions in response.topics:
+            for partition, _, text, code in partitions:
+                _raise_for_group(group, code)
+                notes[partition] = text
+        return notes
+
+    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
+        group = group_of(name, topic)
+        offsets = [(topic, [(partition, 0, text)])]
+        request = OffsetCommitRequest_v3(group, NO_MEMBER, "", BROKER_RETENTION, offsets)
+        response = await self._send_to_coordinator(group, request)
+        (code,) = response_for(TopicPartition(topic, partition), response.topics)
+        _raise_for_group(group, code)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._connections.close()
+
+    async def _describe_topic(self, topic: str) -> tuple[Cluster, dict[str, Any]]:
+        """Return the topic, known or unknown, within its cluster. Raises RetriableError: another error."""
+        cluster = await self.describe(topic)
+        (described,) = cluster.topics
+        if described["error_code"] not in (0, UNKNOWN_TOPIC):
+            raise RetriableError(f"cannot describe topic {topic}: {error_name(described['error_code'])}")
+        return cluster, described
+
+    async def _offset(self, tp: TopicPartition, timestamp: int) -> Offset:
+        """Ask the partition's leader, again while leadership moves."""
+        request = OffsetRequest_v3(CONSUMER, READ_COMMITTED, [(tp.topic, [(tp.partition, timestamp)])])
+        code = 0
+        for _ in range(LEADER_TRIES):
+            leader = self._leaders.get(tp) or await self.leader_of(tp)
+            response = await self.send(leader, request)
+            code, _, offset = response_for(tp, response.topics)
+            if code == 0:
+                return int(offset)
+            self._leaders.pop(tp, None)
+            await asyncio.sleep(LEADER_RETRY_S)
+        raise RetriableError(f"cannot read the offsets of {tp}: {error_name(code)}")
+
+    async def _send_to_coordinator(self, group: str, request: RequestStruct) -> Any:
+        coordinator = await self.coordinator_of(group, CoordinationType.GROUP)
+        if coordinator is None:
+            raise RetriableError(f"consumer group {group} has no coordinator yet")
+        return await self.send(coordinator, request)
+
+    def _distrust(self, broker: Address) -> None:
+        """Try the other brokers first; the address may be out of date, as may be all leaders."""
+        self._leaders.clear()
+        if broker in self._any:
+            self._any.remove(broker)
+        if broker in self._bootstrap:
+            self._any.append(broker)
+
+
+def group_of(name: str, topic: str) -> str:
+    """Return the consumer group that the gateways of a topic use for something."""
+    return f"gateway-{topic}-{name}"
+
+
+def transactional_id_of(tp: TopicPartition) -> str:
+    """Return the transactional.id of every gateway that writes to a partition (rule R4)."""
+    return f"gateway-{tp.topic}-{tp.partition}"
+
+
+def unauthorized(group: str) -> ConfigurationError:
+    """Return the error that names the missing right on a group."""
+    return ConfigurationError(
+        f"Kafka does not let the gateway use the consumer group {group}: "
+        "it needs the ACL that allows Read on this group"
+    )
+
+
+def error_name(code: int) -> str:
+    """Return the name of an error code of Kafka's."""
+    return for_code(code).__name__
+
+
+def _raise_for_group(group: str, code: int) -> None:
+    if code == GROUP_AUTHORIZATION_FAILED:
+        raise unauthorized(group)
+    if code != 0:
+        raise RetriableError(f"consumer group {group}: {error_name(code)}")

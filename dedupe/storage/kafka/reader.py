@@ -1,0 +1,226 @@
+"""
+Reads one partition by Fetch requests to its leader, one after another, on a connection of its own.
+
+aiokafka decodes the record batches: checksums, compression, markers, aborted transactions. Its consumer is
+slow to start, where recovery often wants one record, and can hang when it is stopped. A failed request is
+sent again from the same position: reading has no effect.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from time import monotonic
+from typing import Any
+
+import structlog
+from aiokafka import TopicPartition
+from aiokafka.consumer.fetcher import PartitionRecords
+from aiokafka.errors import KafkaError, for_code
+from aiokafka.protocol.fetch import FetchRequest_v4
+from aiokafka.record.memory_records import MemoryRecords
+
+from dedupe.model.errors import RetriableError
+from dedupe.model.types import LogRecord, Offset
+from dedupe.storage.kafka.broker_connection import BrokerConnection
+from dedupe.storage.kafka.cluster import KafkaCluster
+from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.wire import CONSUMER, READ_COMMITTED, ProducerIdAndEpoch, response_for
+
+WAIT_MS = 100
+"""The wait of a broker that has no records, before it answers."""
+
+RETRY_S = 0.1
+"""Between two requests of which the first returned nothing: an election takes a second."""
+
+RESPONSE_BYTES_MAX = 2**31 - 1
+"""The protocol's own limit: a broker returns one whole batch, even if that exceeds `fetch_bytes`."""
+
+
+class PartitionReader:
+    """Committed records from an offset on; never skips to another one."""
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        cluster: KafkaCluster,
+        tp: TopicPartition,
+        start: Offset,
+        *,
+        fetch_bytes: int,
+    ) -> None:
+        """
+        Connect at the first request.
+
+        Args:
+            config: how to connect.
+            cluster: where the partition's leader is found.
+            tp: the partition.
+            start: the first offset.
+            fetch_bytes: the size of a response, in bytes; one batch is never split.
+        """
+        self.position = start
+        """Behind the last record that was read, and behind markers that follow it."""
+        self._config = config
+        self._cluster = cluster
+        self._tp = tp
+        self._fetch_bytes = fetch_bytes
+        self._connection: BrokerConnection | None = None
+        self._fetched: _Records | None = None
+        self._throttled_s = 0.0
+        self._has_warned = False
+
+    async def read(self, records_max: int) -> list[LogRecord]:
+        """
+        Return the next records; none if only the position has moved.
+
+        Raises:
+            RetriableError: no records within the request timeout, without the time that a quota imposes;
+                or an error that will not go away. Only `close` may follow.
+        """
+        before, since = self.position, monotonic()
+        while True:
+            try:
+                records = await self._read(records_max)
+            except (KafkaError, OSError, RetriableError) as err:
+                is_final = isinstance(err, KafkaError) and not err.retriable
+                if is_final or monotonic() - since > self._config.request_timeout_s:
+                    raise RetriableError(f"cannot read {self._tp}: {self._config.explain(err)}") from err
+                self.close()
+            else:
+                if records or self.position > before:
+                    return records
+                if not self._throttled_s and monotonic() - since > self._config.request_timeout_s:
+                    raise RetriableError(f"{self._tp} stopped delivering at offset {self.position}")
+            await asyncio.sleep(max(self._throttled_s, RETRY_S))
+            since += self._throttled_s
+
+    async def has_control_marker(self, producer: ProducerIdAndEpoch, *, end: Offset) -> bool:
+        """
+        Return whether the leader shows a producer's control batch in [position, end); moves the position.
+
+        A deposed leader that does not know of its successor shows none. One at or above the end proves
+        nothing: another leader may have told the end.
+
+        Raises:
+            RetriableError: no answer, or one that cannot be read.
+        """
+        try:
+            before = -1
+            while before < self.position < end:
+                _, raw = await self._fetch()
+                if self._throttled_s:
+                    await asyncio.sleep(self._throttled_s)
+                    continue
+                before = self.position
+                with _decoding():
+                    for batch in _batches_in(raw):
+                        self.position = batch.next_offset
+                        is_marker = batch.is_control_batch and batch.next_offset <= end
+                        if is_marker and (batch.producer_id, batch.producer_epoch) == producer:
+                            return True
+        except (KafkaError, OSError) as err:
+            raise RetriableError(f"cannot read {self._tp}: {self._config.explain(err)}") from err
+        return False
+
+    def close(self) -> None:
+        """Close the connection and drop the unread part of its last response; raises nothing."""
+        self._fetched = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def _read(self, records_max: int) -> list[LogRecord]:
+        """Return the rest of the last response, or else records of the next one; bounded."""
+        if records := self._next_records(records_max):
+            return records
+        aborted, raw = await self._fetch()
+        self._fetched = _Records(  # type: ignore[no-untyped-call]
+            self._tp,
+            MemoryRecords(raw),
+            aborted,
+            self.position,
+            key_deserializer=None,
+            value_deserializer=None,
+            check_crcs=True,
+            isolation_level=READ_COMMITTED,
+        )
+        return self._next_records(records_max)
+
+    def _next_records(self, records_max: int) -> list[LogRecord]:
+        """Return the next records of the last response; none if there are no more. Raises KafkaError."""
+        if self._fetched is None:
+            return []
+        with _decoding():
+            records = list(islice(self._fetched, records_max))
+        self.position = self._fetched.next_fetch_offset
+        if len(records) < records_max:
+            self._fetched = None
+        return records
+
+    async def _fetch(self) -> tuple[Any, bytes]:
+        """
+        Return the aborted transactions and the record batches from the position on; bounded.
+
+        Both are empty, and `_throttled_s` is set, while a quota of the brokers is used up.
+
+        Raises:
+            KafkaError, OSError, RetriableError: no answer, or the leader refuses.
+        """
+        self._throttled_s = 0.0
+        if self._connection is None or not self._connection.is_usable:
+            await self._connect()
+        assert self._connection is not None
+        topic, partition = self._tp
+        topics = [(topic, [(partition, self.position, self._fetch_bytes)])]
+        request = FetchRequest_v4(CONSUMER, WAIT_MS, 1, self._fetch_bytes, READ_COMMITTED, topics)
+        response = await self._connection.send(request, timeout_s=self._config.request_timeout_s)
+        if not response.topics:
+            self._throttled_s = response.throttle_time_ms / 1000
+            self._warn_throttled()
+            return [], b""
+        code, _, _, aborted, raw = response_for(self._tp, response.topics)
+        if code != 0:
+            raise for_code(code)(f"error {code}")
+        return aborted, raw or b""
+
+    async def _connect(self) -> None:
+        self.close()
+        leader = await self._cluster.leader_of(self._tp)
+        async with asyncio.timeout(self._config.request_timeout_s):
+            self._connection = await BrokerConnection.open(
+                self._config, leader, response_bytes_max=RESPONSE_BYTES_MAX
+            )
+
+    def _warn_throttled(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            structlog.get_logger(__name__).warning(
+                "a quota of the brokers slows the reading of the log", partition=self._tp
+            )
+
+
+class _Records(PartitionRecords):
+    """aiokafka's records of a partition, each as a LogRecord."""
+
+    def _consumer_record(self, _tp: TopicPartition, record: Any) -> LogRecord:
+        return LogRecord(
+            record.offset, record.timestamp, record.key or b"", record.value or b"", record.headers
+        )
+
+
+@contextmanager
+def _decoding() -> Iterator[None]:
+    """Raise KafkaError for any error of aiokafka's decoders, which depends on the codec of the batch."""
+    try:
+        yield
+    except KafkaError:
+        raise
+    except Exception as err:
+        raise KafkaError(f"a record batch cannot be read: {err!r}") from err
+
+
+def _batches_in(raw: bytes) -> Iterator[Any]:
+    records = MemoryRecords(raw)
+    while (batch := records.next_batch()) is not None:
+        yield batch

@@ -1,0 +1,172 @@
+"""
+Requests as bytes, and checked reading of responses. Pure.
+
+aiokafka's structures encode and decode every request but Produce, which is packed by hand: all of it but the
+record batch is constant for a partition.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from aiokafka import TopicPartition
+from aiokafka.protocol.api import RequestStruct, Response
+from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
+
+from dedupe.model.errors import RetriableError
+from dedupe.model.types import Offset
+
+CLIENT_ID = "gateway"
+PRODUCE, PRODUCE_VERSION = 0, 3
+ALL_REPLICAS = -1
+READ_COMMITTED = 1
+CONSUMER = -1
+"""The replica id of a client that is no broker."""
+
+_CLIENT = struct.pack(">h", len(CLIENT_ID)) + CLIENT_ID.encode()
+_NO_TRANSACTIONAL_ID = struct.pack(">h", -1)
+_ONE_ELEMENT = struct.pack(">i", 1)
+_BEFORE_CLIENT = 8  # key, version, correlation id
+_INT = struct.Struct(">i")
+_CODE_AND_OFFSET = struct.Struct(">hq")
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """The producer that a leader accepts batches from, or refuses as fenced."""
+
+    id: int
+    epoch: int
+
+
+class Request(NamedTuple):
+    """An encoded request without size, key, version and correlation id, which the connection adds."""
+
+    key: int
+    version: int
+    parts: tuple[bytes, ...]
+
+
+def request_of(structure: RequestStruct) -> Request:
+    """Encode one of aiokafka's structures."""
+    header = structure.build_request_header(0, CLIENT_ID).encode()
+    part = header[_BEFORE_CLIENT:] + structure.encode()
+    return Request(structure.API_KEY, structure.API_VERSION, (part,))
+
+
+def response_for(tp: TopicPartition, topics: Any) -> tuple[Any, ...]:
+    """
+    Return the fields of one partition in a response about that partition only.
+
+    Args:
+        tp: the partition of the request.
+        topics: the response's topics: [(topic, [(partition, field, ...)])].
+
+    Raises:
+        RetriableError: the response is about something else.
+    """
+    try:
+        ((topic, ((partition, *fields),)),) = topics
+    except (TypeError, ValueError) as err:
+        raise RetriableError(f"a broker's response about {tp} cannot be read") from err
+    if (topic, partition) != tp:
+        raise RetriableError(f"a broker's response is about {topic}-{partition} instead of {tp}")
+    return tuple(fields)
+
+
+class ProduceCodec:
+    """Encodes Produce requests with one record batch for one partition, and decodes their responses."""
+
+    def __init__(self, tp: TopicPartition, *, timeout_ms: int) -> None:
+        """
+        Encode the constant part.
+
+        Args:
+            tp: the partition.
+            timeout_ms: the longest wait of the leader for its replicas.
+        """
+        topic = tp.topic.encode()
+        self._partition = b"".join(
+            (_ONE_ELEMENT, struct.pack(">h", len(topic)), topic, _ONE_ELEMENT, _INT.pack(tp.partition))
+        )
+        acks = struct.pack(">hi", ALL_REPLICAS, timeout_ms)
+        self._prefix = _CLIENT + _NO_TRANSACTIONAL_ID + acks + self._partition
+
+    def encode(self, batch: bytes) -> Request:
+        """Return the request that appends a record batch outside of any transaction."""
+        return Request(PRODUCE, PRODUCE_VERSION, (self._prefix, _INT.pack(len(batch)), batch))
+
+    def decode(self, response: bytes) -> tuple[int, Offset]:
+        """
+        Return the error code and the batch's base offset.
+
+        Raises:
+            RetriableError: the response is cut off, or about another partition.
+        """
+        size = len(self._partition)
+        if not response.startswith(self._partition) or len(response) < size + _CODE_AND_OFFSET.size:
+            raise RetriableError("a broker's response to Produce is not about its partition")
+        code, offset = _CODE_AND_OFFSET.unpack_from(response, size)
+        return code, offset
+
+
+class MetadataResponse(Response):
+    """Version 8, the first one with authorized operations; aiokafka ends at version 5."""
+
+    API_KEY = 3
+    API_VERSION = 8
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            Array(("node_id", Int32), ("host", String()), ("port", Int32), ("rack", String())),
+        ),
+        ("cluster_id", String()),
+        ("controller_id", Int32),
+        (
+            "topics",
+            Array(
+                ("error_code", Int16),
+                ("topic", String()),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    Array(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", Array(Int32)),
+                        ("isr", Array(Int32)),
+                        ("offline_replicas", Array(Int32)),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+            ),
+        ),
+        ("cluster_authorized_operations", Int32),
+    )
+
+
+class MetadataRequest(RequestStruct):
+    """See MetadataResponse."""
+
+    API_KEY = 3
+    API_VERSION = 8
+    RESPONSE_TYPE = MetadataResponse
+    SCHEMA = Schema(
+        ("topics", Array(String())),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+    )
+
+
+def metadata_request(topics: Sequence[str], *, with_operations: bool = False) -> MetadataRequest:
+    """
+    Return a request for brokers and topics that makes no broker create a topic.
+
+    Args:
+        topics: names; none for the brokers alone.
+        with_operations: ask which operations on the topics are allowed, too.
+    """
+    return MetadataRequest(list(topics), False, False, with_operations)

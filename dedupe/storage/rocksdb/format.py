@@ -1,0 +1,95 @@
+"""
+What a lane's RocksDB holds, byte for byte: entries in column family `default`, what is known of the
+index as a whole in `meta`. The third family is rocks_sessions's.
+
+What does not fit is an IndexCorruptError: the index is rebuilt from the log.
+"""
+
+import struct
+
+import orjson
+from rocksdict import WriteBatch
+
+from dedupe.decide.window import Step
+from dedupe.model.errors import IndexCorruptError
+from dedupe.model.identity import KEY_BYTES
+from dedupe.model.types import Entry, entry_of
+from dedupe.storage.index import IndexIdentity, IndexState, IndexUpdate
+from dedupe.storage.rocksdb.database import Database
+
+ENTRY = struct.Struct(">Q8s")
+_STATE = struct.Struct(">QQqq")  # last_key follows, 0 or 16 bytes
+_STEP = struct.Struct(">qQ")
+OFFSET = struct.Struct(">Q")
+
+# Column family `default`: event key -> entry, and the sentinel -> start of the last reset. The
+# sentinel is the first thing ever written, so it lies in the oldest file: while it can be read, no
+# file was dropped. Its one byte sorts before every event key.
+SENTINEL_KEY = b"\x00"
+# Column family `meta`, where rocks_database and rocks_sessions keep a key each, too. None is as long as
+# an event key (see RocksIndex.covers).
+IDENTITY_KEY = b"identity"
+STATE_KEY = b"state"
+_STEP_PREFIX = b"step"
+
+
+def put_meta(batch: WriteBatch, update: IndexUpdate, database: Database) -> None:
+    """Put the state and the window steps of an update."""
+    applied_offset, next_lane_seq, newest_timestamp_ms, last_offset, last_key = update.state
+    state = _STATE.pack(applied_offset, next_lane_seq, newest_timestamp_ms, last_offset) + last_key
+    batch.put(STATE_KEY, state, database.meta_handle)
+    for step in update.new_steps:
+        batch.put(_step_key(step), _STEP.pack(step.timestamp_ms, step.lane_seq), database.meta_handle)
+    for step in update.dropped_steps:
+        batch.delete(_step_key(step), database.meta_handle)
+
+
+def _step_key(step: Step) -> bytes:
+    return _STEP_PREFIX + OFFSET.pack(step.offset)
+
+
+def read_steps(database: Database) -> list[Step]:
+    """Return the step table. An iterator ends silently at damage, so its status is asked at the end."""
+    steps: list[Step] = []
+    iterator = database.meta.iter()
+    try:
+        iterator.seek(_STEP_PREFIX)
+        while iterator.valid() and (key := iterator.key()).startswith(_STEP_PREFIX):
+            (offset,) = OFFSET.unpack(key[len(_STEP_PREFIX) :])
+            timestamp_ms, lane_seq = _STEP.unpack(iterator.value())
+            steps.append(Step(timestamp_ms, offset, lane_seq))
+            iterator.next()
+        iterator.status()
+    finally:
+        del iterator
+    return steps
+
+
+def decode_entry(value: bytes) -> Entry:
+    """Return an entry as it was stored. Raises IndexCorruptError."""
+    if len(value) != ENTRY.size:
+        raise IndexCorruptError(f"an entry has {len(value)} bytes")
+    return entry_of(ENTRY.unpack(value))
+
+
+def decode_state(stored: bytes | None) -> IndexState:
+    """Return the state as it was stored. Raises IndexCorruptError."""
+    if stored is None or len(stored) not in (_STATE.size, _STATE.size + KEY_BYTES):
+        raise IndexCorruptError("it does not say how far it follows the log")
+    return IndexState._make((*_STATE.unpack_from(stored), stored[_STATE.size :]))
+
+
+def encode_identity(identity: IndexIdentity) -> bytes:
+    """Return what is stored of whose index this is."""
+    return orjson.dumps(identity._asdict() | {"key_check": identity.key_check.hex()})
+
+
+def check_identity(stored: bytes | None, identity: IndexIdentity) -> None:
+    """Raise IndexCorruptError unless the index was built from this very log, under these rules."""
+    if stored is None:
+        raise IndexCorruptError("it does not say which log it follows")
+    expected = encode_identity(identity)
+    if stored != expected:
+        before, now = orjson.loads(stored), orjson.loads(expected)
+        fields = ", ".join(name for name in now if before.get(name) != now[name])
+        raise IndexCorruptError(f"it was built from another log or for other settings: {fields}")

@@ -1,0 +1,373 @@
+"""
+RocksIndex: the dedupe index of one lane in a RocksDB of its own.
+
+It repairs nothing: data that cannot be read, or do not fit together, raise IndexCorruptError, and the
+caller rebuilds the index from the log.
+
+Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+from rocksdict import WriteBatch
+
+from dedupe.decide.sessions import SessionCounts, SessionKey, SessionState
+from dedupe.decide.window import Step
+from dedupe.model.errors import ConfigurationError, GatewayError, IndexCorruptError, IndexUnavailableError
+from dedupe.model.identity import KEY_BYTES
+from dedupe.model.types import Entry, EventKey, Offset
+from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
+from dedupe.storage.rocksdb.bloom import Front
+from dedupe.storage.rocksdb.database import MIB, Database, Tuning, destroy, translate, tuning_for
+from dedupe.storage.rocksdb.format import (
+    ENTRY,
+    IDENTITY_KEY,
+    OFFSET,
+    SENTINEL_KEY,
+    STATE_KEY,
+    check_identity,
+    decode_entry,
+    decode_state,
+    encode_identity,
+    put_meta,
+    read_steps,
+)
+from dedupe.storage.rocksdb.replay import WAL_BYTES_MAX, load, replay, time_limit_s, wal_bytes
+from dedupe.storage.rocksdb.sessions import SessionTable
+
+LANE_BYTES_MIN = 4 * MIB
+"""With less, a lane's files would hold a few thousand keys each, and its lookups ask hundreds."""
+
+REPLAYS_MAX = max(1, min(4, (os.cpu_count() or 1) - 1))
+"""At once; one more lane waits. Each takes a processor, and one stays with the lanes that serve already;
+of memory each takes what `replay` says."""
+CLOSERS = 4
+
+
+class RocksStore:
+    """The indexes of one process, in root/<topic>/<partition>."""
+
+    def __init__(self, root: Path, *, lanes: int, memory_bytes: int, keys_max: int) -> None:
+        """
+        Take the folder and the memory that all lanes of this process share.
+
+        Args:
+            root: made when the first index is opened.
+            lanes: how many indexes will be open at once, >= 1.
+            memory_bytes: for memtables and block caches; LANE_BYTES_MIN a lane at least.
+            keys_max: how many newest keys a lane must remember, see tuning_for.
+
+        Raises:
+            ConfigurationError: too little memory.
+        """
+        self._root = root
+        lane_bytes = memory_bytes // lanes
+        if lane_bytes < LANE_BYTES_MIN:
+            raise ConfigurationError(
+                f"index memory of {memory_bytes} bytes is too little for {lanes} lanes: "
+                f"each needs at least {LANE_BYTES_MIN}"
+            )
+        self._tuning = tuning_for(lane_bytes, keys_max)
+        self.open_files_max = lanes * self._tuning.open_files_max
+        self._replays = asyncio.Semaphore(REPLAYS_MAX)
+        self._closers = ThreadPoolExecutor(CLOSERS, thread_name_prefix="index-close")
+        self._closing: dict[Path, Future[None]] = {}
+        self._damage: dict[Path, IndexCorruptError] = {}  # found by a replay; `open` raises it
+
+    async def prepare(self, identity: IndexIdentity) -> None:
+        """See IndexStore. Waits for an index of this store that is still closing or being deleted."""
+        path = self._path(identity)
+        if (closing := self._closing.get(path)) is not None:
+            closed = asyncio.wrap_future(closing)
+            await asyncio.wait([closed])  # unlike `await closed`, this can be cancelled without harm
+            closed.exception()  # is raised by `open`
+        self._damage.pop(path, None)
+        async with self._replays:
+            try:
+                if wal_bytes(path) > WAL_BYTES_MAX:
+                    await replay(path, self._tuning, limit_s=time_limit_s(path))
+                with suppress(OSError):  # the opening raises what cannot be read
+                    await asyncio.to_thread(load, path)
+            except IndexCorruptError as err:
+                self._damage[path] = err
+            except OSError as err:
+                raise IndexUnavailableError(f"cannot prepare {path}: {err}") from err
+
+    def open(self, identity: IndexIdentity) -> "RocksIndex":
+        """
+        See IndexStore.
+
+        After `prepare` it takes 5 ms of processor time, and 0.4 ms for each million keys, and syncs
+        eight small files. Where others take all processors, each sync is a wait for one: 21 to 155 ms
+        measured in all (loadtests/results/index_open.md).
+
+        Raises:
+            IndexCorruptError: see IndexStore.
+            IndexUnavailableError: another process, or an index still open in this one, holds the
+                lock, or the machine forbids it (see translate). The index must be kept.
+        """
+        path = self._path(identity)
+        self._wait_until_closed(path)
+        if (damage := self._damage.pop(path, None)) is not None:
+            raise damage
+        return RocksIndex(path, identity, self._tuning, close=self._close)
+
+    def discard(self, identity: IndexIdentity) -> None:
+        """
+        See IndexStore. In a thread, 70 ms a GB of files: `prepare` waits for it.
+
+        An index that is still closing is deleted after that. One that anybody has open is kept, and
+        `open` says so.
+        """
+        path = self._path(identity)
+        self._damage.pop(path, None)
+        structlog.get_logger(__name__).warning("index is deleted", path=str(path))
+        self._closing[path] = self._closers.submit(_destroy_after, self._closing.get(path), path)
+
+    def close(self) -> None:
+        """Wait until all indexes that were closed have released their files; the store is done then."""
+        self._closers.shutdown()
+
+    def _close(self, database: Database) -> None:
+        """Close in a thread: a flush may take a second, in which the event loop has others to serve."""
+        self._closing[database.path] = self._closers.submit(database.close)
+
+    def _wait_until_closed(self, path: Path) -> None:
+        """Block for what `prepare` should have waited for. Raises IndexCorruptError, see `discard`."""
+        if (closing := self._closing.pop(path, None)) is not None:
+            closing.result()
+
+    def _path(self, identity: IndexIdentity) -> Path:
+        return self._root / identity.topic / str(identity.partition)
+
+
+class RocksIndex:
+    """See DedupeIndex. Not thread-safe."""
+
+    def __init__(
+        self,
+        path: Path,
+        identity: IndexIdentity,
+        tuning: Tuning,
+        *,
+        close: Callable[[Database], None] = Database.close,
+    ) -> None:
+        """Open the index at `path`, or begin an empty one there; raises like RocksStore.open."""
+        self._path = path
+        self._close = close
+        self._identity = identity
+        self._tuning = tuning
+        self._database: Database | None = None
+        self._front: Front
+        self._sessions: SessionTable
+        self._failure: GatewayError | None = None
+        self.state: IndexState = EMPTY_STATE
+        self._steps: list[Step] = []
+        try:
+            if _is_empty(path):
+                self._begin(0)
+            else:
+                self._load(self._use(Database(path, tuning, is_new=False)))
+        except Exception:
+            self.close()
+            raise
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        return tuple(self._steps)
+
+    @property
+    def keys_estimate(self) -> int:
+        """See DedupeIndex. The sentinel is none of them."""
+        return max(0, self._figure("rocksdb.estimate-num-keys") - 1)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._figure("rocksdb.live-sst-files-size") + self._figure("rocksdb.cur-size-all-mem-tables")
+
+    @property
+    def files(self) -> int:
+        """See DedupeIndex. FIFO has no other level."""
+        return self._figure("rocksdb.num-files-at-level0")
+
+    @property
+    def session_counts(self) -> SessionCounts:
+        return self._sessions.counts
+
+    def sessions(self, keys: Sequence[SessionKey]) -> list[SessionState | None]:
+        self._opened()
+        return self._sessions.get(keys)
+
+    def oldest_sessions(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
+        self._opened()
+        return self._sessions.oldest(count, evicted=evicted)
+
+    def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
+        self._opened()
+        return self._sessions.of_client(client_hash, count)
+
+    def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
+        """
+        See DedupeIndex. One multi-get of what the front lets pass.
+
+        It asks every file's filter for an absent key; see Front for when there is none before it.
+        """
+        database, front = self._opened(), self._front
+        asked = list(keys)
+        places = front.possible(asked)
+        if len(places) == len(asked):
+            return self._get(database, asked)
+        found: list[Entry | None] = [None] * len(asked)
+        if places:
+            entries = self._get(database, [asked[place] for place in places])
+            for place, entry in zip(places, entries, strict=True):
+                found[place] = entry
+        return found
+
+    def apply(self, update: IndexUpdate) -> None:
+        """See DedupeIndex. One WriteBatch over all column families, in the WAL but not synced."""
+        database = self._opened()
+        batch = WriteBatch(raw_mode=True)
+        entries = [*update.entries, *update.guards] if update.guards else update.entries
+        for key, (offset, fingerprint) in entries:
+            batch.put(key, ENTRY.pack(offset, fingerprint))
+        put_meta(batch, update, database)
+        if update.sessions is not None:
+            self._sessions.put(batch, update.sessions)
+        try:
+            self._front.add([key for key, _ in entries])
+            _write(database, batch, has_guards=bool(update.guards))
+        except GatewayError as err:
+            self._failure = err
+            raise
+        self.state = update.state
+        if update.sessions is not None:
+            self._sessions.written(update.sessions)
+        if update.new_steps or update.dropped_steps:
+            dropped = set(update.dropped_steps)
+            self._steps = [step for step in (*self._steps, *update.new_steps) if step not in dropped]
+
+    def reset(self, start: Offset) -> None:
+        """
+        See DedupeIndex. As quick as an opening if the index is empty.
+
+        Otherwise 0.1 s, and a second while a flush is running, which cannot be stopped: where others
+        need the event loop, use RocksStore.discard.
+        """
+        if self._database is not None:
+            self._database.abandon()
+            self._database = None
+        destroy(self._path)
+        self._failure = None
+        self._begin(start)
+
+    def covers(self, offset: Offset) -> bool:
+        """
+        See DedupeIndex.
+
+        Entries reach the files in log order and files are dropped oldest first: an entry at or
+        below `offset` in any file proves that nothing after it was dropped. A key that was written
+        again later makes its file look younger, never older.
+        """
+        database = self._opened()
+        try:
+            if (sentinel := database.entries.get(SENTINEL_KEY)) is not None:
+                (start,) = OFFSET.unpack(sentinel)
+                return bool(start <= offset)
+            files = sorted(database.entries.live_files(), key=lambda file: str(file["name"]))
+        except Exception as err:
+            translate(err, f"cannot tell what {self._path} covers")
+        for file in files:
+            # The list has the files of `meta` too, without a mark; none of their keys is this long.
+            ends = [key for key in (file["start_key"], file["end_key"]) if len(key) == KEY_BYTES]
+            found = [entry for entry in self._get(database, ends) if entry is not None]
+            if any(entry.offset <= offset for entry in found):
+                return True
+        return False
+
+    def close(self) -> None:
+        """See DedupeIndex; what Database.close says of the flush."""
+        if self._database is not None:
+            self._close(self._database)
+            self._database = None
+
+    def _opened(self) -> Database:
+        """Return the open database, or refuse: after a failed write nothing here may be trusted."""
+        if self._failure is not None:
+            raise type(self._failure)(f"failed before: {self._failure}")
+        assert self._database is not None, "index is closed"
+        return self._database
+
+    def _get(self, database: Database, keys: list[EventKey]) -> list[Entry | None]:
+        try:
+            values: list[bytes | None] = database.entries.get(cast(list[Any], keys)) or []
+        except Exception as err:
+            translate(err, f"cannot read {self._path}")
+        return [None if value is None else decode_entry(value) for value in values]
+
+    def _figure(self, name: str) -> int:
+        database = self._opened()
+        try:
+            return database.entries.property_int_value(name) or 0
+        except Exception as err:
+            translate(err, f"cannot measure {self._path}")
+
+    def _begin(self, start: Offset) -> None:
+        """Begin an empty index: its first state is one write, so it is there or it is not."""
+        database = self._use(Database(self._path, self._tuning, is_new=True))
+        self.state = EMPTY_STATE._replace(applied_offset=start)
+        self._steps = []
+        batch = WriteBatch(raw_mode=True)
+        batch.put(SENTINEL_KEY, OFFSET.pack(start))
+        batch.put(IDENTITY_KEY, encode_identity(self._identity), database.meta_handle)
+        put_meta(batch, IndexUpdate((), self.state), database)
+        _write(database, batch)
+
+    def _use(self, database: Database) -> Database:
+        """Use an open database, with an empty Bloom filter."""
+        self._database, self._front, self._sessions = database, Front(database), SessionTable(database)
+        return database
+
+    def _load(self, database: Database) -> None:
+        """Read what `meta` holds and prove that `default` is not behind it."""
+        try:
+            check_identity(database.meta.get(IDENTITY_KEY), self._identity)
+            self.state = decode_state(database.meta.get(STATE_KEY))
+            self._steps = read_steps(database)
+            self._sessions.load()
+        except Exception as err:
+            translate(err, f"cannot use {self._path}")
+        if self.state.last_offset >= 0:
+            # Lost files and a cut file list lack the newest entries first: the last stands for all.
+            last = self._get(database, [self.state.last_key])[0]
+            if last is None or last.offset != self.state.last_offset:
+                raise IndexCorruptError(f"{self._path} lacks the entry that its own state calls the last")
+
+
+def _destroy_after(closing: Future[None] | None, path: Path) -> None:
+    if closing is not None:
+        closing.exception()  # waits; what an earlier deletion could not do, this one tries again
+    destroy(path)
+
+
+def _is_empty(path: Path) -> bool:
+    try:
+        return not path.exists() or next(path.iterdir(), None) is None
+    except OSError as err:
+        translate(err, f"cannot open {path}")
+
+
+def _write(database: Database, batch: WriteBatch, *, has_guards: bool = False) -> None:
+    try:
+        if has_guards:
+            database.keep_guards()  # first: else files would go too early
+        database.entries.write(batch)
+    except Exception as err:
+        translate(err, f"cannot write {database.path}")

@@ -1,0 +1,287 @@
+"""
+The log in one SQLite file: needs no server, and what it acknowledged survives a power cut.
+
+SqliteStore hands out partitions, SqliteLog is one of them. Appends of all partitions go through one
+writer thread (sqlite_writer), reads through short transactions of their own (sqlite_reading), and the
+file is a contract with other readers (sqlite_schema). Two processes may open one file: each append
+checks its partition's epoch in the very transaction that commits it.
+
+Lane.submit -> admit -> **PartitionLog.append** -> DedupeIndex.apply
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import structlog
+
+from dedupe.model.errors import ConfigurationError, NotAppendedError
+from dedupe.model.record import HEADER_GATEWAY, HEADER_PROGRESS, HEADER_REASON, HEADER_SOURCE
+from dedupe.model.types import LogRecord, NewRecord, Offset
+from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
+from dedupe.storage.sqlite.operations import Append, CreateTopic, Fence, KeepNote, Trim
+from dedupe.storage.sqlite.reading import (
+    BatchQuery,
+    Readers,
+    select_bounds,
+    select_meta,
+    select_newest_timestamp,
+    select_offset_at,
+    select_partitions,
+)
+from dedupe.storage.sqlite.schema import NOTHING, Row, SqliteLimits, open_or_create
+from dedupe.storage.sqlite.writer import SqliteWriter
+
+__all__ = ["SqliteLimits", "SqliteLog", "SqliteStore"]
+
+FIRST_READ_RECORDS = 16
+"""A read's first batch is small, since recovery often wants one record only; the next ones grow."""
+
+READ_GROWTH = 8
+
+DEFAULT_LIMITS = SqliteLimits()
+
+
+class SqliteStore:
+    """All partitions of all topics in one file; used within one event loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        log_id: str,
+        writer: SqliteWriter | None,
+        limits: SqliteLimits,
+    ) -> None:
+        self._path = path
+        self._log_id = log_id
+        self._writer = writer
+        self._limits = limits
+        self._readers = Readers(path, limits)
+        self._first_ids: dict[str, list[int]] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path,
+        *,
+        read_only: bool = False,
+        limits: SqliteLimits = DEFAULT_LIMITS,
+        crashpoint: Crashpoint = no_crashpoint,
+    ) -> Self:
+        """
+        Open the file, creating it unless `read_only`; its folder must exist.
+
+        Args:
+            crashpoint: called in the writer thread, "append" before and "commit" after each COMMIT
+                of records.
+
+        Raises:
+            ConfigurationError: it is no log, a newer version, damaged, or cannot be opened. Final.
+            RetriableError: another process holds it, the disk fails, or there is no log in it yet.
+        """
+        log_id = await asyncio.to_thread(open_or_create, path, limits, read_only=read_only)
+        writer = None if read_only else SqliteWriter(path, limits, crashpoint)
+        store = cls(path, log_id, writer, limits)
+        try:
+            await store._load_partitions()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    @property
+    def log_id(self) -> str:
+        return self._log_id
+
+    async def create_topic(self, topic: str, partitions: int) -> None:
+        """
+        Create the topic's partitions, n >= 1, unless they are there.
+
+        Raises:
+            ConfigurationError: it exists with another number of partitions.
+            RetriableError: it may or may not have been created; call again.
+        """
+        assert partitions >= 1
+        await self._writable.do(CreateTopic(topic, partitions))
+        await self._load_partitions()
+
+    async def partitions_of(self, topic: str) -> int:
+        await self._load_partitions()
+        return len(self._first_ids.get(topic, ()))
+
+    def partition_log(self, topic: str, partition: int) -> "SqliteLog":
+        """Return one partition of a topic that `partitions_of` or `create_topic` has seen."""
+        return SqliteLog(self._place(topic, partition), self._writer, self._readers, self._limits)
+
+    async def notes(self, name: str, topic: str) -> dict[int, str]:
+        start = _note_key(name, topic)
+        rows = await self._readers.run(lambda connection: select_meta(connection, start))
+        return {int(key.removeprefix(start)): text for key, text in rows}
+
+    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
+        """See LogStore. Waits its turn, for SqliteLimits.busy_timeout_s, while another process commits."""
+        assert len(text.encode()) <= NOTE_BYTES_MAX
+        place = self._place(topic, partition)
+        await self._writable.do(KeepNote(f"{_note_key(name, topic)}{place.partition}", text))
+
+    async def newest_timestamp_ms(self) -> int | None:
+        """Return the log time of the newest record of all topics, None without one. Raises RetriableError."""
+        return await self._readers.run(select_newest_timestamp)
+
+    async def trim(self, topic: str, before_ms: int, records_max: int) -> int:
+        """
+        Delete records older than `before_ms` (log time), oldest first, in small transactions.
+
+        The newest record of each partition stays, so that its lane sequence can be continued. The
+        file does not shrink; the room is used again.
+
+        Args:
+            records_max: at most so many of each partition.
+
+        Returns:
+            How many records were deleted.
+
+        Raises:
+            RetriableError: stopped half-way; what is deleted is.
+        """
+        deleted = 0
+        for first_id in self._first_ids.get(topic, ()):
+            left = records_max
+            while left > 0:
+                step = min(left, self._limits.trim_records_max)
+                done = await self._writable.do(Trim(first_id, before_ms, step))
+                deleted += done
+                left -= done
+                if done < step:
+                    break
+        return deleted
+
+    async def close(self) -> None:
+        """See LogStore. Commits what waits. Idempotent."""
+        self._readers.close()
+        if self._writer is not None:
+            await self._writer.close()
+
+    def _place(self, topic: str, partition: int) -> "_Place":
+        first_ids = self._first_ids.get(topic, ())
+        if not 0 <= partition < len(first_ids):
+            raise ConfigurationError(f"{self._path} has no partition {partition} of topic {topic}")
+        return _Place(topic, partition, first_ids[partition])
+
+    @property
+    def _writable(self) -> SqliteWriter:
+        return _required(self._writer)
+
+    async def _load_partitions(self) -> None:
+        rows = await self._readers.run(select_partitions)
+        first_ids: dict[str, list[int]] = {}
+        for topic, first_id in rows:
+            first_ids.setdefault(topic, []).append(first_id)
+        self._first_ids = first_ids
+
+
+class _Place(NamedTuple):
+    """One partition, and where its ids begin."""
+
+    topic: str
+    partition: int
+    first_id: int
+
+
+class SqliteLog:
+    """One partition of a SqliteStore."""
+
+    pause_after_append_s = 0.0  # while one group is committed, the next one gathers
+
+    def __init__(
+        self, place: _Place, writer: SqliteWriter | None, readers: Readers, limits: SqliteLimits
+    ) -> None:
+        self._place = place
+        self._writer = writer
+        self._readers = readers
+        self._limits = limits
+        self._epoch: int | None = None
+        self._report = structlog.get_logger(__name__).bind(topic=place.topic, partition=place.partition)
+
+    async def fence(self) -> Offset:
+        """See PartitionLog. Appends queued before it come before it."""
+        self._epoch = None
+        fenced = await _required(self._writer).do(Fence(self._place.first_id))
+        self._epoch = fenced.epoch
+        return fenced.next_offset
+
+    async def bounds(self) -> tuple[Offset, Offset]:
+        first_id = self._place.first_id
+        return await self._readers.run(lambda connection: select_bounds(connection, first_id))
+
+    async def offset_at(self, timestamp_ms: int) -> Offset:
+        """See PartitionLog. Exact, since timestamps do not decrease. Raises LogCorruptError, too."""
+        first_id = self._place.first_id
+        return await self._readers.run(
+            lambda connection: select_offset_at(connection, first_id, timestamp_ms)
+        )
+
+    async def read(
+        self, start: Offset, end: Offset, *, records_max: int | None = None
+    ) -> AsyncGenerator[Sequence[LogRecord], None]:
+        """See PartitionLog. Raises LogCorruptError, too, if records are missing or the file is damaged."""
+        position = start
+        left = sys.maxsize if records_max is None else records_max
+        batch_max = min(FIRST_READ_RECORDS, self._limits.read_records_max)
+        while position < end and left > 0:
+            count = min(batch_max, left)
+            query = BatchQuery(self._place.first_id, position, end, count, self._limits.read_bytes_max)
+            log_start, records = await self._readers.run(query.run)
+            if position < log_start:
+                self._report.warning("older records are trimmed", asked_for=position, log_start=log_start)
+            if not records:
+                return
+            yield records
+            position = records[-1].offset + 1
+            left -= len(records)
+            batch_max = min(READ_GROWTH * batch_max, self._limits.read_records_max)
+
+    async def append(self, records: Sequence[NewRecord]) -> Offset:
+        """See PartitionLog. The records have the headers of record format v1."""
+        # Whatever interrupts this append, a cancellation included: the next one needs a fence.
+        epoch, self._epoch = self._epoch, None
+        if epoch is None:
+            raise NotAppendedError("this writer has not fenced the partition since its last error")
+        rows = [_row_of(record) for record in records]
+        size_bytes = sum(len(record.key) + len(record.value) for record in records)
+        append = Append(self._place.first_id, epoch, rows, size_bytes)
+        base = await _required(self._writer).do(append)
+        self._epoch = epoch
+        return base
+
+    async def close(self) -> None:
+        """See PartitionLog. Idempotent; an append that is under way is still committed or not."""
+        self._epoch = None
+
+
+def _note_key(name: str, topic: str) -> str:
+    """Return what the keys of a topic's notes start with in `meta`; the partition follows."""
+    return f"note/{name}/{topic}/"
+
+
+def _row_of(record: NewRecord) -> Row:
+    """Return a record as the table's columns; other headers than record format v1 has are a bug."""
+    (source_name, source), (gateway_name, gateway), *more = record.headers
+    assert (source_name, gateway_name) == (HEADER_SOURCE, HEADER_GATEWAY), record.headers
+    reason: str | int = NOTHING
+    progress: bytes | int = NOTHING
+    for name, value in more:
+        if name == HEADER_REASON:
+            reason = value.decode()
+        else:
+            assert name == HEADER_PROGRESS, record.headers
+            progress = value
+    return record.timestamp_ms, source.decode(), reason, record.key, gateway, record.value, progress
+
+
+def _required(writer: SqliteWriter | None) -> SqliteWriter:
+    if writer is None:
+        raise ConfigurationError("the SQLite log was opened read-only")
+    return writer

@@ -1,0 +1,122 @@
+"""
+Claim: the jobs' chart starts jobs that exist, with options that they have, in pods of the restricted
+profile; what contradicts itself fails with one sentence.
+"""
+
+from typing import Any
+
+import pytest
+import typer.main
+
+from pipeline.cli import app
+from tests.deploy.chart.helm import PIPELINE, HelmError, helm, only, render_pipeline, values
+from tests.deploy.chart.schemas import validate
+
+SOURCE = {"kafka__bootstrapServers": "kafka:9092"}
+LOGIN = SOURCE | {
+    "kafka__securityProtocol": "SASL_SSL",
+    "kafka__sasl__username": "jobs",
+    "kafka__sasl__existingSecret": "kafka",
+}
+AUTHORITY = {"kafka__tls__caSecret": "ca"}
+DEEP = {"audit__deep": True, "audit__stats": "http://gateway:9090", "audit__existingSecret": "gateway"}
+LAKE = {"archive__out": "s3a://lake/events"}
+MATRIX: dict[str, dict[str, Any]] = {
+    "plain": SOURCE,
+    "login": LOGIN | AUTHORITY,
+    "deep": LOGIN | DEEP,
+    "parquet": SOURCE | {"archive__format": "parquet", "audit__enabled": False},
+    "apache": LOGIN | LAKE | {"archive__operator": "apache"},
+    "kubeflow": LOGIN | LAKE | {"archive__operator": "kubeflow"},
+    "placed": SOURCE | {"nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}]},
+}
+
+
+@pytest.fixture(params=MATRIX)
+def manifests(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    return render_pipeline(**MATRIX[request.param])
+
+
+def told_to(words: list[str]) -> dict[str, Any]:
+    """Return what a job is told by these arguments, or fail as it would."""
+    commands: Any = typer.main.get_command(app)
+    found: dict[str, Any] = commands.get_command(None, words[0]).make_context(words[0], words[1:]).params
+    return found
+
+
+def arguments_of(manifest: dict[str, Any]) -> list[str]:
+    spec = manifest["spec"]
+    if manifest["kind"] == "CronJob":
+        (container,) = spec["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+        return [str(word) for word in container["args"]]
+    return [str(word) for word in spec.get("driverArgs") or spec["arguments"]]
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
+def test_manifests_are_valid(version: str, manifests: list[dict[str, Any]]) -> None:
+    for manifest in manifests:
+        validate(manifest, version)
+
+
+def test_jobs_exist_and_have_these_options(manifests: list[dict[str, Any]]) -> None:
+    jobs = [manifest for manifest in manifests if manifest["kind"] in ("CronJob", "SparkApplication")]
+    assert jobs
+    for manifest in jobs:
+        words = arguments_of(manifest)
+        told = told_to(words)
+        assert str(told["source"]) == "kafka://kafka:9092/events"
+        if words[0] == "archive":
+            assert told["once"] == (manifest["kind"] == "CronJob")
+
+
+def test_pods_run_under_the_restricted_profile(manifests: list[dict[str, Any]]) -> None:
+    for manifest in manifests:
+        if manifest["kind"] != "CronJob":
+            continue
+        assert manifest["spec"]["concurrencyPolicy"] == "Forbid"
+        pod = manifest["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        (container,) = pod["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} == {
+            volume["name"] for volume in pod["volumes"]
+        }
+
+
+def test_audit_knows_the_gateways_secrets() -> None:
+    audit = only(render_pipeline(**LOGIN, **DEEP), "CronJob", "events-pipeline-audit")
+    (container,) = audit["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    env = {item["name"]: item for item in container["env"]}
+    assert env["ADMIN_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "gateway", "key": "admin-token"}
+    assert env["GATEWAY_IDENTITY_SECRET"]["valueFrom"]["secretKeyRef"]["key"] == "identity-secret"
+    assert env["GATEWAY_KAFKA_SASL_PASSWORD"]["valueFrom"]["secretKeyRef"]["name"] == "kafka"
+    told = told_to(container["args"])
+    assert (told["deep"], told["admin_token"]) == (True, "$(ADMIN_TOKEN)")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({}, "kafka.bootstrapServers is needed"),
+        (SOURCE | {"kafka__securityProtocol": "SASL_SSL"}, "needs kafka.sasl.username"),
+        (SOURCE | {"kafka__sasl__existingSecret": "s"}, "kafka.sasl.existingSecret is not used with"),
+        (SOURCE | AUTHORITY, "kafka.tls is not used with"),
+        (SOURCE | {"audit__deep": True}, "need audit.existingSecret"),
+        (SOURCE | {"archive__operator": "apache"}, "they cannot share /data"),
+        (SOURCE | {"archive__enabled": False, "audit__enabled": False}, "there is nothing to install"),
+        (LOGIN | AUTHORITY | LAKE | {"archive__operator": "apache"}, "reaches scheduled jobs alone"),
+        (SOURCE | {"archive__format": "csv"}, "at '/archive/format'"),
+        (SOURCE | {"achive": {}}, "additional properties 'achive' not allowed"),
+    ],
+)
+def test_contradiction_fails_with_one_sentence(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(HelmError) as caught:
+        render_pipeline(**settings)
+    assert sentence in str(caught.value)
+
+
+def test_lint_finds_nothing() -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", PIPELINE, *values(**SOURCE))

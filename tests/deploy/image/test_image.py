@@ -1,0 +1,125 @@
+"""
+Claim: the image is built from the Dockerfile, is small, runs as nobody in particular on a root it does not
+write to, takes events of a published SDK, and ends with 0 at SIGTERM.
+"""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.deploy.image.buildah import ROOT, build, config, container, files_of, make_base, size_of, start
+from tests.support.processes import HOST, free_port
+
+IMAGE = "localhost/gateway:test"
+USER = 10001
+BYTES_MAX = 220_000_000
+START_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 20.0
+SDK = ROOT / "build" / "sdks" / "python" / "segment-2.4.0" / "bin" / "python"
+DRIVER = ROOT / "tests" / "sdks" / "python" / "driver.py"
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    make_base()
+    build("gateway", IMAGE)
+    return IMAGE
+
+
+@pytest.fixture
+def made(image: str) -> Iterator[tuple[str, Path]]:
+    with container(image) as found:
+        yield found
+
+
+def test_image_says_how_to_run_it(image: str) -> None:
+    found = config(image)
+    assert found["User"] == f"{USER}:{USER}"
+    assert found["Entrypoint"] == ["/usr/bin/tini", "--", "/venv/bin/gateway"]
+    assert found["Cmd"] == ["serve"]
+    assert set(found["ExposedPorts"]) == {"8080", "9090"} or set(found["ExposedPorts"]) == {
+        "8080/tcp",
+        "9090/tcp",
+    }
+    assert found["StopSignal"] == "SIGTERM"
+    assert found["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+
+
+def test_image_is_small_and_lists_what_it_holds(made: tuple[str, Path]) -> None:
+    root = made[1]
+    size = size_of(root)
+    print(f"the image has {size / 1e6:.0f} MB, {size_of(root / 'venv') / 1e6:.0f} of them in /venv")
+    assert size <= BYTES_MAX
+    bom = json.loads((root / "usr/share/sbom/gateway.cdx.json").read_text())
+    names = {component["name"] for component in bom["components"]}
+    assert {"idempotent-ingestion-gateway", "rocksdict", "uvicorn", "libc6", "python"} <= names
+    assert "pip" not in names
+    assert not list((root / "venv").rglob("pip"))
+    assert not (root / "src").exists()
+
+
+def test_gateway_takes_an_event_and_stops_in_order(made: tuple[str, Path], tmp_path: Path) -> None:
+    name, root = made
+    log = tmp_path / "gateway.log"
+    port = free_port()
+    admin_port = free_port()
+    settings = {
+        "GATEWAY_MODE": "development",
+        "GATEWAY_PORT": str(port),
+        "GATEWAY_ADMIN_PORT": str(admin_port),
+        "GATEWAY_LOGGING_FORMAT": "json",
+    }
+    found = config(IMAGE)
+    before = files_of(root)
+    process = start(name, [*found["Entrypoint"], *found["Cmd"]], env=settings, log=log)
+    try:
+        _wait_until_ready(f"http://{HOST}:{admin_port}/readyz", process, log)
+        _send(f"http://{HOST}:{port}")
+        totals = httpx.get(f"http://{HOST}:{admin_port}/admin/v1/stats").json()["totals"]
+        assert (totals["accepted"], totals["rejected"]) == (3, 0)
+        tini = _child(process.pid, "tini")
+        server = _child(tini.pid, "gateway")
+        assert (tini.uids().real, server.uids().real) == (USER, USER)
+        tini.send_signal(signal.SIGTERM)
+        assert process.wait(STOP_TIMEOUT_S) == 0, log.read_text()
+    finally:
+        for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else ():
+            child.kill()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    assert files_of(root) == before, "the gateway wrote to its root"
+
+
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()
+        try:
+            if httpx.get(url).status_code == httpx.codes.OK:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError(log.read_text())
+
+
+def _send(url: str) -> None:
+    words = [str(SDK), str(DRIVER), "segment.analytics", url, "10", "3", "hello"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == []
+
+
+def _child(pid: int, name: str) -> psutil.Process:
+    """Return the descendant that runs this program."""
+    for child in psutil.Process(pid).children(recursive=True):
+        words = child.cmdline()
+        if any(Path(word).name == name for word in words[:2]) and "buildah" not in words[0]:
+            return child
+    raise AssertionError(f"no process {name}")

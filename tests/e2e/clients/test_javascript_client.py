@@ -1,0 +1,339 @@
+"""
+Claim: in a real browser, through faults of the network, killed tabs and a killed browser, every sequence that
+the JavaScript client has given is in the log exactly once, and the gateway's own account of it agrees.
+"""
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, Error, Page, Playwright, async_playwright
+
+from app.ingest.client_sessions import is_ksuid
+from clients.python.gateway_client import _Batch, _Queued, _settlement
+from clients.python.gateway_client import judge as python_judge
+from tests.e2e.sdks.browser_sdks import CHROMIUM, BrowserSDK, pages_served
+from tests.e2e.sdks.session import EVENTS_PER_FAULT, run_session, running
+from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.gateway import Gateway
+from tests.support.verdict import Committed, assert_sessions_whole, read_sqlite
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PAGE = "../../clients/page.html"
+KEY = "browser"
+POLL_INTERVAL_S = 0.05
+TIMEOUT_S = 60.0
+LATE_S_MAX = 5.0
+CORS = {"Access-Control-Allow-Origin": "*"}
+
+EVERY_FAULT = BrowserSDK(name="gateway-client", page=PAGE, options={"timeoutMs": 1000}, late_s_max=LATE_S_MAX)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    """One for all tests that do not kill it; each has events of its own name."""
+    async with running(Gateway(tmp_path_factory.mktemp("gateway"))) as gateway:
+        yield gateway
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def playwright() -> AsyncIterator[Playwright]:
+    async with async_playwright() as playwright:
+        yield playwright
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser(playwright: Playwright) -> AsyncIterator[Browser]:
+    browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM)
+    yield browser
+    await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
+    """Tabs that share what is stored, and nothing with other tests."""
+    context = await browser.new_context()
+    yield context
+    await context.close()
+
+
+@pytest.fixture(scope="module")
+def page_url() -> Iterator[str]:
+    with pages_served() as url:
+        yield f"{url}/{PAGE}"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def context_page(browser: Browser, page_url: str) -> AsyncIterator[Page]:
+    """A page without a client."""
+    page = await browser.new_page()
+    await page.goto(page_url)
+    yield page
+    await page.close()
+
+
+async def tab_of(context: BrowserContext, page_url: str, host: str, **options: Any) -> Page:
+    """Open a tab with a client."""
+    page = await context.new_page()
+    await begin(page, page_url, host, **options)
+    return page
+
+
+async def begin(page: Page, page_url: str, host: str, **options: Any) -> None:
+    await page.goto(page_url)
+    await page.evaluate("([host, options]) => load(host, options)", [host, options])
+
+
+async def queue(page: Page, name: str, first: int, last: int) -> str:
+    """Queue numbered events in a tab; return their session."""
+    places = await page.evaluate(
+        "([name, count, first]) => send(name, count, first)", [name, last - first + 1, first]
+    )
+    (session,) = {place["session"] for place in places}
+    return str(session)
+
+
+async def flushed(page: Page) -> bool:
+    return bool(await page.evaluate("client.flush(60000)"))
+
+
+async def stored(gateway: Gateway, name: str, count: int) -> list[Committed]:
+    """Wait until so many events of a name are stored, and return them."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while len(found := stored_now(gateway, name)) < count:
+            await asyncio.sleep(POLL_INTERVAL_S)
+    return found
+
+
+def stored_now(gateway: Gateway, name: str) -> list[Committed]:
+    return [record for record in read_sqlite(gateway.data) if orjson.loads(record.value)["event"] == name]
+
+
+def numbers(committed: list[Committed]) -> list[int]:
+    return sorted(orjson.loads(record.value)["properties"]["n"] for record in committed)
+
+
+async def watermark(gateway: Gateway, page: Page, session: str) -> int:
+    """Return what the gateway tells of a session, of which nothing is missing."""
+    answer = await asyncio.to_thread(
+        httpx.get,
+        f"{gateway.url}/v1/sessions/{session}",
+        auth=(KEY, ""),
+        headers={"Gateway-Client": await page.evaluate("client.clientId")},
+    )
+    told = answer.raise_for_status().json()
+    assert (told["missing"], told["highest"]) == ([], told["watermark"])
+    return int(told["watermark"])
+
+
+async def crash(page: Page) -> None:
+    """End a tab's process as the system would."""
+    crashed = asyncio.get_running_loop().create_future()
+    page.once("crash", lambda page: crashed.set_result(None))
+    cdp = await page.context.new_cdp_session(page)
+    asking = asyncio.ensure_future(cdp.send("Page.crash"))
+    await crashed
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await page.close()
+
+
+async def test_every_event_is_stored_once_through_every_fault(tmp_path: Path) -> None:
+    session = await run_session(EVERY_FAULT, gateway := Gateway(tmp_path / "gateway"))
+    assert session.proxy.has_struck_all
+    assert session.proxy.sent_again == set(Fault) - {Fault.TWO_COPIES}
+    assert {status for status, _ in session.proxy.answers} == {200}
+    committed = read_sqlite(gateway.data)
+    events = [orjson.loads(record.value) for record in committed]
+    assert Counter((event["event"], event["properties"]["n"]) for event in events) == Counter(
+        (fault.value, n) for fault in Fault for n in range(EVENTS_PER_FAULT)
+    )
+    assert list(assert_sessions_whole(committed).values()) == [len(Fault) * EVENTS_PER_FAULT]
+
+
+async def test_tabs_have_sessions_of_their_own_over_reloads(
+    gateway: Gateway, context: BrowserContext, page_url: str
+) -> None:
+    first, second = [await tab_of(context, page_url, gateway.url) for _ in range(2)]
+    sessions = await asyncio.gather(queue(first, "Tabs", 1, 150), queue(second, "Tabs", 151, 160))
+    assert sessions[0] != sessions[1]
+    assert await flushed(first)
+    assert await flushed(second)
+    await begin(first, page_url, gateway.url)
+    assert await queue(first, "Tabs", 161, 165) == sessions[0]
+    assert await flushed(first)
+    committed = stored_now(gateway, "Tabs")
+    assert numbers(committed) == list(range(1, 166))
+    assert sorted(assert_sessions_whole(committed).values()) == [10, 155]
+    assert [await watermark(gateway, first, session) for session in sessions] == [155, 10]
+
+
+async def test_what_a_killed_tab_has_queued_offline_is_delivered_by_another(
+    gateway: Gateway, context: BrowserContext, page_url: str
+) -> None:
+    killed, other = [await tab_of(context, page_url, gateway.url) for _ in range(2)]
+    await context.set_offline(True)
+    session = await queue(killed, "Orphaned", 1, 120)
+    await crash(killed)
+    assert stored_now(gateway, "Orphaned") == []
+    await context.set_offline(False)
+    committed = await stored(gateway, "Orphaned", 120)
+    assert numbers(committed) == list(range(1, 121))
+    assert list(assert_sessions_whole(committed).values()) == [120]
+    assert await watermark(gateway, other, session) == 120
+
+
+@asynccontextmanager
+async def own_browser(playwright: Playwright, profile: Path) -> AsyncIterator[tuple[BrowserContext, int]]:
+    """A browser whose profile stays, and its process."""
+    context = await playwright.chromium.launch_persistent_context(
+        profile, executable_path=shutil.which("chromium"), args=CHROMIUM
+    )
+    try:
+        yield context, int(os.readlink(profile / "SingletonLock").rpartition("-")[2])
+    finally:
+        with suppress(Error):  # it may have been killed
+            await context.close()
+
+
+async def test_a_killed_browser_delivers_when_it_is_opened_again(
+    playwright: Playwright, page_url: str, tmp_path: Path
+) -> None:
+    async with (
+        running(Gateway(tmp_path / "gateway")) as gateway,
+        FaultProxy(gateway.port, late_s_max=LATE_S_MAX) as proxy,
+    ):
+        async with own_browser(playwright, tmp_path / "profile") as (context, pid):
+            page = await tab_of(context, page_url, proxy.url)
+            session = await queue(page, Fault.ANSWER_LATE, 1, 30)  # they are decided, and nobody hears of it
+            await stored(gateway, Fault.ANSWER_LATE, 30)
+            gateway.kill()
+            await queue(page, "Seen", 31, 60)
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.to_thread(gateway.start)
+        async with own_browser(playwright, tmp_path / "profile") as (context, _):
+            page = await tab_of(context, page_url, proxy.url)
+            assert await queue(page, "Seen", 61, 70) != session
+            assert await flushed(page)
+            await stored(gateway, "Seen", 40)
+            assert await watermark(gateway, page, session) == 60
+        committed = read_sqlite(gateway.data)
+        assert numbers(committed) == list(range(1, 71))
+        assert sorted(assert_sessions_whole(committed).values()) == [10, 60]
+        assert Fault.ANSWER_LATE in proxy.sent_again
+
+
+async def test_a_session_whose_lease_is_over_goes_on_in_another(
+    context: BrowserContext, page_url: str, tmp_path: Path
+) -> None:
+    async with running(Gateway(tmp_path / "gateway", {"GATEWAY_SESSION_LEASE": "1s"})) as gateway:
+        page = await tab_of(context, page_url, gateway.url)
+        first = await queue(page, "Leased", 1, 10)
+        assert await flushed(page)
+        await asyncio.sleep(1.1)  # the lease itself
+        assert await queue(page, "Leased", 11, 20) == first
+        assert await flushed(page)
+        second = await queue(page, "Leased", 21, 30)
+        assert await flushed(page)
+        committed = read_sqlite(gateway.data)
+        assert numbers(committed) == list(range(1, 31))
+        assert len(assert_sessions_whole(committed)) >= 2
+        assert await page.evaluate("letters") == []
+        assert second != first
+
+
+async def test_a_rejected_event_is_a_dead_letter_and_a_refused_client_stops(
+    gateway: Gateway, context: BrowserContext, page_url: str
+) -> None:
+    page = await tab_of(context, page_url, gateway.url)
+    bad = {"type": 5, "event": "Bad"}
+    session = await queue(page, "Around", 1, 1)
+    await page.evaluate("bad => client.send(bad)", bad)
+    await queue(page, "Around", 2, 3)
+    assert await flushed(page)
+    assert numbers(stored_now(gateway, "Around")) == [1, 2, 3]
+    (letter,) = await page.evaluate("letters")
+    assert (letter["session"], letter["sequence"], letter["code"]) == (session, 2, "type_invalid")
+    assert await page.evaluate("client.deadLetters()") == [letter]
+    refusal = {"status": 401, "body": '{"code":"invalid_write_key","message":"unknown"}'}
+    await page.route("**/v1/events*", lambda route: route.fulfill(**refusal, headers=CORS))
+    await queue(page, "Around", 4, 4)
+    told = await page.evaluate("client.flush(60000).catch((err) => err.message)")
+    assert told == await page.evaluate("stopped") == '401 {"code":"invalid_write_key","message":"unknown"}'
+    await page.unroute("**/v1/events*")
+    await begin(page, page_url, gateway.url)
+    assert await flushed(page)
+    assert numbers(stored_now(gateway, "Around")) == [1, 2, 3, 4]
+
+
+async def test_without_locks_tabs_may_meet_in_a_queue_and_nothing_is_stored_twice(
+    gateway: Gateway, context: BrowserContext, page_url: str
+) -> None:
+    await context.add_init_script("delete Navigator.prototype.locks")
+    pages = [await tab_of(context, page_url, gateway.url) for _ in range(3)]
+    for number, page in enumerate(pages):
+        await queue(page, "Unlocked", 100 * number, 100 * number + 99)
+    for number, page in enumerate(pages):
+        await queue(page, "Unlocked", 300 + 10 * number, 309 + 10 * number)
+        assert await flushed(page)
+    committed = await stored(gateway, "Unlocked", 330)
+    assert numbers(committed) == list(range(330))
+    assert_sessions_whole(committed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_both_clients_make_the_same_of_an_answer(context_page: Page, seed: int) -> None:
+    dice = random.Random(seed)
+    count = dice.randint(1, 6)
+    first = dice.randint(1, 3)
+    rejections: list[dict[str, Any]] = [
+        {"code": "session_expired", "message": "over"},
+        {"code": "type_invalid", "message": "bad"},
+        {"code": "sequence_window_exceeded", "retriable": True},
+    ]
+    answer: dict[str, Any] = {"success": True, "receipts": [], "rejected": []}
+    for index in range(count):
+        if dice.random() < 0.3:
+            answer["receipts"].append({"sequence": first + index})
+        elif dice.random() < 0.9:
+            answer["rejected"].append({"index": index, **dice.choice(rejections)})
+    queued = [_Queued(b'{"n":%d}' % index, dice.random() < 0.2) for index in range(count)]
+    sent_before, doubtful = dice.randint(0, first + count), dice.randint(0, first + count)
+    batch = _Batch(1, "s", first, queued, sent_before, doubtful)
+    found = _settlement(batch, python_judge(batch, httpx.Response(200, json=answer)))
+    twin = {
+        "session": "s",
+        "sentBefore": sent_before,
+        "doubtfulThrough": doubtful,
+        "events": [
+            {"sequence": first + index, "content": content.decode(), "hasId": has_id}
+            for index, (content, has_id) in enumerate(queued)
+        ],
+    }
+    told = await context_page.evaluate(
+        "([batch, answer]) => module.settlement(batch, module.judge(batch, answer))", [twin, answer]
+    )
+    assert told["done"] == found.done
+    assert [queued[moved["sequence"] - first] for moved in told["moved"]] == found.moved
+    assert [(letter["sequence"], letter["code"]) for letter in told["letters"]] == [
+        (letter.place.sequence, letter.code) for letter in found.letters
+    ]
+    assert told["doubtfulThrough"] == found.doubtful_through
+
+
+async def test_sessions_are_ksuids(context_page: Page) -> None:
+    made = await context_page.evaluate("Array.from({ length: 50 }, module.ksuid)")
+    assert len(set(made)) == 50
+    assert all(map(is_ksuid, made))

@@ -1,0 +1,132 @@
+"""
+Claim: whatever befalls the Python client, the network, its sessions and its time, in any order, each event it
+has queued is stored once, or is a dead letter that says why not.
+"""
+
+import random
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients.python.gateway_client import Client
+from tests.e2e.clients.conftest import ClientFactory
+from tests.e2e.clients.test_python_client import TIMEOUT_S, use_sessions, wait_until_ended
+from tests.support.gateway_in_process import (
+    DAY_MS,
+    GatewayInProcess,
+    answer_lost,
+    answered,
+    half_an_answer,
+    killed_after,
+    killed_before,
+    not_connected,
+)
+
+STEPS = 25
+PATIENCE_S = 0.5
+SESSIONS_MAX = 40
+HISTORIES = 12
+FAULTS = [not_connected, answer_lost, half_an_answer, answered(503), killed_before, killed_after]
+
+pytestmark = pytest.mark.filterwarnings(  # a process that is "killed" is a thread that ends
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[GatewayInProcess]:
+    """Its window is a day, so that most histories leave it."""
+    day_s = DAY_MS / 1000
+    bounds = {"window": day_s, "session_lease": 100 * day_s, "sessions_max": SESSIONS_MAX}
+    with GatewayInProcess(tmp_path / "gateway", **bounds, retention=101 * day_s) as gateway:
+        yield gateway
+
+
+class History:
+    """One client's life, and what it has queued."""
+
+    def __init__(self, gateway: GatewayInProcess, open_client: ClientFactory, dice: random.Random) -> None:
+        self.gateway, self.open_client, self.dice = gateway, open_client, dice
+        self.good: list[int] = []
+        self.bad: list[int] = []
+        self.is_forgettable = False
+        self.client: Client = open_client()
+
+    def step(self) -> None:
+        do = self.dice.choice(
+            [self.queue, self.queue, self.fail, self.fail, self.end, self.pass_time, self.evict]
+        )
+        do()
+
+    def queue(self) -> None:
+        self.revive()
+        first = len(self.good) + len(self.bad) + 1
+        count = self.dice.choice([1, 3, 130])
+        bad = {n for n in range(first, first + count) if self.dice.random() < 0.05}
+        try:
+            self.client.send_all([self.event(n, is_bad=n in bad) for n in range(first, first + count)])
+        except sqlite3.ProgrammingError:  # it has just been killed
+            return
+        self.bad += bad
+        self.good += [n for n in range(first, first + count) if n not in bad]
+        if self.client.flush(self.dice.choice([0.0, 0.02, 0.1])):
+            self.is_forgettable = True
+
+    def event(self, n: int, *, is_bad: bool) -> dict[str, Any]:
+        named = {"messageId": f"id-{n}"} if self.dice.random() < 0.05 else {}
+        return {"type": 5 if is_bad else "track", "event": "Tested", **named, "properties": {"n": n}}
+
+    def fail(self) -> None:
+        self.gateway.faults += self.dice.choices(FAULTS, k=self.dice.randint(1, 3))
+
+    def end(self) -> None:
+        self.client.close(timeout=0)
+
+    def pass_time(self) -> None:
+        """Up to a few windows, and never so much that the session is forgotten."""
+        self.gateway.clock.ms += round(self.dice.choice([0.1, 0.6, 1.5, 3]) * DAY_MS)
+
+    def evict(self) -> None:
+        """Once, until all is delivered: evicted twice, a session is forgotten."""
+        if self.is_forgettable:
+            use_sessions(
+                self.gateway, self.client.client_id, SESSIONS_MAX // self.gateway.settings.log.partitions
+            )
+            self.is_forgettable = False
+
+    def revive(self) -> None:
+        """Begin another process if the last one has ended."""
+        if self.client._is_closing or not self.client._thread.is_alive():
+            wait_until_ended(self.client)
+            self.client = self.open_client()
+
+    def finish(self) -> None:
+        self.gateway.faults.clear()
+        end = time.monotonic() + TIMEOUT_S
+        self.revive()
+        while not self.client.flush(PATIENCE_S):
+            assert time.monotonic() < end
+            self.revive()  # a fault that was under way may have killed it
+
+
+@pytest.mark.parametrize("seed", range(HISTORIES))
+def test_every_event_is_stored_once_or_is_a_dead_letter(
+    gateway: GatewayInProcess, open_client: ClientFactory, seed: int, tmp_path: Path
+) -> None:
+    history = History(gateway, open_client, random.Random(seed))
+    for _ in range(STEPS):
+        history.step()
+    history.finish()
+
+    stored = [record.value["properties"]["n"] for record in gateway.stored()]
+    stored = sorted(n for n in stored if n > 0)
+    assert len(set(stored)) == len(stored), "an event is stored twice"
+    letters = {letter.event["properties"]["n"]: letter.code for letter in history.client.dead_letters()}
+    expired = {n for n, code in letters.items() if code == "session_expired"}
+    assert set(letters) - expired == set(history.bad) - expired
+    assert set(history.good) <= set(stored) | expired
+    assert not set(stored) & set(history.bad)

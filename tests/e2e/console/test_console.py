@@ -1,0 +1,456 @@
+"""Claim: an operator sees in the console what is decided, what is wrong, and whether an event arrived."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from tests.e2e.console import states
+from tests.e2e.console.conftest import WAIT_MS, Open, eventually
+from tests.support.gateway import Gateway
+from tests.support.http import AUTH, new_event, post, stored
+from tests.support.prefix_proxy import below
+
+expect.set_options(timeout=WAIT_MS)
+
+TOKEN = "a token of an operator"
+READ_TOKEN = "a token of who looks on"
+PHONE = {"width": 390, "height": 844}
+
+HOSTILE = [
+    '<img src=x onerror="window.pwned=1">',
+    "</td></tr></table><script>window.pwned=1</script>",
+    "javascript:window.pwned=1",
+    "\u202eevil\u202c\u0007\u0000{{7*7}}${7*7}",
+    "x" * 255,
+]
+
+CONTRAST = """() => {
+  const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((value) => value / 255)
+    .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, value, place) => sum + value * [0.2126, 0.7152, 0.0722][place], 0);
+  const groundOf = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = parse(getComputedStyle(node).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0.99) return colour;
+    }
+  };
+  const bad = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const node = texts.currentNode.parentElement;
+    if (!texts.currentNode.data.trim() || !node.checkVisibility()) continue;
+    if (node.closest("svg, noscript, .toast")) continue;
+    const lights = [light(parse(getComputedStyle(node).color)), light(groundOf(node))];
+    const ratio = (Math.max(...lights) + 0.05) / (Math.min(...lights) + 0.05);
+    if (ratio < 4.5) bad.push(`${texts.currentNode.data}: ${ratio.toFixed(2)}`);
+  }
+  return bad;
+}"""
+
+NAMELESS = """() => [...document.querySelectorAll("button, input, dialog, [role]:not(.toast)")]
+  .filter((node) => !(node.getAttribute("aria-label") || node.textContent.trim() || node.labels?.length
+    || document.getElementById(node.getAttribute("aria-labelledby"))))
+  .map((node) => node.outerHTML)"""
+
+
+CUT = "all => all.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway whose admin port has tokens."""
+    tokens = {"GATEWAY_ADMIN_TOKEN": TOKEN, "GATEWAY_ADMIN_READ_TOKEN": READ_TOKEN}
+    settings = {"GATEWAY_PARTITIONS": "1"} | tokens
+    with Gateway(tmp_path_factory.mktemp("locked"), settings) as running:
+        yield running
+
+
+def state_of(page: Page) -> Any:
+    return page.get_by_role("status", name="State of the gateway")
+
+
+def row(page: Page, text: str) -> Any:
+    return page.locator("#tail-rows tr", has_text=text)
+
+
+def test_what_is_decided_is_seen(client: httpx.Client, gateway: Gateway, open_page: Open) -> None:
+    page = open_page(gateway.admin_url)
+    expect(state_of(page)).to_have_text("All 8 partitions serve.")
+    expect(page.locator("#tail-note")).to_contain_text("live")
+    event = new_event()
+    for sent in (event, event, event | {"event": "Changed"}):
+        post(client, "/v1/events", [sent])
+    for verdict in ("accepted", "duplicate", "conflict"):
+        expect(row(page, event["messageId"]).filter(has_text=verdict)).to_have_count(1)
+    kept = page.locator("#apart li", has_text=event["messageId"])
+    expect(kept).to_contain_text("another event with this messageId was accepted before")
+    figures = page.locator("#figures .figure")
+    expect(figures.filter(has_text="Quarantined")).to_contain_text("of them conflicts")
+    expect(figures.filter(has_text="Shortest window")).to_contain_text("7 d")
+    expect(page.locator("#throughput path.edge.accepted")).not_to_have_count(0)
+    kept.get_by_role("button", name="Look up the original").click()
+    expect(page.locator("#found .answer")).to_have_text("It arrived.")
+    expect(page.locator("#lookup [name=id]")).to_have_value(event["messageId"])
+
+
+def test_the_tail_pauses_and_filters(client: httpx.Client, gateway: Gateway, open_page: Open) -> None:
+    page = open_page(gateway.admin_url)
+    note = page.locator("#tail-note")
+    page.locator("#tail-verdicts").get_by_text("accepted").click()
+    expect(note).to_contain_text("live")
+    with page.expect_request("**/tail?*id=*") as asked:
+        page.locator("#tail-filter [name=id]").fill("wanted")
+    assert "verdict=duplicate%2Cconflict" in asked.value.url
+    expect(note).to_contain_text("live")
+    post(client, "/v1/events", [new_event(messageId="wanted"), new_event()])
+    post(client, "/v1/events", [new_event(messageId="wanted", userId="other")])
+    expect(row(page, "wanted")).to_have_count(1)
+    expect(row(page, "wanted")).to_contain_text("conflict")
+    page.get_by_role("button", name="Pause").click()
+    expect(note).to_have_text("paused")
+    expect(page.locator("#tail-rows tr")).to_have_count(1)
+    page.get_by_role("button", name="Go on").click()
+    expect(note).to_contain_text("live")
+
+
+def test_events_are_text_whatever_they_say(gateway: Gateway, open_page: Open) -> None:
+    page = open_page(gateway.admin_url)
+    expect(page.locator("#tail-note")).to_contain_text("live")
+    with httpx.Client(base_url=gateway.url, auth=(HOSTILE[0], "")) as client:
+        for text in HOSTILE:
+            event = {"messageId": text, "type": "track", "event": text, "properties": {text: text}}
+            post(client, "/v1/events", [event])
+            answer = post(client, "/v1/events", [event | {"event": f"{text}!"}])
+            assert answer.json()["rejected"][0]["code"] == "conflict"
+    titles = page.locator("#tail-rows button.id")
+    eventually(lambda: set(HOSTILE) <= set(titles.evaluate_all("all => all.map((one) => one.title)")))
+    codes = page.locator("#apart code")
+    eventually(lambda: set(HOSTILE) <= set(codes.all_text_contents()))
+    page.locator("#apart li", has_text=HOSTILE[0]).last.get_by_role("button", name="Look up").click()
+    expect(page.locator("#found .answer")).to_have_text("It arrived.")
+    page.locator("#found summary").click()
+    expect(page.locator("#found pre")).to_contain_text(json.dumps(HOSTILE[0]))
+    assert page.evaluate("[window.pwned, document.images.length, document.scripts.length]") == [None, 1, 1]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_restoring_partitions_show_how_far_they_are(gateway: Gateway, open_page: Open) -> None:
+    stats = states.changed(gateway.stats(), {1: states.restoring(1000, 250), 2: states.restoring(1000, 750)})
+
+    page = open_page(gateway.admin_url, before=lambda page: states.answer(page, "admin/v1/stats", stats))
+    expect(state_of(page)).to_have_text("2 of 8 partitions restore: 50 % done.")
+    button = page.get_by_role("button", name="Partition 1, 75 %")
+    expect(button.locator(".bar span")).to_have_attribute("style", "width: 75%;")
+    button.click()
+    expect(page.locator("#partition")).to_contain_text("250 records")
+    states.answer(page, "admin/v1/stats", states.changed(stats, {2: states.restoring(1000, 250)}))
+    expect(state_of(page)).to_contain_text("75 % done, about")
+    restore = {"restore": {"progress": 0.4, "remaining_seconds": 95.0}}
+    both = {number: states.restoring(1000, 600) | restore for number in (1, 2)}
+    states.answer(page, "admin/v1/stats", states.changed(stats, both))
+    expect(state_of(page)).to_have_text("2 of 8 partitions restore: 40 % done, about 1.6 min left.")
+
+
+def test_a_log_that_is_down_a_full_disk_and_a_short_window_are_told_first(
+    gateway: Gateway, open_page: Open
+) -> None:
+    stats = gateway.stats()
+    outage = "no partition serves; the first has not been available since 03:00: the log does not answer"
+    error = "RetriableError: no broker answers <b>at</b> 10.0.0.7:9092"
+    down = states.changed(stats, {number: states.failed(error) for number in range(8)}) | {"outage": outage}
+    page = open_page(gateway.admin_url, before=lambda page: states.answer(page, "admin/v1/stats", down))
+    expect(state_of(page)).to_have_text(
+        "No partition serves; the first has not been available since 03:00: the log does not answer."
+    )
+    expect(state_of(page)).to_have_attribute("data-level", "bad")
+    page.get_by_role("button", name="Partition 7, failed").click()
+    expect(page.locator("#partition .error")).to_have_text(error)
+
+    full = stats["disk"] | {"has_room": False, "free_bytes": 2**29}
+    short = states.changed(stats, {3: {"window_seconds": 39_600.0}}) | {"disk": full}
+    states.answer(page, "admin/v1/stats", short)
+    expect(state_of(page)).to_contain_text("512 MiB of disk are free")
+    expect(state_of(page)).to_contain_text("Partition 3 remembers ids for 11 h: less than a day.")
+    expect(page.get_by_role("button", name="Partition 3,")).to_have_attribute("data-level", "short")
+    assert page.title().startswith("✕ ")
+
+
+def test_a_group_is_shown_with_its_owners_and_who_is_silent(gateway: Gateway, open_page: Open) -> None:
+    stats, group = states.in_group(gateway.stats(), ["a", "b"], {"c": "it is gone"})
+
+    def before(page: Page) -> None:
+        states.answer(page, "admin/v1/stats", stats)
+        states.answer(page, "admin/v1/group", group)
+
+    page = open_page(gateway.admin_url, before=before)
+    expect(state_of(page)).to_have_text("Worker c does not answer: it is gone.")
+    expect(page.get_by_role("button", name="Partition 1, remembers 7 d, owner b, standby a")).to_be_visible()
+    expect(page.locator(".facts")).to_contain_text("2 of 3 workers answer")
+    expect(page.locator(".foot")).to_contain_text("asked: a")
+
+
+def test_an_empty_gateway_says_so_and_a_dead_one_too(folder: Path, open_page: Open) -> None:
+    with Gateway(folder, {"GATEWAY_PARTITIONS": "2"}) as own:
+        page = open_page(own.admin_url)
+        expect(state_of(page)).to_have_text("All 2 partitions serve.")
+        expect(page.locator("#apart")).to_contain_text("Nothing was rejected")
+        expect(page.locator("#tail-rows tr")).to_have_count(0)
+        nothing = re.compile("nothing yet|now 0 a second")
+        expect(page.locator("#throughput svg")).to_have_attribute("aria-label", nothing)
+        own.kill()
+        expect(state_of(page)).to_contain_text("No answer since")
+        expect(page.locator("#tail-note")).to_contain_text("trying again")
+        own.start()
+        expect(state_of(page)).to_have_text("All 2 partitions serve.")
+        expect(page.locator("#tail-note")).to_contain_text("live")
+
+
+def test_64_partitions_fit_a_phone(gateway: Gateway, open_page: Open) -> None:
+    stats = states.with_partitions(gateway.stats(), 64)
+    changes = {5: states.restoring(10, 5), 9: {"window_seconds": 3600.0}, 11: {"window_seconds": 100_000.0}}
+    stats, group = states.in_group(states.changed(stats, changes), ["gateway-0." + "x" * 60, "gateway-1"], {})
+
+    def before(page: Page) -> None:
+        states.answer(page, "admin/v1/stats", stats)
+        states.answer(page, "admin/v1/group", group)
+
+    page = open_page(gateway.admin_url, before=before, viewport=PHONE, has_touch=True)
+    expect(page.locator(".partition")).to_have_count(64)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    page.get_by_role("button", name="Partition 9,").tap()
+    expect(page.locator("#partition")).to_contain_text("1 h")
+    assert page.locator(".partition .window").evaluate_all(CUT) == []
+    assert page.locator("#partitions").bounding_box()["height"] < PHONE["height"]  # type: ignore[index]
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_a_keyboard_is_enough(client: httpx.Client, gateway: Gateway, open_page: Open) -> None:
+    event = new_event()
+    post(client, "/v1/events", [event])
+    page = open_page(gateway.admin_url)
+    expect(state_of(page)).to_have_text("All 8 partitions serve.")
+    keys = page.keyboard
+    keys.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the partitions")).to_be_focused()
+    keys.press("Enter")
+    keys.press("Tab")
+    expect(page.get_by_role("button", name="Partition 0,")).to_be_focused()
+    keys.press("ArrowRight")
+    keys.press("ArrowRight")
+    keys.press("Enter")
+    expect(page.get_by_role("heading", name="Partition 2")).to_be_visible()
+    keys.press("Escape")
+    expect(page.locator("#partition")).to_be_hidden()
+    keys.press("Tab")
+    expect(page.locator("#lookup-curl")).to_be_focused()
+    keys.press("Tab")
+    keys.press("Tab")
+    keys.type("web")
+    keys.press("Tab")
+    keys.type(event["messageId"])
+    keys.press("Enter")
+    expect(page.locator("#found .answer")).to_have_text("It arrived.")
+    page.locator("#throughput svg").focus()
+    keys.press("ArrowLeft")
+    expect(page.locator("#throughput .readout")).to_contain_text(":")
+    page.get_by_role("button", name="Pause").focus()
+    keys.press("Space")
+    expect(page.locator("#tail-note")).to_have_text("paused")
+    assert page.evaluate(NAMELESS) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_is_written_can_be_read(
+    scheme: Any, client: httpx.Client, gateway: Gateway, open_page: Open
+) -> None:
+    stats = gateway.stats()
+    short = states.changed(stats, {0: {"window_seconds": 4000.0}, 1: states.failed("Error: no")})
+    page = open_page(
+        gateway.admin_url,
+        before=lambda page: states.answer(page, "admin/v1/stats", short),
+        color_scheme=scheme,
+        reduced_motion="reduce",
+    )
+    expect(state_of(page)).to_contain_text("Partition 1 failed")
+    expect(page.locator("#tail-note")).to_contain_text("live")
+    event = new_event()
+    for sent in (event, event | {"event": "Other"}, 5):
+        post(client, "/v1/events", [sent])
+    expect(page.locator("#tail-rows tr")).to_have_count(3)
+    expect(page.locator("#apart li", has_text=event["messageId"])).to_be_visible()
+    assert page.evaluate(CONTRAST) == []
+
+
+def test_colours_are_the_operators_choice(gateway: Gateway, open_page: Open) -> None:
+    page = open_page(gateway.admin_url, color_scheme="light")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.get_by_role("button", name="Colours: as the system").click()
+    assert page.evaluate(ground) == light
+    page.get_by_role("button", name="Colours: light").click()
+    assert page.evaluate(ground) != light
+    page.reload()
+    expect(page.get_by_role("button", name="Colours: dark")).to_be_visible()
+
+
+def test_a_token_is_asked_for_kept_in_the_tab_and_never_copied(locked: Gateway, open_page: Open) -> None:
+    page = open_page(locked.admin_url)
+    field = page.get_by_role("dialog").get_by_label("Token")
+    field.fill("another token, long enough")
+    field.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("not (or no longer) the gateway's")
+    field.fill(TOKEN)
+    field.press("Enter")
+    expect(state_of(page)).to_have_text("The partition serves.")
+    expect(page.locator("#tail-note")).to_contain_text("live")
+    page.reload()
+    expect(state_of(page)).to_have_text("The partition serves.")
+    assert page.evaluate("[localStorage.length, document.cookie]") == [1, ""]
+    command = _copied(page, "#tail-curl")
+    assert TOKEN not in command
+    assert '-H "Authorization: Bearer $GATEWAY_ADMIN_TOKEN"' in command
+    page.get_by_role("button", name="Forget token").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+
+
+def test_a_late_refusal_of_an_earlier_token_asks_for_none(locked: Gateway, open_page: Open) -> None:
+    held: list[Route] = []
+
+    def hold_the_first(route: Route) -> None:
+        held.append(route)
+        if len(held) > 1:
+            route.continue_()
+
+    def prepare(page: Page) -> None:
+        page.route(lambda url: url.partition("?")[0].endswith("/admin/v1/tail"), hold_the_first)
+
+    page = open_page(locked.admin_url, before=prepare)
+    page.get_by_role("dialog").get_by_label("Token").fill(TOKEN)
+    page.get_by_role("dialog").get_by_label("Token").press("Enter")
+    expect(state_of(page)).to_have_text("The partition serves.")
+    held[0].fulfill(status=401, json={})
+
+    expect(page.locator("#tail-note")).to_contain_text("live")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+def test_what_is_copied_is_a_command_that_asks_the_same(
+    client: httpx.Client, gateway: Gateway, open_page: Open
+) -> None:
+    event = new_event(messageId='it\'s $(id) & "more"')
+    post(client, "/v1/events", [event])
+    page = open_page(gateway.admin_url)
+    form = page.locator("#lookup")
+    form.locator("[name=source]").fill("web")
+    form.locator("[name=id]").fill(event["messageId"])
+    command = _copied(page, "#lookup-curl")
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=True, timeout=20)
+    assert json.loads(done.stdout)["message_id"] == event["messageId"]
+    assert json.loads(done.stdout)["seen"] is True
+
+
+def _copied(page: Page, button: str) -> str:
+    page.locator(button).click()
+    expect(page.locator("#toast")).to_have_text("Command copied")
+    command = page.evaluate("navigator.clipboard.readText()")
+    assert isinstance(command, str)
+    return command
+
+
+def test_an_event_of_a_client_session_is_found(
+    client: httpx.Client, gateway: Gateway, open_page: Open
+) -> None:
+    session = client.post("/v1/sessions", headers={"Gateway-Client": "phone"}).json()["session"]
+    headers = {"Gateway-Client": "phone", "Gateway-Session": session}
+    post(client, "/v1/events", [new_event(sequence=1)], **headers)
+    page = open_page(gateway.admin_url)
+    page.get_by_label("Client session").check()
+    for name, value in (("Source", "web"), ("Client", "phone"), ("Session", session), ("Sequence", "1")):
+        page.locator("#lookup").get_by_label(name, exact=True).fill(value)
+    page.get_by_role("button", name="Look up", exact=True).click()
+    expect(page.locator("#found .answer")).to_have_text("It arrived.")
+    page.locator("#lookup").get_by_label("Sequence").fill("2")
+    page.get_by_role("button", name="Look up", exact=True).click()
+    expect(page.locator("#found .answer")).to_contain_text("Not known")
+
+
+def test_copies_in_quarantine_are_named_where_they_are_looked_for(gateway: Gateway, open_page: Open) -> None:
+    place = {"topic": "events.quarantine", "partition": 0, "offset": 17, "reason": "conflict"}
+    quarantine = {
+        "found": [place | {"timestamp_ms": 1_795_000_000_000, "age_seconds": 60.0, "bytes": 300}],
+        "searched_records": 20_000,
+        "searched_since_ms": 1_794_000_000_000,
+        "searched_all": False,
+    }
+    found = {"seen": False, "topic": "events", "partition": 3, "quarantine": quarantine}
+    page = open_page(gateway.admin_url, before=lambda page: states.answer(page, "admin/v1/lookup*", found))
+    page.locator("#lookup [name=source]").fill("web")
+    page.locator("#lookup [name=id]").fill("kept")
+    page.keyboard.press("Enter")
+    expect(page.locator("#found")).to_contain_text("conflict quarantined at 0:17")
+    expect(page.locator("#found")).to_contain_text("Quarantine was searched back to")
+    assert (
+        _copied(page, "#found button >> text=Copy replay")
+        == "gateway quarantine replay 0:17 --new-id --dry-run"
+    )
+
+
+def test_event_kept_apart_is_replayed_by_two_presses(
+    client: httpx.Client, gateway: Gateway, open_page: Open
+) -> None:
+    event = new_event()
+    post(client, "/v1/events", [event])
+    post(client, "/v1/events", [event | {"event": "Changed"}])
+    page = open_page(gateway.admin_url)
+    kept = page.locator("#apart li", has_text=event["messageId"])
+    for said in ("Stored.", "It is stored already."):
+        kept.get_by_role("button", name="Replay under a new id").click()
+        expect(page.locator("#toast")).not_to_have_text(said)
+        kept.get_by_role("button", name="Really?").click()
+        expect(page.locator("#toast")).to_have_text(said)
+    assert [line["value"].get("event") for line in stored(gateway)].count("Changed") == 1
+
+
+def test_replay_with_a_token_that_may_only_read_says_so(locked: Gateway, open_page: Open) -> None:
+    with httpx.Client(base_url=locked.url, auth=AUTH) as client:
+        post(client, "/v1/events", [new_event(messageId="bad") | {"type": 7}])
+    page = open_page(locked.admin_url)
+    page.locator("#ask [name=token]").fill(READ_TOKEN)
+    page.keyboard.press("Enter")
+    kept = page.locator("#apart li", has_text="bad")
+    kept.get_by_role("button", name="Replay").first.click()
+    kept.get_by_role("button", name="Really?").click()
+    expect(page.locator("#toast")).to_contain_text("may only look")
+
+
+def test_it_works_below_a_path_of_a_proxy(client: httpx.Client, gateway: Gateway, open_page: Open) -> None:
+    with below("/ops/gateway", gateway.admin_port) as url:
+        assert httpx.get(f"{url}/console").headers["Location"] == "console/"
+        page = open_page(url)
+        expect(state_of(page)).to_have_text("All 8 partitions serve.")
+        expect(page.locator("#tail-note")).to_contain_text("live")
+        event = new_event()
+        post(client, "/v1/events", [event])
+        expect(row(page, event["messageId"])).to_have_count(1)
+        page.goto("about:blank")
+
+
+def test_files_are_open_and_nothing_else_is(locked: Gateway) -> None:
+    with httpx.Client(base_url=locked.admin_url) as admin:
+        page = admin.get("/console/")
+        assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+        assert "unsafe" not in page.headers["Content-Security-Policy"]
+        assert "://" not in page.text
+        assert admin.get("/console/", headers={"If-None-Match": page.headers["ETag"]}).status_code == 304
+        assert admin.get("/console/none.js").status_code == 404
+        assert admin.get("/console/%2e%2e/__init__.py").status_code in (401, 404)
+        for path in ("stats", "history", "tail", "tail/values", "tail/apart"):
+            assert admin.get(f"/admin/v1/{path}").status_code == 401

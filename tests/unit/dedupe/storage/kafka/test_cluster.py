@@ -1,0 +1,33 @@
+"""Claim: only a cluster that says so has no such topic; one in trouble is asked again."""
+
+import pytest
+
+from dedupe.model.errors import RetriableError
+from dedupe.storage.kafka.cluster import UNKNOWN_TOPIC, Cluster, KafkaCluster
+from dedupe.storage.kafka.config import KafkaConfig
+
+LEADER_NOT_AVAILABLE = 5
+
+
+def cluster_that_says(code: int, partitions: int, monkeypatch: pytest.MonkeyPatch) -> KafkaCluster:
+    cluster = KafkaCluster(KafkaConfig(bootstrap_servers="127.0.0.1:1"))
+
+    async def describe(_topic: str) -> Cluster:
+        return Cluster("id", None, {}, [{"error_code": code, "partitions": [{}] * partitions}])
+
+    monkeypatch.setattr(cluster, "describe", describe)
+    return cluster
+
+
+@pytest.mark.parametrize(("code", "partitions"), [(0, 2), (UNKNOWN_TOPIC, 0)])
+async def test_topic_has_the_partitions_that_the_cluster_tells(
+    code: int, partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await cluster_that_says(code, partitions, monkeypatch).partitions_of("events") == partitions
+
+
+async def test_topic_that_cannot_be_described_now_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(RetriableError, match="LeaderNotAvailable"):
+        await cluster_that_says(LEADER_NOT_AVAILABLE, 0, monkeypatch).partitions_of("events")

@@ -1,0 +1,124 @@
+"""
+Claim: of two processes that begin one log under different rules, not both go on, and no process takes back
+what another has noted.
+"""
+
+import pytest
+
+from dedupe.model.errors import IdentityMismatchError
+from dedupe.model.identity import Identity
+from dedupe.model.types import Stream
+from dedupe.storage.notes import BEGUN_EMPTY, PIN, SESSIONS
+from dedupe.storage.pinning import SessionNotes, check_pins, pin, renew_notes
+from tests.support.sim.sim_log import SimStore
+
+STREAMS = [Stream("events", 2), Stream("events.quarantine", 1)]
+OURS, THEIRS = Identity(b"a secret of this process"), Identity(b"a secret of another process")
+
+
+@pytest.fixture
+def store() -> SimStore:
+    store = SimStore()
+    for stream in STREAMS:
+        store.create_topic(*stream)
+    return store
+
+
+async def test_pin_of_another_process_is_not_replaced(store: SimStore) -> None:
+    await pin(store, STREAMS, THEIRS)
+
+    with pytest.raises(IdentityMismatchError):
+        await pin(store, STREAMS, OURS)
+
+    assert await check_pins(store, STREAMS, THEIRS)
+
+
+async def test_pin_that_another_process_replaced_at_once_is_noticed(
+    store: SimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = store.note
+
+    async def overtaken(name: str, topic: str, partition: int, text: str) -> None:
+        await note(name, topic, partition, text)
+        if topic == STREAMS[-1].topic:
+            monkeypatch.undo()
+            store.forget_notes()
+            await pin(store, STREAMS, THEIRS)
+
+    monkeypatch.setattr(store, "note", overtaken)
+    with pytest.raises(IdentityMismatchError):
+        await pin(store, STREAMS, OURS)
+
+
+async def test_pin_that_was_interrupted_is_completed(store: SimStore) -> None:
+    await pin(store, STREAMS, OURS)
+    store.noted(PIN, STREAMS[1].topic).clear()
+    assert not await check_pins(store, STREAMS, OURS)
+
+    await pin(store, STREAMS, OURS)
+
+    assert await check_pins(store, STREAMS, OURS)
+
+
+# ---- notes of sessions
+
+
+async def test_log_that_was_never_empty_may_have_sessions(store: SimStore) -> None:
+    assert await SessionNotes(store, "events").may_have(0)
+
+
+async def test_log_has_no_session_from_its_beginning_until_the_first(store: SimStore) -> None:
+    notes = SessionNotes(store, "events")
+    await notes.begin_log(0)
+    await notes.begin_log(1)
+
+    await notes.begin_sessions(0)
+
+    assert [await notes.may_have(0), await notes.may_have(1)] == [True, False]
+
+
+async def test_gateway_that_found_the_log_empty_a_while_ago_takes_no_session_back(store: SimStore) -> None:
+    notes = SessionNotes(store, "events")
+    await notes.begin_log(0)
+    await notes.begin_sessions(0)
+
+    await SessionNotes(store, "events").begin_log(0)  # of another one, that was slow
+
+    assert await notes.may_have(0)
+
+
+async def test_session_that_begins_while_notes_are_renewed_is_not_forgotten(
+    store: SimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = SessionNotes(store, "events")
+    await notes.begin_log(0)
+    read = store.notes
+
+    async def overtaken(name: str, topic: str) -> dict[int, str]:
+        found = await read(name, topic)
+        if name == BEGUN_EMPTY:
+            monkeypatch.undo()
+            await notes.begin_sessions(0)
+        return found
+
+    monkeypatch.setattr(store, "notes", overtaken)
+    await renew_notes(store, STREAMS)
+
+    assert await notes.may_have(0)
+
+
+async def test_only_what_still_counts_is_renewed(store: SimStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka forgets the older note first, and then there may be sessions."""
+    notes = SessionNotes(store, "events")
+    await notes.begin_log(0)
+    await notes.begin_log(1)
+    await notes.begin_sessions(0)
+    noted: list[tuple[str, int]] = []
+
+    async def note(name: str, _topic: str, partition: int, _text: str) -> None:
+        noted.append((name, partition))
+
+    monkeypatch.setattr(store, "note", note)
+    await renew_notes(store, STREAMS)
+
+    assert sorted(noted) == [(BEGUN_EMPTY, 1), (SESSIONS, 0)]
