@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dedupe.decide.admission import DUPLICATE, NEW, Admission
-from dedupe.model.rejection import QUARANTINE_REASONS, RETRIABLE_CODES
+from dedupe.decide.rejection import QUARANTINE_REASONS, RETRIABLE_CODES
 from dedupe.model.types import Event
 
 SOURCES_MAX = 1_000

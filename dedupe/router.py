@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from dedupe.decide.admission import Admission
+from dedupe.decide.rejection import QUARANTINE_REASONS
 from dedupe.decide.sessions import SessionState
 from dedupe.metrics import AnswerCounts, Tally
 from dedupe.model.clock import Deadline
@@ -24,7 +25,6 @@ from dedupe.model.errors import (
     RetriableError,
 )
 from dedupe.model.quarantine import Quarantine
-from dedupe.model.rejection import QUARANTINE_REASONS
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, size_of
 from dedupe.partition.lane import Lane

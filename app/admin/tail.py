@@ -16,8 +16,8 @@ from app.admin.recent_rejections import RecentRejections
 from app.admin.tail_sample import VALUE_BYTES_MAX, Sample
 from app.http.request_context import RequestContext
 from dedupe.decide.admission import NEW, Admission
+from dedupe.decide.rejection import QUARANTINE_REASONS
 from dedupe.model.clock import Clock
-from dedupe.model.rejection import QUARANTINE_REASONS
 from dedupe.model.types import Event
 from dedupe.submission import Outcomes
 

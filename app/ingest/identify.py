@@ -22,6 +22,7 @@ from app.ingest.large_json import Oversize
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
 from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues
+from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import (
     MESSAGE_ID_BYTES_MAX,
     RETRY_FIELDS,
@@ -33,7 +34,6 @@ from dedupe.model.identity import (
 from dedupe.model.json_document import is_event_type
 from dedupe.model.quarantine import KEPT_BYTES_MAX, Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
-from dedupe.model.rejection import RejectionCode
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
 

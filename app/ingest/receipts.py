@@ -16,9 +16,9 @@ from app.ingest.identify import (
 )
 from app.ingest.prefer import Preferences
 from dedupe.decide.admission import DUPLICATE, NEW, REPEAT, STALE, Admission
+from dedupe.decide.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode
 from dedupe.decide.sessions import SessionState
 from dedupe.model.record import FLAG_NOT_IDEMPOTENT
-from dedupe.model.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode
 from dedupe.model.types import Event, Offset
 from dedupe.submission import Outcomes
 

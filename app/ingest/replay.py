@@ -15,8 +15,8 @@ from app.ingest.large_json import JSONLimits
 from app.ingest.payload import parse_events
 from app.ingest.receipts import answer
 from app.ingest.routes.events import Ingest
+from dedupe.decide.rejection import RejectionCode
 from dedupe.model.clock import Deadline
-from dedupe.model.rejection import RejectionCode
 from dedupe.storage.quarantine_reader import Kept
 
 NEEDS_NEW_ID: dict[str, str] = {

@@ -129,7 +129,7 @@ def test_collector_that_is_gone_costs_nobody_an_answer_or_an_end(tmp_path: Path)
 @pytest.mark.parametrize(("settings", "is_loaded"), [("", False), ("GATEWAY_TRACES=1", True)])
 def test_packages_are_loaded_only_if_asked_for(settings: str, is_loaded: bool) -> None:
     code = (
-        "import sys; from app.process import tracing\n"
+        "import sys; from app.telemetry.traces import tracing\n"
         f"with tracing(is_on={is_loaded}, system='sqlite', instance='a'):\n"
         "    print('opentelemetry.sdk.trace' in sys.modules)"
     )

@@ -17,11 +17,11 @@ from random import Random
 import pytest
 
 from dedupe.decide.admission import Admission
+from dedupe.decide.rejection import QUARANTINE_REASONS
 from dedupe.decide.sessions import NO_SESSION, SEQUENCES_AHEAD_MAX, SessionPolicy, SessionState
 from dedupe.decide.window import WindowPolicy
 from dedupe.model.errors import RetriableError
 from dedupe.model.record import RecordIdentity, parse_identity
-from dedupe.model.rejection import QUARANTINE_REASONS
 from dedupe.model.types import Event, Order
 from tests.sim.seeds import ARE_AS_PLANNED, each_seed
 from tests.sim.session_world import DAY_MS, SessionWorld, Verdict, key_of

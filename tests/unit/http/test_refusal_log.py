@@ -30,11 +30,11 @@ def test_flood_of_one_code_is_one_line_and_its_number() -> None:
         ("disk_full", "warning", 0),
         ("invalid_json", "info", 999),
     ]
-    assert {name: lines[0][name] for name in ("request_id", "path", "source", "told", "status")} == {
+    assert {name: lines[0][name] for name in ("request_id", "path", "source", "detail", "status")} == {
         "request_id": "id-1",
         "path": "/v1/batch",
         "source": "web",
-        "told": "it is empty",
+        "detail": "it is empty",
         "status": 400,
     }
     assert type(lines[0]["status"]) is int

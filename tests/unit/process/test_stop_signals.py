@@ -17,7 +17,9 @@ REPOSITORY = Path(__file__).parents[3]
 
 SIGNALLED_PROCESS = """
 import asyncio, signal, sys
-from app.process import configure_logging, protect_stderr, stop_signals
+from app.telemetry.logging_setup import configure_logging
+from app.telemetry.stderr import protect_stderr
+from app.process.life import stop_signals
 
 async def main():
     with stop_signals() as stop:

@@ -9,7 +9,8 @@ REPOSITORY = Path(__file__).parents[3]
 
 LOGGING_PROCESS = """
 import logging, structlog
-from app.process import configure_logging, protect_stderr
+from app.telemetry.logging_setup import configure_logging
+from app.telemetry.stderr import protect_stderr
 
 protect_stderr()
 configure_logging(level="info", is_json=False)
