@@ -112,7 +112,7 @@ class AnswerCounts:
             self.reasons[event.reason or ""] += 1
         for kind, reason in QUARANTINE_REASONS.items():
             if kind is not Admission.CONFLICT and kind in admissions:
-                self.reasons[reason] += admissions.count(kind)
+                self.reasons[reason.value] += admissions.count(kind)
 
     def note_failure(self, events: Sequence[Event], code: str, *, is_untaken: bool) -> None:
         """Count a request that failed: its events are unknown, or were refused before any effect."""

@@ -1,12 +1,9 @@
 """
 One connection of a port: uvicorn's httptools protocol with the limits that it lacks.
 
-It sees a connection before its requests. It bounds heads, bodies as they arrive, pipelines and waits. A
-head that does not come in time ends the connection, since no request exists yet; every complete head gets
-an answer, malformed requests included.
-
-The listener (app.process.life.bind) bounds the bytes that a client leaves unread in the kernel's buffers;
-this module those that the kernel does not accept any more.
+It bounds heads, bodies as they arrive, pipelines, waits, and answers that the kernel does not accept any
+more. A head that does not come in time ends the connection, since no request exists yet; every complete head
+gets an answer, malformed requests included.
 """
 
 import asyncio
@@ -29,10 +26,7 @@ PIPELINE_MAX = 100
 """Requests that may wait behind the one that is answered. SDKs and browsers send none."""
 
 FRAMING_BYTES_MAX = 64 * 1024
-"""
-What chunk sizes and extensions may take on the wire beyond as many bytes as the body. Without a
-bound, chunks of one byte would cost 6 times their bytes and thousands of callbacks a read.
-"""
+"""What chunk sizes and extensions may take beyond as many bytes as the body: one-byte chunks cost 6 times."""
 
 LINGER_S = 2.0
 """How long a client that still sends has to read the last answer before it loses the connection."""
@@ -367,9 +361,8 @@ class EdgeProtocol(HttpToolsProtocol):
             self._send_final_error()
 
     def _send_final_error(self) -> None:
-        if self._final_error is not None:
-            headers = self.headers or ()
-            self.transport.write(self._port.final_answer(self._final_error, headers, self.server_state))
+        if (err := self._final_error) is not None:
+            self.transport.write(self._port.final_answer(err, self.headers or (), self.server_state))
             self._final_error = None
         self.linger()
 

@@ -10,10 +10,7 @@ never loses one, since only the log decides which worker owns a lane. So there a
   a generation, and only from an owner whose status confirmed the assignment. Otherwise two workers that
   cannot reach each other would take their lanes from each other without end.
 
-A commit reaches the standby's index on one path:
-
-    Lane.run -> **LaneManager.replicate** -> PeerLink.notify
-        ~> PeerRequestHandler.on_committed -> Follower.receive
+Lane.run -> **LaneManager.replicate** -> PeerLink.notify ~> PeerRequestHandler.on_committed -> Follower.receive
 """
 
 import asyncio
@@ -37,20 +34,14 @@ from dedupe.partition.lane import Lane
 from dedupe.partition.state import LaneState
 from dedupe.partition.supervisor import keep_running
 
-RELEASE_S = 10.0
-"""For the previous owner to release a lane, while it is alive."""
-HAND_OVER_S = 20.0
-"""For all lanes to be served elsewhere, when this worker stops."""
-DRAIN_S = 10.0
-"""For a lane to finish its queue, before it is cancelled."""
-POLL_S = 0.1
-"""Between two checks of the other workers."""
-RETRY_S = 1.0
-"""After a failure that a lane itself does not handle."""
-FAILING_S = 15.0
-"""Of reported failure before a follower claims the lane: its own reads of the log succeed meanwhile."""
-EXPECTED_S = 10.0
-"""For the lanes of a worker that is down to be served elsewhere; requests do not wait longer."""
+# In seconds:
+RELEASE_S = 10.0  # for the previous owner to release a lane, while it is alive
+HAND_OVER_S = 20.0  # for all lanes to be served elsewhere, when this worker stops
+DRAIN_S = 10.0  # for a lane to finish its queue, before it is cancelled
+POLL_S = 0.1  # between two checks of the other workers
+RETRY_S = 1.0  # after a failure that a lane itself does not handle
+FAILING_S = 15.0  # of reported failure before a follower, whose own reads succeed, claims the lane
+EXPECTED_S = 10.0  # for the lanes of a worker that is down to be served elsewhere; requests wait as long
 
 logger = structlog.get_logger(__name__)
 
@@ -99,9 +90,7 @@ class LaneManager:
         self._running: set[int] = set()  # lanes owned here and not released
         self._claimed: set[int] = set()  # lanes owned here without an assignment
         self._owner_since = [-1] * len(lanes)  # generation of the owner's assignment, or after a claim
-        self._failing_since: dict[
-            int, float
-        ] = {}  # lanes that fail at their owner and are followed closely here
+        self._failing_since: dict[int, float] = {}  # lanes that fail at their owner, followed closely here
         self._is_stopping = False
         self._wake = [asyncio.Event() for _ in lanes]  # a lane's role may have changed
         self._unreachable: tuple[WorkerId, ...] = ()  # as last told to the group

@@ -38,7 +38,7 @@ class Quarantine:
             message_id: "" if it has no valid one.
             fingerprint: of its content, or of its raw bytes if it has no valid id.
             content: the event as JSON bytes.
-            reason: a stable code, also in the receipt.
+            reason: a RejectionCode, or the one that a stored record has.
         """
         key = self.identity.quarantine_key(source, message_id, fingerprint)
         return Event(
@@ -48,7 +48,7 @@ class Quarantine:
             source=source,
             message_id=message_id,
             value=_wrapped(content, reason),
-            reason=reason,
+            reason=str(reason),
         )
 
 
