@@ -9,7 +9,7 @@ from typing import Any
 
 from app.admin.answers import ADMIN_PROBLEMS, problem_document
 from app.admin.replay import ReplayAt
-from app.auth.ingress_limits import Guards
+from app.auth.ingress_limits import IngressLimits
 from app.auth.key_file import KeyFile
 from app.auth.quotas import PRODUCTION_QUOTA, Quota, QuotaPolicy
 from app.auth.write_keys import OpenKeys
@@ -22,7 +22,7 @@ from app.http.problems import RETRY_AFTER_MAX_S, Problems
 from app.http.refusal_log import RefusalLog
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_refusal
-from app.ingest.decision_observer import Watcher
+from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_limits import EVENT_DEPTH_MAX, EventLimits
 from app.ingest.identify import Identifier
 from app.ingest.replay import replay_by
@@ -37,7 +37,7 @@ from dedupe.decide.window import WindowPolicy
 from dedupe.model.clock import Clock
 from dedupe.model.identity import Identity
 from dedupe.model.quarantine import Quarantine
-from dedupe.model.types import Stream
+from dedupe.model.types import Topic
 from dedupe.partition.context import LaneContext, LaneTimes
 from dedupe.partition.gate import IdentityGate
 from dedupe.partition.lane import Lane
@@ -66,11 +66,11 @@ def build_router(
     is_pinned: bool,
     crashpoint: Crashpoint | None = None,
 ) -> Router:
-    """Return the router over all lanes of both streams, none of them running yet."""
-    clean, quarantine = streams = settings.log.streams
+    """Return the router over all lanes of both topics, none of them running yet."""
+    clean, quarantine = topics = settings.log.topics
     gate = IdentityGate(
         clean.partitions + quarantine.partitions,
-        None if is_pinned else partial(pin, store, streams, identity),
+        None if is_pinned else partial(pin, store, topics, identity),
     )
     restore_slots, open_turn = asyncio.Semaphore(settings.advanced.restore_concurrency), asyncio.Lock()
     follow_slots = asyncio.Semaphore(settings.advanced.restore_concurrency)
@@ -83,10 +83,10 @@ def build_router(
         sessions_max=max(1, settings.index.sessions_max // settings.log.partitions),
     )
 
-    def lanes_of(stream: Stream, first_number: int) -> list[Lane]:
+    def lanes_of(topic: Topic, first_number: int) -> list[Lane]:
         context = LaneContext(
-            topic=stream.topic,
-            partitions=stream.partitions,
+            topic=topic.name,
+            partitions=topic.partitions,
             log_id=store.log_id,
             identity=identity,
             clock=clock,
@@ -97,15 +97,15 @@ def build_router(
             restore_slots=restore_slots,
             follow_slots=follow_slots,
             open_turn=open_turn,
-            session_notes=SessionNotes(store, stream.topic),
-            load_skips=partial(load_skips, store, stream.topic),
+            session_notes=SessionNotes(store, topic.name),
+            load_skips=partial(load_skips, store, topic.name),
             limits=_queue_limits(settings),
             times=LaneTimes(fencings_max=1 if settings.group.peer_listen is None else 0),
             crashpoint=crashpoint,
         )
         return [
-            Lane(number, store.partition_log(stream.topic, number), context, number=first_number + number)
-            for number in range(stream.partitions)
+            Lane(number, store.partition_log(topic.name, number), context, number=first_number + number)
+            for number in range(topic.partitions)
         ]
 
     return Router(
@@ -118,10 +118,10 @@ def build_ingest(
     router: Router,
     *,
     identity: Identity,
-    guards: Guards,
+    ingress: IngressLimits,
     clock: Clock,
     earlier_ignore: Sequence[frozenset[str]],
-    watcher: Watcher | None = None,
+    observer: DecisionObserver | None = None,
 ) -> Ingest:
     """Return what the paths of the ingest port need."""
     limits = EventLimits(
@@ -139,7 +139,7 @@ def build_ingest(
             fingerprint_ignore=frozenset(settings.gateway.fingerprint_ignore),
             earlier_ignore=earlier_ignore,
         ),
-        write_keys=guards.write_keys,
+        write_keys=ingress.write_keys,
         clock=clock,
         body_limits=BodyLimits(
             bytes_max=settings.limits.body_bytes_max,
@@ -150,17 +150,17 @@ def build_ingest(
         answer_timeout_s=settings.limits.answer_timeout,
         sets_context_ip=settings.gateway.context_ip,
         gives_advice=settings.gateway.is_development,
-        watcher=watcher,
+        observer=observer,
     )
 
 
-def build_replays(ingest: Ingest, store: LogStore, stream: Stream) -> ReplayAt:
-    """Return what replays a record of the quarantine stream by its place, within this process."""
+def build_replays(ingest: Ingest, store: LogStore, topic: Topic) -> ReplayAt:
+    """Return what replays a record of the quarantine topic by its place, within this process."""
     replay = replay_by(ingest)
 
     async def replay_at(place: Place, may_renew_id: bool) -> dict[str, Any] | None:
         wanted = Wanted(places=frozenset({place}))
-        async with aclosing(read_quarantine(store, stream.topic, wanted)) as records:
+        async with aclosing(read_quarantine(store, topic.name, wanted)) as records:
             async for kept in records:
                 return (await replay(kept, may_renew_id)).document(kept)
         return None
@@ -168,9 +168,9 @@ def build_replays(ingest: Ingest, store: LogStore, stream: Stream) -> ReplayAt:
     return replay_at
 
 
-def build_guards(settings: Settings, clock: Clock, *, index_files: int) -> Guards:
+def build_ingress_limits(settings: Settings, clock: Clock, *, index_files: int) -> IngressLimits:
     """
-    Return the guards of the ingest port.
+    Return the ingress of the ingest port.
 
     Args:
         settings: of the gateway.
@@ -187,7 +187,7 @@ def build_guards(settings: Settings, clock: Clock, *, index_files: int) -> Guard
         clock=clock.monotonic,
     )
     key_file = settings.gateway.write_keys_file
-    return Guards(
+    return IngressLimits(
         write_keys=OpenKeys(quotas) if key_file is None else KeyFile(key_file, quotas),
         quotas=quotas,
         memory=BodyMemory(settings.limits.body_memory),
@@ -209,7 +209,7 @@ def build_problems(settings: Settings) -> Problems:
     }
     return Problems(
         retry_after_max=RETRY_AFTER_MAX_S,
-        dice=random.Random(),
+        rng=random.Random(),
         figures=figures,
         refusals=RefusalLog(PATH_WORDS),
     )
@@ -219,23 +219,25 @@ def build_admin_problems() -> Problems:
     """Return the same for the admin port."""
     return Problems(
         retry_after_max=RETRY_AFTER_MAX_S,
-        dice=random.Random(),
+        rng=random.Random(),
         figures={"head_too_large": f"at most {format_size(ADMIN_HEAD_BYTES_MAX)}"},
         table=ADMIN_PROBLEMS,
         form=problem_document,
     )
 
 
-def build_port(settings: Settings, guards: Guards, *, problems: Problems, metrics: RequestMetrics) -> Port:
+def build_port(
+    settings: Settings, ingress: IngressLimits, *, problems: Problems, metrics: RequestMetrics
+) -> Port:
     """Return what the connections of the ingest port share."""
     return Port(
         limits=ConnectionLimits(body_timeout_s=settings.limits.body_timeout),
-        connections=guards.connections,
-        memory=guards.memory,
+        connections=ingress.connections,
+        memory=ingress.memory,
         proxies=TrustedProxies(settings.gateway.trusted_proxies),
         problems=problems,
         metrics=metrics,
-        refuse=create_refusal(memory=guards.memory, problems=problems, metrics=metrics),
+        refuse=create_refusal(memory=ingress.memory, problems=problems, metrics=metrics),
     )
 
 

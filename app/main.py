@@ -15,19 +15,19 @@ import structlog
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from app.admin.application import Watched, create_admin, create_probes
+from app.admin.application import AdminContext, create_admin, create_probes
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.history import History
 from app.admin.ingest_loop import IngestLoop, LoopCollector
 from app.admin.limit_metrics import LimitCollector
 from app.admin.tail import Tail
-from app.auth.ingress_limits import Guards
+from app.auth.ingress_limits import IngressLimits
 from app.auth.key_file import LOOK_INTERVAL_S, KeyFile
 from app.build import (
     build_admin_port,
     build_admin_problems,
-    build_guards,
     build_ingest,
+    build_ingress_limits,
     build_port,
     build_problems,
     build_replays,
@@ -37,7 +37,7 @@ from app.group import GroupLanes
 from app.http.port import SEND_TIMEOUT_S, Port
 from app.http.problems import Problems
 from app.http.protocol import EdgeProtocol
-from app.http.request_context import Leased
+from app.http.request_context import MemoryReservationMiddleware
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import QUOTA_PENALTY_S, create_edge
 from app.ingest.receipts import CODES, REASONS
@@ -79,7 +79,7 @@ BackgroundTask: TypeAlias = Coroutine[Any, Any, None]
 """Runs beside the servers, for ever."""
 
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class Parts(NamedTuple):
@@ -89,15 +89,15 @@ class Parts(NamedTuple):
     opened: OpenLog
     identity: Identity
     clock: Clock
-    guards: Guards
-    watched: Watched
+    ingress: IngressLimits
+    admin_context: AdminContext
     ingest_loop: IngestLoop
     traces: Traces | None
 
     @property
     def router(self) -> Router:
         """All lanes behind one call."""
-        return self.watched.router
+        return self.admin_context.router
 
 
 async def serve(
@@ -127,11 +127,11 @@ async def serve(
         stop = stack.enter_context(stop_signals())
         stack.enter_context(locked(settings.log.data_dir))
         for warning in settings.warnings():
-            log.warning(warning)
+            logger.warning(warning)
         clock = SystemClock()
         indexes = create_indexes(settings)
         stack.callback(indexes.close)
-        guards = build_guards(settings, clock, index_files=indexes.open_files_max)
+        ingress = build_ingress_limits(settings, clock, index_files=indexes.open_files_max)
         listeners = [
             stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S, is_shared=is_sharing_ports))
             for host, port in _addresses(settings)
@@ -156,21 +156,21 @@ async def serve(
             crashpoint=crashpoint,
         )
         group = _group_of(settings, opened, router, clock, stack)
-        watched = Watched(
+        admin_context = AdminContext(
             router,
-            EdgeCollector(guards),
+            EdgeCollector(ingress),
             group,
             settings.group.worker_id,
             Tail(clock, codes=CODES, reasons=REASONS),
             History(clock),
         )
-        parts = Parts(settings, opened, identity, clock, guards, watched, IngestLoop(), traces)
+        parts = Parts(settings, opened, identity, clock, ingress, admin_context, IngestLoop(), traces)
         servers = list(zip(_build_servers(parts), listeners, strict=True))
         background_tasks = _background_tasks(parts, *map(url_of, listeners[:2]))
         tune_interpreter()
         lanes = group or LocalLanes(router.all_lanes)
         await _supervise(settings, router, lanes, servers, background_tasks, stop)
-        log.info("stopped")
+        logger.info("stopped")
 
 
 def _addresses(settings: Settings) -> Iterator[tuple[str, int]]:
@@ -197,24 +197,24 @@ def _group_of(
 
 def _build_servers(parts: Parts) -> Iterator[Server]:
     """Yield the servers of the ingest port, of the admin port, and of the probes if they have one."""
-    settings, watched = parts.settings, parts.watched
+    settings, admin_context = parts.settings, parts.admin_context
     metrics, problems = RequestMetrics(), build_problems(settings)
     metrics.count_refusals(lambda: problems.counts)
-    problems.watch(watched.tail.refused)
+    problems.watch(admin_context.tail.refused)
     ingest = build_ingest(
         settings,
         parts.router,
         identity=parts.identity,
-        guards=parts.guards,
+        ingress=parts.ingress,
         clock=parts.clock,
         earlier_ignore=parts.opened.earlier_ignore,
-        watcher=watched.tail,
+        observer=admin_context.tail,
     )
     yield _ingest_server(parts, ingest, problems, metrics)
     registry = _registry_of(parts, metrics)
     admin_problems = build_admin_problems()
     admin = create_admin(
-        replace(watched, replay_at=build_replays(ingest, parts.opened.store, settings.log.streams[1])),
+        replace(admin_context, replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1])),
         settings=settings,
         identity=parts.identity,
         store=parts.opened.store,
@@ -241,15 +241,15 @@ def _registry_of(parts: Parts, metrics: RequestMetrics) -> CollectorRegistry:
     registry.register(metrics)
     registry.register(LimitCollector(parts.settings))
     registry.register(LoopCollector(parts.ingest_loop))
-    parts.watched.register(registry)
+    parts.admin_context.register(registry)
     return registry
 
 
 def _ingest_server(parts: Parts, ingest: Ingest, problems: Problems, metrics: RequestMetrics) -> Server:
-    settings, guards = parts.settings, parts.guards
+    settings, ingress = parts.settings, parts.ingress
     edge = create_edge(
         ingest,
-        memory=guards.memory,
+        memory=ingress.memory,
         problems=problems,
         metrics=metrics,
         quota_penalty_s=QUOTA_PENALTY_S,
@@ -257,12 +257,12 @@ def _ingest_server(parts: Parts, ingest: Ingest, problems: Problems, metrics: Re
     )
     if parts.traces is not None:
         edge = parts.traces.requests_of(edge)
-    return _server(Server, edge, build_port(settings, guards, problems=problems, metrics=metrics), settings)
+    return _server(Server, edge, build_port(settings, ingress, problems=problems, metrics=metrics), settings)
 
 
 def _admin_server(app: ASGIApp, settings: Settings, problems: Problems) -> Server:
     port = build_admin_port(problems=problems)
-    return _server(ThreadServer, Leased(app, port.memory), port, settings)
+    return _server(ThreadServer, MemoryReservationMiddleware(app, port.memory), port, settings)
 
 
 def _server(kind: type[Server], app: ASGIApp, port: Port, settings: Settings) -> Server:
@@ -312,15 +312,15 @@ def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[Background
     settings, router, embedded = parts.settings, parts.router, parts.opened.embedded
     running: list[BackgroundTask] = [
         parts.ingest_loop.heartbeat(),
-        parts.watched.history.keep(lambda: router.totals),
+        parts.admin_context.history.keep(lambda: router.totals),
         announce(router, settings, url=url, admin_url=admin_url),
         tell_outages(router),
-        keep_notes(partial(renew_notes, parts.opened.store, settings.log.streams)),
-        parts.guards.disk.watch(router),
+        keep_notes(partial(renew_notes, parts.opened.store, settings.log.topics)),
+        parts.ingress.disk.watch(router),
     ]
     if embedded is not None:
         running.append(trim_log(router, settings, parts.clock, embedded.trim))
         running.append(keep_time(embedded, settings.log.topic, parts.clock))
-    if isinstance(parts.guards.write_keys, KeyFile):
-        running.append(parts.guards.write_keys.watch(LOOK_INTERVAL_S))
+    if isinstance(parts.ingress.write_keys, KeyFile):
+        running.append(parts.ingress.write_keys.watch(LOOK_INTERVAL_S))
     return running

@@ -38,7 +38,7 @@ from dedupe.storage.sqlite.log import SqliteStore
 
 START_RETRY_S = 1.0
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class OpenLog(NamedTuple):
@@ -105,7 +105,7 @@ async def open_log(
         except RetriableError as err:
             if loop.time() > give_up_at:
                 raise
-            log.warning("the log cannot be opened yet", error=str(err))
+            logger.warning("the log cannot be opened yet", error=str(err))
         await asyncio.sleep(START_RETRY_S)
     return None
 
@@ -122,10 +122,10 @@ async def _try_to_open(
         config = _kafka_config(settings.log, batch_bytes_max=settings.limits.batch_bytes_max)
         store = await KafkaStore.open(config, crashpoint=crashpoint)
     try:
-        is_pinned = await check_pins(store, settings.log.streams, Identity(settings.gateway.identity_key))
+        is_pinned = await check_pins(store, settings.log.topics, Identity(settings.gateway.identity_key))
         if isinstance(store, SqliteStore):
-            for stream in settings.log.streams:
-                await store.create_topic(*stream)
+            for topic in settings.log.topics:
+                await store.create_topic(*topic)
             newest_ms = await store.newest_timestamp_ms()
             await check_clock(store, settings, clock, newest_ms=newest_ms, accepted_day=accepted_day)
         else:
@@ -197,8 +197,8 @@ async def inspect_kafka(store: LogStore, settings: Settings) -> Inspection:
     """
     if not isinstance(store, KafkaStore):
         return Inspection([], [])
-    missing = await missing_rights(store, [stream.topic for stream in settings.log.streams])
-    hidden = tuple(f"topic {stream.topic}: " for stream in settings.log.streams)
+    missing = await missing_rights(store, [topic.name for topic in settings.log.topics])
+    hidden = tuple(f"topic {topic.name}: " for topic in settings.log.topics)
     if any(sentence.startswith(hidden) for sentence in missing):
         return Inspection(missing, [])  # what else is wrong with topics does not show
     wrong, unsafe = await inspect_topics(store, *_needs(store, settings))
@@ -219,7 +219,7 @@ def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Dema
     """Return which topics there have to be, and their settings."""
     variables = ("GATEWAY_PARTITIONS", "GATEWAY_QUARANTINE_PARTITIONS")
     specs = [
-        TopicSpec(*stream, variable) for stream, variable in zip(settings.log.streams, variables, strict=True)
+        TopicSpec(*topic, variable) for topic, variable in zip(settings.log.topics, variables, strict=True)
     ]
     demands = Demands(
         retention_ms=round(settings.index.retention * 1000),

@@ -1,8 +1,8 @@
 """
 Counts of answers: each event is accepted, a duplicate, a conflict, rejected, unknown or refused.
 
-The router counts what this worker's clients were answered; dedupe.partition.metrics counts what a lane decided,
-whichever worker asked.
+The router counts what this worker's clients were answered; dedupe.partition.metrics counts what a lane
+decided, whichever worker asked.
 """
 
 from collections import Counter

@@ -241,7 +241,7 @@ class Router:
 
     def _check_capacity(self, parts: Sequence[SubRequest]) -> None:
         if self.is_draining:
-            raise LaneNotActiveError("the gateway is shutting down", told="it is shutting down")
+            raise LaneNotActiveError("the gateway is shutting down", detail="it is shutting down")
         if not self.has_disk_room:
             raise DiskFullError("free disk space is below GATEWAY_DISK_FREE_MIN")
         for part in parts:

@@ -23,7 +23,7 @@ from app.admin.console import add_console
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.group import GroupCollector, add_group, group_of, places_of
 from app.admin.history import History, add_history
-from app.admin.host_check import guard_names
+from app.admin.host_check import check_hosts
 from app.admin.ingest_loop import IngestLoop
 from app.admin.lane_metrics import LaneCollector
 from app.admin.lookup import Lookup, add_lookup
@@ -51,7 +51,7 @@ from dedupe.storage.log import LogStore
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class AdminContext:
     """The parts of a worker that operators observe; all belong to the ingest's loop."""
 
     router: Router
@@ -89,7 +89,7 @@ class Watched:
 
 
 def create_admin(
-    watched: Watched,
+    admin_context: AdminContext,
     *,
     settings: Settings,
     identity: Identity,
@@ -102,22 +102,24 @@ def create_admin(
     """Return the admin application; `registry` is what /metrics reads."""
     app = _new(problems)
     app.state.tokens = tokens_of(settings)
-    add_probes(app, watched.router, registry, ingest_loop)
-    _add_stats(app, watched, settings, store.log_id, ingest_loop)
-    add_group(app, watched.group, watched.stats, ingest_loop)
-    add_sessions(app, watched.router, identity, ingest_loop)
-    add_lookup(app, Lookup(watched.router, store, identity, settings.log.streams, clock), ingest_loop)
-    add_history(app, watched.history, watched.group, clock, ingest_loop)
-    place_of = partial(locate, watched.router, identity)
-    add_tail(app, watched.tail, ingest_loop, place_of, is_ending=lambda: watched.router.is_draining)
-    add_replay(app, watched.replay_at, ingest_loop)
+    add_probes(app, admin_context.router, registry, ingest_loop)
+    _add_stats(app, admin_context, settings, store.log_id, ingest_loop)
+    add_group(app, admin_context.group, admin_context.stats, ingest_loop)
+    add_sessions(app, admin_context.router, identity, ingest_loop)
+    add_lookup(app, Lookup(admin_context.router, store, identity, settings.log.topics, clock), ingest_loop)
+    add_history(app, admin_context.history, admin_context.group, clock, ingest_loop)
+    place_of = partial(locate, admin_context.router, identity)
+    add_tail(
+        app, admin_context.tail, ingest_loop, place_of, is_ending=lambda: admin_context.router.is_draining
+    )
+    add_replay(app, admin_context.replay_at, ingest_loop)
     add_console(app)
-    add_verify(app, watched.router, store, clock, ingest_loop)
-    add_partitions(app, watched.group, watched.stats, ingest_loop)
+    add_verify(app, admin_context.router, store, clock, ingest_loop)
+    add_partitions(app, admin_context.group, admin_context.stats, ingest_loop)
     add_about(app, settings)
     add_openapi(app)
     check_scopes(app)
-    return _guarded(app, settings, problems)
+    return _with_host_check(app, settings, problems)
 
 
 def create_probes(
@@ -132,7 +134,7 @@ def create_probes(
     app = _new(problems)
     add_probes(app, router, registry, ingest_loop)
     check_scopes(app)
-    return _guarded(app, settings, problems)
+    return _with_host_check(app, settings, problems)
 
 
 def tokens_of(settings: Settings) -> list[tuple[Scope, bytes]]:
@@ -154,19 +156,19 @@ def _new(problems: Problems) -> FastAPI:
     async def answer_wrong_parameter(request: Request, err: RequestValidationError) -> Response:
         first = err.errors()[0]
         detail = f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}"
-        return problems.answer(RequestError(told=detail), request.scope)
+        return problems.answer(RequestError(detail=detail), request.scope)
 
     return app
 
 
-def _guarded(app: FastAPI, settings: Settings, problems: Problems) -> ASGIApp:
+def _with_host_check(app: FastAPI, settings: Settings, problems: Problems) -> ASGIApp:
     admin = settings.admin
     probed = () if admin.probe_listen is None else (admin.probe_listen.host,)
-    return guard_names(app, hosts=[admin.host, *probed, *admin.hosts], problems=problems)
+    return check_hosts(app, hosts=[admin.host, *probed, *admin.hosts], problems=problems)
 
 
 def _add_stats(
-    app: FastAPI, watched: Watched, settings: Settings, log_id: str, ingest_loop: IngestLoop
+    app: FastAPI, admin_context: AdminContext, settings: Settings, log_id: str, ingest_loop: IngestLoop
 ) -> None:
     began = time.monotonic()
 
@@ -192,6 +194,6 @@ def _add_stats(
                 "quarantine_topic": settings.log.quarantine_topic,
                 "window_seconds": settings.index.window,
                 "index_keys_max": settings.index.keys_max,
-                **await ingest_loop.read(watched.stats),
+                **await ingest_loop.read(admin_context.stats),
             }
         )

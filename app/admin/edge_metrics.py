@@ -6,26 +6,26 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from app.admin.scraped import ScrapedCollector
-from app.auth.ingress_limits import Guards
+from app.auth.ingress_limits import IngressLimits
 from app.auth.key_file import KeyFile
 
 
 class EdgeCollector(ScrapedCollector):
     """Reads the parts of the edge at each scrape, in the ingest's event loop."""
 
-    def __init__(self, guards: Guards) -> None:
-        self._guards = guards
+    def __init__(self, ingress: IngressLimits) -> None:
+        self._ingress = ingress
 
     def collect(self) -> Iterator[Metric]:
         refused = CounterMetricFamily(
             "gateway_quota_refused_requests", "Requests over a quota of their write key", labels=["limit"]
         )
-        for limit, count in self._guards.quotas.refusals.items():
+        for limit, count in self._ingress.quotas.refusals.items():
             refused.add_metric([limit], count)
         yield refused
         yield from self._resources()
-        if isinstance(self._guards.write_keys, KeyFile):
-            status = self._guards.write_keys.status
+        if isinstance(self._ingress.write_keys, KeyFile):
+            status = self._ingress.write_keys.status
             yield GaugeMetricFamily("gateway_write_keys", "Write keys in use", status.keys)
             yield GaugeMetricFamily("gateway_write_keys_age_seconds", "Since they were read", status.age_s)
             yield GaugeMetricFamily(
@@ -36,7 +36,7 @@ class EdgeCollector(ScrapedCollector):
             )
 
     def _resources(self) -> Iterator[Metric]:
-        memory, connections, disk = self._guards.memory, self._guards.connections, self._guards.disk
+        memory, connections, disk = self._ingress.memory, self._ingress.connections, self._ingress.disk
         yield GaugeMetricFamily(
             "gateway_disk_has_room", "1 if requests are taken as far as the disk goes", int(disk.has_room)
         )
@@ -67,7 +67,7 @@ class EdgeCollector(ScrapedCollector):
 
     def document(self) -> dict[str, Any]:
         """Return the same as fields of the stats document."""
-        memory, connections, disk = self._guards.memory, self._guards.connections, self._guards.disk
+        memory, connections, disk = self._ingress.memory, self._ingress.connections, self._ingress.disk
         fields: dict[str, Any] = {
             "disk": {
                 "has_room": disk.has_room,
@@ -87,11 +87,11 @@ class EdgeCollector(ScrapedCollector):
                 "limit_bytes": memory.capacity,
                 "refused": memory.refused,
             },
-            "quota_refusals": dict(self._guards.quotas.refusals),
+            "quota_refusals": dict(self._ingress.quotas.refusals),
             "write_keys": None,
         }
-        if isinstance(self._guards.write_keys, KeyFile):
-            status = self._guards.write_keys.status
+        if isinstance(self._ingress.write_keys, KeyFile):
+            status = self._ingress.write_keys.status
             fields["write_keys"] = {
                 "keys": status.keys,
                 "age_seconds": round(status.age_s, 3),

@@ -44,10 +44,10 @@ def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: I
     async def post_drain() -> Response:
         """Have other workers serve what this one serves; it goes on answering its clients."""
         if group is None:
-            raise AloneError(told="no other worker could serve its partitions")
+            raise AloneError(detail="no other worker could serve its partitions")
         is_done = await ingest_loop.run(group.hand_over)
         if not is_done:
-            raise RetriableError(told="the other workers do not serve everything yet")
+            raise RetriableError(detail="the other workers do not serve everything yet")
         return json_answer({"drained": True})
 
     @app.post("/admin/v1/undrain", dependencies=[WRITE])

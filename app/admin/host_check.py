@@ -21,7 +21,7 @@ from app.settings.networks import is_address, is_loopback_name
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-def guard_names(app: ASGIApp, *, hosts: Collection[str], problems: Problems) -> ASGIApp:
+def check_hosts(app: ASGIApp, *, hosts: Collection[str], problems: Problems) -> ASGIApp:
     """Return an application that answers under `hosts`, addresses and loopback names only."""
     own_names = frozenset(host.lower() for host in hosts)
 

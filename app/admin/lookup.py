@@ -17,7 +17,7 @@ from dedupe.model.errors import LogCorruptError
 from dedupe.model.identity import Identity
 from dedupe.model.record import parse_identity
 from dedupe.model.routing import partition_of
-from dedupe.model.types import EventKey, LogRecord, Offset, Stream
+from dedupe.model.types import EventKey, LogRecord, Offset, Topic
 from dedupe.router import Router
 from dedupe.storage.log import LogStore
 
@@ -34,15 +34,15 @@ class Lookup:
         router: Router,
         store: LogStore,
         identity: Identity,
-        streams: tuple[Stream, Stream],
+        topics: tuple[Topic, Topic],
         clock: Clock,
     ) -> None:
         self._router = router
         self._store = store
         self._identity = identity
-        self._topic = streams[0].topic
+        self._topic = topics[0].name
         self._clock = clock
-        self._quarantine = QuarantineSearch(store, streams[1], clock)
+        self._quarantine = QuarantineSearch(store, topics[1], clock)
 
     async def message(
         self, source: str, message_id: str, client: str | None, *, is_shown: bool
@@ -56,7 +56,7 @@ class Lookup:
             key = self._identity.message_key(source, message_id)
             return await self._find(key, key, is_shown=is_shown)
         client_hash = self._identity.client_hash(source, client)
-        key = self._identity.guard_key(source, client_hash, message_id)
+        key = self._identity.secondary_key(source, client_hash, message_id)
         return await self._find(key, client_hash, is_shown=is_shown)
 
     async def quarantined(self, source: str, message_id: str) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
         if message_id is not None:
             return await get_message(source, message_id, client, value, quarantine)
         if client is None or session is None or sequence is None:
-            raise RequestError(told="give id, or client, session and sequence")
+            raise RequestError(detail="give id, or client, session and sequence")
         asked = {"source": source, "client": client, "session": session, "sequence": sequence}
         shown = value is not None
         return await answer(

@@ -40,7 +40,7 @@ def add_partitions(app: FastAPI, group: GroupLanes | None, read: Read, ingest_lo
         stream = STREAMS[quarantine]
         count = len(next(iter(workers.values()))[stream])
         if partition >= count:
-            raise NotFoundError(told=f"there are {count} partitions")
+            raise NotFoundError(detail=f"there are {count} partitions")
         views = {name: stats[stream][partition] for name, stats in workers.items()}
         return json_answer({"silent": silent, "partition": partition, "workers": views})
 

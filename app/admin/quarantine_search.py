@@ -17,7 +17,7 @@ from dedupe.model.errors import LogCorruptError, RetriableError
 from dedupe.model.identity import FINGERPRINT_BYTES, Identity
 from dedupe.model.record import HEADER_REASON, parse_identity
 from dedupe.model.routing import partition_of
-from dedupe.model.types import LogRecord, Stream
+from dedupe.model.types import LogRecord, Topic
 from dedupe.router import Router
 from dedupe.storage.log import LogStore
 from dedupe.storage.quarantine_reader import Place
@@ -58,9 +58,9 @@ class Found:
 class QuarantineSearch:
     """Searches the quarantine topic by message id; used in the ingest's loop."""
 
-    def __init__(self, store: LogStore, stream: Stream, clock: Clock) -> None:
+    def __init__(self, store: LogStore, topic: Topic, clock: Clock) -> None:
         self._store = store
-        self._stream = stream
+        self._stream = topic
         self._clock = clock
         self._slots = asyncio.Semaphore(SEARCHES_AT_ONCE)
 
@@ -80,7 +80,7 @@ class QuarantineSearch:
         self, partition: int, found: Found, deadline: Deadline
     ) -> AsyncGenerator[Sequence[LogRecord]]:
         """Yield the newest records chunk by chunk, within the limits, and note in `found` how far back."""
-        log = self._store.partition_log(self._stream.topic, partition)
+        log = self._store.partition_log(self._stream.name, partition)
         try:
             start, end = await log.bounds()
             first = max(start, end - OFFSETS_MAX)
@@ -106,7 +106,7 @@ class QuarantineSearch:
         if identity.source != source:
             return None
         return {
-            "topic": self._stream.topic,
+            "topic": self._stream.name,
             "partition": partition,
             "offset": record.offset,
             "reason": dict(record.headers).get(HEADER_REASON, b"").decode(errors="replace"),

@@ -40,5 +40,5 @@ def add_replay(app: FastAPI, replay_at: ReplayAt, ingest_loop: IngestLoop) -> No
 
         result = await ingest_loop.run(replay, limit_s=LIMIT_S)
         if result is None:
-            raise NotFoundError(told=f"there is no record at {partition}:{offset} of the quarantine")
+            raise NotFoundError(detail=f"there is no record at {partition}:{offset} of the quarantine")
         return json_answer(result)

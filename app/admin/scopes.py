@@ -23,7 +23,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from app.admin.answers import TokenInvalidError, TokenScopeError
 from dedupe.model.errors import GatewayError
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class Scope(Enum):
@@ -98,7 +98,7 @@ def _scope_of(request: Request, shown: HTTPAuthorizationCredentials | None) -> S
 def _note(request: Request, outcome: str) -> None:
     """Write the line of the audit log: a warning, so that it is there at every usual level."""
     route: Any = request.scope.get("route")
-    log.warning(
+    logger.warning(
         "shown through the admin port" if request.method == "GET" else "changed through the admin port",
         action=f"{request.method} {route.path if route else request.url.path}",
         target=request.path_params or None,

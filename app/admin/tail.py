@@ -53,7 +53,7 @@ WAITING_MAX, WAITING_BYTES_MAX = 500, 1024 * 1024
 REJECTIONS_A_REQUEST_MAX = 20
 """Of the rejected events of one request, the last ones: more would push out those of others."""
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class Wanted(NamedTuple):
@@ -117,7 +117,7 @@ class Listener:
 
 
 class Tail:
-    """The Watcher of app.ingest."""
+    """The DecisionObserver of app.ingest."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Tail:
         try:
             self._decided(events, outcomes, rejected, context)
         except Exception as err:  # the events are stored, and their client must get its answer
-            log.error("the live tail missed a request", exc_info=err)
+            logger.error("the live tail missed a request", exc_info=err)
 
     def refused(self, code: str, context: RequestContext | None) -> None:
         """Offer a request that got no verdict; event by event if these were known already."""
@@ -167,7 +167,7 @@ class Tail:
         try:
             self._refused(code, context)
         except Exception as err:  # as above: its client gets its answer
-            log.error("the live tail missed a refusal", exc_info=err)
+            logger.error("the live tail missed a refusal", exc_info=err)
 
     def _refused(self, code: str, context: RequestContext) -> None:
         verdict = UNKNOWN if code in _UNKNOWN_CODES else REFUSED

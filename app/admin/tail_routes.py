@@ -61,7 +61,7 @@ def add_tail(
         wanted = _wanted(request)
         listener = tail.listen(wanted)
         if listener is None:
-            raise TooManyConnectionsError(told="as many look at the live tail as may")
+            raise TooManyConnectionsError(detail="as many look at the live tail as may")
         return _Stream(tail, listener, _lines(listener, is_ending, is_shown=is_shown))
 
     @app.get("/admin/v1/tail", dependencies=[READ])
@@ -129,10 +129,10 @@ def _wanted(request: Request) -> Wanted:
     """Return the filter in a query. Raises RequestError."""
     query = request.query_params
     if any(len(value) > FILTER_CHARS_MAX for value in query.values()):
-        raise RequestError(told=f"a filter has at most {FILTER_CHARS_MAX} characters")
+        raise RequestError(detail=f"a filter has at most {FILTER_CHARS_MAX} characters")
     verdicts = frozenset(name for names in query.getlist("verdict") for name in names.split(",") if name)
     if not verdicts <= set(VERDICTS):
-        raise RequestError(told=f"verdict must be of {', '.join(VERDICTS)}")
+        raise RequestError(detail=f"verdict must be of {', '.join(VERDICTS)}")
     return Wanted(query.get("source") or None, query.get("id") or None, verdicts or None)
 
 

@@ -10,9 +10,9 @@ lines of JSON (`application/x-ndjson`), each an object with a `type`:
     end         verified (true: no difference), records, differences, seconds
     error       instead of `end`: code and detail of a problem document, with more detail
 
-Kinds of differences: `missing`, `elsewhere`, `content`, `gap` (see dedupe.partition.verifier). It reads only. At
-`rate` records a second it takes about a fifth of a processor per 10,000; one runs at a time (409 `busy`),
-and it ends when its reader leaves.
+Kinds of differences: `missing`, `elsewhere`, `content`, `gap` (see dedupe.partition.verifier). It reads
+only. At `rate` records a second it takes about a fifth of a processor per 10,000; one runs at a time (409
+`busy`), and it ends when its reader leaves.
 """
 
 import asyncio
@@ -149,7 +149,7 @@ def add_verify(app: FastAPI, router: Router, store: LogStore, clock: Clock, inge
     def begin(partition: int, rate: int, *, is_quarantine: bool) -> Verification:
         lanes = router.quarantine_lanes if is_quarantine else router.lanes
         if partition >= len(lanes):
-            raise NotFoundError(told=f"there are {len(lanes)} partitions")
+            raise NotFoundError(detail=f"there are {len(lanes)} partitions")
         if running and not running[0].is_over:
             raise BusyError
         running[:] = [Verification(lanes[partition], store, clock, rate)]

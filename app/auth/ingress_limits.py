@@ -11,7 +11,7 @@ from app.process.disk import Disk
 
 
 @dataclass(frozen=True, slots=True)
-class Guards:
+class IngressLimits:
     """One of each, for the whole process."""
 
     write_keys: OpenKeys | KeyFile

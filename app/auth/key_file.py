@@ -37,7 +37,7 @@ from dedupe.model.errors import ConfigurationError
 LOOK_INTERVAL_S = 1.0
 """How often the file is looked at; a change is used once the file has rested for as long."""
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class KeyFileStatus(NamedTuple):
@@ -110,7 +110,7 @@ class KeyFile:
         except ConfigurationError as err:
             self._failures += 1
             self._is_stale = True
-            log.error(
+            logger.error(
                 "write keys not reloaded, the previous ones stay in use", keys=len(self), error=str(err)
             )
             return
@@ -121,7 +121,7 @@ class KeyFile:
             self._report()
 
     def _report(self) -> None:
-        log.info("write keys read", keys=len(self), file=str(self._path))
+        logger.info("write keys read", keys=len(self), file=str(self._path))
 
     def _use(self, contents: "_Contents") -> None:
         """Exchange all keys in one step; a key whose quota did not change keeps its allowance."""

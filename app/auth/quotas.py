@@ -28,7 +28,7 @@ may come in one go.
 REPORT_INTERVAL_S = 60.0
 """Between two log lines on one limit of a key."""
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,9 @@ class Allowance:
         reported_at, refused = self._unreported.get(limit, (now - REPORT_INTERVAL_S, 0))
         refused += 1
         if now - reported_at >= REPORT_INTERVAL_S:
-            log.warning("a write key has used up a quota", source=self._source, limit=limit, refused=refused)
+            logger.warning(
+                "a write key has used up a quota", source=self._source, limit=limit, refused=refused
+            )
             reported_at, refused = now, 0
         self._unreported[limit] = reported_at, refused
 

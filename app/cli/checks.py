@@ -189,23 +189,23 @@ async def _topics(store: LogStore, settings: Settings) -> list[Finding]:
 async def _embedded_topics(store: LogStore, settings: Settings) -> list[Finding]:
     found = []
     variables = ("GATEWAY_PARTITIONS", "GATEWAY_QUARANTINE_PARTITIONS")
-    for stream, variable in zip(settings.log.streams, variables, strict=True):
-        partitions = await store.partitions_of(stream.topic)
-        if partitions not in (0, stream.partitions):
-            says = f"{stream.topic} has {partitions} partitions, which never changes: set {variable}"
+    for topic, variable in zip(settings.log.topics, variables, strict=True):
+        partitions = await store.partitions_of(topic.name)
+        if partitions not in (0, topic.partitions):
+            says = f"{topic.name} has {partitions} partitions, which never changes: set {variable}"
             found.append(Finding(Result.WRONG, "topics", f"{says}={partitions}"))
     return found or [Finding(Result.OK, "topics", "they have the partitions that are set")]
 
 
 async def _identity(store: LogStore, settings: Settings) -> list[Finding]:
     identity = Identity(settings.gateway.identity_key)
-    is_pinned = await check_pins(store, settings.log.streams, identity)
+    is_pinned = await check_pins(store, settings.log.topics, identity)
     checked = 0
-    for stream in settings.log.streams:
-        for partition in range(await store.partitions_of(stream.topic)):
-            record = await _newest(store.partition_log(stream.topic, partition))
+    for topic in settings.log.topics:
+        for partition in range(await store.partitions_of(topic.name)):
+            record = await _newest(store.partition_log(topic.name, partition))
             if record is not None:
-                RecordCheck(identity, partition, stream.partitions).checked(record)
+                RecordCheck(identity, partition, topic.partitions).checked(record)
                 checked += 1
                 break
     if checked or is_pinned:

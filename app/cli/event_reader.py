@@ -25,7 +25,7 @@ FOLLOW_POLL_S = 0.25
 
 Write = Callable[[bytes], None]
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class Span(NamedTuple):
@@ -129,7 +129,7 @@ def _line(record: LogRecord, partition: int, span: Span) -> bytes:
     try:
         identity = parse_identity(record)
     except LogCorruptError as err:
-        log.warning("record left out", partition=partition, reason=str(err))
+        logger.warning("record left out", partition=partition, reason=str(err))
         return b""
     if record.timestamp_ms < span.since_ms or not span.includes(identity):
         return b""

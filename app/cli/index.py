@@ -44,12 +44,12 @@ def rebuild(
         from app.settings.section import load
 
         settings = load(Settings)
-        stream = settings.log.streams[quarantine]
-        numbers = sorted(set(partitions or range(stream.partitions)))
-        if numbers[-1] >= stream.partitions:
-            raise typer.BadParameter(f"{stream.topic} has partitions 0 to {stream.partitions - 1}")
+        topic = settings.log.topics[quarantine]
+        numbers = sorted(set(partitions or range(topic.partitions)))
+        if numbers[-1] >= topic.partitions:
+            raise typer.BadParameter(f"{topic.name} has partitions 0 to {topic.partitions - 1}")
         with progress() as advance:
-            rebuilt: list[Rebuilt] = await rebuild_indexes(settings, stream, numbers, advance)
+            rebuilt: list[Rebuilt] = await rebuild_indexes(settings, topic, numbers, advance)
         print_rows([each._asdict() for each in rebuilt], output)
 
     run_quietly(run(), level="error")

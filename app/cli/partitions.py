@@ -47,16 +47,16 @@ def skip(
         from dedupe.model.errors import ConfigurationError
 
         settings = load(Settings)
-        streams = {stream.topic: stream for stream in settings.log.streams}
-        stream = streams.get(topic or settings.log.topic)
-        if stream is None:
-            raise ConfigurationError(f"--topic must be {' or '.join(streams)}")
+        topics = {each.name: each for each in settings.log.topics}
+        chosen = topics.get(topic or settings.log.topic)
+        if chosen is None:
+            raise ConfigurationError(f"--topic must be {' or '.join(topics)}")
         async with open_for_notes(settings.log) as store:
             span = range(offset, last + 1)
-            records = await skip_records(store, settings, stream, partition, span)
+            records = await skip_records(store, settings, chosen, partition, span)
         note(
             f"{records} foreign record{'s' if records > 1 else ''} in partition {partition} of "
-            f"{stream.topic} will be passed over"
+            f"{chosen.name} will be passed over"
         )
 
     run_quietly(run())

@@ -12,7 +12,7 @@ from app.settings.model import Settings
 from app.stores import create_indexes, open_for_notes
 from dedupe.model.clock import SystemClock
 from dedupe.model.identity import Identity
-from dedupe.model.types import Offset, Stream
+from dedupe.model.types import Offset, Topic
 from dedupe.partition.lane import Lane
 from dedupe.storage.pinning import check_pins
 
@@ -32,14 +32,14 @@ class Rebuilt(NamedTuple):
 
 
 async def rebuild_indexes(
-    settings: Settings, stream: Stream, partitions: Sequence[int], advance: Advance
+    settings: Settings, topic: Topic, partitions: Sequence[int], advance: Advance
 ) -> list[Rebuilt]:
     """
     Delete the indexes of some partitions and build them, one after another.
 
     Args:
         settings: those of the stopped gateway.
-        stream: the topic.
+        topic: the topic.
         partitions: numbers of its partitions.
         advance: called with the records read so far, and the offsets there are to read.
 
@@ -60,9 +60,9 @@ async def rebuild_indexes(
                 indexes,
                 identity=identity,
                 clock=SystemClock(),
-                is_pinned=await check_pins(store, settings.log.streams, identity),
+                is_pinned=await check_pins(store, settings.log.topics, identity),
             )
-            lanes = [lane for lane in router.all_lanes if lane.topic == stream.topic]
+            lanes = [lane for lane in router.all_lanes if lane.topic == topic.name]
             chosen = [lanes[number] for number in partitions]
             bounds = [await store.partition_log(lane.topic, lane.partition).bounds() for lane in chosen]
             watching = asyncio.ensure_future(

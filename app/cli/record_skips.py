@@ -6,13 +6,13 @@ from app.settings.model import Settings
 from dedupe.decide.recovery import RecordCheck
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError, LogCorruptError
 from dedupe.model.identity import Identity
-from dedupe.model.types import Offset, Stream
+from dedupe.model.types import Offset, Topic
 from dedupe.storage.log import LogStore, PartitionLog
 from dedupe.storage.notes import SKIPS
 from dedupe.storage.pinning import check_pins, load_skips
 
 
-async def skip(store: LogStore, settings: Settings, stream: Stream, partition: int, span: range) -> int:
+async def skip(store: LogStore, settings: Settings, topic: Topic, partition: int, span: range) -> int:
     """
     Note with the log that foreign records at these offsets are passed over; running gateways read the note.
 
@@ -24,11 +24,11 @@ async def skip(store: LogStore, settings: Settings, stream: Stream, partition: i
         IdentityMismatchError: these are not the settings of the gateway that serves this log.
         RetriableError: the log cannot be reached; try again.
     """
-    if not 0 <= partition < await store.partitions_of(stream.topic):
-        raise ConfigurationError(f"topic {stream.topic} has no partition {partition}")
-    await check_pins(store, [stream], Identity(settings.gateway.identity_key))
-    log = store.partition_log(stream.topic, partition)
-    check = RecordCheck(Identity(settings.gateway.identity_key), partition, stream.partitions)
+    if not 0 <= partition < await store.partitions_of(topic.name):
+        raise ConfigurationError(f"topic {topic.name} has no partition {partition}")
+    await check_pins(store, [topic], Identity(settings.gateway.identity_key))
+    log = store.partition_log(topic.name, partition)
+    check = RecordCheck(Identity(settings.gateway.identity_key), partition, topic.partitions)
     log_start, end = await log.bounds()
     written = range(
         span.start, min(span.stop, end)
@@ -36,12 +36,12 @@ async def skip(store: LogStore, settings: Settings, stream: Stream, partition: i
     ours, foreign = await _count(log, check, written)
     if not foreign:
         raise ConfigurationError(
-            f"nothing to pass over at {_text(span)} of partition {partition} of {stream.topic}: "
+            f"nothing to pass over at {_text(span)} of partition {partition} of {topic.name}: "
             + (f"all {ours} records there are this log's own" if ours else "there is no record")
         )
-    skips = await load_skips(store, stream.topic, partition)
+    skips = await load_skips(store, topic.name, partition)
     skips = skips.with_range(written.start, written.stop - 1, log_start=log_start)
-    await store.note(SKIPS, stream.topic, partition, skips.encoded())
+    await store.note(SKIPS, topic.name, partition, skips.encoded())
     return foreign
 
 

@@ -43,11 +43,11 @@ def create(
     async def work(store: "LogStore", settings: "Settings") -> None:
         from app.stores import create_kafka_topics
 
-        were_there = [stream for stream in settings.log.streams if await store.partitions_of(stream.topic)]
+        were_there = [topic for topic in settings.log.topics if await store.partitions_of(topic.name)]
         await _settled(lambda: create_kafka_topics(store, settings, replication_factor=replicas))
-        for stream in settings.log.streams:
-            done = "was there" if stream in were_there else f"created, {stream.partitions} partitions"
-            note(f"topic {stream.topic} {done}")
+        for topic in settings.log.topics:
+            done = "was there" if topic in were_there else f"created, {topic.partitions} partitions"
+            note(f"topic {topic.name} {done}")
         await _settled(lambda: _check(store, settings))
 
     _on_kafka(work)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from app.http.body_memory import Lease
+from app.http.body_memory import MemoryReservation
 from app.http.errors import (
     BodyNotDecompressableError,
     BodyTimeoutError,
@@ -56,7 +56,7 @@ async def read_body(
     receive: Receive,
     headers: Mapping[bytes, bytes],
     limits: BodyLimits,
-    lease: Lease,
+    lease: MemoryReservation,
     yield_to_others: YieldToOthers,
 ) -> bytes:
     """
@@ -86,7 +86,7 @@ async def read_body(
     return await _inflated(inflater, body, lease, yield_to_others) if inflater else body
 
 
-async def _arrived(receive: Receive, bytes_max: int, limits: BodyLimits, lease: Lease) -> bytes:
+async def _arrived(receive: Receive, bytes_max: int, limits: BodyLimits, lease: MemoryReservation) -> bytes:
     """Return the body as it was sent; see read_body."""
     chunks: list[bytes] = []
     size, more = 0, True
@@ -112,7 +112,9 @@ async def _arrived(receive: Receive, bytes_max: int, limits: BodyLimits, lease: 
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _inflated(inflater: "Inflater", body: bytes, lease: Lease, yield_to_others: YieldToOthers) -> bytes:
+async def _inflated(
+    inflater: "Inflater", body: bytes, lease: MemoryReservation, yield_to_others: YieldToOthers
+) -> bytes:
     """Return what a complete body inflates to, in steps."""
     pieces: list[bytes] = []
     charged, size = inflater.declared_size(body), 0

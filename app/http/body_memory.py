@@ -55,7 +55,7 @@ class BodyMemory:
                 del self._by_owner[owner]
 
 
-class Lease:
+class MemoryReservation:
     """The memory that one request holds of the budget."""
 
     __slots__ = ("_memory", "_owner", "error", "held", "is_whole", "on_release")

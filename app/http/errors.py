@@ -154,6 +154,6 @@ class QuotaExceededError(RetriableError):
 
     def __init__(self, limit: str, wait_s: float = 0.0) -> None:
         """`limit`: name of the limit; `wait_s`: after which the same request passes."""
-        super().__init__(limit, told=_QUOTAS.get(limit, ""))
+        super().__init__(limit, detail=_QUOTAS.get(limit, ""))
         self.limit = limit
         self.wait_s = wait_s

@@ -38,7 +38,7 @@ def check_head(method: bytes, version: str, url: bytes, headers: Headers) -> Non
         RequestError: it must not be served.
     """
     if len(url) > PATH_BYTES_MAX and b"?" not in url[: PATH_BYTES_MAX + 1]:
-        raise HeadTooLargeError(told=f"the path has more than {PATH_BYTES_MAX:,} bytes")
+        raise HeadTooLargeError(detail=f"the path has more than {PATH_BYTES_MAX:,} bytes")
     if method == b"CONNECT" or version not in ("1.0", "1.1"):
         raise RequestError("an origin server does not serve this request")
     names = [name for name, _ in headers]

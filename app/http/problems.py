@@ -106,7 +106,7 @@ Form: TypeAlias = Callable[[str, int, str], tuple[bytes, str]]
 RETRY_AFTER_MAX_S = 30
 """The largest Retry-After, except that of a quota: SDKs that wait longer fill their queues."""
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 def plain_form(code: str, _status: int, message: str) -> tuple[bytes, str]:
@@ -121,7 +121,7 @@ class Problems:
         self,
         *,
         retry_after_max: int,
-        dice: random.Random,
+        rng: random.Random,
         figures: Mapping[str, str] | None = None,
         refusals: RefusalLog | None = None,
         table: Mapping[str, Problem] = PROBLEMS,
@@ -132,14 +132,14 @@ class Problems:
 
         Args:
             retry_after_max: the largest Retry-After in seconds.
-            dice: what jitters it.
+            rng: what jitters it.
             figures: by code, the limit that a client ran into, for errors without a detail.
             refusals: where they are logged.
             table: how codes are answered.
             form: how a body is made.
         """
         self._retry_after_max = retry_after_max
-        self._dice = dice
+        self._rng = rng
         self._figures = figures or {}
         self._refusals = refusals or RefusalLog()
         self._table = table
@@ -169,36 +169,36 @@ class Problems:
     def note(self, err: GatewayError, scope: Scope | None) -> None:
         """Log an error that was raised on purpose, now and then; `scope` is that of its request."""
         status = self._table[err.code].status if err.code in self._table else UNAVAILABLE
-        self._refusals.note(err.code, status, told=self._told(err), scope=scope)
+        self._refusals.note(err.code, status, detail=self._told(err), scope=scope)
 
     def http(self, err: HTTPException, scope: Scope | None = None) -> Response:
         """Answer what the framework refuses by itself, such as an unknown path."""
         code = _CODES_BY_STATUS.get(err.status_code, "bad_request")
-        self._refusals.note(code, self._table[code].status, told="", scope=scope)
+        self._refusals.note(code, self._table[code].status, detail="", scope=scope)
         return self._response(code, err.headers or {})
 
     def unforeseen(self, err: BaseException, scope: Scope | None) -> Response:
         """Answer an unforeseen error, and log it with the id of its request, whose scope this is."""
         context: RequestContext | None = scope.get(CONTEXT) if scope else None
-        log.error("unforeseen error", request_id=context.request_id if context else None, exc_info=err)
+        logger.error("unforeseen error", request_id=context.request_id if context else None, exc_info=err)
         self._refusals.count("internal", scope)
         return self._response("internal", {})
 
     def _told(self, err: GatewayError) -> str:
-        return err.told or self._figures.get(err.code, "")
+        return err.detail or self._figures.get(err.code, "")
 
     def _after_quota(self, wait_s: float) -> int:
         """Return when the request would pass, and up to a quarter later: not all at once."""
         seconds = max(1, math.ceil(min(wait_s, QUOTA_WAIT_MAX_S)))
-        return seconds + self._dice.randint(0, max(1, seconds // 4))
+        return seconds + self._rng.randint(0, max(1, seconds // 4))
 
-    def _response(self, code: str, headers: Mapping[str, str], told: str = "") -> Response:
+    def _response(self, code: str, headers: Mapping[str, str], detail: str = "") -> Response:
         problem = self._table[code]
-        message = f"{problem.message} ({told})" if told else problem.message
+        message = f"{problem.message} ({detail})" if detail else problem.message
         body, media_type = self._form(code, problem.status, message)
         response = Response(body, problem.status, headers, media_type=media_type)
         if problem.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-            response.headers.setdefault("Retry-After", str(self._dice.randint(1, self._retry_after_max)))
+            response.headers.setdefault("Retry-After", str(self._rng.randint(1, self._retry_after_max)))
         return response
 
 

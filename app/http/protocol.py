@@ -16,13 +16,13 @@ import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from app.http.body_memory import Lease
+from app.http.body_memory import MemoryReservation
 from app.http.client_address import address_group
 from app.http.errors import BodyIncompleteError, HeadTooLargeError, RequestError, TooManyConnectionsError
 from app.http.head import HEADERS_MAX, check_head, size_of, without_offer
 from app.http.port import Port
 from app.http.request_context import CONTEXT, RequestContext
-from app.http.request_cycle import RequestTransport, closing_unless_continued, drop, lease_of
+from app.http.request_cycle import RequestTransport, closing_unless_continued, drop, reservation_of
 from dedupe.model.errors import GatewayError, LaneSaturatedError
 
 PIPELINE_MAX = 100
@@ -62,7 +62,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._is_offer = False  # of another protocol, which is passed over
         self._is_answering = False
         self._running: RequestResponseCycle | None = None  # the request that is answered
-        self._lease = Lease(port.memory)  # of the newest request
+        self._lease = MemoryReservation(port.memory)  # of the newest request
         self._is_fresh = False  # what is read now begins with a head
         self._read_bytes = 0
         self._head_bytes = 0  # of the reads that a head stands in, at most its own
@@ -230,7 +230,7 @@ class EdgeProtocol(HttpToolsProtocol):
                 self.expect_100_continue = self.parser.get_http_version() != "1.0"
             self.headers.append((name, value))
             if len(self.headers) > HEADERS_MAX:  # now, since each takes 20 times its bytes
-                self._fault = HeadTooLargeError(told=f"more than {HEADERS_MAX} fields")
+                self._fault = HeadTooLargeError(detail=f"more than {HEADERS_MAX} fields")
                 raise self._fault
 
     def on_headers_complete(self) -> None:
@@ -243,7 +243,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._disarm()
         self._unset_keepalive_if_required()
         lease = self._lease = (
-            self._proxied_lease() if self._is_proxied else Lease(self._port.memory, self._owner)
+            self._proxied_lease() if self._is_proxied else MemoryReservation(self._port.memory, self._owner)
         )
         self.scope[CONTEXT] = RequestContext(lease)  # type: ignore[literal-required]
         self._port.connections.busy(self)
@@ -301,7 +301,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self._fault = err
             raise
 
-    def _proxied_lease(self) -> Lease:
+    def _proxied_lease(self) -> MemoryReservation:
         """Return the lease of a request behind a trusted proxy, by the address of its client."""
         assert self.client is not None
         address = self._port.proxies.client_of(self.client[0], self.headers)
@@ -309,7 +309,9 @@ class EdgeProtocol(HttpToolsProtocol):
         connections = self._port.connections
         is_served = connections.enter_request(address) and not self._is_refused
         self.app = self._client_app if is_served else cast(Any, self._port.refuse)
-        return Lease(self._port.memory, address_group(address), lambda: connections.leave_request(address))
+        return MemoryReservation(
+            self._port.memory, address_group(address), lambda: connections.leave_request(address)
+        )
 
     @property
     def _newest(self) -> RequestResponseCycle | None:  # its head came last; None before the first
@@ -354,11 +356,11 @@ class EdgeProtocol(HttpToolsProtocol):
             self._final_error = None
         elif any(cycle is waiting for waiting, _ in self.pipeline):
             self.pipeline.popleft()
-            lease_of(cycle).release()
+            reservation_of(cycle).release()
             self._final_error = err
         else:
             cycle.keep_alive = False
-            lease_of(cycle).fail(err)
+            reservation_of(cycle).fail(err)
             cycle.message_event.set()
             return
         if not self._is_answering:

@@ -22,7 +22,7 @@ SEGMENTS_MAX = 8
 Watch: TypeAlias = Callable[[str, RequestContext | None], None]
 """Called with the code and the request of each refusal. Must not raise."""
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class RefusalLog:
         """All of them by code."""
         self.watch: Watch | None = None
 
-    def note(self, code: str, status: int, *, told: str, scope: Scope | None) -> None:
+    def note(self, code: str, status: int, *, detail: str, scope: Scope | None) -> None:
         """Log a refusal, or count it for the code's next line; without a scope it never became a request."""
         self.count(code, scope)
         entry = self._codes.setdefault(code, _Code())
@@ -56,12 +56,12 @@ class RefusalLog:
             entry.unlogged += 1
             return
         context = _context_of(scope)
-        report = log.info if status < 500 else log.warning
+        report = logger.info if status < 500 else logger.warning
         report(
             "request refused",
             code=code,
             status=int(status),
-            told=told,
+            detail=detail,
             request_id=context.request_id if context else None,
             path=self._known_words(scope["path"] if scope else ""),
             source=context.source if context else None,

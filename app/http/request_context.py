@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.http.body_memory import BodyMemory, Lease
+from app.http.body_memory import BodyMemory, MemoryReservation
 from app.http.client_address import address_group
 from dedupe.model.types import Event
 
@@ -17,7 +17,7 @@ CONTEXT = "gateway"
 class RequestContext:
     """A request, from its head to its answer."""
 
-    lease: Lease
+    lease: MemoryReservation
     """Memory for its body."""
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
     """By lower-case name; of a field that stands twice, the last value."""
@@ -36,11 +36,11 @@ class RequestContext:
 def begin_context(scope: Scope, memory: BodyMemory) -> RequestContext:
     """Put a context into the scope of a request whose connection has made none, and return it."""
     owner = address_group(scope["client"][0]) if scope["client"] else None
-    context = scope[CONTEXT] = RequestContext(Lease(memory, owner))
+    context = scope[CONTEXT] = RequestContext(MemoryReservation(memory, owner))
     return context
 
 
-class Leased:
+class MemoryReservationMiddleware:
     """Wraps an application: each request gives its memory back when it ends."""
 
     def __init__(self, app: ASGIApp, memory: BodyMemory) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from app.http.body_memory import Lease
+from app.http.body_memory import MemoryReservation
 from app.http.request_context import CONTEXT
 
 
@@ -65,9 +65,9 @@ class RequestTransport:
         self._connection = self._cycle = None
 
 
-def lease_of(cycle: RequestResponseCycle) -> Lease:
+def reservation_of(cycle: RequestResponseCycle) -> MemoryReservation:
     """Return what a request holds of the memory for bodies."""
-    lease: Lease = cycle.scope[CONTEXT].lease  # type: ignore[literal-required]
+    lease: MemoryReservation = cycle.scope[CONTEXT].lease  # type: ignore[literal-required]
     return lease
 
 
@@ -92,7 +92,7 @@ def closing_unless_continued(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIA
 
 def drop(cycle: RequestResponseCycle) -> None:
     """Release a request that was never started: its memory, and its reference to the connection."""
-    lease_of(cycle).release()
+    reservation_of(cycle).release()
     cycle.on_response = _do_nothing
 
 

@@ -111,10 +111,10 @@ class SessionKeys:
         return None if place is None or self._id_of is None else self._id_of(place.sequence)
 
     def keys_of(self, place: Session, id_bytes: bytes | None) -> tuple[EventKey, int, EventKey | None]:
-        """Return key, partition and guard key of an event; None: its message id was assigned."""
-        key_of, guard_of, partition = self._keys or self._stored_keys(place)
-        guard = None if id_bytes is None else guard_of(id_bytes)
-        return key_of(place.sequence.to_bytes(8, "big")), partition, guard
+        """Return key, partition and secondary_key key of an event; None: its message id was assigned."""
+        key_of, secondary_key_of, partition = self._keys or self._stored_keys(place)
+        secondary_key = None if id_bytes is None else secondary_key_of(id_bytes)
+        return key_of(place.sequence.to_bytes(8, "big")), partition, secondary_key
 
     def _stored_keys(self, place: Session) -> "_Keys":
         hashes = place.client_hash, place.session_hash
@@ -125,7 +125,7 @@ class SessionKeys:
     def _prepare(self, client_hash: bytes, session_hash: bytes) -> "_Keys":
         return _Keys(
             self._identity.sequence_keys(client_hash, session_hash),
-            self._identity.guard_keys(self._source, client_hash),
+            self._identity.secondary_keys(self._source, client_hash),
             partition_of(client_hash, self._partitions),
         )
 
@@ -134,7 +134,7 @@ class _Keys(NamedTuple):
     """What makes the keys of one session's events, and the partition of all of them."""
 
     key_of: KeyOf
-    guard_of: KeyOf
+    secondary_key_of: KeyOf
     partition: int
 
 
@@ -152,10 +152,10 @@ def client_session_of(
     client = client_of(headers, top)
     session = _one_of(_ksuid(_text_in(headers, SESSION)), _ksuid(top.get("session")), "session")
     if client is None or session is None:
-        raise SessionFieldsInvalidError(told="client and session must both be given")
+        raise SessionFieldsInvalidError(detail="client and session must both be given")
     epoch = _one_of(_number_in(headers, EPOCH), _u64(top, "epoch"), "epoch")
     if epoch == 0:
-        raise SessionFieldsInvalidError(told="epoch counts from 1")
+        raise SessionFieldsInvalidError(detail="epoch counts from 1")
     acknowledged = _one_of(
         _number_in(headers, ACKNOWLEDGED), _u64(top, "acknowledgedThrough"), "acknowledgedThrough"
     )
@@ -184,7 +184,7 @@ def stored_sessions(header: bytes, count: int) -> list[Session | None]:
         sessions = []
     if len(sessions) != count:
         raise SessionFieldsInvalidError(
-            told="Gateway-Sessions must have bytes 34-89 of each event's gw header in base64, or nothing, "
+            detail="Gateway-Sessions must have bytes 34-89 of each event's gw header in base64, or nothing, "
             f"separated by commas; the request has {count} events"
         )
     return sessions
@@ -195,7 +195,7 @@ def _stored_session(part: bytes) -> Session | None:
         return None
     session = Session(*SESSION_STRUCT.unpack(base64.b64decode(part, validate=True)))
     if session.sequence == 0:
-        raise SessionFieldsInvalidError(told="a sequence counts from 1")
+        raise SessionFieldsInvalidError(detail="a sequence counts from 1")
     return session
 
 
@@ -212,20 +212,20 @@ def is_ksuid(text: str) -> bool:
 def _client(value: object) -> str | None:
     if value is None or (isinstance(value, str) and _CLIENT.fullmatch(value)):
         return value
-    raise SessionFieldsInvalidError(told="client must have 1 to 100 visible ASCII characters")
+    raise SessionFieldsInvalidError(detail="client must have 1 to 100 visible ASCII characters")
 
 
 def _ksuid(value: object) -> str | None:
     if value is None or (isinstance(value, str) and is_ksuid(value)):
         return value
-    raise SessionFieldsInvalidError(told="session must be a KSUID, 27 letters and digits")
+    raise SessionFieldsInvalidError(detail="session must be a KSUID, 27 letters and digits")
 
 
 def _first_sequence(shared: Mapping[str, Any], count: int) -> int | None:
     first = _u64(shared, FIRST_SEQUENCE)
     if first is not None and not 0 < first <= U64_MAX - count + 1:
         raise SessionFieldsInvalidError(
-            told="firstSequence counts from 1, and no sequence has more than 64 bits"
+            detail="firstSequence counts from 1, and no sequence has more than 64 bits"
         )
     return first
 
@@ -234,7 +234,7 @@ def _u64(fields: Mapping[str, Any], name: str) -> int | None:
     value = fields.get(name)
     if value is None or _is_u64(value):
         return value
-    raise SessionFieldsInvalidError(told=f"{name} must be a whole number of 64 bits")
+    raise SessionFieldsInvalidError(detail=f"{name} must be a whole number of 64 bits")
 
 
 def _is_u64(value: object) -> TypeGuard[int]:
@@ -251,12 +251,12 @@ def _number_in(headers: Mapping[bytes, bytes], name: bytes) -> int | None:
     if value is None:
         return None
     if not _NUMBER.fullmatch(value) or int(value) > U64_MAX:
-        raise SessionFieldsInvalidError(told=f"{name.decode()} must be a whole number of 64 bits")
+        raise SessionFieldsInvalidError(detail=f"{name.decode()} must be a whole number of 64 bits")
     return int(value)
 
 
 def _one_of(in_head: Value | None, in_body: Value | None, name: str) -> Value | None:
     """Return what was given, in one of both places or alike in both. Raises SessionFieldsConflictError."""
     if in_head is not None and in_body is not None and in_head != in_body:
-        raise SessionFieldsConflictError(told=name)
+        raise SessionFieldsConflictError(detail=name)
     return in_body if in_head is None else in_head

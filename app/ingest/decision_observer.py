@@ -12,7 +12,7 @@ from dedupe.model.types import Event
 from dedupe.submission import Outcomes
 
 
-class Watcher(Protocol):
+class DecisionObserver(Protocol):
     """Called in the ingest's event loop. Takes microseconds, and never raises."""
 
     @property

@@ -226,7 +226,7 @@ class _Request:
         """Raise RequestTooLargeError if what is merged into so many events is more than allowed."""
         growth_bytes_max = self._identifier.limits.growth_bytes_max
         if count * self._merged_bytes > growth_bytes_max:
-            raise RequestTooLargeError(told=f"batch-level fields add more than {growth_bytes_max:,} bytes")
+            raise RequestTooLargeError(detail=f"batch-level fields add more than {growth_bytes_max:,} bytes")
 
     def event_of(self, index: int, item: object) -> Event:
         """Return one item as an event of the clean stream. Raises _RefusedError, RequestTooLargeError."""
@@ -257,11 +257,11 @@ class _Request:
             self._check_type(item.get("type"), value)
         if place is not None:
             assert self._sessions is not None
-            key, partition, guard = self._sessions.keys_of(place, None if flags else id_bytes)
+            key, partition, secondary_key = self._sessions.keys_of(place, None if flags else id_bytes)
         elif self._needs_place:
             raise _RefusedError(RejectionCode.SEQUENCE_INVALID, value)
         else:
-            key, guard = self._key_of(id_bytes), None
+            key, secondary_key = self._key_of(id_bytes), None
             partition = partition_of(key, self._partitions)
         fingerprint = self._fingerprints[index] if self._fingerprints else fingerprint_of(content)
         earlier = self._earlier_fingerprints(item, ignored) if self._changed_fields else ()
@@ -279,7 +279,7 @@ class _Request:
                 place,
                 None,
                 earlier,
-                guard,
+                secondary_key,
                 order,
             )
         )
@@ -332,7 +332,7 @@ class _Request:
             raise self._too_large()
 
     def _too_large(self) -> RequestTooLargeError:
-        return RequestTooLargeError(told=f"more than {self._identifier.limits.request_bytes_max:,} bytes")
+        return RequestTooLargeError(detail=f"more than {self._identifier.limits.request_bytes_max:,} bytes")
 
     def _is_too_deep(self, item: dict[str, Any]) -> bool:
         """Whether what the record keeps of an item nests too deep."""

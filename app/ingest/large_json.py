@@ -289,4 +289,4 @@ def _load_piece(piece: bytes, where: str = "") -> object:
     try:
         return read_document(piece)
     except ValueError as err:
-        raise InvalidJSONError(told=json_problem(err, piece) + where) from err
+        raise InvalidJSONError(detail=json_problem(err, piece) + where) from err

@@ -37,7 +37,7 @@ async def parse_batch(body: bytes, limits: JSONLimits, yield_to_others: YieldToO
     document = await read_json(body, limits, yield_to_others, has_items=True)
     if isinstance(document, dict) and isinstance(batch := document.get("batch"), list):
         return _several(batch, document, limits)
-    raise BatchMissingError(told=_found_in(document))
+    raise BatchMissingError(detail=_found_in(document))
 
 
 async def parse_events(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
@@ -77,12 +77,12 @@ async def read_json(
     try:
         return read_document(body)
     except ValueError as err:
-        raise InvalidJSONError(told=json_problem(err, body)) from err
+        raise InvalidJSONError(detail=json_problem(err, body)) from err
 
 
 def _several(items: list[object], batch: dict[str, Any] | None, limits: JSONLimits) -> Payload:
     if len(items) > limits.events_max:
-        raise TooManyEventsError(told=f"{len(items):,}, and at most {limits.events_max:,} are allowed")
+        raise TooManyEventsError(detail=f"{len(items):,}, and at most {limits.events_max:,} are allowed")
     return Payload(items, batch, batch or {})
 
 
@@ -91,7 +91,7 @@ def _single(document: object) -> Payload:
         return Payload([document], None, {})
     if isinstance(document, dict):
         return Payload([document], document, {})
-    raise BatchMissingError(told=_found_in(document))
+    raise BatchMissingError(detail=_found_in(document))
 
 
 def _found_in(document: object) -> str:

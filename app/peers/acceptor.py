@@ -17,7 +17,7 @@ from dedupe.cluster.request_handler import PeerRequestHandler
 from dedupe.model.errors import LaneSaturatedError, OutcomeUnknownError
 from dedupe.submission import Outcomes
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class Acceptor(Connection):
@@ -141,7 +141,7 @@ class Acceptor(Connection):
                 for one in decided:
                     self._send_outcomes([one])
                 return
-            log.exception("outcomes cannot be encoded", worker=self.worker)
+            logger.exception("outcomes cannot be encoded", worker=self.worker)
             self._fail(decided[0][0], OutcomeUnknownError(f"its outcomes cannot be encoded: {err!r}"))
         else:
             self.send(Kind.OUTCOMES, 0, body)
@@ -171,7 +171,7 @@ class Acceptor(Connection):
     def _fail(self, number: int, err: BaseException) -> None:
         fields = error_fields(err)
         if fields[0] == "internal":
-            log.error("a worker's request failed", worker=self.worker, error=fields[2])
+            logger.error("a worker's request failed", worker=self.worker, error=fields[2])
         self.send(Kind.FAILED, number, packed(fields))
 
 

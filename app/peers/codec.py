@@ -63,9 +63,20 @@ def submissions_body(forwarded: Sequence[Forwarded]) -> bytes:
     for number, lane, (own, received_ms, deadline, size_bytes) in forwarded:
         heads += (number, lane, received_ms, int(deadline.remaining_s * 1000), size_bytes, len(own))
         events += own
-    keys, partitions, prints, sources, ids, values, flags, sessions, reasons, earlier, guards, orders = zip(
-        *events, strict=True
-    )
+    (
+        keys,
+        partitions,
+        prints,
+        sources,
+        ids,
+        values,
+        flags,
+        sessions,
+        reasons,
+        earlier,
+        secondary_keys,
+        orders,
+    ) = zip(*events, strict=True)
     count = len(events)
     names = b"".join(chain.from_iterable(zip(keys, prints, strict=True)))
     assert len(names) == count * _NAME.size
@@ -81,7 +92,7 @@ def submissions_body(forwarded: Sequence[Forwarded]) -> bytes:
             None if sessions.count(None) == count else [_session_fields(session) for session in sessions],
             None if reasons.count(None) == count else reasons,
             None if not any(earlier) else earlier,
-            None if guards.count(None) == count else guards,
+            None if secondary_keys.count(None) == count else secondary_keys,
             None if orders.count(Order.ANY) == count else [_ORDER_NUMBERS[order] for order in orders],
         )
     )
@@ -103,7 +114,7 @@ def submissions_of(body: memoryview, clock: Clock, *, events_max: int) -> list[F
     if type(fields) is not list or len(fields) < _FIELDS:
         refuse("malformed")
     heads, names, partitions, sources, ids, values, flags, *rare = fields[:_FIELDS]
-    sessions, reasons, earlier, guards, orders = rare
+    sessions, reasons, earlier, secondary_keys, orders = rare
     if type(names) is not bytes or type(values) is not list or not values:
         refuse("malformed")
     count = len(values)
@@ -121,7 +132,7 @@ def submissions_of(body: memoryview, clock: Clock, *, events_max: int) -> list[F
         _each(sessions, None, _session_of, count),
         _each(reasons, None, _text_or_none, count),
         _each(earlier, _NOTHING_EARLIER, _prints_of, count),
-        _each(guards, None, _key_or_none, count),
+        _each(secondary_keys, None, _key_or_none, count),
         _each(orders, Order.ANY, _order_of, count),
     )
     events = list(map(event_of, zip(*columns, strict=True)))

@@ -33,7 +33,7 @@ UNKNOWN_KIND = packed(("unknown_kind", "", "no such kind of frame in this versio
 Handler: TypeAlias = Callable[[int, memoryview], None]
 """Handles a frame's number and body. May raise FrameRefusedError."""
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,11 @@ class Connection(asyncio.Protocol):
         self._made_at = self._sent_at = self.loop.time()
         self._transport.set_write_buffer_limits(high=self.shared.limits.unread_bytes_max)
         self._schedule_check()
-        return self._guard(self.on_made)
+        return self._run(self.on_made)
 
     def data_received(self, data: bytes) -> None:
         self._silent_ticks = 0
-        self._guard(self._read, data)
+        self._run(self._read, data)
 
     def eof_received(self) -> bool:
         return False
@@ -99,11 +99,11 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._is_paused = True
-        self._guard(self.on_paused, True)
+        self._run(self.on_paused, True)
 
     def resume_writing(self) -> None:
         self._is_paused = False
-        self._guard(self.on_paused, False)
+        self._run(self.on_paused, False)
         self._flush()
 
     # ---- for the two sides
@@ -181,14 +181,14 @@ class Connection(asyncio.Protocol):
     def on_paused(self, is_paused: bool) -> None:
         """Handle that the other side has stopped or resumed reading."""
 
-    def _guard(self, call: Callable[..., None], *args: object) -> None:
+    def _run(self, call: Callable[..., None], *args: object) -> None:
         """Call, and end the connection on any exception."""
         try:
             call(*args)
         except FrameRefusedError as err:
             self.refuse(err.reason)
         except Exception:
-            log.exception("a connection between workers failed")
+            logger.exception("a connection between workers failed")
             self.refuse("internal")
 
     def _read(self, data: bytes) -> None:

@@ -34,7 +34,7 @@ CODES: dict[str, type[GatewayError]] = {
 def error_fields(err: BaseException) -> tuple[str, str, str]:
     """Encode an error: its code, its detail for clients, and its text for operators."""
     if isinstance(err, GatewayError):
-        return err.code, err.told, str(err)[:TEXT_CHARS_MAX]
+        return err.code, err.detail, str(err)[:TEXT_CHARS_MAX]
     return GatewayError.code, "", repr(err)[:TEXT_CHARS_MAX]
 
 
@@ -42,10 +42,10 @@ def error_of(fields: Any) -> GatewayError:
     """Decode an error; one of an unknown code is a GatewayError. Raises FrameRefusedError."""
     if not isinstance(fields, Sequence) or len(fields) < 3:
         refuse("malformed")
-    code, told, text = fields[:3]
-    if not (isinstance(code, str) and isinstance(told, str) and isinstance(text, str)):
+    code, detail, text = fields[:3]
+    if not (isinstance(code, str) and isinstance(detail, str) and isinstance(text, str)):
         refuse("malformed")
-    return CODES.get(code, GatewayError)(text, told=told)
+    return CODES.get(code, GatewayError)(text, detail=detail)
 
 
 def refuse(reason: str) -> NoReturn:

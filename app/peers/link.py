@@ -15,7 +15,7 @@ from dedupe.cluster.request_handler import PeerRequestHandler
 from dedupe.model.errors import LaneNotActiveError
 from dedupe.submission import Outcomes, Submission
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class PeerLink(links.PeerLink):
@@ -79,7 +79,7 @@ class PeerLink(links.PeerLink):
                 except (Exception, asyncio.CancelledError) as err:
                     if is_own_cancellation(err):
                         raise
-                    log.exception("a link to a worker failed", worker=self.worker)
+                    logger.exception("a link to a worker failed", worker=self.worker)
                 self._go_down()
                 await asyncio.sleep(RETRY_S * self._shared.rng.uniform(0.5, 1.5))
         finally:
@@ -103,7 +103,7 @@ class PeerLink(links.PeerLink):
                 return False
             self._dialler, connected_at = dialler, loop.time()
             if not self.is_up:
-                log.info("connected to a worker", worker=self.worker, address=self.address)
+                logger.info("connected to a worker", worker=self.worker, address=self.address)
             self.is_up, self._why = True, ""
             self._shared.metrics.connected += 1
             while dialler.end_reason is None:
@@ -129,7 +129,7 @@ class PeerLink(links.PeerLink):
 
     def _connection(self) -> Dialler:
         if self._dialler is None or not self._dialler.is_open:
-            raise LaneNotActiveError(f"no connection to {self.worker}", told="a partition is out of reach")
+            raise LaneNotActiveError(f"no connection to {self.worker}", detail="a partition is out of reach")
         return self._dialler
 
     def _on_status(self, status: Any) -> None:
@@ -141,17 +141,17 @@ class PeerLink(links.PeerLink):
         if self.is_up or self.status is not None:  # its first status comes a moment before it is up
             self.is_up, self.status = False, None
             if self._why:
-                log.warning("a worker is down", worker=self.worker, address=self.address, why=self._why)
+                logger.warning("a worker is down", worker=self.worker, address=self.address, why=self._why)
             self._pass_status(None)
 
     def _pass_status(self, status: Any) -> None:
         try:
             self._handler.on_status(self.worker, status)
         except Exception:
-            log.exception("status of another worker not handled", worker=self.worker)
+            logger.exception("status of another worker not handled", worker=self.worker)
 
     def _log_reason(self, why: str) -> None:
         """Log why the worker cannot be reached, once while the reason stays the same."""
         if why != self._why:
-            log.info("no connection to a worker", worker=self.worker, address=self.address, why=why)
+            logger.info("no connection to a worker", worker=self.worker, address=self.address, why=why)
         self._why = why

@@ -23,7 +23,7 @@ from dedupe.cluster import links
 from dedupe.cluster.request_handler import PeerRequestHandler
 from dedupe.model.clock import Clock
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class Peers(links.Peers):
@@ -161,6 +161,6 @@ class Peers(links.Peers):
             if len(status) + HEAD.size > self._shared.limits.message_bytes_max:
                 raise ValueError(f"it has {len(status)} bytes")
         except Exception:
-            log.exception("the status of this worker cannot be encoded")
+            logger.exception("the status of this worker cannot be encoded")
             return packed(None)
         return status

@@ -9,7 +9,7 @@ import structlog
 from app.settings.file_signature import signature_of
 from dedupe.model.errors import ConfigurationError
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class Contexts(NamedTuple):
@@ -41,9 +41,9 @@ class PeerTLS:
             try:
                 self._contexts = self._read()
             except ConfigurationError as err:
-                log.error("certificates not reloaded, the previous ones stay in use", error=str(err))
+                logger.error("certificates not reloaded, the previous ones stay in use", error=str(err))
             else:
-                log.info("certificates reloaded", file=str(self._files[0]))
+                logger.info("certificates reloaded", file=str(self._files[0]))
         return self._contexts
 
     def _read_signatures(self) -> list[object]:

@@ -27,12 +27,12 @@ TRIM_PAUSE_S = 0.02
 Trim = Callable[[str, int, int], Awaitable[int]]
 """(topic, before_ms, records_max a partition) -> records deleted."""
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 async def announce(router: Router, settings: Settings, *, url: str, admin_url: str) -> None:
     """Print the URLs and an example once all partitions serve."""
-    log.info("starting", events=url, admin=admin_url)
+    logger.info("starting", events=url, admin=admin_url)
     while not router.is_ready:  # noqa: ASYNC110 - it follows from the states of all lanes
         await asyncio.sleep(READY_POLL_S)
     write_key = "my-write-key" if settings.gateway.write_keys_file is None else "WRITE_KEY"
@@ -56,9 +56,9 @@ async def tell_outages(router: Router) -> None:
         await asyncio.sleep(OUTAGE_POLL_S)
         outage = router.outage
         if outage is not None and logged is None:
-            log.error("events cannot be taken", reason=outage)
+            logger.error("events cannot be taken", reason=outage)
         elif outage is None and logged is not None:
-            log.info("events are taken again")
+            logger.info("events are taken again")
         logged = outage
 
 
@@ -69,7 +69,7 @@ async def keep_notes(renew: Callable[[], Awaitable[None]]) -> None:
         try:
             await renew()
         except GatewayError as err:
-            log.warning("notes of the log not renewed, trying again later", error=str(err))
+            logger.warning("notes of the log not renewed, trying again later", error=str(err))
 
 
 async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim) -> None:
@@ -92,7 +92,7 @@ async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim)
             try:
                 await _trim_topic(topic, before_ms, TRIM_RECORDS_MAX, trim)
             except RetriableError as err:
-                log.warning("expired events not deleted, trying again later", topic=topic, error=str(err))
+                logger.warning("expired events not deleted, trying again later", topic=topic, error=str(err))
 
 
 def _newest_timestamp_ms(lanes: Sequence[Lane]) -> int:

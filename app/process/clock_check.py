@@ -29,7 +29,7 @@ The part of the window that the clock may be ahead of the log. A wrong clock wit
 window by as much; a gateway may rest for so long without a question.
 """
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 async def check_clock(
@@ -56,14 +56,14 @@ async def check_clock(
     """
     now_ms = clock.now_ms()
     if accepted_day is not None and abs(_utc(now_ms).date() - accepted_day) <= ACCEPTED_FOR:
-        log.warning("the clock is accepted because of --accept-clock", clock=_text(now_ms))
+        logger.warning("the clock is accepted because of --accept-clock", clock=_text(now_ms))
         newest_ms = None
     if newest_ms is None:
         await _note(store, settings.log.topic, now_ms)
         return
     noted_ms = await judge_clock(store, settings, now_ms=now_ms, newest_ms=newest_ms)
     known_ms = newest_ms if noted_ms is None else noted_ms
-    log.info("the log was last in use", at=_text(known_ms))
+    logger.info("the log was last in use", at=_text(known_ms))
     if noted_ms is None or now_ms > noted_ms:
         await _note(store, settings.log.topic, max(now_ms, known_ms))
 
@@ -95,7 +95,7 @@ async def keep_time(store: LogStore, topic: str, clock: Clock, *, renew_s: float
             if noted_ms is None or now_ms > noted_ms:
                 await _note(store, topic, now_ms)
         except GatewayError as err:
-            log.warning("the time cannot be noted in the log, trying again later", error=str(err))
+            logger.warning("the time cannot be noted in the log, trying again later", error=str(err))
 
 
 async def _noted_ms(store: LogStore, topic: str) -> int | None:

@@ -11,7 +11,7 @@ from dedupe.router import Router
 CHECK_INTERVAL_S = 1.0
 """How often free space is looked at: at 200 MB a second, 1 GiB lasts for five."""
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class Disk:
@@ -35,10 +35,10 @@ class Disk:
         try:
             self.size_bytes, _, self.free_bytes = shutil.disk_usage(self._path)
         except OSError as err:
-            log.error("free disk space cannot be read", path=str(self._path), error=str(err))
+            logger.error("free disk space cannot be read", path=str(self._path), error=str(err))
             self.free_bytes = 0
         if self.has_room != had_room:
-            report = log.info if self.has_room else log.error
+            report = logger.info if self.has_room else logger.error
             report(
                 "disk room",
                 has_room=self.has_room,

@@ -45,7 +45,7 @@ and connections that are refused.
 HTTPProtocol: TypeAlias = Callable[..., asyncio.Protocol] | str
 """Makes the protocol of one connection, or uvicorn's name of one of its own."""
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class Server(uvicorn.Server):
@@ -71,11 +71,11 @@ class Server(uvicorn.Server):
             )
         )
 
-    def let_go(self) -> None:
+    def close_keepalive_connections(self) -> None:
         """End each connection with its next answer, so that its client connects elsewhere."""
-        goodbye = (b"connection", b"close")
-        self.config.encoded_headers.append(goodbye)
-        self.server_state.default_headers = [*self.server_state.default_headers, goodbye]
+        connection_close = (b"connection", b"close")
+        self.config.encoded_headers.append(connection_close)
+        self.server_state.default_headers = [*self.server_state.default_headers, connection_close]
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -122,7 +122,7 @@ def allow_connections(wanted: int, *, index_files: int) -> int:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
     possible = min(wanted, max(soft // 2, soft - reserved))
-    log.warning(
+    logger.warning(
         "the hard limit of open files is too low for all connections and full indexes: raise it",
         limit=soft,
         needed=needed,
@@ -172,10 +172,10 @@ def stop_signals() -> Iterator[asyncio.Event]:
 
     def on_signal(number: signal.Signals) -> None:
         if not stop.is_set():
-            log.info("stopping", signal=number.name)
+            logger.info("stopping", signal=number.name)
             stop.set()
         elif number != PARENT_ENDED:
-            log.error("stopped by a second signal", signal=number.name)
+            logger.error("stopped by a second signal", signal=number.name)
             drain_stderr()
             os._exit(SIGNAL_EXIT_CODE + number)
 
@@ -226,7 +226,7 @@ async def supervise(
         router.is_leaving = True
         if await lanes.hand_over():  # others serve: connections that are still here are answered
             for server, _ in servers:
-                server.let_go()
+                server.close_keepalive_connections()
         else:
             router.drain()
             await lanes.finish(drain_timeout_s)

@@ -33,7 +33,7 @@ FOLDER_WAIT_S, FOLDER_POLL_S = 60.0, 0.1
 
 PR_SET_PDEATHSIG = 1
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class Workers:
@@ -118,7 +118,7 @@ class Workers:
                 raise error(f"worker {worker} ended with exit code {code}, see above")
             if loop.time() - began >= STEADY_S:
                 pause_s = BACKOFF_S
-            log.error("worker ended, restarting it", worker=worker, code=code, pause_s=pause_s)
+            logger.error("worker ended, restarting it", worker=worker, code=code, pause_s=pause_s)
             await self._pause(pause_s)
             pause_s = min(2 * pause_s, BACKOFF_MAX_S)
 
@@ -131,7 +131,9 @@ class Workers:
             if loop.time() > deadline:
                 return
             if not is_logged:
-                log.warning("data folder of a worker is still in use, waiting", worker=worker, by=processes)
+                logger.warning(
+                    "data folder of a worker is still in use, waiting", worker=worker, by=processes
+                )
                 is_logged = True
             await self._pause(FOLDER_POLL_S)
 

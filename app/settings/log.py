@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr
 
 from app.settings.section import Section, variables
 from app.settings.units import Seconds
-from dedupe.model.types import Stream
+from dedupe.model.types import Topic
 
 
 class KafkaSettings(Section, alias_generator=variables("KAFKA_")):
@@ -77,11 +77,11 @@ class LogSettings(Section):
         return f"{self.topic}.quarantine"
 
     @property
-    def streams(self) -> tuple[Stream, Stream]:
+    def topics(self) -> tuple[Topic, Topic]:
         """The clean topic and its quarantine, each with the number of its partitions."""
         return (
-            Stream(self.topic, self.partitions),
-            Stream(self.quarantine_topic, self.quarantine_partitions),
+            Topic(self.topic, self.partitions),
+            Topic(self.quarantine_topic, self.quarantine_partitions),
         )
 
     def contradictions(self) -> Iterator[str]:

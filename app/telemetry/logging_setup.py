@@ -1,8 +1,8 @@
 """
 Logging: all lines on stderr, in one format, those of libraries too.
 
-A service protects stderr first (app.telemetry.stderr), so that logging never fails and never waits. Tracebacks
-are plain: a renderer that shows local variables would show events and keys.
+A service protects stderr first (app.telemetry.stderr), so that logging never fails and never waits.
+Tracebacks are plain: a renderer that shows local variables would show events and keys.
 """
 
 import logging

@@ -126,14 +126,14 @@ class _Requests:
             for name, value in answer["headers"]:
                 if name in COUNTS:
                     attributes[COUNTS[name]] = int(value)
-        told = {
+        attributes = {
             name.decode(): value.decode("latin-1")
             for name, value in scope["headers"]
             if name in {b"traceparent", b"tracestate"}
         }
         span = self._tracer.start_span(
             f"{scope['method']} {context.route}",
-            TraceContextTextMapPropagator().extract(told),
+            TraceContextTextMapPropagator().extract(attributes),
             SpanKind.SERVER,
             attributes,
             start_time=began_ns,
@@ -180,8 +180,10 @@ class _Log:
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         from opentelemetry.trace import SpanKind
 
-        told = self._attributes | {"messaging.batch.message_count": len(records)}
-        with self._tracer.start_as_current_span(self._name, kind=SpanKind.PRODUCER, attributes=told) as span:
+        attributes = self._attributes | {"messaging.batch.message_count": len(records)}
+        with self._tracer.start_as_current_span(
+            self._name, kind=SpanKind.PRODUCER, attributes=attributes
+        ) as span:
             base = await self._log.append(records)
             span.set_attribute("gateway.offset", base)
             return base

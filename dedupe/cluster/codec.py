@@ -36,14 +36,14 @@ def encode_committed(lane: int, committed: Committed) -> list[Any]:
         list(committed.after),
         b"".join(committed.keys),
         b"".join(committed.fingerprints),
-        list(committed.guards),
+        list(committed.secondary_keys),
         [session and _encode_session(session) for session in committed.sessions],
     ]
 
 
 def decode_committed(fields: Any) -> tuple[int, Committed]:
     """Decode a lane's number and its commit. Raises ValueError, TypeError."""
-    lane, first_seq, base, timestamp_ms, after, keys, fingerprints, guards, sessions, *_ = fields
+    lane, first_seq, base, timestamp_ms, after, keys, fingerprints, secondary_keys, sessions, *_ = fields
     if not _are_counts(lane, first_seq, base, timestamp_ms, bits=63):
         raise ValueError("not a commit")
     committed = Committed(
@@ -53,7 +53,7 @@ def decode_committed(fields: Any) -> tuple[int, Committed]:
         LastRecord._make(after[: len(LastRecord._fields)]),
         _cut(keys, KEY_BYTES),
         _cut(fingerprints, FINGERPRINT_BYTES),
-        [guard and _sized(guard, KEY_BYTES) for guard in guards],
+        [secondary_key and _sized(secondary_key, KEY_BYTES) for secondary_key in secondary_keys],
         [session and _decode_session(session) for session in sessions],
     )
     count = len(committed.keys)

@@ -52,7 +52,7 @@ FAILING_S = 15.0
 EXPECTED_S = 10.0
 """For the lanes of a worker that is down to be served elsewhere; requests do not wait longer."""
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class Role(Enum):
@@ -134,7 +134,7 @@ class LaneManager:
     def on_assignment(self, generation: int, assignment: Assignment) -> None:
         """Adopt the group's assignment."""
         if len(assignment.owners) != len(self.lanes) or len(assignment.followers) != len(self.lanes):
-            log.error("assignment ignored: it has another number of lanes", lanes=len(assignment.owners))
+            logger.error("assignment ignored: it has another number of lanes", lanes=len(assignment.owners))
             return
         for number, (before, owner) in enumerate(zip(self.assignment.owners, assignment.owners, strict=True)):
             if owner != before:
@@ -143,10 +143,10 @@ class LaneManager:
         self._claimed.clear()
         is_member = self.worker in assignment.addresses
         if not is_member:  # both would end each other's connections, which other workers know by that name
-            log.error("another worker has the same GATEWAY_WORKER_ID: this one serves nothing")
+            logger.error("another worker has the same GATEWAY_WORKER_ID: this one serves nothing")
         others = {name: at for name, at in assignment.addresses.items() if is_member and name != self.worker}
         self.directory.set_members(others)
-        log.info(
+        logger.info(
             "lanes assigned",
             generation=generation,
             owned=assignment.owners.count(self.worker),
@@ -194,7 +194,7 @@ class LaneManager:
         while self._running and not deadline.is_over:
             await self._wait_for_change(deadline)
         if self._running:
-            log.error("partitions did not finish in time; clients retry", lanes=sorted(self._running))
+            logger.error("partitions did not finish in time; clients retry", lanes=sorted(self._running))
 
     # ---- where lanes are served
 
@@ -237,7 +237,7 @@ class LaneManager:
         try:
             link.notify(COMMITTED, encode_committed(number, committed))
         except Exception as err:
-            log.error("commit not replicated to the follower", worker=follower, exc_info=err)
+            logger.error("commit not replicated to the follower", worker=follower, exc_info=err)
 
     # ---- running lanes
 
@@ -255,7 +255,9 @@ class LaneManager:
                 problem: dict[str, Any] = {"error": f"{type(err).__name__}: {err}"}
                 if not isinstance(err, GatewayError):
                     problem["exc_info"] = err
-                log.error("partition failed, retrying", topic=lane.topic, partition=lane.partition, **problem)
+                logger.error(
+                    "partition failed, retrying", topic=lane.topic, partition=lane.partition, **problem
+                )
                 await asyncio.sleep(RETRY_S)
 
     async def _apply_role(self, number: int, lane: Lane) -> None:
@@ -385,7 +387,7 @@ class LaneManager:
             if status is None or status.generation < self._owner_since[number]:
                 continue
             if self.directory.server_of(number) is None and lane.follower.is_caught_up:
-                log.warning(
+                logger.warning(
                     f"partition claimed: its owner {'is down' if is_down else 'cannot serve it'}",
                     topic=lane.topic,
                     partition=lane.partition,

@@ -26,7 +26,7 @@ from dedupe.model.clock import Clock
 from dedupe.model.errors import DiskFullError, LaneNotActiveError, RetriableError
 from dedupe.submission import Outcomes, Submission
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class PeerRequestHandler:
@@ -53,7 +53,7 @@ class PeerRequestHandler:
         try:
             self._manager.directory.update_status(worker, fields)
         except (ValueError, TypeError) as err:
-            log.warning("status of another worker not understood", worker=worker, error=repr(err))
+            logger.warning("status of another worker not understood", worker=worker, error=repr(err))
 
     def on_notification(self, worker: WorkerId, kind: str, body: Any) -> None:
         """Handle a one-way message; kinds of later versions are ignored. Never raises."""
@@ -62,7 +62,9 @@ class PeerRequestHandler:
         try:
             self.on_committed(body)
         except (ValueError, TypeError, IndexError) as err:
-            log.warning("message of another worker not understood", worker=worker, kind=kind, error=repr(err))
+            logger.warning(
+                "message of another worker not understood", worker=worker, kind=kind, error=repr(err)
+            )
 
     def on_committed(self, body: Any) -> None:
         """Pass an owner's encoded commit to the lane's follower. Raises ValueError, TypeError, IndexError."""

@@ -71,7 +71,7 @@ class SessionAdmission:
     def __init__(
         self,
         states: Mapping[SessionKey, SessionState | None],
-        guards: Mapping[EventKey, Entry | None],
+        secondary_keys: Mapping[EventKey, Entry | None],
         policy: SessionPolicy,
         *,
         now_ms: int,
@@ -81,13 +81,13 @@ class SessionAdmission:
 
         Args:
             states: of every key that dedupe.decide.sessions.keys_of gives.
-            guards: the entry of every event's guard.
+            secondary_keys: the entry of every event's secondary_key.
             policy: how long and how many sessions are known.
             now_ms: the timestamp that the batch's records will have.
         """
         self._states = {key: policy.remembered(state, now_ms) for key, state in states.items()}
-        self._guards = guards
-        self._new_guards: dict[EventKey, tuple[int, Fingerprint]] = {}
+        self._secondary_keys = secondary_keys
+        self._new_secondary_keys: dict[EventKey, tuple[int, Fingerprint]] = {}
         self.recorded: list[Session | None] = []
         """The session as recorded, for each new event in order."""
         self._policy = policy
@@ -110,12 +110,12 @@ class SessionAdmission:
         state = self._states[key]
         if state is not None and state.has(session.sequence):
             return STALE, NO_ORIGINAL
-        guard = event.guard
-        if guard is not None:
-            entry = self._guards[guard]
+        secondary_key = event.secondary_key
+        if secondary_key is not None:
+            entry = self._secondary_keys[secondary_key]
             if entry is not None and entry.offset >= window_start:
                 return _of_copy(event, entry.fingerprint, DUPLICATE), entry.offset
-            if (first := self._new_guards.get(guard)) is not None:
+            if (first := self._new_secondary_keys.get(secondary_key)) is not None:
                 original, fingerprint = first
                 return _of_copy(event, fingerprint, REPEAT), original
         refusal = self._refusal(session, state, event.order)
@@ -128,8 +128,8 @@ class SessionAdmission:
             key = client_key(session)
             self._states[key] = with_epoch(self._states[key], record)
         self.recorded.append(recorded)
-        if guard is not None:
-            self._new_guards[guard] = (place, event.fingerprint)
+        if secondary_key is not None:
+            self._new_secondary_keys[secondary_key] = (place, event.fingerprint)
         return NEW, place
 
     def is_acknowledged(self, session: Session) -> bool:

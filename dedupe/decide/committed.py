@@ -29,5 +29,5 @@ class Committed(NamedTuple):
     after: LastRecord  # in the index of the owner, before
     keys: Sequence[EventKey]
     fingerprints: Sequence[Fingerprint]
-    guards: Sequence[EventKey | None] = ()  # of no event, or of each
+    secondary_keys: Sequence[EventKey | None] = ()  # of no event, or of each
     sessions: Sequence[Session | None] = ()  # the same

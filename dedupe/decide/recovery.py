@@ -23,7 +23,7 @@ class CheckedRecord(NamedTuple):
     offset: Offset
     timestamp_ms: int
     identity: RecordIdentity
-    guard: EventKey | None = None  # see Event
+    secondary_key: EventKey | None = None  # see Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class RecordCheck:
             )
         if found.session is None:
             return CheckedRecord(record.offset, record.timestamp_ms, found)
-        return CheckedRecord(record.offset, record.timestamp_ms, found, self._guard_of(found))
+        return CheckedRecord(record.offset, record.timestamp_ms, found, self._secondary_key_of(found))
 
-    def _guard_of(self, found: RecordIdentity) -> EventKey | None:
+    def _secondary_key_of(self, found: RecordIdentity) -> EventKey | None:
         """Return the second key of a session's event; one that had no id of its own has none."""
         if found.session is None or found.flags & FLAG_ID_ASSIGNED:
             return None
-        return self.identity.guard_key(found.source, found.session.client_hash, found.message_id)
+        return self.identity.secondary_key(found.source, found.session.client_hash, found.message_id)
 
 
 def reason_to_rebuild(

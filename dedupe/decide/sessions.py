@@ -89,7 +89,7 @@ class SessionPolicy(NamedTuple):
         """Whether no new sequence of the session may be taken any more."""
         return state.is_evicted or now_ms - state.last_used_ms > self.lease_ms
 
-    def told(self, state: SessionState | None, now_ms: int) -> SessionState | None:
+    def visible_state(self, state: SessionState | None, now_ms: int) -> SessionState | None:
         """Return the state for those who only ask: one that takes no new sequence any more is evicted."""
         state = self.remembered(state, now_ms)
         return state and state._replace(is_evicted=self.is_expired(state, now_ms))

@@ -17,7 +17,7 @@ Everything the core raises, as one tree.
       ConfigurationError         the process must not start like this
 
 `code` is stable and documented in docs/http-api.md where a client can see it. An error's text is for
-operators; `told` is for clients.
+operators; `detail` is for clients.
 """
 
 from typing import ClassVar
@@ -29,16 +29,16 @@ class GatewayError(Exception):
     code: ClassVar[str] = "internal"
     retriable: ClassVar[bool] = False
 
-    def __init__(self, *args: object, told: str = "") -> None:
+    def __init__(self, *args: object, detail: str = "") -> None:
         """
         Keep the text for operators, and the text for clients.
 
         Args:
             args: as of any exception; never shown to a client.
-            told: the reason for clients, in a few words, without internal names, addresses or contents.
+            detail: the reason for clients, in a few words, without internal names, addresses or contents.
         """
         super().__init__(*args)
-        self.told = told
+        self.detail = detail
 
 
 class RetriableError(GatewayError):

@@ -2,8 +2,8 @@
 The key of an event, and the fingerprint of its content. Pure and frozen.
 
 Two gateway versions must agree on every byte here: golden vectors stand in
-tests/unit/dedupe/model/test_golden_vectors.py. No timestamp, no batch and no body enters a key; a key is keyed
-with the operator's secret, so that clients cannot craft collisions or skew partitions.
+tests/unit/dedupe/model/test_golden_vectors.py. No timestamp, no batch and no body enters a key; a key is
+keyed with the operator's secret, so that clients cannot craft collisions or skew partitions.
 """
 
 import hashlib
@@ -84,16 +84,16 @@ class Identity:
         """Return what makes the keys of a session's events, of a sequence's 8 bytes: see `sequence_key`."""
         return self._keys(_KIND_SEQUENCE, "", client_hash + session_hash)
 
-    def guard_key(self, source: str, client_hash: bytes, message_id: str) -> EventKey:
+    def secondary_key(self, source: str, client_hash: bytes, message_id: str) -> EventKey:
         """
         Return the key under which a session's event is known by its own message id, too.
 
         It holds for one client, whose events are all in one lane: the lane of an id alone is another.
         """
-        return self.guard_keys(source, client_hash)(message_id.encode())
+        return self.secondary_keys(source, client_hash)(message_id.encode())
 
-    def guard_keys(self, source: str, client_hash: bytes) -> KeyOf:
-        """Return what makes the keys of `guard_key` for one client's message ids."""
+    def secondary_keys(self, source: str, client_hash: bytes) -> KeyOf:
+        """Return what makes the keys of `secondary_key` for one client's message ids."""
         return self._keys(_KIND_GUARD, source, client_hash)
 
     def _digest(self, kind: bytes, source: str, rest: bytes) -> bytes:

@@ -13,7 +13,7 @@ import orjson
 from dedupe.model.identity import Identity
 from dedupe.model.json_document import dumps_to_keep
 from dedupe.model.routing import partition_of
-from dedupe.model.types import Event, Fingerprint, Stream
+from dedupe.model.types import Event, Fingerprint, Topic
 
 KEPT_BYTES_MAX = 64 * 1024
 """Of one quarantined event. Larger ones keep their head, length and hash: enough to find the sender,
@@ -22,10 +22,10 @@ too little to fill the topic."""
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """Builds events of the quarantine stream."""
+    """Builds events of the quarantine topic."""
 
     identity: Identity
-    stream: Stream
+    topic: Topic
 
     def event(
         self, *, source: str, message_id: str, fingerprint: Fingerprint, content: bytes, reason: str
@@ -43,7 +43,7 @@ class Quarantine:
         key = self.identity.quarantine_key(source, message_id, fingerprint)
         return Event(
             key=key,
-            partition=partition_of(key, self.stream.partitions),
+            partition=partition_of(key, self.topic.partitions),
             fingerprint=fingerprint,
             source=source,
             message_id=message_id,

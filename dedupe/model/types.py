@@ -17,10 +17,10 @@ Fingerprint: TypeAlias = bytes  # 8 bytes, see dedupe.model.identity
 Headers: TypeAlias = list[tuple[str, bytes]]
 
 
-class Stream(NamedTuple):
-    """One partitioned topic of the gateway: the clean stream or its quarantine."""
+class Topic(NamedTuple):
+    """One partitioned topic of the gateway: the clean topic or its quarantine."""
 
-    topic: str
+    name: str
     partitions: int
 
 
@@ -63,7 +63,7 @@ class Event(NamedTuple):
     session: Session | None = None
     reason: str | None = None  # quarantine records only
     earlier_fingerprints: tuple[Fingerprint, ...] = ()  # under the rules that originals may be stored under
-    guard: EventKey | None = (
+    secondary_key: EventKey | None = (
         None  # of an event with a session and a message id of its own: dedupe.model.identity
     )
     order: Order = Order.ANY  # of an event with a session

@@ -89,10 +89,10 @@ class Committer:
     def _session_admission(self, batch: Batch, index: PartitionIndex, timestamp_ms: int) -> SessionAdmission:
         """Look up what decides on the batch's session events besides their own keys."""
         keys = keys_of(event.session for event in batch.events if event.session is not None)
-        guards = [event.guard for event in batch.events if event.guard is not None]
+        secondary_keys = [event.secondary_key for event in batch.events if event.secondary_key is not None]
         return SessionAdmission(
             dict(zip(keys, index.index.sessions(keys), strict=True)),
-            dict(zip(guards, index.index.lookup(guards), strict=True)),
+            dict(zip(secondary_keys, index.index.lookup(secondary_keys), strict=True)),
             self._context.session_policy,
             now_ms=timestamp_ms,
         )
@@ -122,7 +122,7 @@ class Committer:
                 LastRecord(state.last_offset, state.last_key, state.newest_timestamp_ms),
                 [event.key for event in new],
                 [event.fingerprint for event in new],
-                [event.guard for event in new] if sessions else (),
+                [event.secondary_key for event in new] if sessions else (),
                 sessions,
             )
             index.apply(committed)

@@ -62,5 +62,5 @@ class LaneContext:
     follow_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Of lanes that follow; a lane that shall serve does not wait for them."""
     times: LaneTimes = field(default_factory=LaneTimes)
-    dice: random.Random = field(default_factory=random.Random)
+    rng: random.Random = field(default_factory=random.Random)
     crashpoint: Crashpoint | None = None  # tests end the process in it

@@ -47,7 +47,7 @@ class Follower:
         self._replicated_events = 0
         self._ahead_since: float | None = None  # since when the index knows more than the log shows
         self._arrived = asyncio.Event()
-        self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=recovery.partition)
+        self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=recovery.partition)
 
     def receive(self, committed: Committed) -> None:
         """Queue a commit of the owner; those that do not fit are read from the log instead."""
@@ -145,7 +145,7 @@ class Follower:
             self._tell(err)
 
     def _tell(self, err: GatewayError) -> None:
-        self._report.warning("partition cannot be followed now", error=f"{type(err).__name__}: {err}")
+        self._logger.warning("partition cannot be followed now", error=f"{type(err).__name__}: {err}")
 
 
 def _apply(committed: Committed, index: PartitionIndex) -> bool:

@@ -34,10 +34,10 @@ _CAUSES: dict[type[BaseException], str] = {
 class LaneHealth:
     """The failures of one lane."""
 
-    def __init__(self, clock: Clock, times: LaneTimes, dice: random.Random) -> None:
+    def __init__(self, clock: Clock, times: LaneTimes, rng: random.Random) -> None:
         self._clock = clock
         self._times = times
-        self._dice = dice
+        self._rng = rng
         self.failures = 0  # in a row
         self._fencings = 0  # in a row
         self._active_at: float | None = None
@@ -78,12 +78,12 @@ class LaneHealth:
             self._fencings = 0
         if isinstance(err, FencedError):
             self._note_fencing()
-            return self._dice.uniform(*self._times.refence_s)
+            return self._rng.uniform(*self._times.refence_s)
         if served_s >= self._times.backoff_max_s:
             self.failures = 0
         self.failures += 1
         limit: float = min(self._times.backoff_max_s, self._times.backoff_s * 2 ** min(self.failures - 1, 16))
-        return self._dice.uniform(limit / 2, limit)
+        return self._rng.uniform(limit / 2, limit)
 
     def why_not_active(self) -> str:
         """Return why the lane does not serve, for clients: no internal names or addresses."""

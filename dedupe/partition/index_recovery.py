@@ -1,7 +1,8 @@
 """
 IndexRecovery: opens a partition's index, proves it against the log or rebuilds it, and replays the rest.
 
-It hands over a PartitionIndex at the end of the log. Decisions are in dedupe.decide.recovery; the lane fences.
+It hands over a PartitionIndex at the end of the log. Decisions are in dedupe.decide.recovery; the lane
+fences.
 """
 
 import asyncio
@@ -68,7 +69,7 @@ class IndexRecovery:
             partitions=context.partitions,
             key_check=context.identity.check_value,
         )
-        self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
+        self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
         self._is_discarded = False  # counted as a rebuild already
         self._lost_ms = 0  # timestamp of the newest record that the index knew and the log has lost
         self._replaying: tuple[Offset, Offset, float] | None = None  # start, end, and when it began
@@ -132,7 +133,7 @@ class IndexRecovery:
                     self._metrics.restore_lag = end - index.index.state.applied_offset
                     if (now := self._context.clock.monotonic()) - reported_at >= PROGRESS_S:
                         reported_at = now
-                        self._report.info(
+                        self._logger.info(
                             "lane is restoring", records=replayed, offsets_to_go=self._metrics.restore_lag
                         )
                     await asyncio.sleep(0)
@@ -165,7 +166,7 @@ class IndexRecovery:
             try:
                 index = store.open(self._identity)
             except IndexCorruptError as err:
-                self._report.error("index is unusable, rebuilding it from the log", reason=str(err))
+                self._logger.error("index is unusable, rebuilding it from the log", reason=str(err))
                 self.discard()
                 await store.prepare(self._identity)
                 index = store.open(self._identity)
@@ -188,7 +189,7 @@ class IndexRecovery:
             reason = await self._reason_to_rebuild(index, end)
             if reason is None:
                 return index
-            self._report.error("index is rebuilt from the log", reason=reason)
+            self._logger.error("index is rebuilt from the log", reason=reason)
             self.discard()  # unlike `reset`, it deletes files beside the loop
             index = await self._open(index.log_start)
         has_records = await self._reader.first(index.log_start, end) is not None
@@ -231,15 +232,15 @@ class IndexRecovery:
         """Log what a finished replay has found."""
         state = index.index.state
         if gaps:
-            self._report.error(
+            self._logger.error(
                 "lane sequence has gaps: the log lost records, or another program writes to it", gaps=gaps
             )
         ahead_ms = state.newest_timestamp_ms - self._context.clock.now_ms()
         if ahead_ms > CLOCK_JUMP_MS:
-            self._report.error(
+            self._logger.error(
                 "the log's newest record lies in the future: check the clocks", ahead_ms=ahead_ms
             )
-        self._report.info(
+        self._logger.info(
             "lane restored",
             records=records,
             applied_offset=state.applied_offset,

@@ -62,7 +62,7 @@ class Lane:
         self.restore_end_offset: Offset = 0
         self.has_served = False
         self.is_running = False
-        self.health = LaneHealth(context.clock, context.times, context.dice)
+        self.health = LaneHealth(context.clock, context.times, context.rng)
         self.follower = Follower(partition_log, context, self.recovery, number=number)
         self._log = partition_log
         self._context = context
@@ -71,7 +71,7 @@ class Lane:
         self._is_draining = False
         self._committer = Committer(partition, partition_log, context, self.counts)
         self._maintenance = Maintenance(partition, partition_log, context, self._wake.set)
-        self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
+        self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
 
     # ---- for callers
 
@@ -199,13 +199,13 @@ class Lane:
         Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
         (state,) = self._read(lambda index: index.sessions([key]))
-        return self._context.session_policy.told(state, self._context.clock.now_ms())
+        return self._context.session_policy.visible_state(state, self._context.clock.now_ms())
 
     async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         """Return at most `count` sessions of a client; raises as `session` does."""
         rows = self._read(lambda index: index.sessions_of(client_hash, count))
         now_ms, policy = self._context.clock.now_ms(), self._context.session_policy
-        return [(key, state) for key, row in rows if (state := policy.told(row, now_ms)) is not None]
+        return [(key, state) for key, row in rows if (state := policy.visible_state(row, now_ms)) is not None]
 
     def _read(self, read: Callable[[DedupeIndex], Found]) -> Found:
         """Read for a caller who decides nothing; damage is left to the next event, whose commit rebuilds."""
@@ -302,7 +302,7 @@ class Lane:
     def _not_active(self) -> LaneNotActiveError:
         why = "is being stopped" if self._is_draining else self.health.why_not_active()
         return LaneNotActiveError(
-            f"partition {self.partition} of {self.topic} {why}", told=f"a partition {why}"
+            f"partition {self.partition} of {self.topic} {why}", detail=f"a partition {why}"
         )
 
     def _fail(self, err: BaseException) -> None:
@@ -310,9 +310,9 @@ class Lane:
         self.health.note_failure(err)
         self.metrics.failures += 1
         if isinstance(err, GatewayError):
-            self._report.error("lane failed", error=self.health.last_error, state=self.state.value)
+            self._logger.error("lane failed", error=self.health.last_error, state=self.state.value)
         else:
-            self._report.error("lane failed unexpectedly", state=self.state.value, exc_info=err)
+            self._logger.error("lane failed unexpectedly", state=self.state.value, exc_info=err)
         if self.state is not LaneState.FAILED:
             self._transition_to(LaneState.FAILED)
         self._refuse_queued()
@@ -326,14 +326,14 @@ class Lane:
         try:
             self.recovery.discard()
         except IndexCorruptError as err:
-            self._report.error("index cannot be deleted", error=str(err))
+            self._logger.error("index cannot be deleted", error=str(err))
 
     def _pause_after(self, err: BaseException) -> float:
         """Return how many seconds to wait before the next recovery."""
         pause_s = self.health.pause_s(err)
         self.metrics.fenced += isinstance(err, FencedError)
         if self.health.is_lost:
-            self._report.error("another gateway owns this partition: not serving it until restart")
+            self._logger.error("another gateway owns this partition: not serving it until restart")
         return pause_s
 
     async def _sleep(self, seconds: float) -> None:
@@ -353,7 +353,7 @@ class Lane:
         self.counts.note_untaken(queued)
         kind = OutcomeUnknownError if queued.taken else LaneNotActiveError
         queued.fail(
-            kind(f"partition {self.partition} of {self.topic} stopped serving", told="it stopped serving")
+            kind(f"partition {self.partition} of {self.topic} stopped serving", detail="it stopped serving")
         )
 
     def _refuse_queued(self) -> None:
@@ -375,6 +375,6 @@ class Lane:
 
     def _transition_to(self, state: LaneState) -> None:
         assert state in TRANSITIONS[self.state], (self.state, state)
-        report = self._report.debug if state is LaneState.FAILED else self._report.info  # its error is logged
+        report = self._logger.debug if state is LaneState.FAILED else self._logger.info  # its error is logged
         report("lane state", old=self.state.value, new=state.value)
         self.state = state

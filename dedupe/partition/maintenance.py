@@ -35,7 +35,7 @@ class Maintenance:
         self._bounds: asyncio.Task[tuple[Offset, Offset]] | None = None
         self._known_end: Offset = 0  # of the log when its bounds were asked for
         self._reported_start: Offset = 0
-        self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
+        self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
 
     def begin(self, index: PartitionIndex) -> None:
         """Maintain an index from now on."""
@@ -99,7 +99,7 @@ class Maintenance:
         is_short = window_s * 1000 < self._context.window_policy.window_ms
         if index.log_start > max(index.window.start, self._reported_start) and is_short:
             self._reported_start = index.log_start
-            self._report.error(
+            self._logger.error(
                 "the log deleted events inside the window: ids are forgotten too early, check its retention",
                 log_start=index.log_start,
                 window_seconds=round(window_s),

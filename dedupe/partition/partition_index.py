@@ -68,7 +68,7 @@ class PartitionIndex:
 
     def apply(self, committed: Committed) -> None:
         """Add one commit, the next one of the log. Raises IndexCorruptError, IndexUnavailableError."""
-        first_seq, base, timestamp_ms, _, keys, fingerprints, guards, sessions = committed
+        first_seq, base, timestamp_ms, _, keys, fingerprints, secondary_keys, sessions = committed
         count = len(keys)
         offsets = range(base, base + count)
         entries = list(zip(keys, map(entry_of, zip(offsets, fingerprints, strict=True)), strict=True))
@@ -81,7 +81,11 @@ class PartitionIndex:
             entries,
             Step(timestamp_ms, base + count - 1, first_seq + count - 1),
             map(Step, repeat(timestamp_ms), offsets, range(first_seq, first_seq + count)),
-            [(guard, entries[i][1]) for i, guard in enumerate(guards) if guard is not None],
+            [
+                (secondary_key, entries[i][1])
+                for i, secondary_key in enumerate(secondary_keys)
+                if secondary_key is not None
+            ],
             records,
         )
 
@@ -106,9 +110,9 @@ class PartitionIndex:
             ),
             _steps(records, before_ms),
             [
-                (guard, Entry(offset, identity.fingerprint))
-                for offset, _, identity, guard in records
-                if guard is not None
+                (secondary_key, Entry(offset, identity.fingerprint))
+                for offset, _, identity, secondary_key in records
+                if secondary_key is not None
             ],
             [
                 SessionRecord(offset, timestamp_ms, identity.session)
@@ -156,7 +160,7 @@ class PartitionIndex:
         entries: Entries,
         newest: Step,
         steps: Iterable[Step],
-        guards: Sequence[tuple[EventKey, Entry]],
+        secondary_keys: Sequence[tuple[EventKey, Entry]],
         sessions: Sequence[SessionRecord],
     ) -> None:
         """Move the window past the newest records, and store all of them in one update."""
@@ -164,7 +168,7 @@ class PartitionIndex:
         last_key, (last_offset, _) = entries[-1]
         state = IndexState(last_offset + 1, newest.lane_seq + 1, newest.timestamp_ms, last_offset, last_key)
         update = session_update(self.index, sessions, self._session_policy) if sessions else None
-        self.index.apply(IndexUpdate(entries, state, added, dropped, guards, update))
+        self.index.apply(IndexUpdate(entries, state, added, dropped, secondary_keys, update))
 
 
 def window_of(policy: WindowPolicy, index: DedupeIndex) -> Window:

@@ -39,7 +39,7 @@ class RecordReader:
         self._metrics = metrics
         self._check = RecordCheck(context.identity, partition, context.partitions)
         self._skips = Skips()
-        self._report = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
+        self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
 
     async def read(
         self, start: Offset, end: Offset, *, records_max: int | None = None
@@ -158,7 +158,7 @@ class RecordReader:
             self._skips = await self._context.load_skips(self._partition)
         if offset in self._skips:
             self._metrics.skipped_records += 1
-            self._report.warning("record skipped, as an operator decided", offset=offset, reason=str(err))
+            self._logger.warning("record skipped, as an operator decided", offset=offset, reason=str(err))
             return
         if isinstance(err, IdentityMismatchError) and not self._context.gate.is_open:
             raise err

@@ -13,7 +13,7 @@ from dedupe.partition.state import LaneState
 RESTART_PAUSE_S = 1.0
 """Before a lane's task is started again. Lanes handle expected failures themselves, so its end is a bug."""
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 async def keep_running(lane: Lane, *, pause_s: float = RESTART_PAUSE_S) -> None:
@@ -36,7 +36,7 @@ async def keep_running(lane: Lane, *, pause_s: float = RESTART_PAUSE_S) -> None:
         if not lane.should_run:
             return
         lane.metrics.restarts += 1
-        log.error("lane ended, restarting it", topic=lane.topic, partition=lane.partition, exc_info=error)
+        logger.error("lane ended, restarting it", topic=lane.topic, partition=lane.partition, exc_info=error)
         await asyncio.sleep(pause_s)
 
 
@@ -70,5 +70,5 @@ class LocalLanes:
             return
         _, late = await asyncio.wait(self._tasks, timeout=limit_s)
         for task in late:
-            log.error("partition did not finish in time; clients retry")
+            logger.error("partition did not finish in time; clients retry")
             task.cancel()

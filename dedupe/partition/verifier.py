@@ -115,7 +115,7 @@ class Verifier:
     def _compare(self, records: Sequence[CheckedRecord]) -> list[Difference]:
         """Look records up under all their keys, except those that the window has left meanwhile."""
         keys = [(record, record.identity.key) for record in records]
-        keys += [(record, record.guard) for record in records if record.guard is not None]
+        keys += [(record, record.secondary_key) for record in records if record.secondary_key is not None]
         entries = self._looked_up([key for _, key in keys])
         known_from = self._index.known_from
         found = self._gaps(records)
@@ -131,11 +131,11 @@ class Verifier:
     def _looked_up(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         """Look keys up; the lane itself finds and repairs damage."""
         if not self._index.is_open:
-            raise IndexUnavailableError("the lane has closed this index meanwhile", told="begin again")
+            raise IndexUnavailableError("the lane has closed this index meanwhile", detail="begin again")
         try:
             return self._index.index.lookup(keys)
         except IndexCorruptError as err:
-            raise IndexUnavailableError(f"the index cannot be read: {err}", told=f"{err}") from err
+            raise IndexUnavailableError(f"the index cannot be read: {err}", detail=f"{err}") from err
 
     def _gaps(self, records: Sequence[CheckedRecord]) -> list[Difference]:
         found = []

@@ -46,7 +46,7 @@ class IndexUpdate(NamedTuple):
     state: IndexState
     new_steps: Sequence[Step] = ()
     dropped_steps: Sequence[Step] = ()
-    guards: Sequence[tuple[EventKey, Entry]] = ()
+    secondary_keys: Sequence[tuple[EventKey, Entry]] = ()
     """Further keys under which some of the same records are known: message ids of session events."""
     sessions: SessionUpdate | None = None
 

@@ -1,7 +1,7 @@
 """
 Notes that are kept with the log, for every process that opens it. Pure.
 
-The *pin* says under which rules a stream was begun; they cannot change any more. The *skips* are the
+The *pin* says under which rules a topic was begun; they cannot change any more. The *skips* are the
 places where an operator lets recovery pass over records that no gateway wrote. The *fingerprint
 rules* say how contents were compared, and until when, so that a retry is compared as its original was.
 *Sessions* says whether any record may be of a client session: what it says can only be added, since two
@@ -15,17 +15,17 @@ import orjson
 
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError
 from dedupe.model.record import VERSION
-from dedupe.model.types import Offset, Stream
+from dedupe.model.types import Offset, Topic
 from dedupe.storage.log import NOTE_BYTES_MAX
 
 PIN = "pin"
-"""Name of the note, kept for partition 0 of each stream."""
+"""Name of the note, kept for partition 0 of each topic."""
 
 SKIPS = "skips"
 """Name of the note, kept for each partition that has any."""
 
 FINGERPRINTS = "fingerprints"
-"""Name of the note, kept for partition 0 of the clean stream."""
+"""Name of the note, kept for partition 0 of the clean topic."""
 
 BEGUN_EMPTY = "begun-empty"
 """Name of the note, kept for each partition that a gateway has seen empty. It notes all sessions since."""
@@ -59,7 +59,7 @@ class Pin(NamedTuple):
         except (ValueError, TypeError, KeyError) as err:
             raise _unreadable(PIN, text) from err
 
-    def check(self, stream: Stream, key_check: bytes) -> None:
+    def check(self, topic: Topic, key_check: bytes) -> None:
         """
         Compare what was noted with what this process is set to.
 
@@ -68,19 +68,19 @@ class Pin(NamedTuple):
         """
         if self.record_version > VERSION:
             raise IdentityMismatchError(
-                f"topic {stream.topic} has records of version {self.record_version}, and this gateway knows "
+                f"topic {topic.name} has records of version {self.record_version}, and this gateway knows "
                 f"version {VERSION}: run the newer gateway that wrote them"
             )
-        if self.partitions != stream.partitions:
+        if self.partitions != topic.partitions:
             raise IdentityMismatchError(
-                f"topic {stream.topic} was begun with {self.partitions} partitions and this gateway is set "
-                f"to {stream.partitions}. The number decides where copies of an event meet, so it can never "
+                f"topic {topic.name} was begun with {self.partitions} partitions and this gateway is set "
+                f"to {topic.partitions}. The number decides where copies of an event meet, so it can never "
                 f"change: set it back to {self.partitions}. If the topic itself was given more, begin a new "
                 "topic (GATEWAY_TOPIC) once no client retries events of the old one"
             )
         if self.key_check != key_check.hex():
             raise IdentityMismatchError(
-                f"topic {stream.topic} was begun with another GATEWAY_IDENTITY_SECRET; "
+                f"topic {topic.name} was begun with another GATEWAY_IDENTITY_SECRET; "
                 "with this one no copy of an event would be recognised"
             )
 

@@ -8,7 +8,7 @@ the rules by their records (IdentityGate), and the first of them to serve finds 
 from collections.abc import Iterable, Sequence
 
 from dedupe.model.identity import Identity
-from dedupe.model.types import Stream
+from dedupe.model.types import Topic
 from dedupe.storage.log import LogStore
 from dedupe.storage.notes import (
     BEGUN_EMPTY,
@@ -24,30 +24,30 @@ from dedupe.storage.notes import (
 )
 
 
-async def check_pins(store: LogStore, streams: Sequence[Stream], identity: Identity) -> bool:
+async def check_pins(store: LogStore, topics: Sequence[Topic], identity: Identity) -> bool:
     """
-    Compare this process's rules with those that each stream was begun under.
+    Compare this process's rules with those that each topic was begun under.
 
     Returns:
-        Whether all streams are pinned, and so nothing has to be proved by records.
+        Whether all topics are pinned, and so nothing has to be proved by records.
 
     Raises:
         IdentityMismatchError: final.
         RetriableError, ConfigurationError: see LogStore.notes.
     """
     is_pinned = True
-    for stream in streams:
-        text = (await store.notes(PIN, stream.topic)).get(0)
+    for topic in topics:
+        text = (await store.notes(PIN, topic.name)).get(0)
         if text is None:
             is_pinned = False
         else:
-            Pin.decode(text).check(stream, identity.check_value)
+            Pin.decode(text).check(topic, identity.check_value)
     return is_pinned
 
 
-async def pin(store: LogStore, streams: Sequence[Stream], identity: Identity) -> None:
+async def pin(store: LogStore, topics: Sequence[Topic], identity: Identity) -> None:
     """
-    Note this process's rules with each stream that is not pinned yet.
+    Note this process's rules with each topic that is not pinned yet.
 
     Another process may have begun the same new log at the same time: the notes are compared before
     and after, so that two with different rules do not both serve it.
@@ -56,12 +56,12 @@ async def pin(store: LogStore, streams: Sequence[Stream], identity: Identity) ->
         IdentityMismatchError: another process was first, with other rules. Final.
         RetriableError, ConfigurationError: see LogStore.note.
     """
-    if await check_pins(store, streams, identity):
+    if await check_pins(store, topics, identity):
         return
-    for stream in streams:
-        noted = Pin(stream.partitions, identity.check_value.hex())
-        await store.note(PIN, stream.topic, 0, noted.encoded())
-    await check_pins(store, streams, identity)
+    for topic in topics:
+        noted = Pin(topic.partitions, identity.check_value.hex())
+        await store.note(PIN, topic.name, 0, noted.encoded())
+    await check_pins(store, topics, identity)
 
 
 async def load_skips(store: LogStore, topic: str, partition: int) -> Skips:
@@ -117,15 +117,15 @@ async def adopt_fingerprint_rule(
     return [frozenset(rule.ignored) for rule in rules[:-1]]
 
 
-async def renew_notes(store: LogStore, streams: Sequence[Stream]) -> None:
+async def renew_notes(store: LogStore, topics: Sequence[Topic]) -> None:
     """
     Write every note once more, before the log forgets it. Raises as LogStore.notes and note do.
 
     Of a partition with sessions it may forget that it began empty, and must so before the other note.
     """
-    for stream in streams:
-        with_sessions = await store.notes(SESSIONS, stream.topic)
+    for topic in topics:
+        with_sessions = await store.notes(SESSIONS, topic.name)
         for name in (PIN, SKIPS, FINGERPRINTS, SESSIONS, BEGUN_EMPTY):
-            for partition, text in (await store.notes(name, stream.topic)).items():
+            for partition, text in (await store.notes(name, topic.name)).items():
                 if name != BEGUN_EMPTY or partition not in with_sessions:
-                    await store.note(name, stream.topic, partition, text)
+                    await store.note(name, topic.name, partition, text)

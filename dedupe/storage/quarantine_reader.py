@@ -20,7 +20,7 @@ from dedupe.storage.log import LogStore, PartitionLog
 _CONTENT = re.compile(rb',"(event|head)":')
 """Begins the last field of a record's value; nothing before it can look like this."""
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class Place(NamedTuple):
@@ -130,7 +130,7 @@ def _parse(record: LogRecord, partition: int) -> Kept | None:
     try:
         found = parse_identity(record)
     except LogCorruptError as err:
-        log.warning("record left out", partition=partition, reason=str(err))
+        logger.warning("record left out", partition=partition, reason=str(err))
         return None
     reason = dict(record.headers).get(HEADER_REASON, b"").decode(errors="replace")
     begin = _CONTENT.search(record.value)

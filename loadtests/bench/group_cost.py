@@ -134,12 +134,12 @@ HEAD = (
 
 async def measure(folder: Path, rounds: int, count: int, batch_events: int) -> list[str]:
     """Run all rounds; return the table."""
-    dice = random.Random(1)
+    rng = random.Random(1)
     with KafkaBroker(folder / "kafka") as broker:
         async with AsyncExitStack() as stack:
             found = await contestants(stack, folder, broker.bootstrap_servers)
             for number in range(rounds + 1):
-                for contestant in dice.sample(found, len(found)):
+                for contestant in rng.sample(found, len(found)):
                     requests = list(map(request, make_bodies(count, batch_events)))
                     await asyncio.to_thread(contestant.take_turn, requests, batch_events, broker.pid)
                 if number == 0:  # it has warmed up

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.lane_metrics import LaneCollector
-from app.build import build_guards, build_router
+from app.build import build_ingress_limits, build_router
 from app.http.request_metrics import RequestMetrics
 from app.ingest.routes.paths import PATHS
 from app.settings.data_dir import index_path, sqlite_path
@@ -43,7 +43,7 @@ def registry_of(router: Router, settings: Settings) -> CollectorRegistry:
     for path in PATHS:
         for status in (200, 400, 503):
             requests.observe(path.template, status, 0.01)
-    edge = EdgeCollector(build_guards(settings, SystemClock(), index_files=0))
+    edge = EdgeCollector(build_ingress_limits(settings, SystemClock(), index_files=0))
     for collector in (requests, LaneCollector(router), edge):
         registry.register(collector)
     return registry

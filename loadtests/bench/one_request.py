@@ -24,7 +24,7 @@ import httpx
 import orjson
 import uvloop
 
-from app.build import build_guards, build_ingest
+from app.build import build_ingest, build_ingress_limits
 from app.http.problems import Problems
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
@@ -33,7 +33,7 @@ from dedupe.decide.admission import Admission
 from dedupe.model.clock import Deadline, SystemClock
 from dedupe.model.identity import Identity
 from dedupe.model.quarantine import Quarantine
-from dedupe.model.types import Event, Stream
+from dedupe.model.types import Event, Topic
 from dedupe.router import Router
 from dedupe.submission import Outcomes
 from loadtests.bench.workload import make_bodies
@@ -140,15 +140,15 @@ async def run(rounds: int) -> None:
     identity = Identity(b"a secret of 24 bytes....")
     with tempfile.TemporaryDirectory() as folder:
         settings = make_settings(mode="development", data_dir=Path(folder))
-        guards = build_guards(settings, SystemClock(), index_files=0)
-        router = AcceptingRouter([], [], Quarantine(identity, Stream("q", 1)))
+        ingress = build_ingress_limits(settings, SystemClock(), index_files=0)
+        router = AcceptingRouter([], [], Quarantine(identity, Topic("q", 1)))
         ingest = build_ingest(
-            settings, router, identity=identity, guards=guards, clock=SystemClock(), earlier_ignore=()
+            settings, router, identity=identity, ingress=ingress, clock=SystemClock(), earlier_ignore=()
         )
     app = create_edge(
         ingest,
-        memory=guards.memory,
-        problems=Problems(retry_after_max=1, dice=random.Random(0)),
+        memory=ingress.memory,
+        problems=Problems(retry_after_max=1, rng=random.Random(0)),
         metrics=RequestMetrics(),
     )
     gc.collect()

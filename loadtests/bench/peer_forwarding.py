@@ -76,10 +76,10 @@ class Owner(PeerRequestHandler):
 
 def make_events(count: int) -> list[Event]:
     """Return events as the benchmark's clients send them."""
-    dice = random.Random(1)
-    value = bytes(dice.choices(b"abcdefghijklmnopqrstuvwxyz", k=VALUE_BYTES - 3))
+    rng = random.Random(1)
+    value = bytes(rng.choices(b"abcdefghijklmnopqrstuvwxyz", k=VALUE_BYTES - 3))
     return [
-        Event(dice.randbytes(16), 3, dice.randbytes(8), "web", f"{number:036d}", value + b"%03d" % number)
+        Event(rng.randbytes(16), 3, rng.randbytes(8), "web", f"{number:036d}", value + b"%03d" % number)
         for number in range(count)
     ]
 
@@ -237,13 +237,13 @@ class Linked:
 
 async def measure(rounds: int, events: int) -> list[Sample]:
     """Return every sample; the first round warms up and is none."""
-    samples, dice = [], random.Random(1)
+    samples, rng = [], random.Random(1)
     async with Linked() as link, Echoing() as client:
         ways: dict[str, Way] = {LINK: over_link(link), JSON: as_json, ECHO: over_echo(client)}
         for number in range(rounds + 1):
             for batch_events in BATCHES:
                 count = events if batch_events > 1 else events // 10
-                for name in dice.sample(list(ways), len(ways)):
+                for name in rng.sample(list(ways), len(ways)):
                     began = time.process_time()
                     await ways[name](count, batch_events)
                     if number:

@@ -74,7 +74,7 @@ def measure(
     contestants: Sequence[Contestant], extent: Extent, tell: Callable[[str], None]
 ) -> Iterator[Sample]:
     """Yield the samples of all rounds; within a round, contestants take turns load by load."""
-    dice = random.Random(extent.rounds)
+    rng = random.Random(extent.rounds)
     for number in range(1, extent.rounds + 1):
         for load in extent.loads:
             tell(
@@ -82,7 +82,7 @@ def measure(
                 f"{load.duplicate_percent} % duplicates, {load.connections} connections, "
                 f"load of the machine {os.getloadavg()[0]:.1f}"
             )
-            for contestant in dice.sample(contestants, len(contestants)):
+            for contestant in rng.sample(contestants, len(contestants)):
                 yield _sample(contestant, load, extent.requests(load))
 
 

@@ -56,10 +56,10 @@ def measure(
     gateways: dict[str, Gateway], made: dict[str, Requests], rounds: int, events: int
 ) -> Iterator[Sample]:
     """Yield every sample; the first round warms up and is none."""
-    dice = random.Random(1)
+    rng = random.Random(1)
     for number in range(rounds + 1):
         for batch_events in BATCHES:
-            for kind in dice.sample(list(gateways), len(gateways)):
+            for kind in rng.sample(list(gateways), len(gateways)):
                 requests = made[kind](events // batch_events, batch_events)
                 for is_new in (True, False):
                     cpu_us = _cpu_us(gateways[kind], requests, batch_events)

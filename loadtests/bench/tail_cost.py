@@ -13,9 +13,9 @@ from typing import Any
 
 from app.admin.tail import Listener, Tail, Wanted
 from app.cli.load.events import event as event_bytes
-from app.http.body_memory import BodyMemory, Lease
+from app.http.body_memory import BodyMemory, MemoryReservation
 from app.http.request_context import RequestContext
-from app.ingest.decision_observer import Watcher
+from app.ingest.decision_observer import DecisionObserver
 from app.ingest.receipts import CODES, REASONS
 from dedupe.decide.admission import Admission
 from dedupe.model.clock import SystemClock
@@ -25,7 +25,7 @@ from dedupe.submission import Outcomes
 
 EVENTS = 100
 ROUNDS = 7
-CONTEXT = RequestContext(Lease(BodyMemory(0)), source="bench", request_id="bench-1")
+CONTEXT = RequestContext(MemoryReservation(BodyMemory(0)), source="bench", request_id="bench-1")
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def _outcomes(admission: Admission) -> Outcomes:
     return Outcomes([admission] * EVENTS, list(range(EVENTS)))
 
 
-def _request(watcher: Watcher | None, outcomes: Outcomes) -> Callable[[], None]:
+def _request(observer: DecisionObserver | None, outcomes: Outcomes) -> Callable[[], None]:
     """Return what app.ingest.routes.events adds to a request."""
     identity = Identity(b"a secret of the benchmark")
     events = []
@@ -72,11 +72,11 @@ def _request(watcher: Watcher | None, outcomes: Outcomes) -> Callable[[], None]:
     quarantined: list[Event] = []
 
     def add() -> None:
-        if watcher is not None and watcher.is_on:
+        if observer is not None and observer.is_on:
             CONTEXT.watched = [*events, *quarantined]
         new = outcomes.admissions.count(Admission.NEW)
-        if watcher is not None and (watcher.is_on or quarantined or new < len(outcomes.admissions)):
-            watcher.decided(events, outcomes, quarantined, CONTEXT)
+        if observer is not None and (observer.is_on or quarantined or new < len(outcomes.admissions)):
+            observer.decided(events, outcomes, quarantined, CONTEXT)
 
     return add
 

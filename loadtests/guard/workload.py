@@ -24,7 +24,7 @@ import structlog
 import uvloop
 from starlette.types import ASGIApp, Message
 
-from app.build import build_guards, build_ingest, build_router
+from app.build import build_ingest, build_ingress_limits, build_router
 from app.cli.load.events import body
 from app.http.problems import Problems
 from app.http.request_metrics import RequestMetrics
@@ -82,8 +82,8 @@ def bodies(count: int) -> list[bytes]:
 
 def _router(settings: Settings, indexes: IndexStore) -> Router:
     store = SimStore()
-    for stream in settings.log.streams:
-        store.create_topic(stream.topic, stream.partitions)
+    for topic in settings.log.topics:
+        store.create_topic(topic.name, topic.partitions)
     return build_router(
         settings,
         store,
@@ -97,14 +97,14 @@ def _router(settings: Settings, indexes: IndexStore) -> Router:
 
 def _edge(settings: Settings, router: Router) -> ASGIApp:
     clock = SystemClock()
-    guards = build_guards(settings, clock, index_files=0)
+    ingress = build_ingress_limits(settings, clock, index_files=0)
     ingest = build_ingest(
-        settings, router, identity=Identity(SECRET), guards=guards, clock=clock, earlier_ignore=()
+        settings, router, identity=Identity(SECRET), ingress=ingress, clock=clock, earlier_ignore=()
     )
     return create_edge(
         ingest,
-        memory=guards.memory,
-        problems=Problems(retry_after_max=1, dice=random.Random(0)),
+        memory=ingress.memory,
+        problems=Problems(retry_after_max=1, rng=random.Random(0)),
         metrics=RequestMetrics(),
     )
 

@@ -1,10 +1,10 @@
 """
 The missing sequences of client sessions, as DataFrame functions.
 
-The rule is that of `GET /v1/sessions` (dedupe/decide/sessions.py): a sequence is missing if it is above all that the
-client has acknowledged, below the highest stored one, and not stored. The header `gs` of a session's first
-record holds the sequences stored before it; in an archive that began without that column, the session
-is known from the middle on.
+The rule is that of `GET /v1/sessions` (dedupe/decide/sessions.py): a sequence is missing if it is above all
+that the client has acknowledged, below the highest stored one, and not stored. The header `gs` of a
+session's first record holds the sequences stored before it; in an archive that began without that column,
+the session is known from the middle on.
 """
 
 from collections.abc import Collection

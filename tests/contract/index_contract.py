@@ -327,13 +327,13 @@ class IndexContract:
         index.close()
 
     def test_record_is_found_by_its_guard_too(self, store: IndexStore, index: DedupeIndex) -> None:
-        guard = key_of(50)
-        index.apply(update_of(0, 1)._replace(guards=[(guard, entry_of(0))]))
+        secondary_key = key_of(50)
+        index.apply(update_of(0, 1)._replace(secondary_keys=[(secondary_key, entry_of(0))]))
         index.close()
 
         reopened = store.open(IDENTITY)
 
-        assert reopened.lookup([guard, key_of(0)]) == [entry_of(0)] * 2
+        assert reopened.lookup([secondary_key, key_of(0)]) == [entry_of(0)] * 2
         reopened.close()
 
     # ---- reset

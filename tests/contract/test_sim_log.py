@@ -72,10 +72,10 @@ async def test_fence_takes_an_offset_for_its_marker(world: SimWorld) -> None:
 
 async def test_refused_append_leaves_nothing(world: SimWorld) -> None:
     log = await fenced(world)
-    world.store.dice.faults = SimFaults(refuse=1.0)
+    world.store.rng.faults = SimFaults(refuse=1.0)
     with pytest.raises(NotAppendedError):
         await log.append(records_of(0, 4))
-    world.store.dice.faults = NO_FAULTS
+    world.store.rng.faults = NO_FAULTS
 
     assert await log.fence() == 2
     assert await log.append(records_of(0, 1)) == 2
@@ -84,7 +84,7 @@ async def test_refused_append_leaves_nothing(world: SimWorld) -> None:
 
 async def test_lost_reply_means_committed_but_unknown(world: SimWorld) -> None:
     log = await fenced(world)
-    world.store.dice.faults = SimFaults(lose_reply=1.0)
+    world.store.rng.faults = SimFaults(lose_reply=1.0)
 
     with pytest.raises(OutcomeUnknownError):
         await log.append(records_of(0, 4))
@@ -94,10 +94,10 @@ async def test_lost_reply_means_committed_but_unknown(world: SimWorld) -> None:
 
 async def test_lost_reply_of_a_fence_fences_nevertheless(world: SimWorld) -> None:
     first, second = await fenced(world), world.store.partition_log(TOPIC, 0)
-    world.store.dice.faults = SimFaults(lose_reply=1.0)
+    world.store.rng.faults = SimFaults(lose_reply=1.0)
     with pytest.raises(RetriableError):
         await second.fence()
-    world.store.dice.faults = NO_FAULTS
+    world.store.rng.faults = NO_FAULTS
 
     with pytest.raises(FencedError):
         await first.append(records_of(0, 1))
@@ -108,7 +108,7 @@ async def test_lost_reply_of_a_fence_fences_nevertheless(world: SimWorld) -> Non
 async def test_delayed_append_is_in_the_log_once_it_arrives(world: SimWorld) -> None:
     log = await fenced(world)
     await log.append(records_of(0, 1))
-    world.store.dice.faults = SimFaults(delay_append=1.0)
+    world.store.rng.faults = SimFaults(delay_append=1.0)
     with pytest.raises(OutcomeUnknownError):
         await log.append(records_of(1, 3))
 
@@ -124,7 +124,7 @@ async def test_what_is_not_seen_yet_is_seen_from_a_fence_on_at_the_latest(
 ) -> None:
     log = await fenced(world)
     await log.append(records_of(0, 1))
-    world.store.dice.faults = SimFaults(delay_sight=1.0)
+    world.store.rng.faults = SimFaults(delay_sight=1.0)
     assert await log.append(records_of(1, 3)) == 2
     assert world.store.partition(TOPIC, 0).high_watermark == 2
 
@@ -212,20 +212,20 @@ async def test_unavailable_log_takes_nothing(world: SimWorld) -> None:
 async def test_note_that_failed_is_kept_only_if_its_reply_was_lost(
     faults: SimFaults, kept: dict[int, str], world: SimWorld
 ) -> None:
-    world.store.dice.faults = faults
+    world.store.rng.faults = faults
     with pytest.raises(RetriableError):
         await world.store.note("pin", TOPIC, 0, "a")
-    world.store.dice.faults = NO_FAULTS
+    world.store.rng.faults = NO_FAULTS
 
     assert await world.store.another().notes("pin", TOPIC) == kept
 
 
 async def test_outage_lasts_for_some_calls_and_ends(world: SimWorld) -> None:
     log = world.store.partition_log(TOPIC, 0)
-    world.store.dice.faults = SimFaults(unavailable=1.0)
+    world.store.rng.faults = SimFaults(unavailable=1.0)
     with pytest.raises(RetriableError):
         await log.bounds()
-    world.store.dice.faults = NO_FAULTS
+    world.store.rng.faults = NO_FAULTS
     world.store.partition(TOPIC, 0).outage_calls = 2
 
     for _ in range(2):
@@ -259,7 +259,7 @@ async def history(seed: int) -> list[str]:
                 await asyncio.sleep(0)
 
     await asyncio.gather(write(1), write(2))
-    store.dice.faults = NO_FAULTS
+    store.rng.faults = NO_FAULTS
     store.partition(TOPIC, 0).outage_calls = 0
     log = store.partition_log(TOPIC, 0)
     found = [int(record.key.split(b"-")[1]) for record in await read_all(log, 0, await log.fence())]

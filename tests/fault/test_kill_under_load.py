@@ -20,7 +20,7 @@ LOAD_S = (0.2, 1.0)
 async def test_kill_9_under_load_loses_nothing_and_doubles_nothing(
     gateway: Gateway, log_under_test: LogUnderTest, client_for: ClientFactory
 ) -> None:
-    dice = random.Random(20)
+    rng = random.Random(20)
     await asyncio.to_thread(gateway.start)
     clients = [client_for(gateway, seed=seed) for seed in range(CLIENTS)]
     stop = asyncio.Event()
@@ -28,7 +28,7 @@ async def test_kill_9_under_load_loses_nothing_and_doubles_nothing(
         for client in clients:
             running.create_task(client.run(stop))
         for kill in range(KILLS):
-            await asyncio.sleep(dice.uniform(*LOAD_S))  # the load, not a wait for a condition
+            await asyncio.sleep(rng.uniform(*LOAD_S))  # the load, not a wait for a condition
             gateway.kill()
             if kill in INDEX_LOST_AT:
                 gateway.delete_index()

@@ -9,7 +9,7 @@ import pytest
 from app.admin import quarantine_search
 from app.admin.quarantine_search import QuarantineSearch
 from dedupe.model.clock import SystemClock
-from dedupe.model.types import Stream
+from dedupe.model.types import Topic
 from dedupe.storage.sqlite.log import SqliteStore
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, post
@@ -122,7 +122,7 @@ def test_search_of_the_quarantine_says_where_it_stopped(
         store = await SqliteStore.open(gateway.data / "log.sqlite", read_only=True)
         try:
             clock = SystemClock()
-            return await QuarantineSearch(store, Stream("events.quarantine", 1), clock).search(
+            return await QuarantineSearch(store, Topic("events.quarantine", 1), clock).search(
                 "web", message_id
             )
         finally:

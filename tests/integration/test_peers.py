@@ -110,7 +110,7 @@ async def test_statuses_reach_all_once_a_turn() -> None:
         assert [taken for taken in a.handler.received if taken[2] == "new"] == [("b", "status", "new")]
 
 
-@pytest.mark.parametrize("err", [LaneNotActiveError("no", told="x"), LaneSaturatedError("full")])
+@pytest.mark.parametrize("err", [LaneNotActiveError("no", detail="x"), LaneSaturatedError("full")])
 async def test_refusal_of_the_owner_comes_back_as_itself(err: Exception) -> None:
     a, b = Worker("a"), Worker("b")
     async with running(a, b):
@@ -123,7 +123,7 @@ async def test_refusal_of_the_owner_comes_back_as_itself(err: Exception) -> None
 
 async def test_error_of_an_answer_comes_back_as_itself() -> None:
     async def respond(_kind: str, _body: Any) -> Any:
-        raise IndexUnavailableError("disk", told="the disk is away")
+        raise IndexUnavailableError("disk", detail="the disk is away")
 
     a, b = Worker("a"), Worker("b")
     async with running(a, b):
@@ -131,7 +131,7 @@ async def test_error_of_an_answer_comes_back_as_itself() -> None:
         b.handler.respond = respond
         with pytest.raises(IndexUnavailableError) as raised:
             await a.link(b).request("where", None, 5.0)
-        assert raised.value.told == "the disk is away"
+        assert raised.value.detail == "the disk is away"
 
 
 async def test_another_secret_is_refused() -> None:

@@ -38,7 +38,7 @@ def flush(index: RocksIndex) -> None:
 
 def has_filter(index: RocksIndex) -> bool:
     """Whether a filter is in use: then few of a thousand absent keys reach RocksDB."""
-    return len(index._front.possible(ABSENT)) < len(ABSENT) // 2
+    return len(index._bloom.possible(ABSENT)) < len(ABSENT) // 2
 
 
 def apply_until_filtered(index: RocksIndex, *, batch: int = 100) -> int:
@@ -123,11 +123,11 @@ def test_keys_written_while_a_filter_is_built_are_in_it(tmp_path: Path) -> None:
 
 def test_keys_written_while_the_next_filter_is_built_are_in_the_one_in_use(tmp_path: Path) -> None:
     index = filtered(tmp_path / "index")
-    while index._front._next is None:
+    while index._bloom._next is None:
         index.apply(update_of(index.state.applied_offset, 50))
     first = index.state.applied_offset
 
-    while index._front._next is not None:
+    while index._bloom._next is not None:
         new = index.state.applied_offset
         index.apply(update_of(new, 1))
         assert index.lookup([key_of(new)]) == [entry_of(new)]
@@ -143,7 +143,7 @@ def test_filter_grows_with_the_index_and_denies_nothing(tmp_path: Path) -> None:
         if first % 2_000 < 200:
             assert_nothing_denied(index)
 
-    assert len(index._front.possible(ABSENT)) < 80
+    assert len(index._bloom.possible(ABSENT)) < 80
     index.close()
 
 
@@ -155,7 +155,7 @@ def test_dropped_files_leave_the_next_filter(tmp_path: Path) -> None:
     assert_nothing_denied(index)
 
     dropped = sorted(set(range(index.state.applied_offset)) - set(stored_by(index)))
-    assert len(index._front.possible([key_of(number) for number in dropped[:1_000]])) < 200
+    assert len(index._bloom.possible([key_of(number) for number in dropped[:1_000]])) < 200
     index.close()
 
 

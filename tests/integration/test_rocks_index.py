@@ -624,7 +624,7 @@ def test_open_files_are_bounded_however_often_it_is_restarted(tmp_path: Path) ->
     for restart in range(40):
         index = RocksIndex(path, IDENTITY, tuning)
         update = update_of(restart * 1_200, 1_200)  # a file a little larger than a memtable
-        index.apply(update._replace(guards=update_of(10**9 + restart * 1_200, 1_200).entries))
+        index.apply(update._replace(secondary_keys=update_of(10**9 + restart * 1_200, 1_200).entries))
         assert open_files_in(path) <= tuning.open_files_max
         index.close()
 
@@ -718,8 +718,10 @@ def test_second_keys_of_records_drop_no_file_of_the_window(tmp_path: Path) -> No
     index = RocksIndex(path, IDENTITY, small)
     records = 20_000
     for first in range(0, records, BATCH):
-        guards = [(key_of(10**9 + offset), entry_of(offset)) for offset in range(first, first + BATCH)]
-        index.apply(update_of(first, BATCH)._replace(guards=guards))
+        secondary_keys = [
+            (key_of(10**9 + offset), entry_of(offset)) for offset in range(first, first + BATCH)
+        ]
+        index.apply(update_of(first, BATCH)._replace(secondary_keys=secondary_keys))
     index.close()
     assert sum(file.stat().st_size for file in path.glob("*.sst")) > small.files_bytes_max
 

@@ -40,9 +40,9 @@ def opened(path: Path) -> RocksIndex:
 def add(index: RocksIndex, offset: int) -> None:
     """Apply one record of a session of its own, with a second key."""
     change = SessionChange(session_key_of(offset), None, session_of(offset))
-    guard = key_of(10**9 + offset), entry_of(offset)
+    secondary_key = key_of(10**9 + offset), entry_of(offset)
     sessions = SessionUpdate([change], SessionCounts(offset + 1, 0))
-    index.apply(update_of(offset, 1)._replace(guards=[guard], sessions=sessions))
+    index.apply(update_of(offset, 1)._replace(secondary_keys=[secondary_key], sessions=sessions))
 
 
 def test_sessions_agree_with_the_entries_wherever_the_log_was_cut(tmp_path: Path) -> None:

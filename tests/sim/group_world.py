@@ -272,8 +272,8 @@ class GroupWorld:
         self.world = World(faults=faults, times=times, seen=seen)
         self.world.clock = GroupClock()
         self.seen = self.world.seen
-        self.dice = Random(seed)
-        self.net = SimNet(self.dice)
+        self.rng = Random(seed)
+        self.net = SimNet(self.rng)
         self.coordinator = SimCoordinator(LANES, standbys=standbys)
         self.workers = {name: Worker(self, name, address_of(name)) for name in names}
         self.slowest_s = 0.0
@@ -392,7 +392,7 @@ class GroupWorld:
             for worker in self.workers.values()
             if worker.is_alive and worker.is_open and worker.name in (by or self.workers)
         ]
-        return bool(able) and await self.dice.choice(able).send(events)
+        return bool(able) and await self.rng.choice(able).send(events)
 
     def stream(self, name: str, *, by: Sequence[str] = (), every_s: float = 0.05) -> "asyncio.Task[None]":
         """Let a client send one event after another, each until it is answered, until cancelled."""

@@ -52,7 +52,9 @@ class SessionWorld(World):
             value,
             FLAG_ID_ASSIGNED if own_id is None else 0,
             Session(client_hash, session_hash, sequence, epoch, acknowledged),
-            guard=None if own_id is None else self.identity.guard_key(SOURCE, client_hash, message_id),
+            secondary_key=None
+            if own_id is None
+            else self.identity.secondary_key(SOURCE, client_hash, message_id),
             order=order,
         )
 

@@ -126,7 +126,7 @@ async def test_cancelled_lane_answers_the_batch_that_it_was_committing() -> None
 async def test_outage_is_told_in_one_sentence_until_a_partition_serves_again() -> None:
     world, router = await booted()
     assert router.outage is None
-    world.log.dice.faults = SimFaults(unavailable=1.0)
+    world.log.rng.faults = SimFaults(unavailable=1.0)
     await asyncio.gather(*(world.send([world.event(name)]) for name in "abcdef"))
     while any(lane.state is LaneState.ACTIVE for lane in router.lanes):
         await asyncio.sleep(0)
@@ -134,6 +134,6 @@ async def test_outage_is_told_in_one_sentence_until_a_partition_serves_again() -
     assert router.outage is not None
     assert "not been available since 2023-11-14T22:13:20Z: the log" in router.outage
 
-    world.log.dice.faults = SimFaults()
+    world.log.rng.faults = SimFaults()
     await world.wait_until_active()
     assert router.outage is None

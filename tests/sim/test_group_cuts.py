@@ -100,7 +100,7 @@ async def test_connections_that_break_again_and_again_cost_no_answer() -> None:
         await begin(group)
         for _ in range(20):
             await asyncio.sleep(0.7)
-            one, other = group.dice.sample(NAMES, 2)
+            one, other = group.rng.sample(NAMES, 2)
             group.net.reset(one, other)
 
         assert group.refusals == 0

@@ -41,19 +41,19 @@ def seen() -> Seen:
 
 @each_seed(one_in=ONE_IN)
 async def test_history_of_a_group_keeps_every_promise(seed: int, seen: Seen) -> None:
-    dice = Random(seed)
-    names = NAMES[: dice.choice((2, 3, 3, 3, 4))]
-    async with GroupWorld(*names, seed=seed, standbys=dice.random() < 0.9, seen=seen) as group:
+    rng = Random(seed)
+    names = NAMES[: rng.choice((2, 3, 3, 3, 4))]
+    async with GroupWorld(*names, seed=seed, standbys=rng.random() < 0.9, seen=seen) as group:
         for worker in group.workers.values():
             worker.start()
-        if dice.random() < 0.8:
+        if rng.random() < 0.8:
             await group.settle()
-        group.world.log.dice.faults = faults_of(seed)
+        group.world.log.rng.faults = faults_of(seed)
         for _ in range(ROUNDS):
-            sending = [asyncio.ensure_future(_send(group, dice)) for _ in range(dice.randint(1, 6))]
-            for _ in range(dice.randint(1, 3)):
-                await befall(group, dice)
-                await asyncio.sleep(dice.choice((0.01, 0.3, 1.0, 4.0)))
+            sending = [asyncio.ensure_future(_send(group, rng)) for _ in range(rng.randint(1, 6))]
+            for _ in range(rng.randint(1, 3)):
+                await befall(group, rng)
+                await asyncio.sleep(rng.choice((0.01, 0.3, 1.0, 4.0)))
             for end in await asyncio.gather(*sending, return_exceptions=True):
                 if isinstance(end, Exception):
                     raise end
@@ -70,23 +70,21 @@ if ARE_AS_PLANNED:
         assert not missing_cells(seen)
 
 
-async def _send(group: GroupWorld, dice: Random) -> None:
+async def _send(group: GroupWorld, rng: Random) -> None:
     """Send some requests to any workers, some of them with rejected events, or in haste."""
-    for _ in range(dice.randint(1, 5)):
+    for _ in range(rng.randint(1, 5)):
         able = [worker for worker in group.workers.values() if worker.is_alive]
         if able:
-            rejected = [
-                group.world.rejected(str(dice.randrange(60))) for _ in range(dice.choice((0, 0, 0, 2)))
-            ]
-            events = request_of(group.world, dice)
-            await dice.choice(able).send(events, rejected, dice.choice((4.5, 4.5, 0.02, 0.5)))
-        await asyncio.sleep(dice.choice((0, 0.01, 0.2)))
+            rejected = [group.world.rejected(str(rng.randrange(60))) for _ in range(rng.choice((0, 0, 0, 2)))]
+            events = request_of(group.world, rng)
+            await rng.choice(able).send(events, rejected, rng.choice((4.5, 4.5, 0.02, 0.5)))
+        await asyncio.sleep(rng.choice((0, 0.01, 0.2)))
 
 
-async def befall(group: GroupWorld, dice: Random) -> None:
+async def befall(group: GroupWorld, rng: Random) -> None:
     """Let something happen; what lasts is over some time later, or in the end."""
-    fault = dice.choice(list(BEFALLS))
-    worker = dice.choice(list(group.workers.values()))
+    fault = rng.choice(list(BEFALLS))
+    worker = rng.choice(list(group.workers.values()))
     if fault == "start" or not worker.is_alive:
         if not worker.is_alive:
             worker.start()
@@ -95,12 +93,12 @@ async def befall(group: GroupWorld, dice: Random) -> None:
         worker.thaw()
         return
     worker.note(fault)
-    await BEFALLS[fault](group, worker, dice)
+    await BEFALLS[fault](group, worker, rng)
 
 
 async def heal(group: GroupWorld) -> None:
     """End everything that lasts."""
-    group.world.log.dice.faults = NO_FAULTS
+    group.world.log.rng.faults = NO_FAULTS
     group.coordinator.is_up, group.coordinator.slow_s = True, 0
     group.coordinator.cut_off.clear()
     group.net.mend_all()
@@ -113,97 +111,97 @@ async def heal(group: GroupWorld) -> None:
             worker.start()
 
 
-async def _kill(_group: GroupWorld, worker: Worker, dice: Random) -> None:
-    await worker.kill(lost_updates=dice.choice((0, 0, 1, 4)))
-    if dice.random() < 0.5:
+async def _kill(_group: GroupWorld, worker: Worker, rng: Random) -> None:
+    await worker.kill(lost_updates=rng.choice((0, 0, 1, 4)))
+    if rng.random() < 0.5:
         worker.start()
 
 
-async def _freeze(_group: GroupWorld, worker: Worker, dice: Random) -> None:
+async def _freeze(_group: GroupWorld, worker: Worker, rng: Random) -> None:
     worker.freeze()
-    if dice.random() < 0.5:
-        await asyncio.sleep(dice.choice((0.1, 2.5, 10)))
+    if rng.random() < 0.5:
+        await asyncio.sleep(rng.choice((0.1, 2.5, 10)))
         worker.thaw()
 
 
-async def _leave(group: GroupWorld, worker: Worker, dice: Random) -> None:
+async def _leave(group: GroupWorld, worker: Worker, rng: Random) -> None:
     if len(group.alive) > 1:
         await worker.stop()
-        if dice.random() < 0.5:
+        if rng.random() < 0.5:
             worker.start()
 
 
-def _another(group: GroupWorld, worker: Worker, dice: Random) -> str:
-    return dice.choice([name for name in group.workers if name != worker.name])
+def _another(group: GroupWorld, worker: Worker, rng: Random) -> str:
+    return rng.choice([name for name in group.workers if name != worker.name])
 
 
-async def _cut(group: GroupWorld, worker: Worker, dice: Random) -> None:
-    group.net.cut(worker.name, _another(group, worker, dice))
+async def _cut(group: GroupWorld, worker: Worker, rng: Random) -> None:
+    group.net.cut(worker.name, _another(group, worker, rng))
 
 
-async def _cut_one_way(group: GroupWorld, worker: Worker, dice: Random) -> None:
-    group.net.hold(worker.name, _another(group, worker, dice))
+async def _cut_one_way(group: GroupWorld, worker: Worker, rng: Random) -> None:
+    group.net.hold(worker.name, _another(group, worker, rng))
 
 
-async def _reset(group: GroupWorld, worker: Worker, dice: Random) -> None:
-    group.net.reset(worker.name, _another(group, worker, dice))
+async def _reset(group: GroupWorld, worker: Worker, rng: Random) -> None:
+    group.net.reset(worker.name, _another(group, worker, rng))
 
 
-async def _slow_network(group: GroupWorld, worker: Worker, dice: Random) -> None:
-    group.net.delays_s[worker.name, _another(group, worker, dice)] = dice.choice((0.05, 0.5))
+async def _slow_network(group: GroupWorld, worker: Worker, rng: Random) -> None:
+    group.net.delays_s[worker.name, _another(group, worker, rng)] = rng.choice((0.05, 0.5))
 
 
-async def _log_cut_off(_group: GroupWorld, worker: Worker, _dice: Random) -> None:
+async def _log_cut_off(_group: GroupWorld, worker: Worker, _rng: Random) -> None:
     worker.world.connection.is_available = False
 
 
-async def _disk_full(_group: GroupWorld, worker: Worker, _dice: Random) -> None:
+async def _disk_full(_group: GroupWorld, worker: Worker, _rng: Random) -> None:
     worker.world.disk.has_room = False
 
 
-async def _coordinator_down(group: GroupWorld, _worker: Worker, _dice: Random) -> None:
+async def _coordinator_down(group: GroupWorld, _worker: Worker, _rng: Random) -> None:
     group.coordinator.is_up = False
 
 
-async def _coordinator_slow(group: GroupWorld, _worker: Worker, dice: Random) -> None:
-    group.coordinator.slow_s = dice.choice((0.3, 2.0))
+async def _coordinator_slow(group: GroupWorld, _worker: Worker, rng: Random) -> None:
+    group.coordinator.slow_s = rng.choice((0.3, 2.0))
 
 
-async def _coordinator_cut_off(group: GroupWorld, worker: Worker, _dice: Random) -> None:
+async def _coordinator_cut_off(group: GroupWorld, worker: Worker, _rng: Random) -> None:
     group.coordinator.cut_off.add(worker.name)
 
 
-async def _clock_wrong(_group: GroupWorld, worker: Worker, dice: Random) -> None:
-    worker.world.clock.ms += dice.choice((-3_600_000, 3_600_000))
+async def _clock_wrong(_group: GroupWorld, worker: Worker, rng: Random) -> None:
+    worker.world.clock.ms += rng.choice((-3_600_000, 3_600_000))
 
 
-async def _trim(group: GroupWorld, _worker: Worker, dice: Random) -> None:
-    partition = dice.randrange(CLEAN.partitions)
-    group.world.trim(partition, dice.randrange(group.world.log.partition(CLEAN.topic, partition).end + 1))
+async def _trim(group: GroupWorld, _worker: Worker, rng: Random) -> None:
+    partition = rng.randrange(CLEAN.partitions)
+    group.world.trim(partition, rng.randrange(group.world.log.partition(CLEAN.name, partition).end + 1))
 
 
-async def _tail_lost(group: GroupWorld, _worker: Worker, dice: Random) -> None:
+async def _tail_lost(group: GroupWorld, _worker: Worker, rng: Random) -> None:
     """Lose it while nobody runs: until its next commit an owner would go on telling what it has committed."""
     for worker in group.workers.values():
         if worker.is_alive:
             worker.note("tail_lost")
             await worker.kill()
     await asyncio.sleep(PAUSE_S)  # until clients have heard what they were answered
-    partition = dice.randrange(CLEAN.partitions)
-    records = len(group.world.log.partition(CLEAN.topic, partition).records)
-    group.world.lose_tail(partition, min(records, dice.randint(1, 8)))
+    partition = rng.randrange(CLEAN.partitions)
+    records = len(group.world.log.partition(CLEAN.name, partition).records)
+    group.world.lose_tail(partition, min(records, rng.randint(1, 8)))
     for worker in group.workers.values():
         worker.start()
 
 
 def _replication(arrive: Callable[[Random, list[Committed], Committed], list[Committed]]) -> "Befall":
-    async def befall_replication(_group: GroupWorld, worker: Worker, dice: Random) -> None:
+    async def befall_replication(_group: GroupWorld, worker: Worker, rng: Random) -> None:
         held: list[Committed] = []
         for lane in worker.router.all_lanes:
             receive = lane.follower.receive
 
             def receive_other(committed: Committed, receive: Callable[[Committed], None] = receive) -> None:
-                for other in arrive(dice, held, committed):
+                for other in arrive(rng, held, committed):
                     receive(other)
 
             lane.follower.receive = receive_other  # type: ignore[method-assign] # what a network does
@@ -211,17 +209,17 @@ def _replication(arrive: Callable[[Random, list[Committed], Committed], list[Com
     return befall_replication
 
 
-def _lost(dice: Random, _held: list[Committed], committed: Committed) -> list[Committed]:
-    return [committed] if dice.random() < 0.7 else []
+def _lost(rng: Random, _held: list[Committed], committed: Committed) -> list[Committed]:
+    return [committed] if rng.random() < 0.7 else []
 
 
-def _doubled(_dice: Random, _held: list[Committed], committed: Committed) -> list[Committed]:
+def _doubled(_rng: Random, _held: list[Committed], committed: Committed) -> list[Committed]:
     return [committed, committed]
 
 
-def _late(dice: Random, held: list[Committed], committed: Committed) -> list[Committed]:
+def _late(rng: Random, held: list[Committed], committed: Committed) -> list[Committed]:
     held.append(committed)
-    dice.shuffle(held)
+    rng.shuffle(held)
     arrived, held[:] = held[2:], held[:2]
     return arrived
 

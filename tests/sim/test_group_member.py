@@ -193,8 +193,8 @@ async def test_any_error_is_outlived(coordinator: Coordinator, worker: Worker, a
 
 @EACH
 async def test_any_answer_is_outlived(coordinator: Coordinator, worker: Worker, api: int) -> None:
-    dice = Random(1)
-    garbage = [dice.randbytes(dice.randrange(40)) for _ in range(200)]
+    rng = Random(1)
+    garbage = [rng.randbytes(rng.randrange(40)) for _ in range(200)]
     for answer in [b"", bytes(60), b"\xff" * 60, b"\0" * 10 + b"\x7f" * 40, *garbage]:
         coordinator.due[api] = [answer]
         worker.membership.rejoin()

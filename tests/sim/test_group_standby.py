@@ -179,7 +179,9 @@ async def test_standby_that_missed_commits_reads_the_log_within_seconds(missed: 
 
 
 @pytest.mark.parametrize(
-    "place", range(8), ids=["seq", "base", "time", "after", "keys", "fingerprints", "guards", "sessions"]
+    "place",
+    range(8),
+    ids=["seq", "base", "time", "after", "keys", "fingerprints", "secondary_keys", "sessions"],
 )
 @pytest.mark.parametrize("value", [None, -1, 2**70, "text", b"bytes", [None], [b"x"], {"a": 1}], ids=repr)
 async def test_malformed_commits_end_nothing(place: int, value: object) -> None:
@@ -234,11 +236,11 @@ async def test_standby_whose_index_cannot_be_deleted_goes_on_trying() -> None:
 async def test_worker_whose_log_fails_while_it_starts_holds_nobody_up() -> None:
     """A log is pinned once each worker has proved its lanes, those that it neither owns nor follows too."""
     async with GroupWorld(*NAMES) as group:
-        group.world.log.dice.faults = SimFaults(unavailable=0.3, leak_cancel=0.3)
+        group.world.log.rng.faults = SimFaults(unavailable=0.3, leak_cancel=0.3)
         for worker in group.workers.values():
             worker.start()
         await asyncio.sleep(5)
-        group.world.log.dice.faults = SimFaults()
+        group.world.log.rng.faults = SimFaults()
 
         assert await group.settle() < 20
         await deliver_each(group, events_of(group, "x", 5))

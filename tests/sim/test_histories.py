@@ -55,11 +55,11 @@ OF_ANY_CALL = ("unavailable", "hang", "leak_cancel")
 
 def faults_of(seed: int) -> SimFaults:
     """Draw which faults a history has, and how many: some have only one kind."""
-    dice = Random(seed)
+    rng = Random(seed)
     chosen = {
-        name: dice.choice((0.02, 0.05, 0.1 if name in OF_ANY_CALL else 0.15))
+        name: rng.choice((0.02, 0.05, 0.1 if name in OF_ANY_CALL else 0.15))
         for name in FAULTS
-        if dice.random() < 0.35
+        if rng.random() < 0.35
     }
     return SimFaults(seed=seed, **chosen)
 
@@ -72,29 +72,29 @@ def seen() -> Seen:
 
 @each_seed()
 async def test_history_keeps_every_promise(seed: int, seen: Seen) -> None:
-    dice = Random(seed)
-    world = World(faults=faults_of(seed), limits=dice.choice((LIMITS, NARROW)), seen=seen)
+    rng = Random(seed)
+    world = World(faults=faults_of(seed), limits=rng.choice((LIMITS, NARROW)), seen=seen)
     for _ in range(ROUNDS):
         world.boot()
-        if dice.random() < 0.8:
+        if rng.random() < 0.8:
             await world.wait_until_active()
-        sending = [asyncio.ensure_future(_send(world, dice)) for _ in range(dice.randint(1, 12))]
-        await _take_steps(world, dice)
-        await befall(world, dice)
-        await _stop(world, dice)
+        sending = [asyncio.ensure_future(_send(world, rng)) for _ in range(rng.randint(1, 12))]
+        await _take_steps(world, rng)
+        await befall(world, rng)
+        await _stop(world, rng)
         for task in sending:
             task.cancel()
         for end in await asyncio.gather(*sending, return_exceptions=True):
             if isinstance(end, Exception):
                 raise end
-        await world.crash(lost_updates=dice.choice((0, 0, 1, 4)))
-        _befall_stopped(world, dice)
+        await world.crash(lost_updates=rng.choice((0, 0, 1, 4)))
+        _befall_stopped(world, rng)
 
     world.boot()
     await world.wait_until_active()
     for _ in range(LAST_REQUESTS):
-        await world.send(request_of(world, dice))
-    world.log.dice.faults = NO_FAULTS
+        await world.send(request_of(world, rng))
+    world.log.rng.faults = NO_FAULTS
     await world.wait_until_active()
     for number in range(IDS):
         await world.deliver([world.event(str(number))])
@@ -109,118 +109,116 @@ if ARE_AS_PLANNED:
         assert not missing_cells(seen)
 
 
-async def _send(world: World, dice: Random) -> None:
+async def _send(world: World, rng: Random) -> None:
     """Send one request, which may have rejected events too, and a client that does not wait for ever."""
-    rejected = [
-        world.rejected(str(dice.randrange(IDS))) for _ in range(dice.choice((0, 0, 0, 0, 0, 1, 3, 20)))
-    ]
-    deadline_s = dice.choice((FOREVER_S, FOREVER_S, 0.002, 0.02))
-    await world.send(request_of(world, dice), rejected, deadline_s)
+    rejected = [world.rejected(str(rng.randrange(IDS))) for _ in range(rng.choice((0, 0, 0, 0, 0, 1, 3, 20)))]
+    deadline_s = rng.choice((FOREVER_S, FOREVER_S, 0.002, 0.02))
+    await world.send(request_of(world, rng), rejected, deadline_s)
 
 
-def request_of(world: World, dice: Random) -> list[Event]:
+def request_of(world: World, rng: Random) -> list[Event]:
     """
     Some events of a small set of ids: copies within and across requests, and a few conflicts.
 
     A few requests take several batches, and a few have an event that is never sent again.
     """
-    size = dice.randint(1, 10) if dice.random() < 0.9 else dice.randint(20, 60)
+    size = rng.randint(1, 10) if rng.random() < 0.9 else rng.randint(20, 60)
     events = [
-        world.event(str(dice.randrange(IDS)), content="" if dice.random() < 0.95 else "other")
+        world.event(str(rng.randrange(IDS)), content="" if rng.random() < 0.95 else "other")
         for _ in range(size)
     ]
-    if dice.random() < 0.3:
-        events.insert(dice.randint(0, 3), world.event(f"once-{dice.random()}"))
+    if rng.random() < 0.3:
+        events.insert(rng.randint(0, 3), world.event(f"once-{rng.random()}"))
     return events
 
 
-async def _take_steps(world: World, dice: Random) -> None:
+async def _take_steps(world: World, rng: Random) -> None:
     """Let a process run for some steps."""
-    for _ in range(dice.randint(1, 60)):
+    for _ in range(rng.randint(1, 60)):
         await asyncio.sleep(0)
         world.check_queues()
 
 
-async def befall(world: World, dice: Random) -> None:
+async def befall(world: World, rng: Random) -> None:
     """Let something happen to a running process, now and then."""
-    world.clock.ms += dice.choice((0, 1_000, 40_000))
+    world.clock.ms += rng.choice((0, 1_000, 40_000))
     assert world.router is not None
-    if dice.random() < 0.1:
+    if rng.random() < 0.1:
         world.note("disk_full")
         world.disk.has_room = False
-        await _take_steps(world, dice)
+        await _take_steps(world, rng)
         world.disk.has_room = True
-    if dice.random() < 0.1:
+    if rng.random() < 0.1:
         world.note("low_disk")  # seen by the chore that watches the free space
         world.router.has_disk_room = False
-        await world.send(request_of(world, dice))
+        await world.send(request_of(world, rng))
         world.router.has_disk_room = True
-    partition = dice.randrange(CLEAN.partitions)
-    if dice.random() < 0.1:
+    partition = rng.randrange(CLEAN.partitions)
+    if rng.random() < 0.1:
         world.note("foreign_record")
         world.intrude(partition)
-    if dice.random() < 0.1:
+    if rng.random() < 0.1:
         world.note("trim")
-        _trim(world, dice, partition)
+        _trim(world, rng, partition)
 
 
-async def _stop(world: World, dice: Random) -> None:
+async def _stop(world: World, rng: Random) -> None:
     """Ask the process to stop, or end one of its lanes, now and then; or let it run on for a while."""
     assert world.router is not None
-    if dice.random() < 0.4:
+    if rng.random() < 0.4:
         world.note("drain")
         world.router.drain()
-        await _take_steps(world, dice)
-    if dice.random() < 0.1:
+        await _take_steps(world, rng)
+    if rng.random() < 0.1:
         world.note("cancel")
-        world.end_lane(dice.randrange(len(world.router.all_lanes)))
-        await _take_steps(world, dice)
-    await asyncio.sleep(dice.choice((0, 0, 0, 0.002, 0.2)))  # the last is longer than a call hangs
+        world.end_lane(rng.randrange(len(world.router.all_lanes)))
+        await _take_steps(world, rng)
+    await asyncio.sleep(rng.choice((0, 0, 0, 0.002, 0.2)))  # the last is longer than a call hangs
 
 
-def _befall_stopped(world: World, dice: Random) -> None:
+def _befall_stopped(world: World, rng: Random) -> None:
     """Let something happen while no process runs, now and then."""
     for fault, (chance, befall_world) in BEFALLS_STOPPED.items():
-        if dice.random() < chance:
+        if rng.random() < chance:
             world.note(fault)
-            befall_world(world, dice, dice.randrange(CLEAN.partitions))
+            befall_world(world, rng, rng.randrange(CLEAN.partitions))
     world.note_skips()
 
 
 def _move_clock(step_ms: int) -> "BefallStopped":
-    def move(world: World, _dice: Random, _partition: int) -> None:
+    def move(world: World, _rng: Random, _partition: int) -> None:
         world.clock.ms += step_ms
 
     return move
 
 
-def _change_window(world: World, dice: Random, _partition: int) -> None:
-    world.policy = dice.choice(POLICIES)
+def _change_window(world: World, rng: Random, _partition: int) -> None:
+    world.policy = rng.choice(POLICIES)
 
 
-def _lose_index(world: World, _dice: Random, partition: int) -> None:
+def _lose_index(world: World, _rng: Random, partition: int) -> None:
     world.disk.discard(world.index_identity(partition))
 
 
-def _drop_entries(world: World, dice: Random, partition: int) -> None:
-    end = world.log.partition(CLEAN.topic, partition).end
-    world.disk.drop_before(world.index_identity(partition), dice.randrange(end + 1))
+def _drop_entries(world: World, rng: Random, partition: int) -> None:
+    end = world.log.partition(CLEAN.name, partition).end
+    world.disk.drop_before(world.index_identity(partition), rng.randrange(end + 1))
 
 
-def _lose_notes(world: World, _dice: Random, _partition: int) -> None:
+def _lose_notes(world: World, _rng: Random, _partition: int) -> None:
     world.log.forget_notes()
 
 
-def _trim(world: World, dice: Random, partition: int) -> None:
-    world.trim(partition, dice.randrange(world.log.partition(CLEAN.topic, partition).end + 1))
+def _trim(world: World, rng: Random, partition: int) -> None:
+    world.trim(partition, rng.randrange(world.log.partition(CLEAN.name, partition).end + 1))
 
 
-def _lose_tail(world: World, dice: Random, partition: int) -> None:
-    records = len(world.log.partition(CLEAN.topic, partition).records)
-    world.lose_tail(partition, min(records, dice.randint(1, 8)))
+def _lose_tail(world: World, rng: Random, partition: int) -> None:
+    records = len(world.log.partition(CLEAN.name, partition).records)
+    world.lose_tail(partition, min(records, rng.randint(1, 8)))
 
 
-def _swap_disks(world: World, _dice: Random, _partition: int) -> None:
+def _swap_disks(world: World, _rng: Random, _partition: int) -> None:
     world.disk, world.spare_disk = world.spare_disk, world.disk
 
 

@@ -51,9 +51,9 @@ PLANNED = [(fault, api) for fault in FAULTS for api in REQUESTS]
 class Writer:
     """One gateway's writer of the partition, and what it was told."""
 
-    def __init__(self, name: str, dice: Random) -> None:
+    def __init__(self, name: str, rng: Random) -> None:
         self.name = name
-        self._dice = dice
+        self._rng = rng
         self.store = KafkaStore(kafka_config(BOOTSTRAP_SERVERS), no_crashpoint)
         self.log: KafkaLog = self.store.partition_log(TOPIC, 0)
         self.at: dict[str, int] = {}  # the offset of what was told to be committed
@@ -67,7 +67,7 @@ class Writer:
         """Append so many records, each once; fence as often as it takes."""
         await self._fence()
         for _ in range(appends):
-            await asyncio.sleep(self._dice.choice(PAUSES_S))
+            await asyncio.sleep(self._rng.choice(PAUSES_S))
             await self._append(f"{self.name}-{next(self._numbers)}")
 
     async def _append(self, key: str) -> None:
@@ -94,11 +94,11 @@ class Writer:
         await self.store.close()
 
 
-def chances_of(dice: Random) -> dict[str, float]:
+def chances_of(rng: Random) -> dict[str, float]:
     """Draw which faults a history has, and how many: half of them have only one kind."""
-    if dice.random() < 0.5:
-        return {dice.choice(FAULTS): 0.2}
-    return {fault: dice.choice((0.02, 0.2)) for fault in FAULTS if dice.random() < 0.4}
+    if rng.random() < 0.5:
+        return {rng.choice(FAULTS): 0.2}
+    return {fault: rng.choice((0.02, 0.2)) for fault in FAULTS if rng.random() < 0.4}
 
 
 @pytest.fixture
@@ -106,10 +106,10 @@ async def net(seed: int) -> AsyncIterator[SimKafkaNet]:
     """A simulated cluster with the faults of a seed."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
-    dice = Random(seed)
-    net = SimKafkaNet(SimKafka(TOPIC, 1, loop.time), dice)
+    rng = Random(seed)
+    net = SimKafkaNet(SimKafka(TOPIC, 1, loop.time), rng)
     net.listen(loop)
-    net.chance = chances_of(dice)
+    net.chance = chances_of(rng)
     yield net
     await net.close()
 

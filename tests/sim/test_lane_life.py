@@ -41,7 +41,7 @@ async def test_cancellation_out_of_a_library_is_a_failure_like_any_other() -> No
 
     for number in range(60):
         await world.deliver([world.event(str(number))])
-    world.log.dice.faults = SimFaults()
+    world.log.rng.faults = SimFaults()
     await world.wait_until_active()
 
     assert sum(lane.metrics.failures for lane in router.all_lanes) > 5
@@ -53,7 +53,7 @@ async def test_lane_says_that_it_fails_and_since_when_until_it_serves() -> None:
     world = World()
     router = await world.start()
     lane = router.lanes[0]
-    world.log.dice.faults = SimFaults(leak_cancel=1.0)
+    world.log.rng.faults = SimFaults(leak_cancel=1.0)
     world.clock.ms += 5_000
     await world.send([world.event(event_of(world, 0))])
     await steps(50)
@@ -65,7 +65,7 @@ async def test_lane_says_that_it_fails_and_since_when_until_it_serves() -> None:
     with pytest.raises(LaneNotActiveError, match="2023-11-14T22:13:25Z"):
         lane.check_capacity(submission_of([world.event("refused")]))
 
-    world.log.dice.faults = SimFaults()
+    world.log.rng.faults = SimFaults()
     await world.wait_until_active()
     assert lane.health.failing_since_ms is None
     assert lane.health.last_error is None
@@ -81,11 +81,11 @@ async def test_lane_that_ends_by_itself_is_started_again_loudly(monkeypatch: pyt
 
     with capture_logs() as lines, monkeypatch.context() as broken:
         broken.setattr(Lane, "_fail", raises)
-        world.log.dice.faults = SimFaults(refuse=1.0)
+        world.log.rng.faults = SimFaults(refuse=1.0)
         await world.send([world.event(event_of(world, 0))])
         await steps(100)
         assert lane.metrics.restarts > 0
-    world.log.dice.faults = SimFaults()
+    world.log.rng.faults = SimFaults()
     await world.wait_until_active()
 
     assert "lane ended, restarting it" in [line["event"] for line in lines]
@@ -150,9 +150,9 @@ class Fenced:
     async def append_fenced(self, number: int) -> Lane:
         router = self.world.router
         assert router is not None
-        self.world.log.dice.faults = SimFaults(rival=1.0)
+        self.world.log.rng.faults = SimFaults(rival=1.0)
         await self.world.send([self.world.event(event_of(self.world, 0, number))])
-        self.world.log.dice.faults = SimFaults()
+        self.world.log.rng.faults = SimFaults()
         return router.lanes[0]
 
 
@@ -177,11 +177,11 @@ async def test_slow_takeover_counts_nothing_of_its_own_time() -> None:
     world = fenced.world
     await world.start()
     lane = await fenced.append_fenced(0)
-    world.log.partition(CLEAN.topic, 0).outage_calls = 50  # the takeover has to wait for the log
+    world.log.partition(CLEAN.name, 0).outage_calls = 50  # the takeover has to wait for the log
     while lane.state is not LaneState.FAILED:
         await asyncio.sleep(0)
     world.clock.ms += 600_000
-    world.log.partition(CLEAN.topic, 0).outage_calls = 0
+    world.log.partition(CLEAN.name, 0).outage_calls = 0
     await world.wait_until_active()
 
     await fenced.append_fenced(1)
@@ -207,7 +207,7 @@ async def test_partition_that_served_long_in_between_is_taken_back() -> None:
 async def test_pauses_grow_while_every_recovery_ends_in_the_same_failure() -> None:
     world = World(times=LaneTimes(backoff_s=0.001, backoff_max_s=0.008))
     lane = (await world.start()).lanes[0]
-    world.log.dice.faults = SimFaults(refuse=1.0)
+    world.log.rng.faults = SimFaults(refuse=1.0)
     pauses: list[float] = []
     sleep = lane._sleep
 
@@ -245,7 +245,7 @@ async def test_gateway_that_takes_a_partition_back_counts_only_its_own_events() 
 # ---- waiting
 
 
-@pytest.mark.parametrize("late", [(CLEAN.topic, 0), (CLEAN.topic, 1), (QUARANTINE.topic, 0)])
+@pytest.mark.parametrize("late", [(CLEAN.name, 0), (CLEAN.name, 1), (QUARANTINE.name, 0)])
 async def test_no_lane_of_a_log_without_pin_serves_before_all_have_proved_it(late: tuple[str, int]) -> None:
     world = World()
     world.log.partition(*late).outage_calls = 10_000
@@ -346,9 +346,9 @@ async def test_what_housekeeping_has_asked_before_a_failure_is_not_believed_afte
     await world.deliver(events[:1])
     await world.deliver(events[1:2])  # the question is asked between the two
     lane._log.bounds = bounds  # type: ignore[method-assign]
-    world.log.dice.faults = SimFaults(refuse=1.0)
+    world.log.rng.faults = SimFaults(refuse=1.0)
     assert not await world.send(events[2:])
-    world.log.dice.faults = SimFaults()
+    world.log.rng.faults = SimFaults()
     await world.wait_until_active()
 
     if not answer.done():
@@ -452,7 +452,7 @@ async def test_record_of_another_secret_in_a_pinned_log_stops_its_lane_not_the_p
     await other.start()
     stranger = next(event for event in map(other.event, "abcdefgh") if event.partition == 0)
     await other.deliver([stranger])
-    world.log.partition(CLEAN.topic, 0).intrude(other.committed()[0][0][1:])  # type: ignore[arg-type]
+    world.log.partition(CLEAN.name, 0).intrude(other.committed()[0][0][1:])  # type: ignore[arg-type]
 
     await world.send([world.event(event_of(world, 0))])
     while LogCorruptError.__name__ not in (router.lanes[0].health.last_error or ""):

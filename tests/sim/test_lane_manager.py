@@ -294,9 +294,9 @@ async def test_lane_that_somebody_took_stays_down_until_the_group_has_spoken_aga
         site.assign(SELF)  # the group has spoken since, and it is still ours
         moves = site.manager.moves
 
-        world.log.dice.faults = SimFaults(rival=1.0)
+        world.log.rng.faults = SimFaults(rival=1.0)
         await world.send([world.event("taken")], by=site.router.submit)
-        world.log.dice.faults = SimFaults()
+        world.log.rng.faults = SimFaults()
         await asyncio.sleep(30)
         assert site.manager.moves == moves
         assert site.membership.rejoins == 1
@@ -468,18 +468,18 @@ async def test_replication_that_fails_does_not_stop_the_lane(monkeypatch: pytest
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_assignment_that_flaps_leaves_each_lane_where_the_last_one_says(seed: int) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     world = await pinned()
     async with running(Site(world)) as site:
         for _ in range(40):
-            names = [dice.choice([(SELF, OTHER), (OTHER, SELF), (OTHER, NOBODY)]) for _ in range(LANES)]
+            names = [rng.choice([(SELF, OTHER), (OTHER, SELF), (OTHER, NOBODY)]) for _ in range(LANES)]
             site.assign_each([owner for owner, _ in names], [follower for _, follower in names], OTHER)
-            if dice.random() < 0.5:
-                site.receive_status(OTHER, owned=dice.random() < 0.5)
-            if dice.random() < 0.1:
+            if rng.random() < 0.5:
+                site.receive_status(OTHER, owned=rng.random() < 0.5)
+            if rng.random() < 0.1:
                 site.lose(OTHER)
-            if dice.random() < 0.5:
-                await asyncio.sleep(dice.choice([0, 0, 0.01, 0.1, 1, 15]))
+            if rng.random() < 0.5:
+                await asyncio.sleep(rng.choice([0, 0, 0.01, 0.1, 1, 15]))
         site.peers.links[OTHER].is_up = True
         site.receive_status(OTHER, owned=False)
         for state, (owner, follower) in (
@@ -497,16 +497,16 @@ async def test_assignment_that_flaps_leaves_each_lane_where_the_last_one_says(se
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_worker_that_is_cancelled_at_any_moment_leaves_nothing_running(seed: int) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     world = await pinned()
     site = Site(world)
     task = asyncio.ensure_future(site.manager.run())
     await asyncio.sleep(0)
-    for _ in range(dice.randrange(1, 5)):
-        site.assign(*dice.choice([(SELF, OTHER), (OTHER, SELF), (OTHER, NOBODY)]), OTHER)
-        site.receive_status(OTHER, owned=dice.random() < 0.3)
-        for _ in range(dice.randrange(40)):
-            await asyncio.sleep(dice.choice([0, 0, 0, 0.1]))
+    for _ in range(rng.randrange(1, 5)):
+        site.assign(*rng.choice([(SELF, OTHER), (OTHER, SELF), (OTHER, NOBODY)]), OTHER)
+        site.receive_status(OTHER, owned=rng.random() < 0.3)
+        for _ in range(rng.randrange(40)):
+            await asyncio.sleep(rng.choice([0, 0, 0, 0.1]))
     task.cancel()
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.wait({task})

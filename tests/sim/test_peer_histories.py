@@ -12,21 +12,21 @@ from tests.support.peers import events_of
 
 @each_seed(one_in=20)
 async def test_every_submission_is_answered_once_whatever_happens(seed: int) -> None:
-    dice = Random(seed)
+    rng = Random(seed)
     async with running(Group("a", "b", "c", seed=seed)) as group:
         waiting: list[tuple[int, asyncio.Future[Outcomes]]] = []
         number = 0
         for _ in range(60):
             for one, other in pairs(group):
-                count = dice.randint(1, 40)
+                count = rng.randint(1, 40)
                 try:
-                    answer = group.submit(one, other, count, start=number, value=bytes(dice.randint(2, 9000)))
+                    answer = group.submit(one, other, count, start=number, value=bytes(rng.randint(2, 9000)))
                 except (LaneNotActiveError, LaneSaturatedError):
                     continue
                 waiting.append((number, answer))
                 number += count
-            await fault(group, dice)
-            await asyncio.sleep(dice.choice((0, 0.0003, 0.01, 0.3)))
+            await fault(group, rng)
+            await asyncio.sleep(rng.choice((0, 0.0003, 0.01, 0.3)))
         for one, other in pairs(group):
             group.net.mend(one, other)
             group.net.release(one, other)
@@ -53,11 +53,11 @@ async def test_every_submission_is_answered_once_whatever_happens(seed: int) -> 
         assert refused <= {"late_handshake"}
 
 
-async def fault(group: Group, dice: Random) -> None:
+async def fault(group: Group, rng: Random) -> None:
     """Do something to the network or to a worker, mostly nothing."""
-    one, other = dice.sample(sorted(group.peers), 2)
+    one, other = rng.sample(sorted(group.peers), 2)
     net = group.net
-    what = dice.random()
+    what = rng.random()
     if what < 0.1:
         net.reset(one, other)
     elif what < 0.15:
@@ -69,7 +69,7 @@ async def fault(group: Group, dice: Random) -> None:
     elif what < 0.45:
         net.release(one, other)
     elif what < 0.5:
-        net.delays_s[one, other] = dice.choice((0.0002, 0.01, 0.15))
+        net.delays_s[one, other] = rng.choice((0.0002, 0.01, 0.15))
     elif what < 0.53:
         await group.stop(one)
         group.start(one)

@@ -99,11 +99,11 @@ async def unharmed(group: Group) -> AsyncIterator[Group]:
 
 @each_seed(one_in=5)
 async def test_noise_is_refused_and_counted(seed: int) -> None:
-    dice = Random(seed)
+    rng = Random(seed)
     async with unharmed(Group("a", "b", seed=seed)) as group:
         connections = [await raw(group) for _ in range(5)]
         for connection in connections:
-            connection.transport.write(dice.randbytes(dice.randint(1, 3000)))
+            connection.transport.write(rng.randbytes(rng.randint(1, 3000)))
         await asyncio.sleep(3)
         assert all(connection.is_lost for connection in connections)
         assert sum(group.peers["b"].metrics.frames_refused.values()) == 5
@@ -111,54 +111,52 @@ async def test_noise_is_refused_and_counted(seed: int) -> None:
 
 @each_seed(one_in=5)
 async def test_noise_of_somebody_who_knows_the_secret_is_refused_or_answered(seed: int) -> None:
-    dice = Random(seed)
+    rng = Random(seed)
     async with unharmed(Group("a", "b", seed=seed)) as group:
         group.handlers["b"].refusal = KeyError("handlers may fail as well") if seed % 3 == 0 else None
         for _ in range(5):
             connection = await proved(group)
-            for _ in range(dice.randint(1, 6)):
-                kind = dice.choice((SUBMIT, SUBMIT, REQUEST, NOTIFY, HELLO, PROOF, 77, CHALLENGE))
-                body = dice.choice((noise, msgpack_noise, nearly_right))(dice)
-                connection.transport.write(
-                    frame_of(dice.choice((1, 1, 1, 2)), kind, dice.randint(0, 3), body)
-                )
+            for _ in range(rng.randint(1, 6)):
+                kind = rng.choice((SUBMIT, SUBMIT, REQUEST, NOTIFY, HELLO, PROOF, 77, CHALLENGE))
+                body = rng.choice((noise, msgpack_noise, nearly_right))(rng)
+                connection.transport.write(frame_of(rng.choice((1, 1, 1, 2)), kind, rng.randint(0, 3), body))
             await asyncio.sleep(0.2)
             connection.transport.abort()
         group.handlers["b"].refusal = None
 
 
-def noise(dice: Random) -> bytes:
-    return dice.randbytes(dice.randint(0, 500))
+def noise(rng: Random) -> bytes:
+    return rng.randbytes(rng.randint(0, 500))
 
 
-def msgpack_noise(dice: Random) -> bytes:
+def msgpack_noise(rng: Random) -> bytes:
     def value(depth: int) -> Any:
-        kind = dice.randrange(9 if depth < 4 else 6)
+        kind = rng.randrange(9 if depth < 4 else 6)
         if kind == 6:
-            return [value(depth + 1) for _ in range(dice.randint(0, 17))]
+            return [value(depth + 1) for _ in range(rng.randint(0, 17))]
         if kind == 7:
-            return {dice.choice(("a", b"b", 3)): value(depth + 1)}
+            return {rng.choice(("a", b"b", 3)): value(depth + 1)}
         return (
             None,
             True,
-            dice.getrandbits(64),
+            rng.getrandbits(64),
             1.5,
-            dice.randbytes(16),
+            rng.randbytes(16),
             "text",
             None,
             None,
             msgpack.Timestamp(1),
         )[kind]
 
-    return packed([value(0) for _ in range(dice.randint(0, 17))])
+    return packed([value(0) for _ in range(rng.randint(0, 17))])
 
 
-def nearly_right(dice: Random) -> bytes:
+def nearly_right(rng: Random) -> bytes:
     optional = [None] * 5
     body = bytearray(packed([0, 1, 2, 999, bytes(24), 0, "s", ["id"], [b"{}"], [0], *optional]))
-    for _ in range(dice.randint(0, 3)):
-        body[dice.randrange(len(body))] = dice.randrange(256)
-    return bytes(body[: dice.randint(1, len(body) * 3)])
+    for _ in range(rng.randint(0, 3)):
+        body[rng.randrange(len(body))] = rng.randrange(256)
+    return bytes(body[: rng.randint(1, len(body) * 3)])
 
 
 async def test_deeply_nested_and_endless_bodies_are_refused() -> None:

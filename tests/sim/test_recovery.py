@@ -99,10 +99,10 @@ async def test_event_whose_old_copy_the_replay_meets_is_not_counted_for_it() -> 
         await world.deliver([other])
     world.told.clear()
     committed, unknown = lane.metrics.tally.accepted, lane.metrics.tally.unknown
-    world.log.dice.faults = SimFaults(refuse=1.0)
+    world.log.rng.faults = SimFaults(refuse=1.0)
     assert not await world.send([first])
     world.disk.damage(world.index_identity(lane.partition))
-    world.log.dice.faults = SimFaults()
+    world.log.rng.faults = SimFaults()
     await world.wait_until_active()
 
     assert lane.metrics.rebuilds == 1
@@ -211,13 +211,13 @@ async def test_rebuild_finds_its_start_behind_a_record_that_is_passed_over() -> 
 
 
 async def test_index_that_was_just_rebuilt_is_not_rebuilt_again() -> None:
-    dice = Random(5)
+    rng = Random(5)
     world = World(policy=WindowPolicy(window_ms=7 * DAY_MS, keys_max=640))
     await world.start()
     events = (event for event in map(world.event, map(str, count())) if event.partition == 0)
     sent = 0
     while sent < 960:  # records are not evenly spread over the offsets, so none is found at once
-        size = dice.choice((1, 1, 1, 7)) if sent // 128 % 2 else 7
+        size = rng.choice((1, 1, 1, 7)) if sent // 128 % 2 else 7
         await world.deliver(list(islice(events, size)))
         sent += size
     await world.crash()
@@ -226,7 +226,7 @@ async def test_index_that_was_just_rebuilt_is_not_rebuilt_again() -> None:
     for _ in range(20):
         lane = (await world.start()).lanes[0]
         assert lane.metrics.rebuilds == 0
-        await world.deliver(list(islice(events, dice.choice((1, 3)))))
+        await world.deliver(list(islice(events, rng.choice((1, 3)))))
         await world.crash()
 
 

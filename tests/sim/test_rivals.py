@@ -20,29 +20,29 @@ PAUSE_S = 0.01  # longer than a lane waits before it fences again
 
 @each_seed(one_in=10)
 async def test_history_of_two_gateways_keeps_every_promise(seed: int) -> None:
-    dice = Random(seed)
+    rng = Random(seed)
     faults = replace(faults_of(seed), rival=0.0)  # this one is real
-    first = World(faults=faults, times=replace(QUICK, fenced_again_s=dice.choice((0, 60, 60))))
+    first = World(faults=faults, times=replace(QUICK, fenced_again_s=rng.choice((0, 60, 60))))
     worlds = [first, first.beside()]
     for world in worlds:
         world.boot()
     for _ in range(ROUNDS):
         sending = [
-            asyncio.ensure_future(dice.choice(worlds).send(request_of(first, dice)))
-            for _ in range(dice.randint(1, 12))
+            asyncio.ensure_future(rng.choice(worlds).send(request_of(first, rng)))
+            for _ in range(rng.randint(1, 12))
         ]
-        for _ in range(dice.randint(1, 60)):
+        for _ in range(rng.randint(1, 60)):
             await asyncio.sleep(0)
-        await befall(first, dice)
+        await befall(first, rng)
         first.note_skips()
         for task in sending:
             task.cancel()
         await asyncio.gather(*sending, return_exceptions=True)
-        if dice.random() < 0.5:
-            world = dice.choice(worlds)
-            await world.crash(lost_updates=dice.choice((0, 1, 4)))
+        if rng.random() < 0.5:
+            world = rng.choice(worlds)
+            await world.crash(lost_updates=rng.choice((0, 1, 4)))
             world.boot()
-    first.log.dice.faults = SimFaults()
+    first.log.rng.faults = SimFaults()
     await asyncio.sleep(PAUSE_S)
     for number in range(IDS):
         await _deliver_somewhere(worlds, f"fresh-{number}")

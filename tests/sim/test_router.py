@@ -71,7 +71,7 @@ async def test_requests_that_wait_for_a_lane_are_answered_as_soon_as_it_fails() 
     begun, waiting = submitted(world, router, events[:BATCH]), submitted(world, router, events[BATCH:])
     while lane.queue.events != 1:
         await asyncio.sleep(0)
-    world.log.partition(CLEAN.topic, 0).outage_calls = 10**9
+    world.log.partition(CLEAN.name, 0).outage_calls = 10**9
 
     async with asyncio.timeout(60):
         with pytest.raises(OutcomeUnknownError):
@@ -142,13 +142,13 @@ async def test_gateway_is_ready_once_every_lane_has_served_and_until_it_drains()
     world = World()
     await world.start()
     await world.crash()
-    world.log.partition(QUARANTINE.topic, 0).outage_calls = 10**9
+    world.log.partition(QUARANTINE.name, 0).outage_calls = 10**9
     router = world.boot()
     while any(lane.state is not LaneState.ACTIVE for lane in router.lanes):
         await asyncio.sleep(0)
     assert not router.is_ready
 
-    world.log.partition(QUARANTINE.topic, 0).outage_calls = 0
+    world.log.partition(QUARANTINE.name, 0).outage_calls = 0
     await world.wait_until_active()
     assert router.is_ready
 

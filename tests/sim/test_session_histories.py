@@ -68,12 +68,12 @@ class ClientSession:
 class Client:
     """One installation: what it sends, and again, in old sessions and new ones."""
 
-    def __init__(self, name: str, dice: Random) -> None:
+    def __init__(self, name: str, rng: Random) -> None:
         self.name = name
-        self.dice = dice
-        self.has_own_ids = dice.random() < 0.5
-        self.has_epochs = dice.random() < 0.5
-        self.lies = dice.random() < 0.2
+        self.rng = rng
+        self.has_own_ids = rng.random() < 0.5
+        self.has_epochs = rng.random() < 0.5
+        self.lies = rng.random() < 0.2
         self.sessions: list[ClientSession] = []
         self.begin_session()
 
@@ -83,27 +83,27 @@ class Client:
 
     def request(self, world: SessionWorld) -> tuple[ClientSession, list[Event]]:
         """Return some events of one session: new ones, old ones, overtaking one another."""
-        dice = self.dice
-        if len(self.sessions) < SESSIONS_MAX and dice.random() < 0.1:
+        rng = self.rng
+        if len(self.sessions) < SESSIONS_MAX and rng.random() < 0.1:
             self.begin_session()
-        session = self.sessions[-1] if dice.random() < 0.7 else dice.choice(self.sessions)
-        if dice.random() < 0.3:
+        session = self.sessions[-1] if rng.random() < 0.7 else rng.choice(self.sessions)
+        if rng.random() < 0.3:
             session.acknowledged = max(session.acknowledged, session.answered_through)
-        said = dice.choice((session.acknowledged, session.acknowledged, 0))
-        if self.lies and dice.random() < 0.2:
-            said = dice.randrange(session.next + 20)
-        order = Order.STRICT if dice.random() < 0.1 else Order.ANY
-        sequences = [self._sequence(session) for _ in range(dice.choice((1, 1, 2, 5, 12)))]
-        if dice.random() < 0.3:
-            dice.shuffle(sequences)
+        said = rng.choice((session.acknowledged, session.acknowledged, 0))
+        if self.lies and rng.random() < 0.2:
+            said = rng.randrange(session.next + 20)
+        order = Order.STRICT if rng.random() < 0.1 else Order.ANY
+        sequences = [self._sequence(session) for _ in range(rng.choice((1, 1, 2, 5, 12)))]
+        if rng.random() < 0.3:
+            rng.shuffle(sequences)
         return session, [self._event(world, session, n, said, order) for n in sequences]
 
     def _sequence(self, session: ClientSession) -> int:
-        draw = self.dice.random()
+        draw = self.rng.random()
         if draw < 0.02:
-            return session.next + SEQUENCES_AHEAD_MAX + self.dice.randrange(200)
+            return session.next + SEQUENCES_AHEAD_MAX + self.rng.randrange(200)
         if draw < 0.4:
-            return self.dice.randint(1, session.next)
+            return self.rng.randint(1, session.next)
         session.next += 2 if draw < 0.45 else 1  # one is left out, until a retry sends it
         return session.next - 1
 
@@ -114,14 +114,14 @@ class Client:
         if self.has_own_ids:
             fresh = f"{session.name}-{sequence}"
             earlier = [name for before in self.sessions[:-1] for name in before.names.values()]
-            again = self.dice.choice(earlier) if earlier and self.dice.random() < 0.2 else fresh
+            again = self.rng.choice(earlier) if earlier and self.rng.random() < 0.2 else fresh
             own_id = session.names.setdefault(sequence, again)
         return world.sent(
             sequence,
             session.name,
             self.name,
             own_id=own_id,
-            content="" if self.dice.random() < 0.97 else "other",
+            content="" if self.rng.random() < 0.97 else "other",
             epoch=session.epoch,
             acknowledged=said,
             order=order,
@@ -260,36 +260,36 @@ def seen() -> Counter[Admission]:
 
 @each_seed(one_in=ONE_IN)
 async def test_sessions_keep_every_promise(seed: int, seen: Counter[Admission]) -> None:
-    dice = Random(seed)
+    rng = Random(seed)
     world = SessionWorld(
-        sessions=dice.choice(POLICIES),
-        policy=dice.choice(WINDOWS),
+        sessions=rng.choice(POLICIES),
+        policy=rng.choice(WINDOWS),
         faults=faults_of(seed),
-        limits=dice.choice((LIMITS, replace(LIMITS, batch_events_max=3))),
+        limits=rng.choice((LIMITS, replace(LIMITS, batch_events_max=3))),
     )
     oracle = Oracle(world, seen)
-    clients = [Client(str(number), dice) for number in range(CLIENTS)]
+    clients = [Client(str(number), rng) for number in range(CLIENTS)]
     for _ in range(ROUNDS):
         world.boot()
-        if dice.random() < 0.8:
+        if rng.random() < 0.8:
             await world.wait_until_active()
         sending = [
-            asyncio.ensure_future(_send(world, oracle, dice.choice(clients), dice)) for _ in range(REQUESTS)
+            asyncio.ensure_future(_send(world, oracle, rng.choice(clients), rng)) for _ in range(REQUESTS)
         ]
-        for _ in range(dice.randint(1, 80)):
+        for _ in range(rng.randint(1, 80)):
             await asyncio.sleep(0)
-        world.clock.ms += dice.choice((0, 1_000, 30_000))
-        await asyncio.sleep(dice.choice((0, 0, 0.002, 0.2)))
+        world.clock.ms += rng.choice((0, 1_000, 30_000))
+        await asyncio.sleep(rng.choice((0, 0, 0.002, 0.2)))
         await _end(sending)
-        await world.crash(lost_updates=dice.choice((0, 0, 1, 4)))
-        _befall_stopped(world, oracle, dice)
+        await world.crash(lost_updates=rng.choice((0, 0, 1, 4)))
+        _befall_stopped(world, oracle, rng)
 
-    world.log.dice.faults = NO_FAULTS
+    world.log.rng.faults = NO_FAULTS
     await world.start()
     oracle.submitted = 0
     for client in clients * 3:
-        await _send(world, oracle, client, dice)
-        world.clock.ms += dice.choice((0, 1_000, 30_000))
+        await _send(world, oracle, client, rng)
+        world.clock.ms += rng.choice((0, 1_000, 30_000))
     oracle.judge_states()
     assert world.router is not None
     assert world.router.totals.received == oracle.submitted
@@ -306,12 +306,12 @@ if ARE_AS_PLANNED:
         assert set(seen) == set(Admission)
 
 
-async def _send(world: SessionWorld, oracle: Oracle, client: Client, dice: Random) -> None:
+async def _send(world: SessionWorld, oracle: Oracle, client: Client, rng: Random) -> None:
     """Send one request of a client, which may not wait for its answer, and judge that."""
-    await asyncio.sleep(dice.choice((0, 0, PAUSE_S)))
+    await asyncio.sleep(rng.choice((0, 0, PAUSE_S)))
     session, events = client.request(world)
     oracle.heard(events)
-    is_lost = dice.random() < 0.2
+    is_lost = rng.random() < 0.2
     oracle.learn()
     before = dict(oracle.places)
     try:
@@ -342,17 +342,17 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
             raise end
 
 
-def _befall_stopped(world: SessionWorld, oracle: Oracle, dice: Random) -> None:
+def _befall_stopped(world: SessionWorld, oracle: Oracle, rng: Random) -> None:
     """Let something happen while no process runs, now and then."""
     oracle.learn()
-    partition = dice.randrange(CLEAN.partitions)
-    if dice.random() < 0.3:
-        world.clock.ms += dice.choice((-3_600_000, -30_000, 30_000))
-    if dice.random() < 0.3:
+    partition = rng.randrange(CLEAN.partitions)
+    if rng.random() < 0.3:
+        world.clock.ms += rng.choice((-3_600_000, -30_000, 30_000))
+    if rng.random() < 0.3:
         world.disk.discard(world.index_identity(partition))
-    if dice.random() < 0.3:
+    if rng.random() < 0.3:
         world.disk, world.spare_disk = world.spare_disk, world.disk
-    if dice.random() < 0.1:
+    if rng.random() < 0.1:
         world.log.forget_notes()
-    if dice.random() < 0.3:
+    if rng.random() < 0.3:
         world.trim(partition, oracle.last_needed(partition))

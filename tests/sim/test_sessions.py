@@ -24,7 +24,7 @@ async def test_events_kept_apart_are_counted_though_their_request_fails() -> Non
     router = await world.start()
     here, there = world.client_of(0), world.client_of(1)
     await world.ask(world.sent(1, client=here, epoch=2))
-    world.log.partition(CLEAN.topic, 1).refused_appends = 1
+    world.log.partition(CLEAN.name, 1).refused_appends = 1
 
     with pytest.raises(OutcomeUnknownError):
         await world.ask(world.sent(2, client=here, epoch=1), world.sent(1, client=there))
@@ -87,7 +87,7 @@ async def test_session_that_is_older_than_its_lease_is_the_same_after_a_rebuild(
     assert (state.watermark, state.missing(), state.highest) == (299, [(300, 300)], 700)
     await world.lose_indexes()
     if is_trimmed:
-        partition = world.log.partition(CLEAN.topic, world.sent(1).partition)
+        partition = world.log.partition(CLEAN.name, world.sent(1).partition)
         world.trim(world.sent(1).partition, partition.records[-15].offset)
 
     await world.start()
@@ -181,11 +181,11 @@ async def test_session_in_a_log_that_was_made_again_is_noted_again() -> None:
     number = world.sent(1).partition
     world.lose_tail(number, 1)
     world.log.forget_notes()
-    world.log.partition(CLEAN.topic, number).refused_appends = 1
+    world.log.partition(CLEAN.name, number).refused_appends = 1
     assert await world.tries([world.sent(2)]) is None
     await world.wait_until_active()
 
     await world.ask(world.sent(1))
 
-    assert number in world.log.noted(BEGUN_EMPTY, CLEAN.topic)
-    assert number in world.log.noted(SESSIONS, CLEAN.topic)
+    assert number in world.log.noted(BEGUN_EMPTY, CLEAN.name)
+    assert number in world.log.noted(SESSIONS, CLEAN.name)

@@ -22,9 +22,9 @@ async def test_event_in_doubt_is_counted_as_what_became_of_it(
     first, second = events_of(world, 0, 2)
     await world.deliver([first])
     since_offset = lane.counts.since_offset
-    world.log.dice.faults = fault
+    world.log.rng.faults = fault
     assert not await world.send([second])
-    world.log.dice.faults = SimFaults()
+    world.log.rng.faults = SimFaults()
     await world.wait_until_active()
 
     assert lane.counts.since_offset == since_offset
@@ -37,7 +37,7 @@ async def test_gateway_with_another_secret_fences_no_partition_that_has_records(
     router = await world.start()
     for partition in range(CLEAN.partitions):
         await world.deliver(events_of(world, partition, 3))
-    epochs = [world.log.partition(CLEAN.topic, n).epoch for n in range(CLEAN.partitions)]
+    epochs = [world.log.partition(CLEAN.name, n).epoch for n in range(CLEAN.partitions)]
     world.log.forget_notes()
     stranger = world.beside()
     stranger.identity = Identity(b"a secret of somebody else")
@@ -46,7 +46,7 @@ async def test_gateway_with_another_secret_fences_no_partition_that_has_records(
         await stranger.start()
     await stranger.crash()
 
-    assert [world.log.partition(CLEAN.topic, n).epoch for n in range(CLEAN.partitions)] == epochs
+    assert [world.log.partition(CLEAN.name, n).epoch for n in range(CLEAN.partitions)] == epochs
     assert [lane.metrics.failures for lane in router.lanes] == [0, 0]
 
 

@@ -1,4 +1,4 @@
-"""Claim: expired events of both streams are deleted, and none because a clock was wrong for a while."""
+"""Claim: expired events of both topics are deleted, and none because a clock was wrong for a while."""
 
 import asyncio
 
@@ -6,13 +6,13 @@ import pytest
 
 from app.process import background_tasks
 from app.process.background_tasks import trim_log
-from dedupe.model.types import Stream
+from dedupe.model.types import Topic
 from tests.sim.world import CLEAN, QUARANTINE, World
 from tests.support.settings import make_settings
 
 DAY_MS = 86_400_000
 SETTINGS = make_settings(mode="development")
-STREAMS = {stream.topic: stream for stream in (CLEAN, QUARANTINE)}
+TOPICS = {topic.name: topic for topic in (CLEAN, QUARANTINE)}
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +37,8 @@ class Chore:
         self._work.cancel()
 
     async def _trim(self, topic: str, before_ms: int, _records_max: int) -> int:
-        self._looks += topic == CLEAN.topic
-        for number, records in enumerate(self._world.committed(STREAMS[topic])):
+        self._looks += topic == CLEAN.name
+        for number, records in enumerate(self._world.committed(TOPICS[topic])):
             kept = [record for record in records if record.timestamp_ms >= before_ms] or records[-1:]
             if kept:
                 self._world.log.trim(topic, number, kept[0].offset)
@@ -64,8 +64,8 @@ async def deliver(world: World, first: int) -> None:
         await world.deliver([world.event(str(number), "other content")])
 
 
-def kept(world: World, stream: Stream = CLEAN) -> int:
-    return sum(map(len, world.committed(stream)))
+def kept(world: World, topic: Topic = CLEAN) -> int:
+    return sum(map(len, world.committed(topic)))
 
 
 async def test_expired_events_are_deleted() -> None:

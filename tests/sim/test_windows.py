@@ -33,19 +33,19 @@ POLICIES = [
 
 @each_seed(one_in=10)
 async def test_no_id_is_taken_again_before_the_log_says_that_it_is_forgotten(seed: int) -> None:
-    dice = Random(seed)
-    world = World(faults=faults_of(seed), policy=dice.choice(POLICIES))
+    rng = Random(seed)
+    world = World(faults=faults_of(seed), policy=rng.choice(POLICIES))
     trimmed: list[list[LogRecord]] = [[], []]
     for _ in range(ROUNDS):
         await world.start()
         for _ in range(REQUESTS):
-            await _send(world, request_of(world, dice))
-            world.clock.ms += dice.choice((0, 0, 100, 1_000, 3_000, 30_000))
-            _befall(world, dice)
-            if dice.random() < 0.05:
+            await _send(world, request_of(world, rng))
+            world.clock.ms += rng.choice((0, 0, 100, 1_000, 3_000, 30_000))
+            _befall(world, rng)
+            if rng.random() < 0.05:
                 await asyncio.sleep(0)
-        await world.crash(lost_updates=dice.choice((0, 0, 1, 4)))
-        _befall_stopped(world, dice, trimmed)
+        await world.crash(lost_updates=rng.choice((0, 0, 1, 4)))
+        _befall_stopped(world, rng, trimmed)
     for partition, records in enumerate(world.committed()):
         _judge(_windows(world, partition, [*trimmed[partition], *records]))
 
@@ -64,28 +64,28 @@ async def _send(world: World, events: list[Event]) -> None:
             assert [record.value for record in records if record.offset == offset] == [event.value]
 
 
-def _befall(world: World, dice: Random) -> None:
-    partition = dice.randrange(2)
+def _befall(world: World, rng: Random) -> None:
+    partition = rng.randrange(2)
     assert world.router is not None
-    if dice.random() < 0.03 and world.router.lanes[partition].state is LaneState.ACTIVE:
+    if rng.random() < 0.03 and world.router.lanes[partition].state is LaneState.ACTIVE:
         world.disk.damage(world.index_identity(partition))
-    if dice.random() < 0.03:
-        world.clock.ms, now_ms = world.clock.ms + dice.choice((-9, 9)) * 100_000, world.clock.ms
+    if rng.random() < 0.03:
+        world.clock.ms, now_ms = world.clock.ms + rng.choice((-9, 9)) * 100_000, world.clock.ms
         world.intrude(partition)  # with a timestamp of its own
         world.clock.ms = now_ms
     world.note_skips()
 
 
-def _befall_stopped(world: World, dice: Random, trimmed: list[list[LogRecord]]) -> None:
+def _befall_stopped(world: World, rng: Random, trimmed: list[list[LogRecord]]) -> None:
     """Lose an index, set the clock back, delete what the window has left."""
-    world.clock.ms += dice.choice((-30_000, 0, 0, 5_000))
-    partition = dice.randrange(2)
-    if dice.random() < 0.4:
+    world.clock.ms += rng.choice((-30_000, 0, 0, 5_000))
+    partition = rng.randrange(2)
+    if rng.random() < 0.4:
         world.disk.discard(world.index_identity(partition))
-    if dice.random() < 0.3:
+    if rng.random() < 0.3:
         records = [*trimmed[partition], *world.committed()[partition]]
         *_, (_, start) = [(None, 0), *_windows(world, partition, records)]
-        end = dice.choice((start, max(start - 5, 0)))
+        end = rng.choice((start, max(start - 5, 0)))
         before = world.committed()[partition]
         world.log.trim("events", partition, end)
         trimmed[partition] += before[: len(before) - len(world.committed()[partition])]

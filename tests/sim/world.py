@@ -23,7 +23,7 @@ from dedupe.model.identity import Identity, fingerprint_of
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import HEADER_GATEWAY, parse_identity
 from dedupe.model.routing import partition_of
-from dedupe.model.types import Event, Fingerprint, LogRecord, NewRecord, Offset, Stream
+from dedupe.model.types import Event, Fingerprint, LogRecord, NewRecord, Offset, Topic
 from dedupe.partition.context import LaneContext, LaneTimes
 from dedupe.partition.gate import IdentityGate
 from dedupe.partition.lane import Lane
@@ -42,8 +42,8 @@ from tests.support.sim.faults import SimFaults
 from tests.support.sim.memory_index import MemoryStore
 from tests.support.sim.sim_log import SimStore
 
-CLEAN = Stream("events", 2)
-QUARANTINE = Stream("events.quarantine", 1)
+CLEAN = Topic("events", 2)
+QUARANTINE = Topic("events.quarantine", 1)
 SOURCE = "sim"
 QUICK = LaneTimes(backoff_s=1e-4, backoff_max_s=1e-3, refence_s=(1e-4, 1e-3), fenced_again_s=0)
 LIMITS = replace(QUEUE_LIMITS, batch_events_max=7)
@@ -107,8 +107,8 @@ class World:
         self.log = SimStore(faults or SimFaults())
         self.connection = self.log
         """Of the process that was built last."""
-        self.disk = MemoryStore(self.log.dice)
-        self.spare_disk = MemoryStore(self.log.dice)
+        self.disk = MemoryStore(self.log.rng)
+        self.spare_disk = MemoryStore(self.log.rng)
         self.policy = policy or WindowPolicy(window_ms=7 * 86_400_000, keys_max=1_000_000)
         self.sessions = SessionPolicy(lease_ms=self.policy.window_ms, sessions_max=1_000, expired_ms=0)
         self.times = times
@@ -123,22 +123,22 @@ class World:
         """What a lane is when something befalls it, for `seen`."""
         self.router: Router | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        for stream in (CLEAN, QUARANTINE):
-            self.log.create_topic(*stream)
+        for topic in (CLEAN, QUARANTINE):
+            self.log.create_topic(*topic)
 
     def beside(self) -> "World":
         """Return another machine on the same log, with the same clients and a disk of its own."""
         other = copy(self)
-        other.disk, other.router, other._tasks = MemoryStore(self.log.dice), None, []
+        other.disk, other.router, other._tasks = MemoryStore(self.log.rng), None, []
         return other
 
     # ---- processes
 
     def boot(self, crashpoint: Crashpoint = no_crashpoint) -> Router:
         """Start a process on what log and disk hold. Raises IdentityMismatchError, as the process does."""
-        for stream in (CLEAN, QUARANTINE):
-            for noted in self.log.noted(PIN, stream.topic).values():
-                Pin.decode(noted).check(stream, self.identity.check_value)
+        for topic in (CLEAN, QUARANTINE):
+            for noted in self.log.noted(PIN, topic.name).values():
+                Pin.decode(noted).check(topic, self.identity.check_value)
         self.router = self.build(crashpoint)
         self._tasks = [asyncio.ensure_future(keep_running(lane, pause_s=0)) for lane in self.router.all_lanes]
         return self.router
@@ -158,17 +158,17 @@ class World:
 
         store = self.connection = self.log.another(crashpoint=crashpoint, on_fault=note_fault)
         self.disk.on_fault = note_fault
-        streams = (CLEAN, QUARANTINE)
+        topics = (CLEAN, QUARANTINE)
         gate = IdentityGate(
             CLEAN.partitions + QUARANTINE.partitions,
-            None if self.is_pinned else partial(pin, store, streams, self.identity),
+            None if self.is_pinned else partial(pin, store, topics, self.identity),
         )
         slots, open_turn = asyncio.Semaphore(2), asyncio.Lock()
 
-        def lanes_of(stream: Stream, first_number: int, crashpoint: Crashpoint) -> list[Lane]:
+        def lanes_of(topic: Topic, first_number: int, crashpoint: Crashpoint) -> list[Lane]:
             context = LaneContext(
-                topic=stream.topic,
-                partitions=stream.partitions,
+                topic=topic.name,
+                partitions=topic.partitions,
                 log_id=store.log_id,
                 identity=self.identity,
                 clock=self.clock,
@@ -178,16 +178,16 @@ class World:
                 gate=gate,
                 restore_slots=slots,
                 open_turn=open_turn,
-                session_notes=SessionNotes(store, stream.topic),
-                load_skips=partial(load_skips, store, stream.topic),
+                session_notes=SessionNotes(store, topic.name),
+                load_skips=partial(load_skips, store, topic.name),
                 limits=self.limits,
                 times=self.times,
-                dice=Random(0),
+                rng=Random(0),
                 crashpoint=crashpoint,
             )
             return [
-                Lane(n, store.partition_log(stream.topic, n), context, number=first_number + n)
-                for n in range(stream.partitions)
+                Lane(n, store.partition_log(topic.name, n), context, number=first_number + n)
+                for n in range(topic.partitions)
             ]
 
         lanes = lanes_of(CLEAN, 0, crashpoint)
@@ -198,7 +198,7 @@ class World:
     @property
     def is_pinned(self) -> bool:
         """Whether an earlier process has pinned the log."""
-        return all(self.log.noted(PIN, stream.topic) for stream in (CLEAN, QUARANTINE))
+        return all(self.log.noted(PIN, topic.name) for topic in (CLEAN, QUARANTINE))
 
     async def wait_until_active(self) -> None:
         """Wait until every lane serves, or raise what one of them has ended with."""
@@ -251,7 +251,7 @@ class World:
         null: Any = None  # as any client may send
         headers = [(HEADER_GATEWAY, null)] if len(self.foreign) % 2 else []
         foreign = NewRecord(self.clock.ms, b"not ours", b"{}", headers)
-        offset = self.log.partition(CLEAN.topic, partition).intrude(foreign)
+        offset = self.log.partition(CLEAN.name, partition).intrude(foreign)
         self.foreign.add(Place(partition, offset))
         return offset
 
@@ -259,17 +259,17 @@ class World:
         """Do what the operator does about it."""
         for partition in {place.partition for place in self.foreign}:
             ranges = [(place.offset, place.offset) for place in self.foreign if place.partition == partition]
-            self.log.noted(SKIPS, CLEAN.topic)[partition] = Skips(ranges).encoded()
+            self.log.noted(SKIPS, CLEAN.name)[partition] = Skips(ranges).encoded()
 
     def trim(self, partition: int, log_start: Offset) -> None:
         """Have retention delete the oldest records; nobody may count on them any more."""
-        self.log.trim(CLEAN.topic, partition, log_start)
+        self.log.trim(CLEAN.name, partition, log_start)
         self._forget()
 
     def lose_tail(self, partition: int, records: int) -> None:
         """Have the log lose its last n >= 0 records, acknowledged ones too, and reuse their offsets."""
         if records:
-            self.log.lose_tail(CLEAN.topic, partition, records)
+            self.log.lose_tail(CLEAN.name, partition, records)
             self.clock.ms += 1  # no other broker takes over within the millisecond in which they were written
         self._forget()
         self.foreign -= {place for place in self.foreign if not self._is_in_log(place)}
@@ -282,14 +282,14 @@ class World:
                 del places[what]
 
     def _is_in_log(self, place: Place) -> bool:
-        partition = self.log.partition(CLEAN.topic, place.partition)
+        partition = self.log.partition(CLEAN.name, place.partition)
         return partition.log_start <= place.offset < partition.end
 
     def index_identity(self, partition: int) -> IndexIdentity:
         """Return what names the index of one clean lane."""
         return IndexIdentity(
             log_id=self.log.log_id,
-            topic=CLEAN.topic,
+            topic=CLEAN.name,
             partition=partition,
             partitions=CLEAN.partitions,
             key_check=self.identity.check_value,
@@ -376,15 +376,15 @@ class World:
 
     # ---- the verdict
 
-    def committed(self, stream: Stream = CLEAN) -> list[list[LogRecord]]:
+    def committed(self, topic: Topic = CLEAN) -> list[list[LogRecord]]:
         """Return the committed records of each partition, without those of somebody else."""
         return [
             [
                 record
-                for record in self.log.partition(stream.topic, n).records
-                if stream != CLEAN or Place(n, record.offset) not in self.foreign
+                for record in self.log.partition(topic.name, n).records
+                if topic != CLEAN or Place(n, record.offset) not in self.foreign
             ]
-            for n in range(stream.partitions)
+            for n in range(topic.partitions)
         ]
 
     def judge(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import httpx
 import orjson
 
-from app.build import build_guards, build_ingest, build_router
+from app.build import build_ingest, build_ingress_limits, build_router
 from app.http.problems import Problems
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
@@ -68,7 +68,7 @@ class GatewayInProcess:
         self.faults: deque[Fault] = deque()
         self.requests: list[httpx.Request] = []
         self.transport = _Transport(self)
-        self._indexes = MemoryStore(self.log.dice)
+        self._indexes = MemoryStore(self.log.rng)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
@@ -93,25 +93,25 @@ class GatewayInProcess:
             transport=_Transport(self, meets_faults=False), base_url=URL, auth=(write_key, "")
         )
 
-    def stored(self, topic: str = "events") -> list[Stored]:
+    def stored(self, name: str = "events") -> list[Stored]:
         """Return what is in the log, in no particular order of partitions."""
         return [
             Stored(parse_identity(record).session, orjson.loads(record.value))
-            for stream in self.settings.log.streams
-            if stream.topic == topic
-            for number in range(stream.partitions)
-            for record in self.log.partition(topic, number).records
+            for topic in self.settings.log.topics
+            if topic.name == name
+            for number in range(topic.partitions)
+            for record in self.log.partition(name, number).records
         ]
 
     def quarantined(self) -> Counter[str]:
-        """Return how many events were kept apart, by reason."""
-        _, quarantine = self.settings.log.streams
-        return Counter(stored.value["reason"] for stored in self.stored(quarantine.topic))
+        """Return how many events were quarantined, by reason."""
+        _, quarantine = self.settings.log.topics
+        return Counter(stored.value["reason"] for stored in self.stored(quarantine.name))
 
     async def _start(self) -> None:
         clock, identity = self.clock, Identity(b"a secret of the tests, long enough")
-        for stream in self.settings.log.streams:
-            self.log.create_topic(stream.topic, stream.partitions)
+        for topic in self.settings.log.topics:
+            self.log.create_topic(topic.name, topic.partitions)
         self._router = build_router(
             self.settings,
             self.log,
@@ -121,12 +121,12 @@ class GatewayInProcess:
             is_pinned=True,
             crashpoint=no_crashpoint,
         )
-        guards = build_guards(self.settings, clock, index_files=0)
+        ingress = build_ingress_limits(self.settings, clock, index_files=0)
         ingest = build_ingest(
-            self.settings, self._router, identity=identity, guards=guards, clock=clock, earlier_ignore=()
+            self.settings, self._router, identity=identity, ingress=ingress, clock=clock, earlier_ignore=()
         )
-        problems = Problems(retry_after_max=1, dice=random.Random(0))
-        edge = create_edge(ingest, memory=guards.memory, problems=problems, metrics=RequestMetrics())
+        problems = Problems(retry_after_max=1, rng=random.Random(0))
+        edge = create_edge(ingest, memory=ingress.memory, problems=problems, metrics=RequestMetrics())
         self._asgi = httpx.ASGITransport(edge)
         self._lanes = [asyncio.create_task(lane.run()) for lane in self._router.all_lanes]
         while not self._router.is_ready:

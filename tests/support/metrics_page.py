@@ -14,7 +14,7 @@ from app.admin.group import GroupCollector
 from app.admin.ingest_loop import LoopCollector
 from app.admin.lane_metrics import LaneCollector
 from app.admin.limit_metrics import LimitCollector
-from app.build import build_guards
+from app.build import build_ingress_limits
 from app.http.request_metrics import RequestMetrics
 from app.peers.limits import PeerMetrics
 from dedupe.model.clock import SystemClock
@@ -30,7 +30,7 @@ def families() -> Iterator[Metric]:
         keys = Path(folder) / "keys.yaml"
         keys.write_text(yaml.safe_dump([{"key": "k", "source": "s"}]))
         settings = make_settings(mode="development", log="sqlite", write_keys_file=keys)
-        guards = build_guards(settings, SystemClock(), index_files=0)
+        secondary_keys = build_ingress_limits(settings, SystemClock(), index_files=0)
         manager = SimpleNamespace(
             generation=0, moves=0, claims=0, worker="", assignment=SimpleNamespace(addresses={})
         )
@@ -42,7 +42,7 @@ def families() -> Iterator[Metric]:
         for collector in (
             RequestMetrics(),
             LaneCollector(World().build()),
-            EdgeCollector(guards),
+            EdgeCollector(secondary_keys),
             LimitCollector(settings),
             LoopCollector(cast("Any", SimpleNamespace(lag_s=0.0))),
             GroupCollector(cast("Any", group)),

@@ -86,7 +86,7 @@ def http_server(
     """
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-    watcher = kill_when_parent_dies(process.pid)
+    observer = kill_when_parent_dies(process.pid)
     try:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not _is_answered(greet):
@@ -95,7 +95,7 @@ def http_server(
             time.sleep(POLL_INTERVAL_S)
         yield
     finally:
-        for ended in (process, watcher):
+        for ended in (process, observer):
             ended.kill()
             ended.communicate()
 

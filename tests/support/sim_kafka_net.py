@@ -89,7 +89,7 @@ class SimTransport(asyncio.Transport):
 class SimKafkaNet:
     """Two nodes of a simulated cluster; `chance` of a fault at each request of a transaction."""
 
-    def __init__(self, kafka: SimKafka, dice: Random) -> None:
+    def __init__(self, kafka: SimKafka, rng: Random) -> None:
         self.kafka = kafka
         self.chance: dict[str, float] = {}
         self.holds_s: Sequence[float] = HOLDS_S
@@ -97,7 +97,7 @@ class SimKafkaNet:
         self.due: dict[int, list[str | int]] = {}
         """Faults, or codes of refusals, of the next requests of a kind."""
         self.requests: list[Any] = []
-        self._dice = dice
+        self._rng = rng
         self.transports: list[SimTransport] = []
 
     def listen(self, loop: VirtualTimeLoop) -> None:
@@ -133,18 +133,18 @@ class SimKafkaNet:
         if fault == "move":
             self.kafka.coordinator = 1 - self.kafka.coordinator
         if fault == "hold_request":
-            await asyncio.sleep(self._dice.choice(self.holds_s))
+            await asyncio.sleep(self._rng.choice(self.holds_s))
         self.kafka.settle()
         if isinstance(fault, int):
             answer = self._coded(api, request, fault)
         elif fault == "refuse":
-            answer = self._coded(api, request, self._dice.choice(REFUSALS[api]))
+            answer = self._coded(api, request, self._rng.choice(REFUSALS[api]))
         else:
             answer = await self._answer(api, node, request)
         if fault == "lose_answer":
             return transport.close()
         if fault == "hold_answer":
-            await asyncio.sleep(self._dice.choice(self.holds_s))
+            await asyncio.sleep(self._rng.choice(self.holds_s))
         transport.reply(struct.pack(">i", correlation_id) + answer)
         return None
 
@@ -155,7 +155,7 @@ class SimKafkaNet:
         if api not in REFUSALS:
             return None
         for fault in FAULTS:
-            if self._dice.random() < self.chance.get(fault, 0.0):
+            if self._rng.random() < self.chance.get(fault, 0.0):
                 self.seen[fault, api] += 1
                 return fault
         return None

@@ -32,9 +32,9 @@ def address_of(worker: str) -> str:
 class SimNet:
     """All connections between simulated workers, and what goes wrong with them."""
 
-    def __init__(self, dice: Random, *, delay_s: float = 0.0002) -> None:
+    def __init__(self, rng: Random, *, delay_s: float = 0.0002) -> None:
         """Take what decides on the pieces bytes arrive in, and how long they take unless told otherwise."""
-        self.dice = dice
+        self.rng = rng
         self.delays_s: defaultdict[tuple[str, str], float] = defaultdict(lambda: delay_s)
         """By sender and receiver, of what is sent from now on."""
         self.listeners: dict[str, Callable[[], asyncio.Protocol]] = {}
@@ -203,7 +203,7 @@ class Pipe:
             return
         _, piece = self._pieces.popleft()
         if isinstance(piece, bytes):
-            size = min(len(piece), self._net.dice.randint(1, READ_BYTES_MAX))
+            size = min(len(piece), self._net.rng.randint(1, READ_BYTES_MAX))
             if size < len(piece):
                 self._pieces.appendleft((0.0, piece[size:]))
             self.bytes -= size
@@ -265,7 +265,7 @@ class SimTransport(asyncio.Transport):
     def abort(self) -> None:
         """Send a reset; what was written may be lost."""
         if not self._is_closing:
-            if self._out._net.dice.random() < 0.5:
+            if self._out._net.rng.random() < 0.5:
                 self._out.drop()
             self._out.put(RESET)
             self.lose(None)

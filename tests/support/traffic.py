@@ -30,28 +30,28 @@ def traffic(gateway: Gateway, pause_s: float) -> Iterator[None]:
 
 
 def _send(gateway: Gateway, pause_s: float, is_over: threading.Event) -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     sent: list[dict[str, Any]] = []
     with httpx.Client(base_url=gateway.url, auth=(SOURCES[0], "")) as client:
-        client.post("/v1/events", json=[_event(dice) | {"sequence": 1}], headers=SESSION)
+        client.post("/v1/events", json=[_event(rng) | {"sequence": 1}], headers=SESSION)
         while not is_over.wait(pause_s):
-            batch = [_event(dice) for _ in range(dice.randint(1, 4))]
+            batch = [_event(rng) for _ in range(rng.randint(1, 4))]
             sent = [*sent, *batch][-40:]
-            if dice.random() < 0.4:
-                batch.append(dice.choice(sent))
-            if dice.random() < 0.1:
-                batch.append(dice.choice(sent) | {"event": "Order Changed"})
-            if dice.random() < 0.06:
+            if rng.random() < 0.4:
+                batch.append(rng.choice(sent))
+            if rng.random() < 0.1:
+                batch.append(rng.choice(sent) | {"event": "Order Changed"})
+            if rng.random() < 0.06:
                 batch.append({"messageId": 17, "type": "track", "event": "Cart Opened"})
-            if dice.random() < 0.04:
-                batch.append({"messageId": f"deep-{dice.randint(1, 9)}", "type": "identify\n"})
-            client.post("/v1/events", json=batch, auth=(dice.choice(SOURCES), ""))
-            if dice.random() < 0.04:
+            if rng.random() < 0.04:
+                batch.append({"messageId": f"deep-{rng.randint(1, 9)}", "type": "identify\n"})
+            client.post("/v1/events", json=batch, auth=(rng.choice(SOURCES), ""))
+            if rng.random() < 0.04:
                 client.post("/v1/events", content=b"[{")
 
 
-def _event(dice: random.Random) -> dict[str, Any]:
-    when = datetime.now(UTC) - timedelta(seconds=dice.expovariate(0.3))
-    kind = dice.choice(("track", "track", "track", "page"))
-    event = {"messageId": f"{dice.getrandbits(64):016x}", "type": kind, "timestamp": when.isoformat()}
-    return event | ({"event": dice.choice(NAMES)} if kind == "track" else {})
+def _event(rng: random.Random) -> dict[str, Any]:
+    when = datetime.now(UTC) - timedelta(seconds=rng.expovariate(0.3))
+    kind = rng.choice(("track", "track", "track", "page"))
+    event = {"messageId": f"{rng.getrandbits(64):016x}", "type": kind, "timestamp": when.isoformat()}
+    return event | ({"event": rng.choice(NAMES)} if kind == "track" else {})

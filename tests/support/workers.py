@@ -82,7 +82,7 @@ class Roamer(Client):
         self.said: list[Said] = []
         self._workers = workers
         self._only: Worker | None = None
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._lost = lost
 
     def stay_with(self, worker: Worker | None) -> None:
@@ -93,8 +93,8 @@ class Roamer(Client):
         """See Client; at a pace that leaves the workers time."""
         while not stop.is_set():
             await self.deliver(self.new_body())
-            if self._dice.random() < AGAIN:
-                await self.deliver(self._dice.choice(list(self._answers)))
+            if self._rng.random() < AGAIN:
+                await self.deliver(self._rng.choice(list(self._answers)))
                 await self.deliver(self._regrouped_body())
             await asyncio.sleep(PAUSE_S)
 
@@ -102,12 +102,12 @@ class Roamer(Client):
         """Send at most REPEATED bodies that were accepted to a worker."""
         self.stay_with(worker)
         bodies = list(self._answers)
-        for body in self._dice.sample(bodies, min(len(bodies), REPEATED)):
+        for body in self._rng.sample(bodies, min(len(bodies), REPEATED)):
             await self.deliver(body)
         self.stay_with(None)
 
     async def _post(self, body: bytes) -> bytes | None:
-        worker = self._only or self._dice.choice([one for one in self._workers if one.is_in_use])
+        worker = self._only or self._rng.choice([one for one in self._workers if one.is_in_use])
         self.redirect(worker.url)
         began = time.monotonic()
         status, answer = None, b""
@@ -122,7 +122,7 @@ class Roamer(Client):
         assert status in (None, 200, 429, 503), (status, answer)
         if status != httpx.codes.OK:
             return None
-        if self._dice.random() < self._lost:
+        if self._rng.random() < self._lost:
             earlier = self._answers.setdefault(body, answer)
             assert answer == earlier, f"answers differ:\n{earlier!r}\n{answer!r}"
             return None

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from app.auth.write_keys import INGEST, REPLAY, Source, WriteKeys, find_write_key, key_in_head
 from app.http.body import BodyLimits, read_body
-from app.http.body_memory import Lease
+from app.http.body_memory import MemoryReservation
 from app.http.client_address import address_group
 from app.http.errors import FingerprintsInvalidError, IdempotencyKeyInvalidError
 from app.http.fair_scheduler import FairScheduler, YieldToOthers
@@ -27,7 +27,7 @@ from app.ingest.client_sessions import (
     client_session_of,
     stored_sessions,
 )
-from app.ingest.decision_observer import Watcher
+from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identify import Arrival, Identified, Identifier
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
@@ -67,7 +67,7 @@ class Ingest:
     keyless_bytes_max: int = 1024 * 1024  # SDKs that put the write key into the body send 500 KB at most
     sets_context_ip: bool = False
     gives_advice: bool = False
-    watcher: Watcher | None = None
+    observer: DecisionObserver | None = None
     scheduler: FairScheduler = field(default_factory=FairScheduler)
 
     def body_limits_for(self, source: Source | None) -> BodyLimits:
@@ -77,7 +77,7 @@ class Ingest:
         bytes_max = min(self.keyless_bytes_max, self.body_limits.bytes_max)
         return replace(self.body_limits, bytes_max=bytes_max)
 
-    def json_limits_for(self, source: Source | None, lease: Lease) -> JSONLimits:
+    def json_limits_for(self, source: Source | None, lease: MemoryReservation) -> JSONLimits:
         """Return the bounds of its JSON, likewise; the body's lease is charged for parsed documents."""
         return JSONLimits(
             self.request_events_max,
@@ -150,12 +150,12 @@ async def post_events(
             source.allowance.owe(stored_bytes - len(body))
         del body, payload  # nothing else of them is needed, nor their memory
         context.lease.hold(stored_bytes)
-        if ingest.watcher is not None and ingest.watcher.is_on:
+        if ingest.observer is not None and ingest.observer.is_on:
             context.watched = [*events, *quarantined]
         outcomes = await ingest.router.submit(
             events, quarantined, received_ms=arrival.received_ms, deadline=deadline
         )
-    _note(ingest.watcher, source, identified, outcomes, context)
+    _note(ingest.observer, source, identified, outcomes, context)
     response = answer(
         identified, outcomes, preferences=options.preferences, wants_receipts=is_native, advice=advice
     )
@@ -232,18 +232,18 @@ async def _identified(
 
 
 def _note(
-    watcher: Watcher | None,
+    observer: DecisionObserver | None,
     source: Source,
     identified: Identified,
     outcomes: Outcomes,
     context: RequestContext,
 ) -> None:
-    """Charge new events to the source's share of the index, and report the verdicts to the watcher."""
+    """Charge new events to the source's share of the index, and report the verdicts to the observer."""
     new = outcomes.admissions.count(NEW)
     if source.allowance is not None:
         source.allowance.grow(new)
-    if watcher is not None and (watcher.is_on or identified.rejections or new < len(outcomes.admissions)):
-        watcher.decided(identified.events, outcomes, identified.quarantined, context)
+    if observer is not None and (observer.is_on or identified.rejections or new < len(outcomes.admissions)):
+        observer.decided(identified.events, outcomes, identified.quarantined, context)
 
 
 async def _session_headers(router: Router, session: ClientSession) -> dict[str, str]:
@@ -294,7 +294,7 @@ def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes | None:
     """Return the header's bytes, or None without it. Raises IdempotencyKeyInvalidError."""
     key = headers.get(b"idempotency-key")
     if key is not None and not 0 < len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
-        raise IdempotencyKeyInvalidError(told=f"it has {len(key)}")
+        raise IdempotencyKeyInvalidError(detail=f"it has {len(key)}")
     return key
 
 
@@ -308,5 +308,5 @@ def _fingerprints(headers: Mapping[bytes, bytes], count: int) -> list[Fingerprin
     except ValueError:
         fingerprints = []
     if len(fingerprints) != count or any(len(found) != FINGERPRINT_BYTES for found in fingerprints):
-        raise FingerprintsInvalidError(told=f"the request has {count} events")
+        raise FingerprintsInvalidError(detail=f"the request has {count} events")
     return fingerprints

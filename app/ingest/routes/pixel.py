@@ -86,7 +86,7 @@ def _decoded(data: str) -> bytes:
     try:
         return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
     except ValueError as err:
-        raise InvalidJSONError(told="data is no base64") from err
+        raise InvalidJSONError(detail="data is no base64") from err
 
 
 def _nested(fields: list[tuple[str, str]]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ async def post_session(ingest: Ingest, request: Request) -> Response:
     source = _source_of(ingest, request, context, top)
     client = client_of(headers, top)
     if client is None:
-        raise SessionFieldsInvalidError(told="client must be given")
+        raise SessionFieldsInvalidError(detail="client must be given")
     key = idempotency_key(headers)
     if key is None:
         session = fresh_id(ingest.clock.now_ms(), ingest.identifier.random_bytes(PAYLOAD_BYTES))
@@ -73,7 +73,7 @@ async def get_session(ingest: Ingest, request: Request, session: str) -> Respons
     source = _source_of(ingest, request, context, {})
     client = client_of(context.headers, {})
     if client is None:
-        raise SessionFieldsInvalidError(told="client must be given")
+        raise SessionFieldsInvalidError(detail="client must be given")
     state = None
     if is_ksuid(session):
         identity = ingest.identifier.identity
@@ -121,7 +121,7 @@ async def _body_of(ingest: Ingest, request: Request, context: RequestContext) ->
     except orjson.JSONDecodeError as err:
         raise InvalidJSONError from err
     if not isinstance(top, dict):
-        raise InvalidJSONError(told="it must be an object")
+        raise InvalidJSONError(detail="it must be an object")
     return top
 
 

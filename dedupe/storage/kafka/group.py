@@ -45,7 +45,7 @@ NO_MEMBER_ID = ""
 REBALANCE_AGAIN_S = 0.1
 """Before a member joins again because others joined meanwhile."""
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class KafkaMembership:
         self._standbys = standbys
         self._clock = clock
         self._started_ms = clock.now_ms()
-        self._dice = random.Random()
+        self._rng = random.Random()
         self._connection: BrokerConnection | None = None
         self._member_id = NO_MEMBER_ID
         self._generation = NO_GENERATION  # the coordinator's
@@ -130,7 +130,7 @@ class KafkaMembership:
                         raise
                     self._report(err)
                 self._disconnect()
-                await asyncio.sleep(self._times.retry_s * self._dice.uniform(0.5, 1.5))
+                await asyncio.sleep(self._times.retry_s * self._rng.uniform(0.5, 1.5))
         finally:
             self._disconnect()
 
@@ -149,7 +149,7 @@ class KafkaMembership:
                 answer = await connection.send(LeaveGroupRequest_v1(self._group, member_id))
             self._raise_for_code(answer.error_code)
         except Exception as err:
-            log.warning("did not leave the group of workers", group=self._group, problem=repr(err))
+            logger.warning("did not leave the group of workers", group=self._group, problem=repr(err))
         finally:
             if connection is not None:
                 connection.close()
@@ -243,13 +243,13 @@ class KafkaMembership:
         decision = decide(joined, self._lanes, standbys=self._standbys)
         if decision.unreadable:
             self.unreadable += decision.unreadable
-            log.warning(
+            logger.warning(
                 "descriptions of group members cannot be decoded: they get no lanes",
                 group=self._group,
                 members=decision.unreadable,
             )
         for worker in decision.outdated:
-            log.warning(
+            logger.warning(
                 "two workers have the same name: only the later one gets lanes",
                 group=self._group,
                 worker=worker,
@@ -262,7 +262,7 @@ class KafkaMembership:
             assignment = read_share(share, self._lanes)
         except ValueError as err:
             self.unreadable += 1
-            log.error("the leader's assignment cannot be decoded", group=self._group, problem=str(err))
+            logger.error("the leader's assignment cannot be decoded", group=self._group, problem=str(err))
             return
         if assignment.generation > self._assigned_generation:
             self._assigned_generation = assignment.generation
@@ -290,11 +290,11 @@ class KafkaMembership:
         self._problems.add(kind)
         if isinstance(err, KafkaError | OSError | GatewayError):
             problem = str(err) if isinstance(err, GatewayError) else repr(err)
-            log.warning("not a member of the group of workers", group=self._group, problem=problem)
+            logger.warning("not a member of the group of workers", group=self._group, problem=problem)
         else:
-            log.error("the group of workers cannot be joined", group=self._group, exc_info=err)
+            logger.error("the group of workers cannot be joined", group=self._group, exc_info=err)
 
     def _recover(self) -> None:
         if self._problems:
             self._problems.clear()
-            log.info("a member of the group of workers again", group=self._group)
+            logger.info("a member of the group of workers again", group=self._group)

@@ -31,7 +31,7 @@ FETCH_BYTES = 2 * 1024 * 1024
 FETCH_BYTES_OF_FEW = 64 * 1024
 """A fetch for a short read. The broker answers with one whole batch where that is larger."""
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 
 class KafkaStore:
@@ -156,7 +156,7 @@ class KafkaLog:
             return
         log_start, _ = await self.bounds()
         if start < log_start:
-            log.warning("reading from the log start", partition=self._tp, asked=start, log_start=log_start)
+            logger.warning("reading from the log start", partition=self._tp, asked=start, log_start=log_start)
             start = log_start
         left = end - start if records_max is None else records_max
         fetch_bytes = FETCH_BYTES if records_max is None else FETCH_BYTES_OF_FEW

@@ -34,7 +34,7 @@ MESSAGE_BYTES_DEFAULT = 1024 * 1024
 TOPIC_ALREADY_EXISTS, NOT_CONTROLLER = 36, 41
 LEADER_POLL_S = 0.1
 
-log = structlog.get_logger(__name__)
+logger = structlog.get_logger(__name__)
 
 Rules: TypeAlias = Mapping[str, tuple[Callable[[str], bool], str]]
 """Per setting: the test of a value, and the demand that a bad one breaks."""
@@ -169,7 +169,7 @@ async def prepare_topics(
     if wrong:
         raise ConfigurationError("\n".join(wrong))
     for problem in unsafe:
-        log.warning("unsafe for production", problem=problem)
+        logger.warning("unsafe for production", problem=problem)
 
 
 async def create_topics(
@@ -236,7 +236,7 @@ async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands, replicat
             raise RetriableError(f"topic {spec.name} cannot be created: the controller has moved")
         if code not in (0, TOPIC_ALREADY_EXISTS):  # another gateway may be faster
             raise ConfigurationError(f"topic {spec.name} cannot be created: Kafka error {code} {message}")
-    log.info("topic created", topic=spec.name, partitions=spec.partitions)
+    logger.info("topic created", topic=spec.name, partitions=spec.partitions)
     await _wait_for_leaders(store, spec)
 
 

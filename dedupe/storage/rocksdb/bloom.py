@@ -5,7 +5,7 @@ RocksDB asks one filter a file, so an absent key costs more with every file. The
 of what RocksDB holds: it is never stored, begins anew with every opening, and is asked only once it
 is complete. Until then, and for every key that it may hold, RocksDB is asked.
 
-RocksIndex.lookup -> **Front.possible** -> RocksDB's multi-get
+RocksIndex.lookup -> **BloomFilterCache.possible** -> RocksDB's multi-get
 """
 
 import mmap
@@ -131,7 +131,7 @@ class KeyFilter:
         return layout.numbers.unpack((masks | places).to_bytes(KEY_BYTES * len(keys), "big"))
 
 
-class Front:
+class BloomFilterCache:
     """
     The filter of what one database holds, and the next one while that is being built.
 

@@ -55,7 +55,7 @@ merge, as many logs, those of `meta`, and a few of RocksDB's own."""
 INFO_LOG_BYTES = MIB
 INFO_LOGS_KEPT = 2
 
-GUARDS_KEY = b"guards"
+SECONDARY_KEYS_KEY = b"guards"
 """In `meta` since the first record with a second key."""
 
 _META = "meta"
@@ -171,23 +171,23 @@ class Database:
             self.meta_handle: ColumnFamily | None = self.entries.get_column_family_handle(_META)
             self.sessions = self.entries.get_column_family(_SESSIONS)
             self.sessions_handle: ColumnFamily | None = self.entries.get_column_family_handle(_SESSIONS)
-            self.has_guards = self.meta.get(GUARDS_KEY) is not None
+            self.has_secondary_keys = self.meta.get(SECONDARY_KEYS_KEY) is not None
             self._bound_files()  # only now: a bound too small would drop files at once
         except Exception as err:
             with suppress(Exception):
                 self.entries.close()
             translate(err, f"cannot open {path}")
 
-    def keep_guards(self) -> None:
+    def note_secondary_keys(self) -> None:
         """Have room for a second key of each record from now on; raises what RocksDB raises."""
-        if not self.has_guards:
-            self.meta[GUARDS_KEY] = b""
-            self.has_guards = True
+        if not self.has_secondary_keys:
+            self.meta[SECONDARY_KEYS_KEY] = b""
+            self.has_secondary_keys = True
             self._bound_files()
 
     def _bound_files(self) -> None:
         """Keep files enough for a window of records."""
-        keys_a_record = KEYS_A_RECORD_MAX if self.has_guards else 1
+        keys_a_record = KEYS_A_RECORD_MAX if self.has_secondary_keys else 1
         self.entries.set_options(_fifo_options(self.tuning, keys_a_record))
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from dedupe.model.errors import ConfigurationError, GatewayError, IndexCorruptEr
 from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Entry, EventKey, Offset
 from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
-from dedupe.storage.rocksdb.bloom import Front
+from dedupe.storage.rocksdb.bloom import BloomFilterCache
 from dedupe.storage.rocksdb.database import MIB, Database, Tuning, destroy, translate, tuning_for
 from dedupe.storage.rocksdb.format import (
     ENTRY,
@@ -165,7 +165,7 @@ class RocksIndex:
         self._identity = identity
         self._tuning = tuning
         self._database: Database | None = None
-        self._front: Front
+        self._bloom: BloomFilterCache
         self._sessions: SessionTable
         self._failure: GatewayError | None = None
         self.state: IndexState = EMPTY_STATE
@@ -217,9 +217,9 @@ class RocksIndex:
         """
         See DedupeIndex. One multi-get of what the front lets pass.
 
-        It asks every file's filter for an absent key; see Front for when there is none before it.
+        It asks every file's filter for an absent key; see BloomFilterCache for when there is none before it.
         """
-        database, front = self._opened(), self._front
+        database, front = self._opened(), self._bloom
         asked = list(keys)
         places = front.possible(asked)
         if len(places) == len(asked):
@@ -235,15 +235,15 @@ class RocksIndex:
         """See DedupeIndex. One WriteBatch over all column families, in the WAL but not synced."""
         database = self._opened()
         batch = WriteBatch(raw_mode=True)
-        entries = [*update.entries, *update.guards] if update.guards else update.entries
+        entries = [*update.entries, *update.secondary_keys] if update.secondary_keys else update.entries
         for key, (offset, fingerprint) in entries:
             batch.put(key, ENTRY.pack(offset, fingerprint))
         put_meta(batch, update, database)
         if update.sessions is not None:
             self._sessions.put(batch, update.sessions)
         try:
-            self._front.add([key for key, _ in entries])
-            _write(database, batch, has_guards=bool(update.guards))
+            self._bloom.add([key for key, _ in entries])
+            _write(database, batch, has_secondary_keys=bool(update.secondary_keys))
         except GatewayError as err:
             self._failure = err
             raise
@@ -332,7 +332,11 @@ class RocksIndex:
 
     def _use(self, database: Database) -> Database:
         """Use an open database, with an empty Bloom filter."""
-        self._database, self._front, self._sessions = database, Front(database), SessionTable(database)
+        self._database, self._bloom, self._sessions = (
+            database,
+            BloomFilterCache(database),
+            SessionTable(database),
+        )
         return database
 
     def _load(self, database: Database) -> None:
@@ -364,10 +368,10 @@ def _is_empty(path: Path) -> bool:
         translate(err, f"cannot open {path}")
 
 
-def _write(database: Database, batch: WriteBatch, *, has_guards: bool = False) -> None:
+def _write(database: Database, batch: WriteBatch, *, has_secondary_keys: bool = False) -> None:
     try:
-        if has_guards:
-            database.keep_guards()  # first: else files would go too early
+        if has_secondary_keys:
+            database.note_secondary_keys()  # first: else files would go too early
         database.entries.write(batch)
     except Exception as err:
         translate(err, f"cannot write {database.path}")

@@ -203,7 +203,7 @@ class SqliteLog:
         self._readers = readers
         self._limits = limits
         self._epoch: int | None = None
-        self._report = structlog.get_logger(__name__).bind(topic=place.topic, partition=place.partition)
+        self._logger = structlog.get_logger(__name__).bind(topic=place.topic, partition=place.partition)
 
     async def fence(self) -> Offset:
         """See PartitionLog. Appends queued before it come before it."""
@@ -235,7 +235,7 @@ class SqliteLog:
             query = BatchQuery(self._place.first_id, position, end, count, self._limits.read_bytes_max)
             log_start, records = await self._readers.run(query.run)
             if position < log_start:
-                self._report.warning("older records are trimmed", asked_for=position, log_start=log_start)
+                self._logger.warning("older records are trimmed", asked_for=position, log_start=log_start)
             if not records:
                 return
             yield records

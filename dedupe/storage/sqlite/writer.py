@@ -155,7 +155,7 @@ class SqliteWriter:
         self._connection: sqlite3.Connection | None = None
         self._bytes_since_checkpoint = 0
         self._thread = threading.Thread(target=self._run, name="sqlite-writer", daemon=True)
-        self._report = structlog.get_logger(__name__).bind(path=str(path))
+        self._logger = structlog.get_logger(__name__).bind(path=str(path))
         self._thread.start()
 
     # ---- in the event loop
@@ -193,7 +193,7 @@ class SqliteWriter:
             self._queue.put(None)
         await asyncio.to_thread(self._thread.join, self._limits.close_timeout_s)
         if self._thread.is_alive():
-            self._report.error("the SQLite log could not be closed in time: does the disk hang?")
+            self._logger.error("the SQLite log could not be closed in time: does the disk hang?")
 
     def _end_waiting(self, job: Job) -> None:
         if not job.answer.done():
@@ -246,7 +246,7 @@ class SqliteWriter:
         jobs = list(self._taken)
         self._reply(jobs, [job.operation.unknown(f"the SQLite log's writer failed: {err!r}") for job in jobs])
         with suppress(Exception):
-            self._report.critical("the writer failed and goes on", operations=len(jobs), error=repr(err))
+            self._logger.critical("the writer failed and goes on", operations=len(jobs), error=repr(err))
 
     def _process(self, jobs: Sequence[Job]) -> None:
         """Commit the jobs as one transaction, or one by one if one of them cannot be done."""
@@ -260,14 +260,14 @@ class SqliteWriter:
                     self._process([job])
             else:
                 self._reply(jobs, [job.operation.undone(f"nothing was committed: {err}") for job in jobs])
-            self._report.error("transaction failed", operations=len(jobs), error=repr(err))
+            self._logger.error("transaction failed", operations=len(jobs), error=repr(err))
             return
         try:
             self._commit(is_append=any(job.operation.records for job in jobs))
         except Exception as err:
             self._disconnect()
             self._reply(jobs, [job.operation.unknown(f"the commit failed: {err}") for job in jobs])
-            self._report.error("commit failed, outcome unknown", operations=len(jobs), error=repr(err))
+            self._logger.error("commit failed, outcome unknown", operations=len(jobs), error=repr(err))
         else:
             self._bytes_since_checkpoint += sum(job.operation.size_bytes for job in jobs) + 2 * PAGE_BYTES
             self._reply(jobs, outcomes)
@@ -302,7 +302,7 @@ class SqliteWriter:
             del self._taken[: len(jobs)]
         except RuntimeError:
             self._taken.clear()
-            self._report.warning("the event loop ended before its operations", operations=len(jobs))
+            self._logger.warning("the event loop ended before its operations", operations=len(jobs))
 
     def _checkpoint_if_due(self) -> None:
         """Copy the WAL into the database after enough bytes, so that it starts again from its beginning."""
@@ -315,7 +315,7 @@ class SqliteWriter:
                 self._restart_wal(self._connection, wal_pages * PAGE_BYTES)
         except (sqlite3.Error, MemoryError) as err:
             self._disconnect()
-            self._report.error("checkpoint failed, it is tried again later", error=repr(err))
+            self._logger.error("checkpoint failed, it is tried again later", error=repr(err))
 
     def _restart_wal(self, connection: sqlite3.Connection, wal_bytes: int) -> None:
         """
@@ -329,7 +329,7 @@ class SqliteWriter:
         finally:
             connection.execute(f"PRAGMA busy_timeout = {self._limits.busy_timeout_s * 1000:.0f}")
         if is_busy:
-            self._report.warning(
+            self._logger.warning(
                 "the WAL cannot start again: a reader's transaction is open", bytes=wal_bytes
             )
 

@@ -1,8 +1,8 @@
 """
 Kubernetes' own control plane on loopback: etcd, API server, controllers and scheduler.
 
-Nodes and pods are simulated (tests.deploy.cluster.kubelet), and everything that decides about them is real. What a
-pod's container would do is not seen here.
+Nodes and pods are simulated (tests.deploy.cluster.kubelet), and everything that decides about them is real.
+What a pod's container would do is not seen here.
 """
 
 import json

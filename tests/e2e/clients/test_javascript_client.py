@@ -240,12 +240,12 @@ async def test_a_session_whose_lease_is_over_goes_on_in_another(
 ) -> None:
     async with running(Gateway(tmp_path / "gateway", {"GATEWAY_SESSION_LEASE": "1s"})) as gateway:
         page = await tab_of(context, page_url, gateway.url)
-        first = await queue(page, "Leased", 1, 10)
+        first = await queue(page, "MemoryReservationMiddleware", 1, 10)
         assert await flushed(page)
         await asyncio.sleep(1.1)  # the lease itself
-        assert await queue(page, "Leased", 11, 20) == first
+        assert await queue(page, "MemoryReservationMiddleware", 11, 20) == first
         assert await flushed(page)
-        second = await queue(page, "Leased", 21, 30)
+        second = await queue(page, "MemoryReservationMiddleware", 21, 30)
         assert await flushed(page)
         committed = read_sqlite(gateway.data)
         assert numbers(committed) == list(range(1, 31))
@@ -295,9 +295,9 @@ async def test_without_locks_tabs_may_meet_in_a_queue_and_nothing_is_stored_twic
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_both_clients_make_the_same_of_an_answer(context_page: Page, seed: int) -> None:
-    dice = random.Random(seed)
-    count = dice.randint(1, 6)
-    first = dice.randint(1, 3)
+    rng = random.Random(seed)
+    count = rng.randint(1, 6)
+    first = rng.randint(1, 3)
     rejections: list[dict[str, Any]] = [
         {"code": "session_expired", "message": "over"},
         {"code": "type_invalid", "message": "bad"},
@@ -305,12 +305,12 @@ async def test_both_clients_make_the_same_of_an_answer(context_page: Page, seed:
     ]
     answer: dict[str, Any] = {"success": True, "receipts": [], "rejected": []}
     for index in range(count):
-        if dice.random() < 0.3:
+        if rng.random() < 0.3:
             answer["receipts"].append({"sequence": first + index})
-        elif dice.random() < 0.9:
-            answer["rejected"].append({"index": index, **dice.choice(rejections)})
-    queued = [_Queued(b'{"n":%d}' % index, dice.random() < 0.2) for index in range(count)]
-    sent_before, doubtful = dice.randint(0, first + count), dice.randint(0, first + count)
+        elif rng.random() < 0.9:
+            answer["rejected"].append({"index": index, **rng.choice(rejections)})
+    queued = [_Queued(b'{"n":%d}' % index, rng.random() < 0.2) for index in range(count)]
+    sent_before, doubtful = rng.randint(0, first + count), rng.randint(0, first + count)
     batch = _Batch(1, "s", first, queued, sent_before, doubtful)
     found = _settlement(batch, python_judge(batch, httpx.Response(200, json=answer)))
     twin = {

@@ -67,9 +67,9 @@ async def live(url: str, path: Path, life: int, *, kill_after_s: float | None) -
     return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
-async def kill_and_restart(gateway: Gateway, dice: random.Random) -> None:
+async def kill_and_restart(gateway: Gateway, rng: random.Random) -> None:
     while True:
-        await asyncio.sleep(dice.uniform(*LIFE_S))
+        await asyncio.sleep(rng.uniform(*LIFE_S))
         gateway.kill()
         await asyncio.to_thread(gateway.start)
 
@@ -77,14 +77,14 @@ async def kill_and_restart(gateway: Gateway, dice: random.Random) -> None:
 async def test_every_sequence_is_stored_once_through_faults_and_kills(
     gateway: Gateway, log_under_test: LogUnderTest, tmp_path: Path
 ) -> None:
-    dice = random.Random(13)
+    rng = random.Random(13)
     await asyncio.to_thread(gateway.start)
     lives: list[list[dict[str, Any]]] = []
     async with asyncio.timeout(TIMEOUT_S), FaultProxy(gateway.port, late_s_max=LATE_S_MAX) as proxy:
-        killing = asyncio.create_task(kill_and_restart(gateway, dice))
+        killing = asyncio.create_task(kill_and_restart(gateway, rng))
         for life in range(LIVES - 1):
             lives.append(
-                await live(proxy.url, tmp_path / "queue.db", life, kill_after_s=dice.uniform(*LIFE_S))
+                await live(proxy.url, tmp_path / "queue.db", life, kill_after_s=rng.uniform(*LIFE_S))
             )
         killing.cancel()
         await asyncio.gather(killing, return_exceptions=True)

@@ -49,15 +49,15 @@ def gateway(tmp_path: Path) -> Iterator[GatewayInProcess]:
 class History:
     """One client's life, and what it has queued."""
 
-    def __init__(self, gateway: GatewayInProcess, open_client: ClientFactory, dice: random.Random) -> None:
-        self.gateway, self.open_client, self.dice = gateway, open_client, dice
+    def __init__(self, gateway: GatewayInProcess, open_client: ClientFactory, rng: random.Random) -> None:
+        self.gateway, self.open_client, self.rng = gateway, open_client, rng
         self.good: list[int] = []
         self.bad: list[int] = []
         self.is_forgettable = False
         self.client: Client = open_client()
 
     def step(self) -> None:
-        do = self.dice.choice(
+        do = self.rng.choice(
             [self.queue, self.queue, self.fail, self.fail, self.end, self.pass_time, self.evict]
         )
         do()
@@ -65,30 +65,30 @@ class History:
     def queue(self) -> None:
         self.revive()
         first = len(self.good) + len(self.bad) + 1
-        count = self.dice.choice([1, 3, 130])
-        bad = {n for n in range(first, first + count) if self.dice.random() < 0.05}
+        count = self.rng.choice([1, 3, 130])
+        bad = {n for n in range(first, first + count) if self.rng.random() < 0.05}
         try:
             self.client.send_all([self.event(n, is_bad=n in bad) for n in range(first, first + count)])
         except sqlite3.ProgrammingError:  # it has just been killed
             return
         self.bad += bad
         self.good += [n for n in range(first, first + count) if n not in bad]
-        if self.client.flush(self.dice.choice([0.0, 0.02, 0.1])):
+        if self.client.flush(self.rng.choice([0.0, 0.02, 0.1])):
             self.is_forgettable = True
 
     def event(self, n: int, *, is_bad: bool) -> dict[str, Any]:
-        named = {"messageId": f"id-{n}"} if self.dice.random() < 0.05 else {}
+        named = {"messageId": f"id-{n}"} if self.rng.random() < 0.05 else {}
         return {"type": 5 if is_bad else "track", "event": "Tested", **named, "properties": {"n": n}}
 
     def fail(self) -> None:
-        self.gateway.faults += self.dice.choices(FAULTS, k=self.dice.randint(1, 3))
+        self.gateway.faults += self.rng.choices(FAULTS, k=self.rng.randint(1, 3))
 
     def end(self) -> None:
         self.client.close(timeout=0)
 
     def pass_time(self) -> None:
         """Up to a few windows, and never so much that the session is forgotten."""
-        self.gateway.clock.ms += round(self.dice.choice([0.1, 0.6, 1.5, 3]) * DAY_MS)
+        self.gateway.clock.ms += round(self.rng.choice([0.1, 0.6, 1.5, 3]) * DAY_MS)
 
     def evict(self) -> None:
         """Once, until all is delivered: evicted twice, a session is forgotten."""

@@ -1,8 +1,8 @@
 """
 `python -m tests.e2e.console.screenshots` (`make screenshots`) takes the pictures in docs/images anew.
 
-The events, the live tail and the rejections are a real gateway's. The hour behind them, the windows and
-the states that take long to get into are made up: tests/e2e/console/states.py. tests/e2e/console/board.py draws
+The events, the live tail and the rejections are a real gateway's. The hour behind them, the windows and the
+states that take long to get into are made up: tests/e2e/console/states.py. tests/e2e/console/board.py draws
 the board.
 """
 

@@ -79,16 +79,16 @@ def in_group(stats: Document, workers: list[str], silent: dict[str, str]) -> tup
 
 def history(now_ms: int, *, down_steps: int = 0, seed: int = 1) -> Document:
     """Return an hour: a slow wave, noise, a client that retries in a storm, and an outage in the end."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     end = now_ms // 10_000 * 10_000
     columns: dict[str, list[int]] = {
         name: [] for name in ("accepted", "duplicates", "conflicts", "rejected", "unknown", "refused")
     }
     for step in range(HOUR_STEPS):
-        rate = 3400 + 700 * math.sin(step / 70) + 180 * math.sin(step / 9) + dice.gauss(0, 90)
+        rate = 3400 + 700 * math.sin(step / 70) + 180 * math.sin(step / 9) + rng.gauss(0, 90)
         storm = 0.16 * math.exp(-(((step - 236) / 16) ** 2))
-        duplicates = rate * (0.006 + storm + 0.0015 * abs(dice.gauss(0, 1)))
-        counts = (rate, duplicates, dice.random() * 0.8, dice.random() * 1.4, 0, 0)
+        duplicates = rate * (0.006 + storm + 0.0015 * abs(rng.gauss(0, 1)))
+        counts = (rate, duplicates, rng.random() * 0.8, rng.random() * 1.4, 0, 0)
         if step >= HOUR_STEPS - down_steps:
             counts = (0.0, 0.0, 0.0, 0.0, 0, round(0.7 * rate))
         for column, count in zip(columns.values(), counts, strict=True):

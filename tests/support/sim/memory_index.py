@@ -2,7 +2,7 @@
 MemoryIndex: the reference implementation of the index, on a disk that is a dictionary.
 
 The store is the disk: what was applied outlives an index that is closed or abandoned, as long as
-the test keeps the store. It can fail like a disk too, but only when told to, or by the dice it is given.
+the test keeps the store. It can fail like a disk too, but only when told to, or by the rng it is given.
 """
 
 from collections import deque
@@ -63,7 +63,7 @@ class _Disk:
 
     def apply(self, update: IndexUpdate) -> None:
         """Take one update, and remember what it replaced."""
-        entries = [*update.entries, *update.guards]
+        entries = [*update.entries, *update.secondary_keys]
         changes = update.sessions.changes if update.sessions else ()
         self.unsynced.append(
             _Undo(
@@ -101,10 +101,10 @@ def _put_all(stored: dict[bytes, Value], values: Mapping[bytes, Value | None]) -
 class MemoryStore:
     """The indexes of one simulated machine; see IndexStore."""
 
-    def __init__(self, dice: SimDice | None = None) -> None:
+    def __init__(self, rng: SimDice | None = None) -> None:
         self.has_room = True
         self.on_fault: OnFault = ignore_fault
-        self._dice = dice or SimDice()
+        self._rng = rng or SimDice()
         self._disks: dict[Place, _Disk] = {}
         self._opened: dict[Place, MemoryIndex] = {}
 
@@ -165,7 +165,7 @@ class MemoryStore:
         disk.complete_from = max(disk.complete_from, offset)
 
     def check_room(self, place: Place) -> None:
-        """Raise IndexUnavailableError if a test has filled the disk, or the dice say that it fails."""
+        """Raise IndexUnavailableError if a test has filled the disk, or the rng say that it fails."""
         if not self.has_room:
             raise IndexUnavailableError("no room is left on the simulated disk")
         if self.strikes("disk_error", place):
@@ -173,7 +173,7 @@ class MemoryStore:
 
     def strikes(self, fault: str, place: Place) -> bool:
         """Whether a fault happens now."""
-        strikes = self._dice.says(getattr(self._dice.faults, fault))
+        strikes = self._rng.says(getattr(self._rng.faults, fault))
         if strikes:
             self.on_fault(fault, *place)
         return strikes

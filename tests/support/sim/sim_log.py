@@ -144,12 +144,12 @@ class SimStore:
         Make an empty log.
 
         Args:
-            faults: what goes wrong, from the start; `dice.faults` changes it.
+            faults: what goes wrong, from the start; `rng.faults` changes it.
             log_id: what tells this log from others.
             crashpoint: called in `append`. An exception leaves the log as a crash right there would.
             on_fault: told of every fault that befalls this connection's calls of partitions.
         """
-        self.dice = SimDice(faults)
+        self.rng = SimDice(faults)
         self.on_fault = on_fault
         self.crashpoint = crashpoint
         self.is_available = True
@@ -162,7 +162,7 @@ class SimStore:
     ) -> "SimStore":
         """Return another process's connection to the same log."""
         other = SimStore(log_id=self._log_id, crashpoint=crashpoint, on_fault=on_fault)
-        other.dice = self.dice
+        other.rng = self.rng
         other._partitions = self._partitions
         other._notes = self._notes
         return other
@@ -205,28 +205,28 @@ class SimStore:
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
         await self._reach()
-        self._fail_at_random(self.dice.faults.unavailable)
+        self._fail_at_random(self.rng.faults.unavailable)
         return dict(self._notes.get((name, topic), {}))
 
     async def note(self, name: str, topic: str, partition: int, text: str) -> None:
         assert partition < len(self._partitions[topic])
         assert len(text.encode()) <= NOTE_BYTES_MAX
         await self._reach()
-        self._fail_at_random(self.dice.faults.unavailable)
+        self._fail_at_random(self.rng.faults.unavailable)
         self._notes.setdefault((name, topic), {})[partition] = text
-        await self.dice.step()
-        self._fail_at_random(self.dice.faults.lose_reply)
+        await self.rng.step()
+        self._fail_at_random(self.rng.faults.lose_reply)
 
     async def close(self) -> None:
         """See LogStore. The log itself stays."""
 
     async def _reach(self) -> None:
-        await self.dice.step()
+        await self.rng.step()
         if not self.is_available:
             raise RetriableError("the simulated log is unavailable")
 
     def _fail_at_random(self, probability: float) -> None:
-        if self.dice.says(probability):
+        if self.rng.says(probability):
             raise RetriableError("simulated: no answer about notes")
 
 
@@ -235,13 +235,13 @@ class SimLog:
 
     def __init__(self, store: SimStore, topic: str, partition: int) -> None:
         self._store = store
-        self._dice = store.dice
+        self._rng = store.rng
         self._topic = topic
         self._number = partition
         self._partition = store.partition(topic, partition)
         self._epoch: int | None = None
         self._expected: Offset = 0
-        self._report = structlog.get_logger(__name__).bind(topic=topic, partition=partition)
+        self._logger = structlog.get_logger(__name__).bind(topic=topic, partition=partition)
         self.pause_after_append_s = 0.0
 
     async def fence(self) -> Offset:
@@ -249,7 +249,7 @@ class SimLog:
         await self._call(RetriableError)
         epoch = self._partition.fence()
         end = self._expected = self._partition.high_watermark
-        await self._dice.step()
+        await self._rng.step()
         if self._strikes("lose_reply"):
             raise RetriableError("simulated: the fence was not answered")
         self._epoch = epoch
@@ -271,7 +271,7 @@ class SimLog:
             await self._call(RetriableError)
             partition = self._partition
             if position < partition.log_start:
-                self._report.warning(
+                self._logger.warning(
                     "reading from the log start", asked=position, log_start=partition.log_start
                 )
             found = partition.between(position, min(end, partition.high_watermark))
@@ -295,14 +295,14 @@ class SimLog:
         request = Request(epoch, self._expected, list(records))
         self._partition.send(request)
         self._store.crashpoint("append")
-        await self._dice.step()
+        await self._rng.step()
         if self._strikes("delay_append"):
             raise OutcomeUnknownError("simulated: the batch is still under way")
         base = self._partition.arrive(request)
         if self._strikes("delay_sight"):
             self._partition.hidden_from = base
         self._store.crashpoint("commit")
-        await self._dice.step()
+        await self._rng.step()
         if self._strikes("hang"):
             await asyncio.sleep(HANG_S)
             raise OutcomeUnknownError("simulated: the append was not answered in time")
@@ -319,13 +319,13 @@ class SimLog:
 
     async def _call(self, refusal: type[RetriableError]) -> None:
         """Reach the broker, or raise `refusal`. What is still under way there may arrive just before."""
-        await self._dice.step()
-        partition, dice = self._partition, self._dice
+        await self._rng.step()
+        partition, rng = self._partition, self._rng
         if self._strikes("hang"):
             await asyncio.sleep(HANG_S)
             raise refusal("simulated: no answer in time")
         if self._strikes("unavailable"):
-            partition.outage_calls = dice.count(OUTAGE_CALLS_MAX)
+            partition.outage_calls = rng.count(OUTAGE_CALLS_MAX)
         if partition.outage_calls > 0:
             partition.outage_calls -= 1
             raise refusal("simulated: the log is unavailable")
@@ -333,23 +333,23 @@ class SimLog:
             raise asyncio.CancelledError
         if not self._store.is_available:
             raise refusal("the simulated log is unavailable")
-        if partition.hidden_from is not None and dice.says(0.5):
+        if partition.hidden_from is not None and rng.says(0.5):
             partition.hidden_from = None
-        if partition.in_flight is not None and dice.says(0.5):
+        if partition.in_flight is not None and rng.says(0.5):
             with suppress(NotAppendedError, FencedError):
                 partition.arrive(partition.in_flight)
 
     def _check_room(self) -> None:
         """Raise NotAppendedError while the broker's disk takes nothing."""
         if self._strikes("log_full"):
-            self._partition.refused_appends = self._dice.count(OUTAGE_CALLS_MAX)
+            self._partition.refused_appends = self._rng.count(OUTAGE_CALLS_MAX)
         if self._partition.refused_appends > 0:
             self._partition.refused_appends -= 1
             raise NotAppendedError("simulated: the log's disk is full")
 
     def _strikes(self, fault: str) -> bool:
         """Whether a fault happens now."""
-        strikes = self._dice.says(getattr(self._dice.faults, fault))
+        strikes = self._rng.says(getattr(self._rng.faults, fault))
         if strikes:
             self._store.on_fault(fault, self._topic, self._number)
         return strikes

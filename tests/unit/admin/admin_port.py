@@ -8,10 +8,10 @@ import httpx
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from app.admin.application import Watched, create_admin, create_probes
+from app.admin.application import AdminContext, create_admin, create_probes
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.ingest_loop import IngestLoop
-from app.build import build_admin_problems, build_guards
+from app.build import build_admin_problems, build_ingress_limits
 from dedupe.model.clock import SystemClock
 from dedupe.model.identity import Identity
 from dedupe.router import Router
@@ -29,16 +29,16 @@ def admin_of(
     """Return an admin application, or the one of the probes' own port; needs the running loop."""
     told = make_settings(mode="development", log="sqlite", **settings)
     problems, registry, ingest_loop = build_admin_problems(), CollectorRegistry(), IngestLoop()
-    watched = Watched(
-        router or World().build(), EdgeCollector(build_guards(told, SystemClock(), index_files=0))
+    admin_context = AdminContext(
+        router or World().build(), EdgeCollector(build_ingress_limits(told, SystemClock(), index_files=0))
     )
-    watched.register(registry)
+    admin_context.register(registry)
     if probes:
         return create_probes(
-            watched.router, settings=told, problems=problems, registry=registry, ingest_loop=ingest_loop
+            admin_context.router, settings=told, problems=problems, registry=registry, ingest_loop=ingest_loop
         )
     return create_admin(
-        watched,
+        admin_context,
         settings=told,
         identity=Identity(told.gateway.identity_key),
         store=store or SimStore(log_id="log"),

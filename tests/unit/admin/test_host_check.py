@@ -5,7 +5,7 @@ import orjson
 import pytest
 from starlette.responses import Response
 
-from app.admin.host_check import guard_names
+from app.admin.host_check import check_hosts
 from app.build import build_admin_problems
 from app.settings.networks import is_loopback
 
@@ -14,7 +14,7 @@ async def ask(
     host: str = "localhost", *, path: str = "/admin/v1/stats", method: str = "GET", **headers: str
 ) -> httpx.Response:
     problems = build_admin_problems()
-    guard = guard_names(Response(), hosts=["gateway.internal", "0.0.0.0"], problems=problems)
+    guard = check_hosts(Response(), hosts=["gateway.internal", "0.0.0.0"], problems=problems)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://x") as client:
         return await client.request(method, path, headers={"Host": host, **headers})
 

@@ -4,7 +4,7 @@ import asyncio
 
 from app.admin.quarantine_search import SEARCHES_AT_ONCE, QuarantineSearch
 from dedupe.model.clock import SystemClock
-from dedupe.model.types import Stream
+from dedupe.model.types import Topic
 from tests.support.sim.sim_log import SimLog, SimStore
 
 
@@ -33,7 +33,7 @@ class CountingStore(SimStore):
 async def test_few_searches_run_at_once_and_the_others_have_their_turn() -> None:
     store = CountingStore()
     store.create_topic("quarantine", 1)
-    quarantine = QuarantineSearch(store, Stream("quarantine", 1), SystemClock())
+    quarantine = QuarantineSearch(store, Topic("quarantine", 1), SystemClock())
     searches = [asyncio.ensure_future(quarantine.search("web", "a")) for _ in range(5)]
     for _ in range(100):
         await asyncio.sleep(0)

@@ -21,19 +21,19 @@ from app.admin.tail import (
     Wanted,
 )
 from app.admin.tail_sample import VALUE_BYTES_MAX, Sample, document_of
-from app.http.body_memory import BodyMemory, Lease
+from app.http.body_memory import BodyMemory, MemoryReservation
 from app.http.request_context import RequestContext
 from app.ingest.receipts import CODES, REASONS
 from dedupe.decide.admission import Admission
 from dedupe.model.identity import Identity
 from dedupe.model.quarantine import Quarantine
-from dedupe.model.types import Event, Session, Stream
+from dedupe.model.types import Event, Session, Topic
 from dedupe.submission import Outcomes
 from tests.unit.admin.admin_port import admin_of
 
 NOW_MS = 1_700_000_000_000
 NEW, DUPLICATE, CONFLICT = Admission.NEW, Admission.DUPLICATE, Admission.CONFLICT
-CONTEXT = RequestContext(Lease(BodyMemory(0)), source="web", request_id="request-1")
+CONTEXT = RequestContext(MemoryReservation(BodyMemory(0)), source="web", request_id="request-1")
 
 
 class StillClock:
@@ -65,7 +65,7 @@ def event(message_id: str = "m-1", *, source: str = "web", **fields: Any) -> Eve
 
 
 def rejected_event(reason: str, **fields: Any) -> Event:
-    quarantine = Quarantine(Identity(b"0123456789abcdef"), Stream("events.quarantine", 1))
+    quarantine = Quarantine(Identity(b"0123456789abcdef"), Topic("events.quarantine", 1))
     content = orjson.dumps(fields)
     fingerprint = content[:8].ljust(8)
     return quarantine.event(

@@ -106,8 +106,8 @@ async def test_second_key_of_a_sessions_event_is_compared_too() -> None:
     async with client_of(admin_of(router, world.log)) as client:
         lane = router.lanes[event.partition]
         assert (await lines_of(client, partition=event.partition))[-1]["verified"] is True
-        assert event.guard is not None
-        lane.partition_index.index._disk.entries.pop(event.guard)  # type: ignore[attr-defined]
+        assert event.secondary_key is not None
+        lane.partition_index.index._disk.entries.pop(event.secondary_key)  # type: ignore[attr-defined]
         assert differences_in(await lines_of(client, partition=event.partition)) == [("missing", "c/own")]
     await world.crash()
 

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive
 
 from app.http.body import GZIP_MEMBERS_MAX, PIECE_BYTES, SLICE_BYTES, BodyLimits, Inflater, read_body
-from app.http.body_memory import BodyMemory, Lease
+from app.http.body_memory import BodyMemory, MemoryReservation
 from app.http.errors import (
     BodyNotDecompressableError,
     BodyTimeoutError,
@@ -28,8 +28,8 @@ zipped = partial(gzip.compress, mtime=0)
 """The same bytes in every run, for they name tests."""
 
 
-def lease(capacity: int = 1_000_000) -> Lease:
-    return Lease(BodyMemory(capacity))
+def lease(capacity: int = 1_000_000) -> MemoryReservation:
+    return MemoryReservation(BodyMemory(capacity))
 
 
 async def look(_size_bytes: int) -> None:
@@ -60,8 +60,8 @@ def channel(chunks: Sequence[bytes], *, then_leave: bool = False) -> Receive:
 
 def pieces(data: bytes, seed: int) -> list[bytes]:
     """Cut data at random places, empty pieces included."""
-    dice = random.Random(seed)
-    places = [0, *sorted(dice.randint(0, len(data)) for _ in range(dice.randint(0, 12))), len(data)]
+    rng = random.Random(seed)
+    places = [0, *sorted(rng.randint(0, len(data)) for _ in range(rng.randint(0, 12))), len(data)]
     return [data[start:end] for start, end in pairwise(places)]
 
 
@@ -141,7 +141,7 @@ async def test_bomb_is_refused_at_the_first_byte_too_many() -> None:
     assert len(bomb) < LIMITS.compressed_bytes_max
     memory = BodyMemory(1_000_000)
     with pytest.raises(BodyTooLargeError):
-        await read_body(channel([bomb]), GZIP, LIMITS, Lease(memory), look)
+        await read_body(channel([bomb]), GZIP, LIMITS, MemoryReservation(memory), look)
     assert memory.peak <= LIMITS.bytes_max
 
 
@@ -157,7 +157,7 @@ async def test_compressed_body_that_stalls_holds_nothing_but_what_it_sent() -> N
         await asyncio.Event().wait()
         raise AssertionError
 
-    reading = asyncio.create_task(read_body(receive, GZIP, LIMITS, Lease(memory), look))
+    reading = asyncio.create_task(read_body(receive, GZIP, LIMITS, MemoryReservation(memory), look))
     await is_waiting.wait()
     assert memory.peak == 0  # what arrives is charged by the connection
     reading.cancel()

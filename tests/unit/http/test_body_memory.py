@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Message
 
 from app.http.body import BodyLimits, read_body
-from app.http.body_memory import SMALL_BODY_BYTES, BodyMemory, Lease
+from app.http.body_memory import SMALL_BODY_BYTES, BodyMemory, MemoryReservation
 from app.http.errors import BodyMemoryFullError, BodyTooLargeError
 
 LIMITS = BodyLimits(bytes_max=1_000, compressed_bytes_max=1_000, timeout_s=5)
@@ -22,7 +22,7 @@ async def look(_size_bytes: int) -> None:
 
 def test_what_does_not_fit_is_refused_and_gives_all_back() -> None:
     memory = BodyMemory(100)
-    first, second = Lease(memory), Lease(memory)
+    first, second = MemoryReservation(memory), MemoryReservation(memory)
     assert first.take(60)
     assert second.take(40)
     assert not second.take(1)
@@ -36,7 +36,7 @@ def test_what_does_not_fit_is_refused_and_gives_all_back() -> None:
 
 def test_announcement_takes_nothing_and_is_refused_where_it_cannot_fit() -> None:
     memory = BodyMemory(100)
-    first, second = Lease(memory), Lease(memory)
+    first, second = MemoryReservation(memory), MemoryReservation(memory)
     first.expect(100)
     assert memory.used == 0
     assert second.take(1)
@@ -49,7 +49,7 @@ def test_announcement_takes_nothing_and_is_refused_where_it_cannot_fit() -> None
 
 def test_body_gives_way_to_what_became_of_it() -> None:
     memory = BodyMemory(100)
-    lease = Lease(memory)
+    lease = MemoryReservation(memory)
     lease.take(80)
     lease.hold(90)
     assert memory.used == 90
@@ -60,7 +60,7 @@ def test_body_gives_way_to_what_became_of_it() -> None:
 
 def test_body_is_charged_for_what_it_takes_while_it_is_parsed_and_fits_alone() -> None:
     memory = BodyMemory(1_000)
-    first, second, third = Lease(memory), Lease(memory), Lease(memory)
+    first, second, third = MemoryReservation(memory), MemoryReservation(memory), MemoryReservation(memory)
     first.hold_parsed(100, 120)
     assert memory.used == 220
     second.hold_parsed(300, 9_000)  # it alone would be refused for ever otherwise
@@ -68,13 +68,13 @@ def test_body_is_charged_for_what_it_takes_while_it_is_parsed_and_fits_alone() -
     third.hold_parsed(100, 9_000)
     assert memory.used == 770
     with pytest.raises(BodyMemoryFullError):
-        Lease(memory).hold_parsed(100, 9_000)
+        MemoryReservation(memory).hold_parsed(100, 9_000)
 
 
 def test_release_is_final_and_once() -> None:
     ended: list[int] = []
     memory = BodyMemory(100)
-    lease = Lease(memory, on_release=lambda: ended.append(memory.used))
+    lease = MemoryReservation(memory, on_release=lambda: ended.append(memory.used))
     lease.take(10)
     lease.release()
     lease.release()
@@ -82,17 +82,17 @@ def test_release_is_final_and_once() -> None:
     assert (ended, memory.used, memory.refused) == ([0], 0, 0)
 
 
-def owned(memory: BodyMemory, owner: str) -> Lease:
-    return Lease(memory, owner)
+def owned(memory: BodyMemory, owner: str) -> MemoryReservation:
+    return MemoryReservation(memory, owner)
 
 
 def test_part_of_the_budget_is_kept_for_small_bodies() -> None:
     memory = BodyMemory(80 * SMALL_BODY_BYTES)
-    large = [Lease(memory) for _ in range(8)]
+    large = [MemoryReservation(memory) for _ in range(8)]
     taken = sum(lease.take(10 * SMALL_BODY_BYTES) for lease in large)
     assert (taken, memory.used) == (7, 70 * SMALL_BODY_BYTES)
-    assert all(Lease(memory).take(SMALL_BODY_BYTES) for _ in range(10))
-    assert not Lease(memory).take(1)
+    assert all(MemoryReservation(memory).take(SMALL_BODY_BYTES) for _ in range(10))
+    assert not MemoryReservation(memory).take(1)
 
 
 def test_one_address_has_half_of_the_budget_alone_and_a_quarter_beside_others() -> None:
@@ -120,13 +120,13 @@ def test_announcement_is_judged_by_what_its_address_may_have() -> None:
 
 
 def test_random_histories_stay_within_the_budget() -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     memory = BodyMemory(1_000)
     leases = [owned(memory, str(n % 4)) for n in range(20)]
     for _ in range(5_000):
-        number = dice.randrange(len(leases))
+        number = rng.randrange(len(leases))
         lease = leases[number]
-        if not lease.take(dice.randrange(200)) or dice.random() < 0.1:
+        if not lease.take(rng.randrange(200)) or rng.random() < 0.1:
             lease.release()
             leases[number] = owned(memory, str(number % 4))
         assert memory.used == sum(lease.held for lease in leases) <= 1_000
@@ -152,14 +152,14 @@ async def test_inflated_bytes_count(encoding: bytes, body: bytes) -> None:
 
     headers = {b"content-encoding": encoding}
     with pytest.raises(BodyMemoryFullError):
-        await read_body(receive, headers, LIMITS, Lease(BodyMemory(899)), look)
+        await read_body(receive, headers, LIMITS, MemoryReservation(BodyMemory(899)), look)
     memory = BodyMemory(1_000)
-    assert len(await read_body(receive, headers, LIMITS, Lease(memory), look)) == 900
+    assert len(await read_body(receive, headers, LIMITS, MemoryReservation(memory), look)) == 900
     assert memory.used == 900
 
 
 async def test_refusal_while_a_body_is_awaited_ends_the_waiting() -> None:
-    lease = Lease(BodyMemory(10))
+    lease = MemoryReservation(BodyMemory(10))
 
     async def receive() -> Message:
         await asyncio.sleep(0)
@@ -175,7 +175,7 @@ async def test_size_limit_stands_before_memory() -> None:
         raise AssertionError
 
     with pytest.raises(BodyTooLargeError):
-        await read_body(receive, {b"content-length": b"1001"}, LIMITS, Lease(BodyMemory(1)), look)
+        await read_body(receive, {b"content-length": b"1001"}, LIMITS, MemoryReservation(BodyMemory(1)), look)
 
 
 async def test_body_that_says_it_cannot_fit_is_refused_before_it_is_inflated() -> None:
@@ -191,7 +191,7 @@ async def test_body_that_says_it_cannot_fit_is_refused_before_it_is_inflated() -
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    first, second = Lease(memory), Lease(memory)
+    first, second = MemoryReservation(memory), MemoryReservation(memory)
     await read_body(receive, headers, limits, first, turn)
     assert first.held == 1_500_000
     turns.clear()

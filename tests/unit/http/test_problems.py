@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from app.http import errors as edge_errors
-from app.http.body_memory import BodyMemory, Lease
+from app.http.body_memory import BodyMemory, MemoryReservation
 from app.http.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
@@ -70,7 +70,7 @@ STATUSES = {
 
 
 def problems(seed: int = 0) -> Problems:
-    return Problems(retry_after_max=30, dice=random.Random(seed))
+    return Problems(retry_after_max=30, rng=random.Random(seed))
 
 
 def classes(module: object) -> list[type[GatewayError]]:
@@ -110,15 +110,15 @@ def message_of(answer: Response) -> str:
 
 @pytest.mark.parametrize("kind", [LaneNotActiveError, DiskFullError, InvalidJSONError, TooManyEventsError])
 def test_what_an_error_has_for_clients_stands_behind_its_own_text(kind: type[GatewayError]) -> None:
-    err = kind("partition 3 of events", told="since 12:34:56Z")
+    err = kind("partition 3 of events", detail="since 12:34:56Z")
     assert message_of(problems().answer(err)) == f"{PROBLEMS[kind.code].message} (since 12:34:56Z)"
 
 
 def test_limit_is_told_with_its_figure_unless_the_error_knows_better() -> None:
     figures = {"body_too_large": "at most 8 MiB"}
-    answers = Problems(retry_after_max=30, dice=random.Random(0), figures=figures)
+    answers = Problems(retry_after_max=30, rng=random.Random(0), figures=figures)
     assert message_of(answers.answer(BodyTooLargeError())).endswith(" (at most 8 MiB)")
-    assert message_of(answers.answer(BodyTooLargeError(told="9 MiB"))).endswith(" (9 MiB)")
+    assert message_of(answers.answer(BodyTooLargeError(detail="9 MiB"))).endswith(" (9 MiB)")
 
 
 def test_quota_that_is_used_up_is_named() -> None:
@@ -168,7 +168,7 @@ def test_unforeseen_error_is_logged_with_the_request_id_and_told(capsys: pytest.
     watched = problems()
     watched.watch(lambda code, scope: told.append(code))
     answer = watched.unforeseen(
-        KeyError("x"), {CONTEXT: RequestContext(Lease(BodyMemory(0)), request_id="a-request-id")}
+        KeyError("x"), {CONTEXT: RequestContext(MemoryReservation(BodyMemory(0)), request_id="a-request-id")}
     )
     assert answer.status_code == 503
     assert told == ["internal"]

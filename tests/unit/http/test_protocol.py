@@ -23,7 +23,7 @@ from app.http.head import HEADERS_MAX
 from app.http.port import ConnectionLimits, Port
 from app.http.problems import Problems
 from app.http.protocol import EdgeProtocol
-from app.http.request_context import Leased
+from app.http.request_context import MemoryReservationMiddleware
 from app.http.request_metrics import RequestMetrics
 from app.settings.networks import parse_networks
 
@@ -84,15 +84,19 @@ def port_over(connections: Connections, memory: BodyMemory, proxies: str = "") -
         connections=connections,
         memory=memory,
         proxies=TrustedProxies(parse_networks(proxies)),
-        problems=Problems(retry_after_max=1, dice=random.Random()),
+        problems=Problems(retry_after_max=1, rng=random.Random()),
         metrics=RequestMetrics(),
-        refuse=Leased(refuse, memory),
+        refuse=MemoryReservationMiddleware(refuse, memory),
     )
 
 
 def connect(port: Port, wire: Wire, app: ASGIApp = echo) -> EdgeProtocol:
     config = uvicorn.Config(
-        Leased(app, port.memory), http="httptools", ws="none", lifespan="off", log_config=None
+        MemoryReservationMiddleware(app, port.memory),
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
     )
     config.load()
     connection = EdgeProtocol(port=port, config=config, server_state=ServerState(), app_state={})

@@ -27,7 +27,7 @@ from app.http.problems import Problems
 from app.http.refusal_log import RefusalLog
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
-from app.ingest.decision_observer import Watcher
+from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_limits import EventLimits
 from app.ingest.identify import Identifier
 from app.ingest.payload import Payload
@@ -45,12 +45,12 @@ from dedupe.model.errors import (
 )
 from dedupe.model.identity import Identity
 from dedupe.model.quarantine import Quarantine
-from dedupe.model.types import Event, Stream
+from dedupe.model.types import Event, Topic
 from dedupe.router import Router
 from dedupe.submission import Outcomes
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
-QUARANTINE = Quarantine(IDENTITY, Stream("q", 1))
+QUARANTINE = Quarantine(IDENTITY, Topic("q", 1))
 Decide = Callable[[Sequence[Event]], Outcomes]
 
 
@@ -95,7 +95,7 @@ def edge_over(
     memory: BodyMemory | None = None,
     penalty_s: float = 0.0,
     body_bytes_max: int = 100_000,
-    watcher: Watcher | None = None,
+    observer: DecisionObserver | None = None,
 ) -> ASGIApp:
     ingest = Ingest(
         router=router,
@@ -107,7 +107,7 @@ def edge_over(
         answer_timeout_s=5,
         keyless_bytes_max=5_000,
         gives_advice=gives_advice,
-        watcher=watcher,
+        observer=observer,
     )
     metrics = RequestMetrics()
     if registry is not None:
@@ -116,7 +116,7 @@ def edge_over(
         ingest,
         memory=memory or BodyMemory(1_000_000),
         quota_penalty_s=penalty_s,
-        problems=Problems(retry_after_max=30, dice=random.Random(0), refusals=RefusalLog(PATH_WORDS)),
+        problems=Problems(retry_after_max=30, rng=random.Random(0), refusals=RefusalLog(PATH_WORDS)),
         metrics=metrics,
     )
 
@@ -207,7 +207,7 @@ async def test_odd_request_id_is_replaced_by_one_that_leads_to_the_log(request_i
 
 async def test_outage_of_the_log_reaches_the_client_in_one_sentence() -> None:
     err = LaneNotActiveError(
-        "partition 3 of events is failed", told="the log has not answered since 12:34:56Z"
+        "partition 3 of events is failed", detail="the log has not answered since 12:34:56Z"
     )
     answer = await post(edge_over(ScriptedRouter(failing(err))))
     message = "a partition is not served now; try again (the log has not answered since 12:34:56Z)"
@@ -466,7 +466,7 @@ async def test_client_that_leaves_is_counted_and_nothing_is_taken() -> None:
 
 
 class Watching:
-    """A watcher that is always on."""
+    """A observer that is always on."""
 
     is_on = True
 
@@ -485,7 +485,7 @@ async def test_events_that_were_watched_are_not_held_by_an_idle_connection(decid
     async def send(message: Message) -> None:
         sent.append(message)
 
-    app = edge_over(ScriptedRouter(decide), watcher=Watching())
+    app = edge_over(ScriptedRouter(decide), observer=Watching())
     with contextlib.suppress(KeyError):
         await app(scope, receive, send)
     assert sent[0]["type"] == "http.response.start"

@@ -52,12 +52,12 @@ async def steps() -> None:
 @pytest.mark.parametrize("faults", [SimFaults(unavailable=1.0), SimFaults(lose_reply=1.0)])
 def test_events_of_a_failed_request_are_gone_with_its_answer(tmp_path: Path, faults: SimFaults) -> None:
     with GatewayInProcess(tmp_path) as gateway, gateway.http() as client:
-        gateway.log.dice.faults = faults
+        gateway.log.rng.faults = faults
         with without_collector():
             codes = [post(client, "taken"), post(client, "refused")]
             gateway.run(steps())
             left = [found for found in gc.get_objects() if isinstance(found, Event) and MARK in found.value]
-        gateway.log.dice.faults = NO_FAULTS
+        gateway.log.rng.faults = NO_FAULTS
 
     assert codes == ["outcome_unknown", "lane_not_active"]
     assert left == []

@@ -31,10 +31,10 @@ from dedupe.model.identity import MESSAGE_ID_BYTES_MAX, Identity, canonical_cont
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
-from dedupe.model.types import RECORD_OVERHEAD_BYTES, Event, Stream
+from dedupe.model.types import RECORD_OVERHEAD_BYTES, Event, Topic
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
-QUARANTINE = Quarantine(IDENTITY, Stream("events.quarantine", 1))
+QUARANTINE = Quarantine(IDENTITY, Topic("events.quarantine", 1))
 LIMITS = EventLimits(event_bytes_max=2_000, event_depth_max=6, request_bytes_max=100_000)
 RECEIVED_MS = 1_795_291_872_007
 RECEIVED_AT = "2026-11-21T20:11:12.007Z"
@@ -540,8 +540,8 @@ def test_body_that_is_not_json_is_refused(body: bytes) -> None:
 def test_body_that_is_not_json_is_told_where_and_why_without_a_word_of_it(body: bytes, told: str) -> None:
     with pytest.raises(InvalidJSONError) as caught:
         parsed(parse_events, body)
-    assert caught.value.told.startswith(told)
-    assert "secret" not in caught.value.told
+    assert caught.value.detail.startswith(told)
+    assert "secret" not in caught.value.detail
 
 
 @pytest.mark.parametrize(
@@ -557,7 +557,7 @@ def test_body_that_is_not_json_is_told_where_and_why_without_a_word_of_it(body: 
 def test_body_without_events_is_told_what_it_is(parse: Parse, body: bytes, told: str) -> None:
     with pytest.raises(BatchMissingError) as caught:
         parsed(parse, body)
-    assert told in caught.value.told
+    assert told in caught.value.detail
 
 
 def test_half_of_a_surrogate_pair_costs_no_batch() -> None:
@@ -601,7 +601,7 @@ def test_too_many_events_are_refused() -> None:
         assert len(parsed(parse, body % b",".join([b"1"] * 100)).items) == 100
         with pytest.raises(TooManyEventsError) as caught:
             parsed(parse, body % b",".join([b"1"] * 101))
-        assert caught.value.told == "101, and at most 100 are allowed"
+        assert caught.value.detail == "101, and at most 100 are allowed"
 
 
 # ---- the client's address

@@ -173,8 +173,8 @@ def test_place_of_what_is_no_json_is_told_with_where_it_is_counted_from(names: b
     body = b'{"padding":"%b",%b}' % (b"x" * AT_ONCE_BYTES, names)
     with pytest.raises(InvalidJSONError) as refusal:
         read(body)
-    assert told in refusal.value.told
-    found = re.search(r"column (\d+)(?:.* byte ([\d,]+))?", refusal.value.told)
+    assert told in refusal.value.detail
+    found = re.search(r"column (\d+)(?:.* byte ([\d,]+))?", refusal.value.detail)
     assert found is not None
     column, start = int(found[1]), int((found[2] or "1").replace(",", ""))
     cut = 0 if found[2] else len(b'{"a":1}')
@@ -197,10 +197,10 @@ def test_any_batch_reads_alike_in_windows_and_groups_of_any_size(
 ) -> None:
     document = {"x": "]", "batch": batch, "y": 1}
     body = orjson.dumps(document, option=option)
-    dice = random.Random(seed)
-    if dice.random() < 0.3:  # damaged
-        place = dice.randrange(len(body))
-        body = body[:place] + dice.choice([b"", b'"', b"]", b",", b"\\"]) + body[place + 1 :]
+    rng = random.Random(seed)
+    if rng.random() < 0.3:  # damaged
+        place = rng.randrange(len(body))
+        body = body[:place] + rng.choice([b"", b'"', b"]", b",", b"\\"]) + body[place + 1 :]
     try:
         expected = orjson.loads(body)
     except ValueError:
@@ -209,8 +209,8 @@ def test_any_batch_reads_alike_in_windows_and_groups_of_any_size(
         patch.setattr(large_json, "SMALL_BYTES", 0)
         patch.setattr(large_json, "MARKS_AT_ONCE", -1)
         patch.setattr(large_json, "is_cheap", lambda _piece: True)
-        patch.setattr(large_json, "WINDOW_BYTES", dice.randint(2, 40))
-        patch.setattr(large_json, "GROUP_BYTES", dice.randint(1, 40))
+        patch.setattr(large_json, "WINDOW_BYTES", rng.randint(2, 40))
+        patch.setattr(large_json, "GROUP_BYTES", rng.randint(1, 40))
         if expected is InvalidJSONError:
             with pytest.raises(InvalidJSONError):
                 read(body)

@@ -23,7 +23,7 @@ from app.ingest.record_values import RecordValues
 from dedupe.model.identity import Identity
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED
-from dedupe.model.types import Stream
+from dedupe.model.types import Topic
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 LIMITS = EventLimits(event_bytes_max=2_000, event_depth_max=4, request_bytes_max=1_000_000)
@@ -44,7 +44,7 @@ def identified(
     ignore: str = "attempt",
     limits: EventLimits = LIMITS,
 ) -> Identified:
-    quarantine = Quarantine(IDENTITY, Stream("events.quarantine", 1))
+    quarantine = Quarantine(IDENTITY, Topic("events.quarantine", 1))
     identifier = Identifier(
         IDENTITY, PARTITIONS, quarantine, limits, fingerprint_ignore=frozenset({ignore}), random_bytes=bytes
     )
@@ -260,8 +260,8 @@ def test_place_in_a_session_identifies_its_event() -> None:
     assert [event.flags for event in found.events] == [0, FLAG_ID_ASSIGNED, 0]
     for event, sequence in zip(found.events, (11, 12, 20), strict=True):
         assert event.key == IDENTITY.sequence_key(b"c" * 16, b"s" * 16, sequence)
-        guard = None if event.flags else IDENTITY.guard_key("web", b"c" * 16, event.message_id)
-        assert event.guard == guard
+        secondary_key = None if event.flags else IDENTITY.secondary_key("web", b"c" * 16, event.message_id)
+        assert event.secondary_key == secondary_key
     assert [(r.item_index, r.code) for r in found.rejections] == [(3, "sequence_invalid")]
 
 

@@ -47,7 +47,7 @@ EVENTS = st.builds(
     session=st.none() | SESSIONS,
     reason=st.none() | st.text(max_size=10),
     earlier_fingerprints=st.lists(PRINTS, max_size=3).map(tuple),
-    guard=st.none() | HASHES,
+    secondary_key=st.none() | HASHES,
     order=st.sampled_from(Order),
 )
 EVENT = Event(bytes(16), 1, bytes(8), "source", "id", b"{}")
@@ -137,8 +137,8 @@ def test_every_error_of_the_core_arrives_as_itself() -> None:
     }
     assert kinds <= set(CODES.values())
     for kind in CODES.values():
-        err = error_of(unpacked(memoryview(packed(error_fields(kind("text", told="told"))))))
-        assert (type(err), str(err), err.told) == (kind, "text", "told")
+        err = error_of(unpacked(memoryview(packed(error_fields(kind("text", detail="told"))))))
+        assert (type(err), str(err), err.detail) == (kind, "text", "told")
 
 
 def test_error_of_a_later_version_or_of_ours_is_one_of_the_gateway() -> None:
@@ -201,7 +201,7 @@ def test_wrong_field_is_refused_or_harmless(place: int, wrong: Any) -> None:
         assert 0 <= event.flags <= 255
         assert type(event.session) in (Session, type(None))
         assert type(event.reason) in (str, type(None))
-        assert type(event.guard) in (bytes, type(None))
+        assert type(event.secondary_key) in (bytes, type(None))
         assert type(event.order) is Order
 
 
@@ -232,7 +232,7 @@ def test_heads_that_do_not_fit_the_events_are_refused(heads: list[Any]) -> None:
         EVENT._replace(flags=-1),
         EVENT._replace(flags=256),
         EVENT._replace(partition=2**31),
-        EVENT._replace(guard=bytes(17)),
+        EVENT._replace(secondary_key=bytes(17)),
         EVENT._replace(earlier_fingerprints=(bytes(7),)),
         EVENT._replace(session=Session(bytes(15), bytes(16), 1)),
         EVENT._replace(session=Session(bytes(16), bytes(16), -1)),

@@ -14,7 +14,7 @@ from tests.unit.peers.test_codec import CLOCK
 
 EVENT = Event(bytes(16), 1, bytes(8), "source", "id", b"{}")
 SESSION = Session(b"c" * 16, b"s" * 16, 3, 1, 2, Progress(2, 5))
-RARE = EVENT._replace(session=SESSION, guard=b"g" * 16, order=Order.STRICT, flags=2)
+RARE = EVENT._replace(session=SESSION, secondary_key=b"g" * 16, order=Order.STRICT, flags=2)
 FIRST = Forwarded(1, 7, Submission([EVENT], 5, Deadline(CLOCK, 4.5), 99))
 SECOND = Forwarded(2, 8, Submission([RARE, EVENT._replace(partition=2)], 6, Deadline(CLOCK, 4.4), 98))
 

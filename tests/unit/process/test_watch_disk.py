@@ -8,13 +8,13 @@ import pytest
 from app.process.disk import Disk
 from dedupe.model.identity import Identity
 from dedupe.model.quarantine import Quarantine
-from dedupe.model.types import Stream
+from dedupe.model.types import Topic
 from dedupe.router import Router
 
 
 @pytest.fixture
 def router() -> Router:
-    return Router([], [], Quarantine(Identity(b"a secret of the tests"), Stream("events.quarantine", 1)))
+    return Router([], [], Quarantine(Identity(b"a secret of the tests"), Topic("events.quarantine", 1)))
 
 
 async def room_after_a_look(router: Router, path: Path, free_min_bytes: int) -> bool:

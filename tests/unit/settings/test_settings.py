@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.auth.quotas import PRODUCTION_QUOTA, Quota
-from app.build import build_guards
+from app.build import build_ingress_limits
 from app.settings.effective import REDACTED, effective
 from app.settings.environment import refuse_unknown_variables
 from app.settings.limits import BATCH_ROOM_BYTES, RECORD_MARGIN_BYTES
@@ -140,7 +140,7 @@ def test_keys_have_quotas_in_production_only(tmp_path: Path) -> None:
 
     def quota_in(mode: str) -> Quota | None:
         settings = make_settings(mode=mode, write_keys_file=keys)
-        guards = build_guards(settings, SystemClock(), index_files=0)
+        guards = build_ingress_limits(settings, SystemClock(), index_files=0)
         allowance = guards.write_keys.source_of("k").allowance
         return allowance.quota if allowance else None
 

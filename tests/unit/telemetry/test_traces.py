@@ -22,7 +22,7 @@ async def test_append_that_fails_is_an_error_of_its_span_and_of_its_caller() -> 
     log = store.partition_log("events", 0)
     assert await log.fence() == 1
     assert await log.append([NewRecord(1, b"key", b"value", [])]) == 1
-    plain.dice.faults = SimFaults(unavailable=1.0)
+    plain.rng.faults = SimFaults(unavailable=1.0)
     with pytest.raises(NotAppendedError):
         await log.append([NewRecord(1, b"key", b"value", [])])
     await log.close()

@@ -140,11 +140,13 @@ def sent(
     *,
     acknowledged: int = 0,
     epoch: int = 0,
-    guard: str = "",
+    secondary_key: str = "",
     name: str = "s",
 ) -> Event:
     session = Session(b"c" * 16, name.encode() * 16, sequence, epoch, acknowledged)
-    return event(f"{name}{sequence}", content)._replace(session=session, guard=guard.encode() or None)
+    return event(f"{name}{sequence}", content)._replace(
+        session=session, secondary_key=secondary_key.encode() or None
+    )
 
 
 def strict(sequence: int) -> Event:
@@ -156,14 +158,14 @@ def replayed(sequence: int, epoch: int = 0) -> Event:
 
 
 def case(  # type: ignore[no-untyped-def]
-    name: str, events, verdicts, *, state=None, index=None, guards=None, client_epoch=0
+    name: str, events, verdicts, *, state=None, index=None, secondary_keys=None, client_epoch=0
 ):
-    """Return a row: what the index knows of session "s", its sequences and guards, and of its client."""
-    return pytest.param(events, verdicts, state, index or {}, guards or {}, client_epoch, id=name)
+    """Return a row: what the index knows of session "s", its secondary keys, and of its client."""
+    return pytest.param(events, verdicts, state, index or {}, secondary_keys or {}, client_epoch, id=name)
 
 
 @pytest.mark.parametrize(
-    ("events", "verdicts", "state", "index", "guards", "client_epoch"),
+    ("events", "verdicts", "state", "index", "secondary_keys", "client_epoch"),
     [
         case("first of a session", [sent(1)], [(NEW, ~0)]),
         case("next", [sent(11)], [(NEW, ~0)], state=TEN),
@@ -198,36 +200,54 @@ def case(  # type: ignore[no-untyped-def]
         case("up to the watermark", [sent(10)], [STALE], state=TEN, index={10: known(49)}),
         case("above the watermark", [sent(12)], [STALE], state=TEN),
         case(
-            "stored, and its guard known", [sent(12, guard="g")], [STALE], state=TEN, guards={"g": known(60)}
+            "stored, and its secondary_key known",
+            [sent(12, secondary_key="g")],
+            [STALE],
+            state=TEN,
+            secondary_keys={"g": known(60)},
         ),
         # the client's own id
-        case("own id known", [sent(1, guard="g")], [(DUPLICATE, 60)], guards={"g": known(60)}),
+        case(
+            "own id known", [sent(1, secondary_key="g")], [(DUPLICATE, 60)], secondary_keys={"g": known(60)}
+        ),
         case(
             "own id known, other content",
-            [sent(1, "y", guard="g")],
+            [sent(1, "y", secondary_key="g")],
             [(CONFLICT, 60)],
-            guards={"g": known(60)},
+            secondary_keys={"g": known(60)},
         ),
-        case("own id before the window", [sent(1, guard="g")], [(NEW, ~0)], guards={"g": known(49)}),
         case(
-            "own id at the window's start", [sent(1, guard="g")], [(DUPLICATE, 50)], guards={"g": known(50)}
+            "own id before the window",
+            [sent(1, secondary_key="g")],
+            [(NEW, ~0)],
+            secondary_keys={"g": known(49)},
         ),
-        case("own id twice", [sent(1, guard="g"), sent(2, guard="g")], [(NEW, ~0), (REPEAT, ~0)]),
+        case(
+            "own id at the window's start",
+            [sent(1, secondary_key="g")],
+            [(DUPLICATE, 50)],
+            secondary_keys={"g": known(50)},
+        ),
+        case(
+            "own id twice",
+            [sent(1, secondary_key="g"), sent(2, secondary_key="g")],
+            [(NEW, ~0), (REPEAT, ~0)],
+        ),
         case(
             "own id twice, other content",
-            [sent(1, guard="g"), sent(2, "y", guard="g")],
+            [sent(1, secondary_key="g"), sent(2, "y", secondary_key="g")],
             [(NEW, ~0), (CONFLICT, ~0)],
         ),
         case(
             "place of the original, not of the copy",
-            [sent(1), sent(2, guard="g"), sent(3, guard="g"), sent(4)],
+            [sent(1), sent(2, secondary_key="g"), sent(3, secondary_key="g"), sent(4)],
             [(NEW, ~0), (NEW, ~1), (REPEAT, ~1), (NEW, ~2)],
         ),
         case(
             "own id, old epoch",
-            [sent(1, guard="g", epoch=1)],
+            [sent(1, secondary_key="g", epoch=1)],
             [(DUPLICATE, 60)],
-            guards={"g": known(60)},
+            secondary_keys={"g": known(60)},
             client_epoch=2,
         ),
         # epochs
@@ -309,7 +329,7 @@ def test_session_verdicts(
     verdicts: list[tuple[Admission, int]],
     state: SessionState | None,
     index: dict[int, Entry],
-    guards: dict[str, Entry],
+    secondary_keys: dict[str, Entry],
     client_epoch: int,
 ) -> None:
     sessions = [event.session for event in events if event.session is not None]
@@ -319,7 +339,11 @@ def test_session_verdicts(
         states[b"c" * 16 + NO_SESSION] = SessionState(0, 0, 0, client_epoch, NOW_MS, 95)
     admission = SessionAdmission(
         states,
-        {event.guard: guards.get(event.guard.decode()) for event in events if event.guard},
+        {
+            event.secondary_key: secondary_keys.get(event.secondary_key.decode())
+            for event in events
+            if event.secondary_key
+        },
         POLICY,
         now_ms=NOW_MS,
     )

@@ -177,7 +177,7 @@ class DedupeMachine(RuleBasedStateMachine):
             restore_slots=asyncio.Semaphore(1),
             open_turn=asyncio.Lock(),
             limits=QUEUE_LIMITS,
-            dice=Random(0),
+            rng=Random(0),
         )
         metrics = LaneMetrics()
         recovery = IndexRecovery(0, log, context, metrics)

@@ -204,11 +204,11 @@ def test_live_sessions_with_something_missing_are_counted() -> None:
 def test_those_who_ask_are_told_that_a_lease_is_over() -> None:
     state = state_after(session_of(1))
     for now_ms, expired in ((POLICY.lease_ms, False), (POLICY.lease_ms + 1, True)):
-        told = POLICY.told(state, now_ms)
+        told = POLICY.visible_state(state, now_ms)
         assert told is not None
         assert told.is_evicted is expired
-    assert POLICY.told(state, POLICY.remembered_ms + 1) is None
-    assert POLICY.told(None, 0) is None
+    assert POLICY.visible_state(state, POLICY.remembered_ms + 1) is None
+    assert POLICY.visible_state(None, 0) is None
 
 
 def test_client_that_uses_epochs_is_a_row_of_its_own() -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from dedupe.model.identity import Identity
 from dedupe.model.quarantine import KEPT_BYTES_MAX, Quarantine
-from dedupe.model.types import Event, Stream
+from dedupe.model.types import Event, Topic
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
-QUARANTINE = Quarantine(IDENTITY, Stream("quarantine", 4))
+QUARANTINE = Quarantine(IDENTITY, Topic("quarantine", 4))
 FINGERPRINT = b"\x07" * 8
 
 

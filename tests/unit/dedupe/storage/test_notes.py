@@ -6,11 +6,11 @@ import pytest
 
 from dedupe.decide.admission import Admission, admit
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError
-from dedupe.model.types import Entry, Event, Stream
+from dedupe.model.types import Entry, Event, Topic
 from dedupe.storage.log import NOTE_BYTES_MAX
 from dedupe.storage.notes import FingerprintRule, Pin, Skips, adopt_rule, encode_rules
 
-STREAM = Stream("events", 8)
+STREAM = Topic("events", 8)
 KEY_CHECK = b"\x01" * 16
 PIN = Pin(8, KEY_CHECK.hex())
 DAY_MS = 86_400_000

@@ -7,30 +7,30 @@ import pytest
 
 from dedupe.model.errors import IdentityMismatchError
 from dedupe.model.identity import Identity
-from dedupe.model.types import Stream
+from dedupe.model.types import Topic
 from dedupe.storage.notes import BEGUN_EMPTY, PIN, SESSIONS
 from dedupe.storage.pinning import SessionNotes, check_pins, pin, renew_notes
 from tests.support.sim.sim_log import SimStore
 
-STREAMS = [Stream("events", 2), Stream("events.quarantine", 1)]
+TOPICS = [Topic("events", 2), Topic("events.quarantine", 1)]
 OURS, THEIRS = Identity(b"a secret of this process"), Identity(b"a secret of another process")
 
 
 @pytest.fixture
 def store() -> SimStore:
     store = SimStore()
-    for stream in STREAMS:
-        store.create_topic(*stream)
+    for topic in TOPICS:
+        store.create_topic(*topic)
     return store
 
 
 async def test_pin_of_another_process_is_not_replaced(store: SimStore) -> None:
-    await pin(store, STREAMS, THEIRS)
+    await pin(store, TOPICS, THEIRS)
 
     with pytest.raises(IdentityMismatchError):
-        await pin(store, STREAMS, OURS)
+        await pin(store, TOPICS, OURS)
 
-    assert await check_pins(store, STREAMS, THEIRS)
+    assert await check_pins(store, TOPICS, THEIRS)
 
 
 async def test_pin_that_another_process_replaced_at_once_is_noticed(
@@ -40,24 +40,24 @@ async def test_pin_that_another_process_replaced_at_once_is_noticed(
 
     async def overtaken(name: str, topic: str, partition: int, text: str) -> None:
         await note(name, topic, partition, text)
-        if topic == STREAMS[-1].topic:
+        if topic == TOPICS[-1].name:
             monkeypatch.undo()
             store.forget_notes()
-            await pin(store, STREAMS, THEIRS)
+            await pin(store, TOPICS, THEIRS)
 
     monkeypatch.setattr(store, "note", overtaken)
     with pytest.raises(IdentityMismatchError):
-        await pin(store, STREAMS, OURS)
+        await pin(store, TOPICS, OURS)
 
 
 async def test_pin_that_was_interrupted_is_completed(store: SimStore) -> None:
-    await pin(store, STREAMS, OURS)
-    store.noted(PIN, STREAMS[1].topic).clear()
-    assert not await check_pins(store, STREAMS, OURS)
+    await pin(store, TOPICS, OURS)
+    store.noted(PIN, TOPICS[1].name).clear()
+    assert not await check_pins(store, TOPICS, OURS)
 
-    await pin(store, STREAMS, OURS)
+    await pin(store, TOPICS, OURS)
 
-    assert await check_pins(store, STREAMS, OURS)
+    assert await check_pins(store, TOPICS, OURS)
 
 
 # ---- notes of sessions
@@ -102,7 +102,7 @@ async def test_session_that_begins_while_notes_are_renewed_is_not_forgotten(
         return found
 
     monkeypatch.setattr(store, "notes", overtaken)
-    await renew_notes(store, STREAMS)
+    await renew_notes(store, TOPICS)
 
     assert await notes.may_have(0)
 
@@ -119,6 +119,6 @@ async def test_only_what_still_counts_is_renewed(store: SimStore, monkeypatch: p
         noted.append((name, partition))
 
     monkeypatch.setattr(store, "note", note)
-    await renew_notes(store, STREAMS)
+    await renew_notes(store, TOPICS)
 
     assert sorted(noted) == [(BEGUN_EMPTY, 1), (SESSIONS, 0)]
