@@ -10,7 +10,7 @@ from app.settings.units import GIB, KIB, MIB, Bytes, Seconds, format_size
 RECORD_MARGIN_BYTES = 4 * KIB
 """
 What a record adds to its event at most: id, source, headers (dedupe.model.types), receivedAt, type,
-context.ip, and what of sentAt and the like counts for no limit (app.ingest.event_limits.RETRY_BYTES_FREE).
+context.ip, and the bytes of retried fields that count for no limit (app.ingest.event_limits).
 """
 
 BATCH_ROOM_BYTES = 100 * KIB

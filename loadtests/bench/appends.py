@@ -22,11 +22,11 @@ import uvloop
 from app.cli.load.events import event
 from dedupe.model.record import build_record
 from dedupe.model.types import Event, NewRecord
-from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.log import PartitionLog
 from loadtests.bench.usage import cpu_seconds
 from tests.support.kafka import KafkaBroker, create_topic
+from tests.support.settings import kafka_config
 
 EVENTS = (1, 12, 100)
 """In an append: a request of one; a batch of 100 that eight lanes share; a full one a lane."""
@@ -68,7 +68,7 @@ async def run(servers: str, broker_pid: int | None, args: argparse.Namespace) ->
     """Fence, warm up, measure and print."""
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     await create_topic(servers, topic, partitions=args.lanes)
-    store = await KafkaStore.open(KafkaConfig(servers))
+    store = await KafkaStore.open(kafka_config(servers))
     logs = [store.partition_log(topic, number) for number in range(args.lanes)]
     for log in logs:
         await log.fence()

@@ -29,12 +29,11 @@ from dedupe.model.clock import SystemClock
 from dedupe.model.identity import Identity, fingerprint_of
 from dedupe.model.record import build_record
 from dedupe.model.types import Event, NewRecord
-from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.log import LogStore, no_crashpoint
 from dedupe.storage.sqlite.log import SqliteStore
 from tests.support.kafka import KafkaBroker, create_topic
-from tests.support.settings import make_settings
+from tests.support.settings import kafka_config, make_settings
 
 IDENTITY = Identity(b"the bench's, of 24 bytes")
 SOURCE = "bench"
@@ -100,7 +99,7 @@ async def run(args: argparse.Namespace, servers: str | None, folder: Path) -> No
     else:
         await create_topic(servers, topic, configs={"retention.ms": "-1"})
         await create_topic(servers, f"{topic}.quarantine")
-        store = await KafkaStore.open(KafkaConfig(servers))
+        store = await KafkaStore.open(kafka_config(servers))
     await fill(store, topic, args.records)
     for number in range(args.rounds):
         settings = make_settings(

@@ -9,7 +9,6 @@ from dedupe.model.errors import RetriableError
 from dedupe.model.types import LogRecord
 from dedupe.storage.kafka import log as kafka_log
 from dedupe.storage.kafka import reader as kafka_reader
-from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.log import Crashpoint
 from tests.conftest import TopicFactory
@@ -25,6 +24,7 @@ from tests.contract.log_contract import (
 )
 from tests.support.kafka import delete_records
 from tests.support.records import fill_topic
+from tests.support.settings import kafka_config
 
 
 class KafkaWorld(LogWorld):
@@ -47,7 +47,7 @@ class KafkaWorld(LogWorld):
 
 @pytest.fixture
 async def world(kafka_bootstrap: str, topic: TopicFactory) -> AsyncIterator[KafkaWorld]:
-    store = await KafkaStore.open(KafkaConfig(bootstrap_servers=kafka_bootstrap))
+    store = await KafkaStore.open(kafka_config(kafka_bootstrap))
     world = KafkaWorld(store, await topic("contract", partitions=PARTITIONS))
     yield world
     await world.close()
@@ -109,7 +109,7 @@ async def test_what_the_broker_compresses_is_read_back(
     kafka_bootstrap: str, topic: TopicFactory, codec: str
 ) -> None:
     name = await topic("compressed", configs={"compression.type": codec})
-    store = await KafkaStore.open(KafkaConfig(kafka_bootstrap))
+    store = await KafkaStore.open(kafka_config(kafka_bootstrap))
     log = store.partition_log(name, 0)
     await log.fence()
     records = records_of(0, 100)

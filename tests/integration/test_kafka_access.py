@@ -18,6 +18,7 @@ from tests.support.certificates import write_certificate
 from tests.support.group import LANES, Worker
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.processes import HOST, free_port
+from tests.support.settings import kafka_config
 
 pytestmark = pytest.mark.kafka
 
@@ -52,7 +53,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaBro
     ) as broker:
         yield (
             broker,
-            KafkaConfig(
+            kafka_config(
                 f"{HOST}:{port}",
                 security_protocol="SASL_SSL",
                 sasl_username=USER,

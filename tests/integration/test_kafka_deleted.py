@@ -12,10 +12,10 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
 from dedupe.model.errors import NotAppendedError, OutcomeUnknownError, RetriableError
-from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.log import KafkaLog, KafkaStore
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.kafka import KafkaBroker, create_topic, delete_topics
+from tests.support.settings import kafka_config
 
 TOPIC = "events"
 
@@ -30,7 +30,7 @@ def creating_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaB
 
 @pytest.fixture
 async def store(creating_broker: KafkaBroker) -> AsyncIterator[KafkaStore]:
-    store = await KafkaStore.open(KafkaConfig(creating_broker.bootstrap_servers, request_timeout_s=2))
+    store = await KafkaStore.open(kafka_config(creating_broker.bootstrap_servers, request_timeout_s=2))
     yield store
     await store.close()
 

@@ -15,12 +15,12 @@ from aiokafka.errors import KafkaError
 
 from dedupe.model.errors import NotAppendedError, RetriableError
 from dedupe.model.types import NewRecord
-from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.log import KafkaLog, KafkaStore
 from dedupe.storage.kafka.producer import FENCED_CODES
 from dedupe.storage.kafka.topics import PRODUCER_EXPIRATION_MIN_MS, TIMESTAMP_BEFORE_MAX_MS
 from tests.contract.log_contract import read_all
 from tests.support.kafka import KafkaBroker, create_topic, delete_records
+from tests.support.settings import kafka_config
 
 pytestmark = pytest.mark.kafka
 
@@ -48,7 +48,7 @@ def broker(tmp_path: Path, replicas: int) -> Iterator[KafkaBroker]:
 
 @pytest.fixture
 async def store(broker: KafkaBroker) -> AsyncIterator[KafkaStore]:
-    store = await KafkaStore.open(KafkaConfig(broker.bootstrap_servers, request_timeout_s=5))
+    store = await KafkaStore.open(kafka_config(broker.bootstrap_servers, request_timeout_s=5))
     yield store
     await store.close()
 

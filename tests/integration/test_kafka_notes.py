@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from dedupe.model.errors import ConfigurationError, RetriableError
-from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.log import KafkaStore
 from tests.contract.log_contract import keep
 from tests.support.kafka import KafkaBroker, create_topic, delete_topics
 from tests.support.kafka_acls import AUTHORIZED, DESCRIBE, READ, allow
+from tests.support.settings import kafka_config
 
 
 @pytest.fixture
 async def store(kafka_bootstrap: str) -> AsyncIterator[KafkaStore]:
-    store = await KafkaStore.open(KafkaConfig(kafka_bootstrap))
+    store = await KafkaStore.open(kafka_config(kafka_bootstrap))
     yield store
     await store.close()
 
@@ -37,7 +37,7 @@ async def notes_of(store: KafkaStore, name: str, topic: str) -> dict[int, str]:
 
 async def test_notes_survive_the_end_of_the_broker(private_kafka_broker: KafkaBroker) -> None:
     await create_topic(private_kafka_broker.bootstrap_servers, "events", partitions=2)
-    store = await KafkaStore.open(KafkaConfig(private_kafka_broker.bootstrap_servers))
+    store = await KafkaStore.open(kafka_config(private_kafka_broker.bootstrap_servers))
     await keep(store, "pin", "events", 0, "a")
     await keep(store, "pin", "events", 1, "b")
 
@@ -72,7 +72,7 @@ async def test_notes_are_lost_with_their_topic(kafka_bootstrap: str, store: Kafk
 async def test_note_without_the_right_to_read_its_group_names_both(tmp_path: Path) -> None:
     with KafkaBroker(tmp_path / "kafka", properties=AUTHORIZED) as broker:
         await create_topic(broker.bootstrap_servers, "events")
-        store = await KafkaStore.open(KafkaConfig(broker.bootstrap_servers))
+        store = await KafkaStore.open(kafka_config(broker.bootstrap_servers))
         await keep(store, "pin", "events", 0, "a")
         await keep(store, "trim", "events", 0, "b")
         await allow(store, "gateway-events-pin", "User:somebody-else", READ)

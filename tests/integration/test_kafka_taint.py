@@ -14,11 +14,11 @@ from aiokafka import AIOKafkaProducer
 
 from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.model.types import NewRecord
-from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.log import KafkaLog, KafkaStore
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.kafka_proxy import Api, Fault, KafkaProxy, broker_behind_a_proxy
 from tests.support.processes import HOST
+from tests.support.settings import kafka_config
 
 pytestmark = pytest.mark.kafka
 
@@ -45,7 +45,7 @@ async def log(proxy: KafkaProxy, request: pytest.FixtureRequest) -> AsyncIterato
     topic = f"taint-{abs(hash(request.node.name))}"
     servers = f"{HOST}:{proxy.port}"
     await create_topic(servers, topic)
-    store = await KafkaStore.open(KafkaConfig(servers, request_timeout_s=5))
+    store = await KafkaStore.open(kafka_config(servers, request_timeout_s=5))
     log = store.partition_log(topic, 0)
     try:
         await begin(log)

@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 from dedupe.model.errors import ConfigurationError, NotAppendedError, RetriableError
 from dedupe.model.types import NewRecord
 from dedupe.storage.kafka import topics as kafka_topics
-from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.topics import Demands, TopicSpec, prepare_topics
 from tests.conftest import TopicFactory
@@ -24,6 +23,7 @@ from tests.support.client import Client
 from tests.support.gateway import Gateway
 from tests.support.http import cli
 from tests.support.kafka import KafkaBroker
+from tests.support.settings import kafka_config
 from tests.support.verdict import assert_exactly_once, read_kafka
 
 DAY_MS = 86_400_000
@@ -52,7 +52,7 @@ Prepare: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
 
 @pytest.fixture
 async def store(kafka_bootstrap: str) -> AsyncIterator[KafkaStore]:
-    store = await KafkaStore.open(KafkaConfig(kafka_bootstrap, request_timeout_s=3))
+    store = await KafkaStore.open(kafka_config(kafka_bootstrap, request_timeout_s=3))
     yield store
     await store.close()
 

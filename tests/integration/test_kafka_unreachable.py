@@ -21,13 +21,13 @@ from dedupe.model.errors import RetriableError
 from dedupe.storage.kafka import log as kafka_log
 from dedupe.storage.kafka import reader as kafka_reader
 from dedupe.storage.kafka.broker_connection import BrokerConnection
-from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.log import KafkaLog, KafkaStore
 from dedupe.storage.kafka.reader import PartitionReader
 from dedupe.storage.kafka.wire import CLIENT_ID, Request
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.processes import free_port
+from tests.support.settings import kafka_config
 
 pytestmark = pytest.mark.kafka
 
@@ -53,7 +53,7 @@ async def store(broker: KafkaBroker) -> AsyncIterator[KafkaStore]:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     sockets = open_sockets()
-    store = await KafkaStore.open(KafkaConfig(broker.bootstrap_servers, request_timeout_s=TIMEOUT_S))
+    store = await KafkaStore.open(kafka_config(broker.bootstrap_servers, request_timeout_s=TIMEOUT_S))
     yield store
     await store.close()
     async with asyncio.timeout(5):
@@ -86,7 +86,7 @@ async def log(broker: KafkaBroker, store: KafkaStore) -> AsyncIterator[KafkaLog]
 
 async def set_quota(broker: KafkaBroker, bytes_per_s: float | None) -> None:
     """Let each client read so many bytes a second, by AlterClientQuotas; None ends it."""
-    config = KafkaConfig(broker.bootstrap_servers)
+    config = kafka_config(broker.bootstrap_servers)
     connection = await BrokerConnection.open(config, *config.bootstrap_addresses())
     parts = (
         STRING.encode(CLIENT_ID),
@@ -184,7 +184,7 @@ async def test_leader_that_has_nothing_is_asked_ten_times_a_second(
 
 
 async def test_read_goes_on_after_its_broker_was_started_again(broker: KafkaBroker, log: KafkaLog) -> None:
-    patient = await KafkaStore.open(KafkaConfig(broker.bootstrap_servers, request_timeout_s=30))
+    patient = await KafkaStore.open(kafka_config(broker.bootstrap_servers, request_timeout_s=30))
     async with aclosing(patient.partition_log(log._tp.topic, 0).read(0, 100)) as batches:
         assert list(await anext(batches)) == at(FIRST, records_of(0, 3))
         next_batch = asyncio.ensure_future(anext(batches))
@@ -237,7 +237,7 @@ async def test_broker_that_comes_back_elsewhere_is_found(tmp_path: Path) -> None
     old, new = (KafkaBroker(tmp_path / "kafka", port=at_port) for at_port in (port, free_port()))
     servers = f"{old.bootstrap_servers},{new.bootstrap_servers}"
     with old:
-        store = await KafkaStore.open(KafkaConfig(servers, request_timeout_s=TIMEOUT_S))
+        store = await KafkaStore.open(kafka_config(servers, request_timeout_s=TIMEOUT_S))
         await create_topic(old.bootstrap_servers, "events")
         log = store.partition_log("events", 0)
         await log.fence()

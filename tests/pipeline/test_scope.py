@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dedupe.model.types import NewRecord
-from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.log import KafkaStore
 from pipeline.sources.records import LogSource, Selection, read_records
 from pipeline.transforms.clean_topic import archived
@@ -22,6 +21,7 @@ from tests.conftest import TopicFactory
 from tests.pipeline.conftest import Done, JobRunner
 from tests.support.logs import append_to_log, trim_log
 from tests.support.records import RecordMaker
+from tests.support.settings import kafka_config
 
 PARTITIONS = 3
 HOUR_MS = 3_600_000
@@ -301,7 +301,7 @@ async def test_ledger_of_a_topic_tells_markers_from_records_that_are_lost(
     job: JobRunner, spark: SparkSession, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name, maker = await topic("markers", partitions=PARTITIONS), RecordMaker(PARTITIONS)
-    store = await KafkaStore.open(KafkaConfig(kafka_bootstrap))
+    store = await KafkaStore.open(kafka_config(kafka_bootstrap))
     logs = [store.partition_log(name, partition) for partition in range(PARTITIONS)]
     for log in logs:
         await log.fence()

@@ -17,7 +17,7 @@ from aiokafka.protocol.api import RequestHeader_v1
 from dedupe.cluster.assignment import Assignment, Member
 from dedupe.model.errors import RetriableError
 from dedupe.storage.kafka.cluster import KafkaCluster
-from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.config import Address
 from dedupe.storage.kafka.group import (
     ILLEGAL_GENERATION,
     MEMBER_ID_REQUIRED,
@@ -26,6 +26,7 @@ from dedupe.storage.kafka.group import (
     GroupTimes,
     KafkaMembership,
 )
+from tests.support.settings import kafka_config
 from tests.support.sim_kafka_net import STRUCTS, SimTransport, encoded
 from tests.support.virtual_time import VirtualTimeLoop
 
@@ -122,7 +123,7 @@ class Worker:
 
     def __init__(self, coordinator: Coordinator, *, can_describe: bool = True) -> None:
         self.membership = KafkaMembership(
-            KafkaConfig(""),
+            kafka_config(""),
             cast(KafkaCluster, coordinator),
             "workers",
             LANES,

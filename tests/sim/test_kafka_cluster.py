@@ -12,14 +12,14 @@ from aiokafka import TopicPartition
 
 from dedupe.model.errors import RetriableError
 from dedupe.storage.kafka.cluster import KafkaCluster
-from dedupe.storage.kafka.config import KafkaConfig
+from tests.support.settings import kafka_config
 from tests.support.sim_kafka import SimKafka
 from tests.support.sim_kafka_net import FIND_COORDINATOR, HOST, METADATA, PORTS, SimKafkaNet
 from tests.support.virtual_time import VirtualTimeLoop
 
 TP = TopicPartition("events", 0)
 NODES = ",".join(f"{HOST}:{port}" for port in PORTS)
-CONFIG = KafkaConfig(NODES)
+CONFIG = kafka_config(NODES)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ async def test_broker_that_is_gone_is_passed_over(cluster: KafkaCluster, gone: i
 
 
 async def test_broker_that_is_silent_is_asked_last_from_then_on(net: SimKafkaNet) -> None:
-    cluster = KafkaCluster(KafkaConfig(f"{HOST}:{PORTS[0]}"))
+    cluster = KafkaCluster(kafka_config(f"{HOST}:{PORTS[0]}"))
     await cluster.describe()  # which tells of the other one
     net.holds_s = [1000.0]
     net.due[FIND_COORDINATOR] = ["hold_request"]

@@ -17,10 +17,10 @@ import pytest
 from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.model.types import NewRecord
 from dedupe.storage.kafka.broker_connection import IDLE_S_MAX
-from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.log import KafkaLog, KafkaStore
 from dedupe.storage.log import no_crashpoint
 from tests.sim.seeds import ARE_AS_PLANNED, each_seed
+from tests.support.settings import kafka_config
 from tests.support.sim_kafka import SimKafka
 from tests.support.sim_kafka_net import (
     ADD_PARTITIONS_TO_TXN,
@@ -54,7 +54,7 @@ class Writer:
     def __init__(self, name: str, rng: Random) -> None:
         self.name = name
         self._rng = rng
-        self.store = KafkaStore(KafkaConfig(BOOTSTRAP_SERVERS), no_crashpoint)
+        self.store = KafkaStore(kafka_config(BOOTSTRAP_SERVERS), no_crashpoint)
         self.log: KafkaLog = self.store.partition_log(TOPIC, 0)
         self.at: dict[str, int] = {}  # the offset of what was told to be committed
         self.unknown: set[str] = set()

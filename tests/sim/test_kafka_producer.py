@@ -20,7 +20,6 @@ from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownErr
 from dedupe.model.types import NewRecord, Offset
 from dedupe.storage.kafka.broker_connection import IDLE_S_MAX, BrokerConnection
 from dedupe.storage.kafka.cluster import KafkaCluster
-from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.producer import (
     CONCURRENT_TRANSACTIONS,
     EPOCH_OF_ROTATION,
@@ -33,6 +32,7 @@ from dedupe.storage.kafka.producer import (
 from dedupe.storage.kafka.reader import PartitionReader
 from dedupe.storage.kafka.wire import ProducerIdAndEpoch
 from dedupe.storage.log import no_crashpoint
+from tests.support.settings import kafka_config
 from tests.support.sim_kafka import SimKafka
 from tests.support.sim_kafka_net import (
     ADD_PARTITIONS_TO_TXN,
@@ -56,7 +56,7 @@ NO_FAULT = ""
 
 RECORD = NewRecord(1_700_000_000_000, b"id", b"{}", [("source", b"web")])
 HELD_S = 100.0
-CONFIG = KafkaConfig(bootstrap_servers=BOOTSTRAP_SERVERS, batch_bytes_max=10_000)
+CONFIG = kafka_config(BOOTSTRAP_SERVERS, batch_bytes_max=10_000)
 
 
 @pytest.fixture

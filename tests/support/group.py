@@ -8,9 +8,9 @@ from time import monotonic
 
 from dedupe.cluster.assignment import Assignment, Member
 from dedupe.model.clock import SystemClock
-from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.group import KafkaMembership
 from dedupe.storage.kafka.log import KafkaStore
+from tests.support.settings import kafka_config
 
 LANES = 5
 PATIENCE_S = 30.0
@@ -112,7 +112,7 @@ class Group:
 @asynccontextmanager
 async def group_at(bootstrap_servers: str, *, lanes: int = LANES) -> AsyncIterator[Group]:
     """A group without workers; those that are started leave it in the end."""
-    store = await KafkaStore.open(KafkaConfig(bootstrap_servers, request_timeout_s=2))
+    store = await KafkaStore.open(kafka_config(bootstrap_servers, request_timeout_s=2))
     group = Group(store, lanes)
     try:
         yield group

@@ -1,8 +1,11 @@
 """Settings for tests, which name them as operators do."""
 
+from typing import Any
+
 from app.settings.model import Settings
 from app.settings.section import PREFIX, settings_of
 from dedupe.partition.queue import QueueLimits
+from dedupe.storage.kafka.config import KafkaConfig
 
 
 def variable_of(name: str) -> str:
@@ -13,8 +16,20 @@ def variable_of(name: str) -> str:
 VARIABLES = tuple(setting.variable for setting in settings_of(Settings))
 
 
-QUEUE_LIMITS = QueueLimits(20_000, 32 * 1024**2, 900 * 1024)
+BATCH_BYTES_MAX = 900 * 1024
+QUEUE_LIMITS = QueueLimits(20_000, 32 * 1024**2, BATCH_BYTES_MAX)
 """Those of the default settings."""
+
+
+def kafka_config(
+    bootstrap_servers: str,
+    *,
+    request_timeout_s: float = 8,
+    batch_bytes_max: int = BATCH_BYTES_MAX,
+    **login: Any,
+) -> KafkaConfig:
+    """Return how the default settings reach a cluster, and log in to it."""
+    return KafkaConfig(bootstrap_servers, request_timeout_s, batch_bytes_max=batch_bytes_max, **login)
 
 
 def make_settings(**values: object) -> Settings:

@@ -21,6 +21,7 @@ class KafkaConfig:
     """How to reach the cluster and how long to wait for it."""
 
     bootstrap_servers: str
+    request_timeout_s: float
     security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str = "PLAIN"
     sasl_username: str | None = None
@@ -28,9 +29,8 @@ class KafkaConfig:
     ssl_ca_file: str | None = None
     ssl_cert_file: str | None = None
     ssl_key_file: str | None = None
-    request_timeout_s: float = 8.0
-    transaction_timeout_s: float = 30.0
-    batch_bytes_max: int = 900 * 1024
+    batch_bytes_max: int = 0  # of one commit; readers append nothing
+    transaction_timeout_s: float = 30.0  # a takeover that a gateway leaves unfinished is ended by then
 
     def bootstrap_addresses(self) -> list[Address]:
         """

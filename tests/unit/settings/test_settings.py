@@ -18,8 +18,7 @@ from app.settings.units import format_duration, format_size, parse_duration, par
 from dedupe.model.clock import SystemClock
 from dedupe.model.errors import ConfigurationError
 from dedupe.partition.context import LaneTimes
-from dedupe.storage.kafka.config import KafkaConfig
-from tests.support.settings import VARIABLES, make_settings, variable_of
+from tests.support.settings import VARIABLES, kafka_config, make_settings, variable_of
 from tests.support.settings_page import USUAL, every, usual
 
 SECRET = "an identity secret of tests"
@@ -128,7 +127,7 @@ def test_limits_follow_one_another() -> None:
 
 
 def test_times_of_a_takeover_fit_together() -> None:
-    takeover_s = KafkaConfig("").transaction_timeout_s
+    takeover_s = kafka_config("").transaction_timeout_s
     make_settings(kafka_request_timeout=takeover_s - 0.1)
     with pytest.raises(ValueError, match="less than"):
         make_settings(kafka_request_timeout=takeover_s)

@@ -9,9 +9,10 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from dedupe.storage.kafka.broker_connection import RESPONSE_BYTES_MAX, BrokerConnection, ConnectionPool
-from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.config import Address
 from dedupe.storage.kafka.wire import Request, metadata_request
 from tests.support.processes import HOST
+from tests.support.settings import kafka_config
 from tests.support.tcp_server import TCPServer
 
 END_TXN = 26
@@ -56,7 +57,7 @@ async def broker() -> AsyncIterator[Broker]:
 
 @pytest.fixture
 async def connection(broker: Broker) -> AsyncIterator[BrokerConnection]:
-    connection = await BrokerConnection.open(KafkaConfig(""), Address(HOST, broker.port))
+    connection = await BrokerConnection.open(kafka_config(""), Address(HOST, broker.port))
     yield connection
     connection.close()
 
@@ -154,7 +155,7 @@ async def test_answer_that_cannot_be_decoded_ends_the_connection(
 
 
 async def test_pool_has_one_connection_to_each_broker_and_replaces_one_that_ended(broker: Broker) -> None:
-    pool, address = ConnectionPool(KafkaConfig("")), Address(HOST, broker.port)
+    pool, address = ConnectionPool(kafka_config("")), Address(HOST, broker.port)
     assert pool.get(address) is None
 
     first, *others = await asyncio.gather(*(pool.connect(address) for _ in range(3)))

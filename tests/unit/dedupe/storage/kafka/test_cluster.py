@@ -4,13 +4,13 @@ import pytest
 
 from dedupe.model.errors import RetriableError
 from dedupe.storage.kafka.cluster import UNKNOWN_TOPIC, Cluster, KafkaCluster
-from dedupe.storage.kafka.config import KafkaConfig
+from tests.support.settings import kafka_config
 
 LEADER_NOT_AVAILABLE = 5
 
 
 def cluster_that_says(code: int, partitions: int, monkeypatch: pytest.MonkeyPatch) -> KafkaCluster:
-    cluster = KafkaCluster(KafkaConfig(bootstrap_servers="127.0.0.1:1"))
+    cluster = KafkaCluster(kafka_config("127.0.0.1:1"))
 
     async def describe(_topic: str) -> Cluster:
         return Cluster("id", None, {}, [{"error_code": code, "partitions": [{}] * partitions}])

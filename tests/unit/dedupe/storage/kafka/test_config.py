@@ -3,7 +3,8 @@
 import pytest
 
 from dedupe.model.errors import ConfigurationError
-from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.config import Address
+from tests.support.settings import kafka_config
 
 
 @pytest.mark.parametrize(
@@ -15,10 +16,10 @@ from dedupe.storage.kafka.config import Address, KafkaConfig
     ],
 )
 def test_bootstrap_servers_are_a_list(servers: str, addresses: set[tuple[str, int]]) -> None:
-    found = KafkaConfig(servers).bootstrap_addresses()
+    found = kafka_config(servers).bootstrap_addresses()
     assert set(found) == {Address(*address) for address in addresses}
 
 
 def test_port_that_is_no_number_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="kafka:port"):
-        KafkaConfig("kafka:port").bootstrap_addresses()
+        kafka_config("kafka:port").bootstrap_addresses()
