@@ -10,7 +10,7 @@ never loses one, since only the log decides which worker owns a lane. So there a
   a generation, and only from an owner whose status confirmed the assignment. Otherwise two workers that
   cannot reach each other would take their lanes from each other without end.
 
-Lane.run -> **LaneManager.replicate** -> PeerLink.notify ~> PeerRequestHandler.on_committed -> Follower.receive
+Lane.run -> **LaneManager.replicate** -> PeerLink.notify ~> PeerRequestHandler -> Follower.receive
 """
 
 import asyncio
