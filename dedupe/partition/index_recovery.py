@@ -119,6 +119,7 @@ class IndexRecovery:
             RetriableError, IndexCorruptError, LogCorruptError, IdentityMismatchError.
         """
         index = await self._rebuilt_if_needed(end)
+        index.begin_replay()
         start = index.index.state.applied_offset
         began = reported_at = self._context.clock.monotonic()
         self._replaying = start, end, began

@@ -53,6 +53,7 @@ class PartitionIndex:
         self.window = window_of(window_policy, index)
         self.log_start = log_start
         self.is_open = True
+        self._window_policy = window_policy
         self._session_policy = session_policy
         self._lost_ms = lost_ms
 
@@ -88,6 +89,10 @@ class PartitionIndex:
             ],
             records,
         )
+
+    def begin_replay(self) -> None:
+        """Return the window to what is stored: an update that failed may have moved it alone."""
+        self.window = window_of(self._window_policy, self.index)
 
     def replay(self, records: Sequence[CheckedRecord]) -> Entries:
         """

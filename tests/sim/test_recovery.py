@@ -15,6 +15,7 @@ from dedupe.model.identity import Identity
 from dedupe.model.types import Entry, Event, EventKey
 from dedupe.partition.state import LaneState
 from dedupe.router import Router
+from dedupe.storage.index import IndexUpdate
 from tests.sim.world import ManualClock, World
 from tests.support.sim.faults import SimFaults
 from tests.support.sim.memory_index import MemoryIndex
@@ -171,6 +172,31 @@ async def test_other_bounds_need_no_rebuild_where_the_index_reaches_back_far_eno
     for event in events[-remembered:]:
         await world.deliver([event])
     assert lane.metrics.tally.duplicates == remembered
+
+
+async def test_window_after_an_unexpected_error_of_the_index_is_that_of_a_rebuild(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, _ = await with_history(BY_TIME, records=3)
+    assert world.router is not None
+    lane, apply = world.router.lanes[0], MemoryIndex.apply
+
+    def fail_once(index: MemoryIndex, update: IndexUpdate) -> None:
+        if update.entries and not lane.metrics.failures:
+            raise RuntimeError("nobody expects it")
+        apply(index, update)
+
+    monkeypatch.setattr(MemoryIndex, "apply", fail_once)
+    world.clock.ms += 1_000  # so that the next event begins a step
+    await world.deliver([next(event for event in map(world.event, "abcdefgh") if event.partition == 0)])
+    steps = lane.partition_index.index.steps
+    assert (lane.metrics.failures, lane.metrics.rebuilds, len(steps)) == (1, 0, 4)
+    await world.crash()
+    world.disk.discard(world.index_identity(0))
+
+    lane = (await world.start()).lanes[0]
+
+    assert lane.partition_index.index.steps == steps
 
 
 async def test_longer_window_than_a_rebuilt_index_reaches_is_read_from_the_log() -> None:

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
 from dedupe.decide.admission import Admission
+from dedupe.decide.recovery import RecordCheck
 from dedupe.decide.sessions import SessionPolicy
 from dedupe.decide.window import WindowPolicy
 from dedupe.model.clock import Deadline
@@ -27,6 +28,7 @@ from dedupe.model.types import Event, Fingerprint, LogRecord, NewRecord, Offset,
 from dedupe.partition.context import LaneContext, LaneTimes
 from dedupe.partition.gate import IdentityGate
 from dedupe.partition.lane import Lane
+from dedupe.partition.partition_index import PartitionIndex
 from dedupe.partition.queue import QueueLimits
 from dedupe.partition.state import LaneState
 from dedupe.partition.supervisor import keep_running
@@ -409,6 +411,25 @@ class World:
         quarantined = [_content_of(record) for records in self.committed(QUARANTINE) for record in records]
         assert len(quarantined) == len(set(quarantined))
         assert self.in_quarantine <= set(quarantined) <= self.possible
+
+    def judge_index(self, lane: Lane) -> None:
+        """The index of a clean lane is that of a replay, as far as the log reaches back."""
+        records = self.committed()[lane.partition]
+        if not records:
+            return
+        live, identity = lane.partition_index, self.index_identity(lane.partition)
+        empty = MemoryStore().open(identity)
+        replayed = PartitionIndex(empty, self.policy, self.sessions, log_start=live.log_start)
+        check = RecordCheck(self.identity, lane.partition, CLEAN.partitions)
+        entries = replayed.replay([check.checked(record) for record in records])
+        first, end = records[0].offset, live.index.state.applied_offset
+        known_from = max(first, replayed.known_from)
+        assert live.index.state == replayed.index.state._replace(applied_offset=end)
+        assert max(first, live.known_from) == known_from
+        assert list(live.index.steps) == live.window.steps
+        assert [step for step in live.window.steps if step.offset > first] == replayed.window.steps[1:]
+        kept = {key: entry for key, entry in entries if entry.offset >= known_from}
+        assert live.index.lookup(list(kept)) == list(kept.values())
 
     def judge_counters(self, router: Router) -> None:
         assert router.in_flight == 0
