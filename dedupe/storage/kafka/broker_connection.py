@@ -59,9 +59,12 @@ class BrokerConnection(asyncio.Protocol):
             KafkaError, OSError: no connection; nothing is left open.
         """
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: cls(response_bytes_max), *address, ssl=config.ssl_context()
-        )
+        try:
+            _, connection = await loop.create_connection(
+                lambda: cls(response_bytes_max), *address, ssl=config.ssl_context()
+            )
+        except UnicodeError as err:
+            raise KafkaConnectionError(f"{address.host!r} is no name of a host: {err}") from err
         try:
             if config.uses_sasl:
                 await connection._authenticate(config)
