@@ -46,12 +46,8 @@ class SocketNetwork:
         listener.setblocking(False)
         listener.listen(BACKLOG)
         accepting = loop.create_task(_accept(make, listener, self._tls))
-
-        def stop() -> None:
-            accepting.cancel()
-            listener.close()
-
-        return stop
+        accepting.add_done_callback(lambda _: listener.close())  # the loop does not watch it any more
+        return accepting.cancel
 
 
 async def _accept(make: Callable[[], Connection], listener: socket.socket, tls: PeerTLS) -> None:
