@@ -37,7 +37,7 @@ class Acceptor(Connection):
         Args:
             shared: what all connections share.
             handler: serves the other worker's submissions and requests.
-            on_accept: called when the connection is made; may end connections.
+            on_accept: called when the connection begins, before TLS; may end connections.
             on_authenticated: called when `worker` is proved; may end other connections.
             on_closed: called when it has ended.
         """
@@ -52,7 +52,7 @@ class Acceptor(Connection):
         self._requests: set[asyncio.Task[None]] = set()
         self.handle({Kind.HELLO: self._on_hello, Kind.PROOF: self._on_proof})
 
-    def on_made(self) -> None:
+    def on_begin(self) -> None:
         self._on_accept(self)
 
     def on_end(self) -> None:

@@ -10,7 +10,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import structlog
 
@@ -79,12 +79,13 @@ class Connection(asyncio.Protocol):
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        made = cast(asyncio.Transport, transport)
         if self.end_reason is not None:
-            return self._transport.abort()
-        self._made_at = self._sent_at = self.loop.time()
-        self._transport.set_write_buffer_limits(high=self.shared.limits.unread_bytes_max)
-        self._schedule_check()
+            return made.abort()
+        if self._transport is None:
+            self.begin(made)
+        self._transport = made
+        made.set_write_buffer_limits(high=self.shared.limits.unread_bytes_max)
         return self._run(self.on_made)
 
     def data_received(self, data: bytes) -> None:
@@ -105,6 +106,13 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._run(self.on_paused, False)
         self._flush()
+
+    def begin(self, transport: Any) -> None:
+        """Count the connection and its time to prove itself; all it needs of a transport yet is `abort`."""
+        self._transport = transport
+        self._made_at = self._sent_at = self.loop.time()
+        self._schedule_check()
+        self._run(self.on_begin)
 
     # ---- for the two sides
 
@@ -167,6 +175,9 @@ class Connection(asyncio.Protocol):
     def handle(self, handlers: dict[int, Handler]) -> None:
         """Add handlers by kind of frame."""
         self._handlers.update(handlers)
+
+    def on_begin(self) -> None:
+        """Handle the connection from its first moment, before TLS."""
 
     def on_made(self) -> None:
         """Handle the established connection."""

@@ -2,12 +2,21 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any, Protocol
+
+import structlog
 
 from app.peers.connection import Connection
 from app.peers.limits import HANDSHAKE_S
 from app.peers.tls import PeerTLS
+
+BACKLOG = 128
+ACCEPT_PAUSE_S = 0.1
+"""After an accept that failed, mostly for want of a file descriptor."""
+
+logger = structlog.get_logger(__name__)
 
 
 class Network(Protocol):
@@ -31,9 +40,51 @@ class SocketNetwork:
         return await asyncio.get_running_loop().create_connection(make, host, port, ssl=context)
 
     async def listen(self, make: Callable[[], Connection], listener: socket.socket) -> Callable[[], object]:
-        context = None if self._tls is None else self._tls.contexts().server
-        timeout_s = None if context is None else HANDSHAKE_S
-        server = await asyncio.get_running_loop().create_server(
-            make, sock=listener, ssl=context, ssl_handshake_timeout=timeout_s
-        )
-        return server.close
+        loop = asyncio.get_running_loop()
+        if self._tls is None:
+            return (await loop.create_server(make, sock=listener)).close
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
+        accepting = loop.create_task(_accept(make, listener, self._tls))
+        accepting.add_done_callback(lambda _: listener.close())  # the loop does not watch it any more
+        return accepting.cancel
+
+
+async def _accept(make: Callable[[], Connection], listener: socket.socket, tls: PeerTLS) -> None:
+    """
+    Accept connections until cancelled, and begin TLS on each.
+
+    asyncio's server makes a connection known only after the TLS handshake, so that nothing would limit
+    the number of those that never begin it.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            accepted, _ = await loop.sock_accept(listener)
+        except OSError as err:
+            logger.warning("a worker's connection was not accepted", error=str(err))
+            await asyncio.sleep(ACCEPT_PAUSE_S)
+        else:
+            connection = make()
+            connection.begin(_Handshake(connection, accepted, tls.contexts().server))
+            await asyncio.sleep(0)  # a full backlog would hold the event loop
+
+
+class _Handshake:
+    """An accepted socket until TLS is established; what the connection aborts until it has a transport."""
+
+    def __init__(self, connection: Connection, accepted: socket.socket, context: ssl.SSLContext) -> None:
+        self._accepted = accepted
+        self._task = asyncio.get_running_loop().create_task(self._run(connection, context))
+
+    def abort(self) -> None:
+        self._task.cancel()
+        self._accepted.close()
+
+    async def _run(self, connection: Connection, context: ssl.SSLContext) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, self._accepted, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
+            )
+        except Exception:  # of many kinds, all caused by the other side
+            connection.refuse("tls")

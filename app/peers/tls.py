@@ -51,15 +51,9 @@ class PeerTLS:
 
     def _read(self) -> Contexts:
         try:
-            contexts = Contexts(*map(self._context, (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH)))
+            return Contexts(*map(self._context, (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH)))
         except (OSError, ssl.SSLError) as err:
             raise ConfigurationError(f"the files in GATEWAY_PEER_TLS_* cannot be used: {err}") from err
-        contexts.server.sni_callback = self._use_current_context
-        return contexts
-
-    def _use_current_context(self, connection: ssl.SSLObject, _name: str, _context: ssl.SSLContext) -> None:
-        """Switch an accepted connection, before its handshake, from its server's first context."""
-        connection.context = self.contexts().server
 
     def _context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
         cert, key, ca = self._files

@@ -47,7 +47,8 @@ class LimitSettings(Section):
         800 * KIB,
         ge=1 * KIB,
         description="Largest event, batch-level fields included; a larger one is rejected, not its batch. "
-        f"One commit has at most {BATCH_ROOM_BYTES // KIB} KiB more.",
+        f"One commit has at most {BATCH_ROOM_BYTES // KIB} KiB more, or "
+        f"{QUARANTINE_RECORD_BYTES_MAX // KIB} KiB if that is more.",
     )
     answer_timeout: Seconds = Field(
         4.5, gt=0, description="How long a request may wait for its verdict before it gets 503."

@@ -34,7 +34,7 @@ class KafkaSettings(Section, alias_generator=variables("KAFKA_")):
     ssl_key_file: Path | None = Field(None, description="PEM file of the client certificate's key.")
     request_timeout: Seconds = Field(
         8, gt=0, lt=30, description="How long one request to Kafka, or one commit, may take; below 30 s."
-    )  # Kafka ends a takeover after dedupe.storage.kafka_client.TRANSACTION_TIMEOUT_S
+    )  # Kafka ends a takeover after the transaction_timeout_s of dedupe.storage.kafka.config
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence for each rule that a login breaks."""

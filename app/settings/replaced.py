@@ -31,7 +31,7 @@ REPLACED: Mapping[str, str] = {
     # derived
     "GATEWAY_BODY_COMPRESSED_BYTES_MAX": "it is half of GATEWAY_BODY_BYTES_MAX",
     "GATEWAY_REQUEST_BYTES_MAX": "it is twice GATEWAY_BODY_BYTES_MAX",
-    "GATEWAY_BATCH_BYTES_MAX": "it is GATEWAY_EVENT_BYTES_MAX and 100 KiB",
+    "GATEWAY_BATCH_BYTES_MAX": "it is GATEWAY_EVENT_BYTES_MAX and 100 KiB, or 256 KiB if that is more",
     "GATEWAY_QUEUE_EVENTS_MAX": "it is 20,000, or eight times GATEWAY_REQUEST_EVENTS_MAX if that is more",
     "GATEWAY_BATCH_EVENTS_MAX": "a commit has at most 1,000 events",
     "GATEWAY_CLOCK_JUMP_MAX": "it is half of GATEWAY_WINDOW",

@@ -92,7 +92,7 @@ async def refusals(prepare: Prepare, *specs: TopicSpec, **more: Any) -> list[str
         ("message.timestamp.type", "LogAppendTime", "must be CreateTime: "),
         ("message.timestamp.after.max.ms", "3600001", "must be at most 3600000: "),
         ("message.timestamp.before.max.ms", "43200001", "must be at most 43200000: "),
-        ("max.message.bytes", "921599", "must be at least 921600 (100 KiB above GATEWAY_EVENT_BYTES_MAX): "),
+        ("max.message.bytes", "921599", "must be at least 921600 (it follows GATEWAY_EVENT_BYTES_MAX): "),
         ("unclean.leader.election.enable", "true", "must be false: "),
         ("min.insync.replicas", "1", "must be at least 2: "),
     ],

@@ -188,20 +188,35 @@ async def test_crowd_that_never_begins_tls_keeps_nobody_out(tmp_path: Path) -> N
         port = b.listener.getsockname()[1]
         crowd = [socket.create_connection((HOST, port)) for _ in range(100)]
         try:
+            await until(lambda: b.peers.metrics.frames_refused["too_many_strangers"] >= 36)
+            assert len(b.peers._unauthenticated) <= 64
+            assert await asyncio.to_thread(lambda: sum(map(has_ended, crowd))) >= 36
             await until(are_linked(a, b))
-            for connection in crowd:
-                connection.settimeout(5)
-                assert await asyncio.to_thread(ends, connection)
+            await until(lambda: not b.peers._unauthenticated)
+            assert await asyncio.to_thread(lambda: all(map(has_ended, crowd)))
         finally:
             for connection in crowd:
                 connection.close()
 
 
-def ends(connection: socket.socket) -> bool:
+def has_ended(connection: socket.socket) -> bool:
+    connection.settimeout(0.05)
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
         return True
+    except TimeoutError:
+        return False
+
+
+async def test_what_is_no_tls_is_refused_and_counted(tmp_path: Path) -> None:
+    shown = Certificates(tmp_path, "gateway")
+    b = Worker("b", network=shown.network())
+    async with running(b):
+        with socket.create_connection((HOST, b.listener.getsockname()[1])) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            await until(lambda: b.peers.metrics.frames_refused["tls"] == 1)
+        assert not b.peers._unauthenticated
 
 
 async def test_large_submissions_both_ways_at_once() -> None:

@@ -59,9 +59,12 @@ class BrokerConnection(asyncio.Protocol):
             KafkaError, OSError: no connection; nothing is left open.
         """
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: cls(response_bytes_max), *address, ssl=config.ssl_context()
-        )
+        try:
+            _, connection = await loop.create_connection(
+                lambda: cls(response_bytes_max), *address, ssl=config.ssl_context()
+            )
+        except UnicodeError as err:
+            raise KafkaConnectionError(f"{address.host!r} is no name of a host: {err}") from err
         try:
             if config.uses_sasl:
                 await connection._authenticate(config)
@@ -72,8 +75,9 @@ class BrokerConnection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether the connection is open, and was used recently enough to stay so."""
-        return self._error is None and self._loop.time() - self._used_at < IDLE_S_MAX
+        """Whether the connection is open, and is or was in use recently enough to stay so."""
+        is_idle = not self._unanswered and self._loop.time() - self._used_at >= IDLE_S_MAX
+        return self._error is None and not is_idle
 
     async def send(self, request: RequestStruct, *, timeout_s: float | None = None) -> Any:
         """

@@ -86,7 +86,7 @@ class Demands:
             ),
             "max.message.bytes": (
                 lambda value: int(value) >= self.batch_bytes_max,
-                f"must be at least {self.batch_bytes_max} (100 KiB above GATEWAY_EVENT_BYTES_MAX): "
+                f"must be at least {self.batch_bytes_max} (it follows GATEWAY_EVENT_BYTES_MAX): "
                 "the broker would refuse full batches",
             ),
             "unclean.leader.election.enable": (

@@ -8,7 +8,12 @@ from contextlib import suppress
 import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
-from dedupe.storage.kafka.broker_connection import RESPONSE_BYTES_MAX, BrokerConnection, ConnectionPool
+from dedupe.storage.kafka.broker_connection import (
+    IDLE_S_MAX,
+    RESPONSE_BYTES_MAX,
+    BrokerConnection,
+    ConnectionPool,
+)
 from dedupe.storage.kafka.config import Address
 from dedupe.storage.kafka.wire import Request, metadata_request
 from tests.support.processes import HOST
@@ -166,6 +171,21 @@ async def test_pool_has_one_connection_to_each_broker_and_replaces_one_that_ende
     assert second is not first
     pool.close()
     assert not second.is_usable
+
+
+async def test_pool_replaces_an_idle_connection_and_none_whose_answer_is_on_its_way(broker: Broker) -> None:
+    pool, address = ConnectionPool(kafka_config("")), Address(HOST, broker.port)
+    first = await pool.connect(address)
+    first._used_at -= IDLE_S_MAX - 0.01
+    answer = first.send_encoded(REQUEST)
+    await asyncio.sleep(0.02)
+
+    assert await pool.connect(address) is first
+    broker.writers[0].write(framed(1, b"late"))
+    assert await answer == b"late"
+    first._used_at -= IDLE_S_MAX
+    assert await pool.connect(address) is not first
+    pool.close()
 
 
 async def test_answer_to_one_who_has_left_is_dropped(broker: Broker, connection: BrokerConnection) -> None:
