@@ -120,12 +120,15 @@ class Connections:
             owner.idle[connection] = None
             self._idle[connection] = None
 
-    def enter_request(self, address: str) -> bool:
+    def enter_request(self, address: str | None) -> bool:
         """
         Count one request of an address behind a trusted proxy; false if it has more than its share at once.
 
-        Each call is undone by leave_request, also if it returns false.
+        None: the proxy's own, which has no share. Each call is undone by leave_request, also if it returns
+        false.
         """
+        if address is None:
+            return True
         name = address_group(address)
         self._requests[name] += 1
         has_room = self._requests[name] <= self._share
@@ -133,8 +136,10 @@ class Connections:
             self.refused += 1
         return has_room
 
-    def leave_request(self, address: str) -> None:
+    def leave_request(self, address: str | None) -> None:
         """Undo one enter_request."""
+        if address is None:
+            return
         name = address_group(address)
         self._requests[name] -= 1
         if not self._requests[name]:

@@ -298,14 +298,13 @@ class EdgeProtocol(HttpToolsProtocol):
     def _proxied_lease(self) -> MemoryReservation:
         """Return the lease of a request behind a trusted proxy, by the address of its client."""
         assert self.client is not None
-        address = self._port.proxies.client_of(self.client[0], self.headers)
+        peer, memory, connections = self.client[0], self._port.memory, self._port.connections
+        address = self._port.proxies.client_of(peer, self.headers)
         self.scope["client"] = (address, 0)
-        connections = self._port.connections
-        is_served = connections.enter_request(address) and not self._is_refused
+        counted = None if address == peer else address
+        is_served = connections.enter_request(counted) and not self._is_refused
         self.app = self._client_app if is_served else cast(Any, self._port.refuse)
-        return MemoryReservation(
-            self._port.memory, address_group(address), lambda: connections.leave_request(address)
-        )
+        return MemoryReservation(memory, address_group(address), lambda: connections.leave_request(counted))
 
     @property
     def _newest(self) -> RequestResponseCycle | None:  # its head came last; None before the first

@@ -89,7 +89,9 @@ class SessionKeys:
         self._session = session
         self._stored = stored
         self._id_of = session and session_event_ids(source, session.client, session.session)
-        self._keys = session and self._prepare(session.client_hash, session.session_hash)
+        self._keys: _Keys | None = None  # of the request's session
+        if session is not None and not stored:
+            self._keys = self._prepare(session.client_hash, session.session_hash)
         self._prepared: dict[tuple[bytes, bytes], _Keys] = {}  # of stored records, by session
 
     def place_of(self, index: int, item: Mapping[str, Any]) -> Session | None:

@@ -217,7 +217,7 @@ class _Request:
                 session=arrival.session,
                 stored=arrival.stored_sessions,
             )
-        self._needs_place = arrival.session is not None
+        self._needs_place = arrival.session is not None and not arrival.stored_sessions
         self._order = Order.STRICT if arrival.is_strict else Order.ANY
         if arrival.stored_sessions:
             self._order = Order.REPLAYED
@@ -253,8 +253,9 @@ class _Request:
         id_bytes = message_id.encode() if type(message_id) is str else b""
         if not 0 < len(id_bytes) <= MESSAGE_ID_BYTES_MAX:
             raise _RefusedError(RejectionCode.MESSAGE_ID_INVALID, value)
-        if item.get("type", self._default_type) != self._valid_type:
-            self._check_type(item.get("type"), value)
+        event_type = item.get("type", self._default_type)
+        if event_type is None or event_type != self._valid_type:
+            self._check_type(event_type, value)
         if place is not None:
             assert self._sessions is not None
             key, partition, secondary_key = self._sessions.keys_of(place, None if flags else id_bytes)

@@ -189,7 +189,24 @@ async def test_trailers_are_not_kept() -> None:
     await settle()
 
 
-async def test_address_group_a_trusted_proxy_is_refused_beyond_the_limit_as_it_is_counted() -> None:
+async def test_requests_without_an_address_of_a_client_are_not_one_client_behind_a_trusted_proxy() -> None:
+    memory, connections = BodyMemory(1_000), Connections(connections_max=16)  # a share of one request
+    port, wires = port_over(connections, memory, "10.0.0.0/8"), [Wire("10.0.0.1") for _ in range(3)]
+    connected = [connect(port, wire) for wire in wires]
+    for connection in connected:
+        connection.data_received(POST + b"{")
+    await settle()
+    for connection in connected:
+        connection.data_received(b"}")
+    await settle()
+    assert [wire.written[:12] for wire in wires] == [b"HTTP/1.1 200"] * 3
+    for connection in connected:
+        connection.connection_lost(None)
+    await settle()
+    assert (connections.refused, connections._requests, memory.used) == (0, {}, 0)
+
+
+async def test_address_behind_a_trusted_proxy_is_refused_beyond_the_limit_as_it_is_counted() -> None:
     memory, connections = BodyMemory(1_000), Connections(connections_max=1)
     port = port_over(connections, memory, "10.0.0.0/8")
     first, second = Wire("10.0.0.1"), Wire("10.0.0.1")

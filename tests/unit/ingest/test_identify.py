@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from ksuid import Ksuid
 
 from app.http.errors import BatchMissingError, InvalidJSONError, RequestTooLargeError, TooManyEventsError
+from app.ingest.client_sessions import ClientSession, client_session_of
 from app.ingest.deep_json import dumps_any, is_deeper
 from app.ingest.event_limits import STEP_BYTES, EventLimits
 from app.ingest.identify import Arrival, Identified, Identifier
@@ -31,7 +32,7 @@ from dedupe.model.identity import MESSAGE_ID_BYTES_MAX, Identity, canonical_cont
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
-from dedupe.model.types import RECORD_OVERHEAD_BYTES, Event, Topic
+from dedupe.model.types import RECORD_OVERHEAD_BYTES, Event, Session, Topic
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 QUARANTINE = Quarantine(IDENTITY, Topic("events.quarantine", 1))
@@ -289,11 +290,38 @@ def test_type_that_no_table_could_have_for_a_key_is_rejected(event_type: object,
     assert orjson.loads(found.quarantined[0].value)["event"]["type"] == event_type
 
 
-def test_type_of_the_path_is_judged_where_the_event_has_none() -> None:
+@pytest.mark.parametrize("own", [{}, {"type": None}])
+def test_type_of_the_path_is_judged_where_the_event_has_none(own: dict[str, Any]) -> None:
     arrival = Arrival("web", RECEIVED_MS, default_type="a\u0000")
-    found = identify([{"messageId": "1"}, {"messageId": "2", "type": "page"}], arrival=arrival)
+    found = identify([{"messageId": "1", **own}, {"messageId": "2", "type": "page"}], arrival=arrival)
     assert told(found) == [(0, "1", "type_invalid")]
     assert len(found.events) == 1
+
+
+# ---- stored records sent again
+
+
+def test_stored_session_decides_where_the_request_names_one_too() -> None:
+    """A single event with a client session has its fields in its record, and so at the top of a replay."""
+    request = Arrival("web", RECEIVED_MS, session=client_session("c1"))
+    stored = Session(b"c" * 16, b"s" * 16, sequence=3, epoch=1, acknowledged_through=2)
+    items = [{"messageId": "1", "sequence": 7}, {"messageId": "2", "sequence": 8}]
+    arrival = Arrival("web", RECEIVED_MS, stored_sessions=[stored, None])
+    alone = identify(items, arrival=arrival)
+    both = identify(items, arrival=arrival._replace(session=request.session))
+    assert [told(alone), told(both)] == [[], []]
+    for found in (alone, both):
+        assert [event.session for event in found.events] == [stored, None]
+        assert found.events[0].key == IDENTITY.sequence_keys(b"c" * 16, b"s" * 16)((3).to_bytes(8, "big"))
+        assert found.events[0].partition == partition_of(b"c" * 16, PARTITIONS)
+        assert found.events[0].secondary_key == IDENTITY.secondary_key("web", b"c" * 16, "1")
+        assert found.events[1].key == IDENTITY.message_key("web", "2")
+
+
+def client_session(client: str) -> ClientSession:
+    session = "1srOrx2ZWZBpBUvZwXKQmoEYga2"
+    headers = {b"gateway-client": client.encode(), b"gateway-session": session.encode()}
+    return client_session_of(headers, Payload([], None, {}), IDENTITY, "web")
 
 
 # ---- what is no event

@@ -181,6 +181,17 @@ def test_place_of_what_is_no_json_is_told_with_where_it_is_counted_from(names: b
     assert body[column + start - 2 + cut] == ord("!")
 
 
+@pytest.mark.parametrize("window_bytes", range(2, 30))
+def test_brackets_in_strings_are_passed_over_in_windows_of_any_size(
+    monkeypatch: pytest.MonkeyPatch, window_bytes: int
+) -> None:
+    monkeypatch.setattr(large_json, "WINDOW_BYTES", window_bytes)
+    text = 'a]} {[,: \\" \\\\'
+    body = orjson.dumps([{text: [text, {"b": text}]}, [], text])
+    found = [chr(body[place]) for place in large_json.brackets(body) if place >= 0]
+    assert "".join(found) == "[{[{}]}[]]"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(alphabet='a"\\[]{},:é', max_size=5),
     lambda inner: (
