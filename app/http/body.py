@@ -3,7 +3,7 @@ Reads a request's body within its limits: bytes on the wire, bytes inflated, and
 
 Memory stays bounded: the declared length is judged before anything is read, a compressed body is
 inflated once it is complete, so that a stalled one holds only what was sent, and inflating stops at the
-first byte too many. The content of the body is not looked at.
+first byte too many. Of the content only the first bytes are looked at: they tell whether it is compressed.
 """
 
 import asyncio
@@ -16,12 +16,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from app.http.body_memory import MemoryReservation
-from app.http.errors import (
-    BodyNotDecompressableError,
-    BodyTimeoutError,
-    BodyTooLargeError,
-    UnsupportedEncodingError,
-)
+from app.http.content_encoding import Encoding, declared_encoding, encoding_of
+from app.http.errors import BodyNotDecompressableError, BodyTimeoutError, BodyTooLargeError
 from app.http.fair_scheduler import YieldToOthers
 
 GZIP_MEMBERS_MAX = 100
@@ -32,6 +28,9 @@ SLICE_BYTES, PIECE_BYTES = 64 * 1024, 256 * 1024
 
 STEP_WORK_BYTES = PIECE_BYTES // 8
 """Work that such a step counts as: parsing so many bytes takes as long."""
+
+_JSON_BEGINS = b"{["
+"""Nearly all bodies begin so, and are not looked at further."""
 
 _GZIP = 16 + zlib.MAX_WBITS
 _ZLIB_METHOD = 8  # low half of a zlib stream's first byte; a raw deflate stream never begins with it
@@ -71,25 +70,33 @@ async def read_body(
         yield_to_others: awaited before each step of inflating but the first.
 
     Raises:
-        RequestError: too large, or not in the format of its Content-Encoding.
+        RequestError: too large, or neither plain nor compressed in a way that is understood.
         BodyTimeoutError, BodyIncompleteError, BodyMemoryFullError: it did not arrive (in time), or
             there is no memory for it now.
         ClientDisconnect: the client left before the end and reads no answer.
     """
-    encoding = headers.get(b"content-encoding", b"identity").strip().lower()
-    inflater = _inflater(encoding, limits.bytes_max)
-    wire_bytes_max = limits.compressed_bytes_max if inflater else limits.bytes_max
-    declared_bytes = _declared_length(headers, wire_bytes_max)
+    header = headers.get(b"content-encoding")
+    declared = declared_encoding(header) if header else Encoding.PLAIN
+    declared_bytes = _declared_length(headers, limits.bytes_max)
     if declared_bytes > lease.held:
         lease.expect(declared_bytes)
-    body = await _arrived(receive, wire_bytes_max, limits, lease)
-    return await _inflated(inflater, body, lease, yield_to_others) if inflater else body
+    body = await _arrived(receive, declared, limits, lease)
+    if body and body[0] in _JSON_BEGINS:
+        return body
+    encoding = encoding_of(body, declared)
+    if encoding is Encoding.PLAIN:
+        return body
+    inflater = Inflater(is_gzip=encoding is Encoding.GZIP, bytes_max=limits.bytes_max)
+    return await _inflated(inflater, body, lease, yield_to_others)
 
 
-async def _arrived(receive: Receive, bytes_max: int, limits: BodyLimits, lease: MemoryReservation) -> bytes:
+async def _arrived(
+    receive: Receive, declared: Encoding, limits: BodyLimits, lease: MemoryReservation
+) -> bytes:
     """Return the body as it was sent; see read_body."""
     chunks: list[bytes] = []
     size, more = 0, True
+    bytes_max = min(limits.compressed_bytes_max, limits.bytes_max)  # until it proves to be plain
     began = asyncio.get_running_loop().time()
     try:
         async with nullcontext() if lease.is_whole else asyncio.timeout(None) as patience:
@@ -102,9 +109,9 @@ async def _arrived(receive: Receive, bytes_max: int, limits: BodyLimits, lease: 
                 more = message.get("more_body", False)
                 chunk = message.get("body", b"")
                 size += len(chunk)
-                if size > bytes_max:
-                    raise BodyTooLargeError
                 chunks.append(chunk)
+                if size > bytes_max:
+                    bytes_max = _wire_bytes_max(b"".join(chunks), declared, limits)
     except TimeoutError as err:
         raise BodyTimeoutError from err
     if lease.error is not None:
@@ -194,16 +201,14 @@ class Inflater:
         return piece
 
 
-def _inflater(encoding: bytes, bytes_max: int) -> Inflater | None:
-    match encoding:
-        case b"identity" | b"":
-            return None
-        case b"gzip" | b"x-gzip":
-            return Inflater(is_gzip=True, bytes_max=bytes_max)
-        case b"deflate":
-            return Inflater(is_gzip=False, bytes_max=bytes_max)
-        case _:
-            raise UnsupportedEncodingError
+def _wire_bytes_max(arrived: bytes, declared: Encoding, limits: BodyLimits) -> int:
+    """Return how many bytes of a body may arrive. Raises BodyTooLargeError: it has more already."""
+    bytes_max = limits.bytes_max
+    if encoding_of(arrived, declared) is not Encoding.PLAIN:
+        bytes_max = min(bytes_max, limits.compressed_bytes_max)
+    if len(arrived) > bytes_max:
+        raise BodyTooLargeError
+    return bytes_max
 
 
 def _declared_length(headers: Mapping[bytes, bytes], bytes_max: int) -> int:

@@ -22,13 +22,13 @@ class BodyTooLargeError(RequestError):
 
 
 class BodyNotDecompressableError(RequestError):
-    """The body is not what its Content-Encoding says, or it is cut short."""
+    """The body is said to be compressed or begins so, and is not, is damaged or is cut short."""
 
     code = "body_not_decompressable"
 
 
 class UnsupportedEncodingError(RequestError):
-    """The body has a Content-Encoding that the gateway does not understand."""
+    """The body has a Content-Encoding that is not understood, or one that is none, and is no JSON."""
 
     code = "unsupported_encoding"
 

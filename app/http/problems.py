@@ -40,7 +40,7 @@ PROBLEMS: dict[str, Problem] = {
     "bad_request": Problem(BAD_REQUEST, "the request cannot be understood"),
     "head_too_large": Problem(BAD_REQUEST, "the request line and headers are larger than allowed"),
     "body_too_large": Problem(BAD_REQUEST, "the body is larger than allowed"),
-    "body_not_decompressable": Problem(BAD_REQUEST, "the body is not what its Content-Encoding says"),
+    "body_not_decompressable": Problem(BAD_REQUEST, "the body is not gzip or deflate, or it is cut short"),
     "unsupported_encoding": Problem(BAD_REQUEST, "the Content-Encoding must be gzip, deflate or absent"),
     "body_too_complex": Problem(
         BAD_REQUEST,

@@ -52,8 +52,9 @@ _WRITE_KEYS: list[Schema] = [{"basic": []}, {"header": []}, {"query": []}, {}]
 _INFO = """\
 Write keys: the first one found decides: the user name of Basic authorization, X-Write-Key up to its
 first colon, writeKey in the query, writeKey at the body's top level, writeKey of the first event.
-The Content-Type is ignored; Content-Encoding gzip and deflate are understood. Every answer carries
-CORS headers. After a 429 or 503 send the same request again, not before Retry-After seconds.
+The Content-Type is ignored. Bodies may be compressed by gzip or deflate; their first bytes tell, whatever
+Content-Encoding says. Every answer carries CORS headers.
+After a 429 or 503 send the same request again, not before Retry-After seconds.
 
 Client sessions: Gateway-Client and Gateway-Session come together, and so do client and session in the body.
 What stands in both places must be the same."""

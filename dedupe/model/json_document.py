@@ -8,6 +8,8 @@ U+FFFD, as it would in the browser's own TextEncoder.
 
 Python writes a number that is none as NaN, Infinity or -Infinity, which is no JSON at all; each becomes
 null, as it does in JavaScript.
+
+Windows begins a text with a byte order mark, which is no part of it and is skipped.
 """
 
 import re
@@ -26,6 +28,8 @@ INFINITY = b"Infinity"
 NO_NUMBERS = (b"NaN", INFINITY)
 NO_NUMBERS_MAX = 10_000
 """Times that each of them is looked at, those in strings included."""
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _SURROGATE = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?P<low>\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})"
@@ -52,7 +56,9 @@ def read_document(document: bytes) -> object:
     try:
         found: object = orjson.loads(document)
     except orjson.JSONDecodeError:
-        found = orjson.loads(mend_numbers(mend_surrogates(document)))
+        # twice where a program that joins files has added its own
+        bare = document.removeprefix(BYTE_ORDER_MARK).removeprefix(BYTE_ORDER_MARK)
+        found = orjson.loads(mend_numbers(mend_surrogates(bare)))
     return found
 
 

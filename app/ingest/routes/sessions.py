@@ -19,6 +19,7 @@ from app.ingest.routes.events import Ingest, idempotency_key, network_of
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from dedupe.decide.sessions import SessionState
+from dedupe.model.json_document import read_document
 
 BODY_BYTES_MAX = 4096
 
@@ -117,8 +118,8 @@ async def _body_of(ingest: Ingest, request: Request, context: RequestContext) ->
     if not body:
         return {}
     try:
-        top = orjson.loads(body)
-    except orjson.JSONDecodeError as err:
+        top = read_document(body)
+    except ValueError as err:
         raise InvalidJSONError from err
     if not isinstance(top, dict):
         raise InvalidJSONError(detail="it must be an object")

@@ -1,4 +1,7 @@
-"""Claim: halves of surrogate pairs become U+FFFD, numbers that are none null, and nothing else changes."""
+"""
+Claim: halves of surrogate pairs become U+FFFD, numbers that are none null, a byte order mark nothing; nothing
+else changes.
+"""
 
 import json
 
@@ -86,6 +89,24 @@ JSON = st.recursive(
 @given(JSON)
 def test_what_python_writes_is_read_as_javascript_would_have_written_it(document: object) -> None:
     assert read_document(json.dumps(document).encode()) == orjson.loads(orjson.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":1}', "[]", '"x"', "5", ' \n{"a":null}', '["\ufeff"]', '{"\ufeff":"\ufeff"}']
+)
+def test_byte_order_mark_is_skipped(text: str) -> None:
+    expected = orjson.loads(text)
+    assert read_document(text.encode()) == expected
+    assert read_document(text.encode("utf-8-sig")) == expected
+    assert read_document("\ufeff".encode() + text.encode("utf-8-sig")) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["\ufeff", "\ufeff{", "\ufeff\ufeff\ufeff{}", "{}\ufeff", "[\ufeff1]", " \ufeff{}"]
+)
+def test_byte_order_mark_elsewhere_is_no_json(text: str) -> None:
+    with pytest.raises(orjson.JSONDecodeError):
+        read_document(text.encode())
 
 
 def test_words_looked_at_in_one_document_are_bounded() -> None:
