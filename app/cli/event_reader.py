@@ -129,7 +129,7 @@ def _line(record: LogRecord, partition: int, span: Span) -> bytes:
     try:
         identity = parse_identity(record)
     except LogCorruptError as err:
-        logger.warning("record left out", partition=partition, reason=str(err))
+        logger.warning("record skipped", partition=partition, reason=str(err))
         return b""
     if record.timestamp_ms < span.since_ms or not span.includes(identity):
         return b""

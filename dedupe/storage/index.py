@@ -1,8 +1,8 @@
 """
-The seam to the dedupe index of one lane: event key -> where its original is.
+The interface of a lane's dedupe index, which maps an event key to the offset of its original.
 
-The index is a pure function of the log: it may be lost at any time and is rebuilt by replaying
-the log through `apply`. All its answers must be true up to `IndexState.applied_offset`.
+The index is a function of the log: when it is lost, it is rebuilt by replaying the log through `apply`. It
+is correct up to `IndexState.applied_offset`.
 
 Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
@@ -16,7 +16,7 @@ from dedupe.model.types import Entry, EventKey, Offset
 
 
 class IndexIdentity(NamedTuple):
-    """Which log, and which rules, an index was built from. Any difference means: rebuild."""
+    """The log and the rules that an index was built from. After any change it is rebuilt."""
 
     log_id: str  # Kafka's cluster id, or the SQLite log's own id
     topic: str
@@ -27,12 +27,12 @@ class IndexIdentity(NamedTuple):
 
 
 class IndexState(NamedTuple):
-    """The index's position in the log. Written in the same batch as the entries."""
+    """The index's position in the log; written in the same batch as the entries."""
 
     applied_offset: Offset  # exclusive: every committed record below it is in the index
     next_lane_seq: int
     newest_timestamp_ms: int  # of all records applied; 0 if none
-    last_offset: Offset  # of the newest record applied, -1 if none: recovery proves it against the log
+    last_offset: Offset  # of the newest record applied, -1 if none; recovery compares it with the log
     last_key: EventKey  # of the same record; b"" if none
 
 
@@ -40,23 +40,23 @@ EMPTY_STATE = IndexState(0, 0, 0, -1, b"")
 
 
 class IndexUpdate(NamedTuple):
-    """One atomic step: all of it becomes visible and durable, or nothing."""
+    """One atomic update."""
 
     entries: Sequence[tuple[EventKey, Entry]]
     state: IndexState
     new_steps: Sequence[Step] = ()
     dropped_steps: Sequence[Step] = ()
     secondary_keys: Sequence[tuple[EventKey, Entry]] = ()
-    """Further keys under which some of the same records are known: message ids of session events."""
+    """Second keys of some of the same records: message ids of session events."""
     sessions: SessionUpdate | None = None
 
 
 class DedupeIndex(SessionRows, Protocol):
     """
-    The index of one lane, used by that lane alone.
+    The index of one lane.
 
-    Methods that raise IndexCorruptError may raise IndexUnavailableError, too: then close it, and open
-    it again.
+    Methods that raise IndexCorruptError may also raise IndexUnavailableError: then close the index, and
+    open it again.
     """
 
     @property
@@ -69,22 +69,22 @@ class DedupeIndex(SessionRows, Protocol):
 
     @property
     def keys_estimate(self) -> int:
-        """About how many keys are stored, those before the window included. Cheap."""
+        """The approximate number of stored keys, those before the window included. Cheap."""
 
     @property
     def size_bytes(self) -> int:
-        """What the entries take on disk, or in memory on their way there. Cheap."""
+        """The size of the entries, on disk and in memtables. Cheap."""
 
     @property
     def files(self) -> int:
-        """In how many files they are: what looking up an unknown key costs grows with it. Cheap."""
+        """The number of files; the cost of looking up an absent key grows with it. Cheap."""
 
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         """
         Return each key's entry or None; same order and length as `keys`.
 
         Raises:
-            IndexCorruptError: something could not be read; nothing may be concluded from it.
+            IndexCorruptError: an entry could not be read; whether a key is stored is unknown.
         """
 
     def apply(self, update: IndexUpdate) -> None:
@@ -96,13 +96,13 @@ class DedupeIndex(SessionRows, Protocol):
         """
 
     def reset(self, start: Offset) -> None:
-        """Forget everything and begin anew at log offset `start`. Raises IndexCorruptError."""
+        """Delete all entries, and begin at log offset `start`. Raises IndexCorruptError."""
 
     def covers(self, offset: Offset) -> bool:
-        """Whether it began at or below `offset`, and can have dropped no entry at or above it since."""
+        """Whether the index began at or below `offset`, and has dropped no entry from `offset` on."""
 
     def close(self) -> None:
-        """Release files and locks, or begin to: `IndexStore.prepare` waits. Idempotent, never raises."""
+        """Begin to release files and locks; `IndexStore.prepare` waits for it. Idempotent, never raises."""
 
 
 class IndexStore(Protocol):
@@ -110,19 +110,19 @@ class IndexStore(Protocol):
 
     async def prepare(self, identity: IndexIdentity) -> None:
         """
-        Do what of opening may take long, elsewhere than in the event loop; then `open` is quick.
+        Do the slow parts of opening outside of the event loop, so that `open` is fast.
 
-        Raises IndexUnavailableError: `open` would hold the loop, and this has to be tried again.
+        Raises IndexUnavailableError: `open` would block the event loop; call this again.
         """
 
     def open(self, identity: IndexIdentity) -> DedupeIndex:
         """
-        Open the lane's index, new and empty if there is none.
+        Open the lane's index; create an empty one if there is none.
 
         Raises:
-            IndexCorruptError: there is one, but it is damaged or of another identity: `discard` it.
-            IndexUnavailableError: it cannot be opened now, and must be kept.
+            IndexCorruptError: it is damaged or has another identity: `discard` it.
+            IndexUnavailableError: it cannot be opened now; keep it.
         """
 
     def discard(self, identity: IndexIdentity) -> None:
-        """Delete the files of this lane's index. If that fails, this or `open` raises IndexCorruptError."""
+        """Delete the lane's index. If that fails, this or `open` raises IndexCorruptError."""

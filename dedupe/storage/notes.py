@@ -1,11 +1,10 @@
 """
-Notes that are kept with the log, for every process that opens it. Pure.
+The notes in the log, which every process that opens it can read. Pure.
 
-The *pin* says under which rules a topic was begun; they cannot change any more. The *skips* are the
-places where an operator lets recovery pass over records that no gateway wrote. The *fingerprint
-rules* say how contents were compared, and until when, so that a retry is compared as its original was.
-*Sessions* says whether any record may be of a client session: what it says can only be added, since two
-gateways may write at once.
+`pin`: the rules of a topic, which must not change. `skips`: the records that an operator allows recovery to
+skip. `fingerprints`: the rules by which contents are compared, and the end of each, so that a retry is
+compared like its original. `begun-empty` and `sessions`: whether a partition may have records of client
+sessions; they are only added, never removed, since two gateways may write at once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,39 +18,39 @@ from dedupe.model.types import Offset, Topic
 from dedupe.storage.log import NOTE_BYTES_MAX
 
 PIN = "pin"
-"""Name of the note, kept for partition 0 of each topic."""
+"""A note of partition 0 of each topic."""
 
 SKIPS = "skips"
-"""Name of the note, kept for each partition that has any."""
+"""A note of each partition with skipped records."""
 
 FINGERPRINTS = "fingerprints"
-"""Name of the note, kept for partition 0 of the clean topic."""
+"""A note of partition 0 of the clean topic."""
 
 BEGUN_EMPTY = "begun-empty"
-"""Name of the note, kept for each partition that a gateway has seen empty. It notes all sessions since."""
+"""A note of each partition that was empty when a gateway first read it; SESSIONS follows if it has any."""
 
 SESSIONS = "sessions"
-"""Name of the note, kept for each partition since its first event of a client session."""
+"""A note of each partition, written before its first event of a client session."""
 
 
 class Pin(NamedTuple):
-    """What decides where copies of an event meet, and whether they are known for copies."""
+    """The rules that decide the partition of an event, and whether a copy is recognised."""
 
     partitions: int
     key_check: str  # hex of dedupe.model.identity.Identity.check_value
     record_version: int = VERSION
 
     def encoded(self) -> str:
-        """Return the note's text."""
+        """Encode the note."""
         return orjson.dumps(self._asdict()).decode()
 
     @classmethod
     def decode(cls, text: str) -> "Pin":
         """
-        Read a note's text; fields that a later version added are passed over.
+        Decode a note; unknown fields, of later versions, are ignored.
 
         Raises:
-            ConfigurationError: it is none of a gateway's.
+            ConfigurationError: no gateway wrote the note.
         """
         try:
             fields = orjson.loads(text)
@@ -61,10 +60,10 @@ class Pin(NamedTuple):
 
     def check(self, topic: Topic, key_check: bytes) -> None:
         """
-        Compare what was noted with what this process is set to.
+        Compare the note with the settings of this process.
 
         Raises:
-            IdentityMismatchError: final; it would let duplicates in.
+            IdentityMismatchError: final; with these settings the log would accept duplicates.
         """
         if self.record_version > VERSION:
             raise IdentityMismatchError(
@@ -74,9 +73,9 @@ class Pin(NamedTuple):
         if self.partitions != topic.partitions:
             raise IdentityMismatchError(
                 f"topic {topic.name} was begun with {self.partitions} partitions and this gateway is set "
-                f"to {topic.partitions}. The number decides where copies of an event meet, so it can never "
-                f"change: set it back to {self.partitions}. If the topic itself was given more, begin a new "
-                "topic (GATEWAY_TOPIC) once no client retries events of the old one"
+                f"to {topic.partitions}. The number decides the partition of an event, so it must not "
+                f"change: set it back to {self.partitions}. If the topic itself has more partitions now, "
+                "begin a new topic (GATEWAY_TOPIC) once no client retries events of the old one"
             )
         if self.key_check != key_check.hex():
             raise IdentityMismatchError(
@@ -86,7 +85,7 @@ class Pin(NamedTuple):
 
 
 class Skips:
-    """Offset ranges of one partition in which records that cannot be read are passed over."""
+    """The offset ranges of one partition in which recovery skips unreadable records."""
 
     def __init__(self, ranges: Iterable[tuple[Offset, Offset]] = ()) -> None:
         self.ranges = sorted(ranges)
@@ -95,12 +94,12 @@ class Skips:
         return any(first <= offset <= last for first, last in self.ranges)
 
     def with_range(self, first: Offset, last: Offset, *, log_start: Offset) -> "Skips":
-        """Return these and one more, without those that retention has deleted."""
+        """Return the ranges with one more, without those below the log start."""
         kept = [(low, high) for low, high in self.ranges if high >= log_start]
         return Skips({*kept, (first, last)})
 
     def encoded(self) -> str:
-        """Return the note's text. Raises ConfigurationError: it is too long for a note."""
+        """Encode the note. Raises ConfigurationError: it is too long."""
         text = orjson.dumps(self.ranges).decode()
         if len(text) > NOTE_BYTES_MAX:
             raise ConfigurationError("too many places are skipped already: skip ranges instead of offsets")
@@ -108,7 +107,7 @@ class Skips:
 
     @classmethod
     def decode(cls, text: str) -> "Skips":
-        """Read a note's text. Raises ConfigurationError: it is none of a gateway's."""
+        """Decode a note. Raises ConfigurationError: no gateway wrote it."""
         try:
             return cls((int(first), int(last)) for first, last in orjson.loads(text))
         except (ValueError, TypeError) as err:
@@ -116,14 +115,14 @@ class Skips:
 
 
 class FingerprintRule(NamedTuple):
-    """Which fields, besides those of every retry, are no part of what an event says."""
+    """The fields that a fingerprint ignores, besides those that retries change."""
 
     ignored: tuple[str, ...]  # sorted
-    until_ms: int | None = None  # log time of the start that changed it; None for the one in force
+    until_ms: int | None = None  # log time of the start that changed it; None for the rule in force
 
     @staticmethod
     def decode(text: str) -> "list[FingerprintRule]":
-        """Read a note's text, oldest rule first. Raises ConfigurationError: it is none of a gateway's."""
+        """Decode a note, oldest rule first. Raises ConfigurationError: no gateway wrote it."""
         try:
             return [FingerprintRule(tuple(ignored), until_ms) for ignored, until_ms in orjson.loads(text)]
         except (ValueError, TypeError) as err:
@@ -134,13 +133,13 @@ def adopt_rule(
     rules: Sequence[FingerprintRule], ignored: Iterable[str], *, now_ms: int, remembered_ms: int
 ) -> list[FingerprintRule]:
     """
-    Put a rule in force, and drop those under which nothing was stored that is still remembered.
+    Return the rules with a new one in force, without those older than every remembered id.
 
     Args:
-        rules: so far, oldest first, the last one in force; none in a new log.
-        ignored: fields of the rule from now on.
+        rules: the rules so far, oldest first, the last one in force; none in a new log.
+        ignored: the fields of the new rule.
         now_ms: log time.
-        remembered_ms: how long an id is remembered at most.
+        remembered_ms: the maximum time that an id is remembered.
     """
     rule = FingerprintRule(tuple(sorted(ignored)))
     if not rules:
@@ -153,7 +152,7 @@ def adopt_rule(
 
 
 def encode_rules(rules: Sequence[FingerprintRule]) -> str:
-    """Return the note's text. Raises ConfigurationError: it is too long for a note."""
+    """Encode the note. Raises ConfigurationError: it is too long."""
     text = orjson.dumps([list(rule) for rule in rules]).decode()
     if len(text) > NOTE_BYTES_MAX:
         raise ConfigurationError("GATEWAY_FINGERPRINT_IGNORE was changed too often within a window: wait")
@@ -161,4 +160,4 @@ def encode_rules(rules: Sequence[FingerprintRule]) -> str:
 
 
 def _unreadable(name: str, text: str) -> ConfigurationError:
-    return ConfigurationError(f"the note {name!r} of the log is none of a gateway's: {text[:100]!r}")
+    return ConfigurationError(f"no gateway wrote the note {name!r} of the log: {text[:100]!r}")

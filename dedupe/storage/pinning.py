@@ -1,8 +1,7 @@
 """
-Pinning: the rules that a log was begun under are noted with the log and compared at every start.
+Pinning: the rules of a log are written into a note, and compared at every start.
 
-Without a pin, which is the case in a log that was never served, or not for long, the lanes prove
-the rules by their records (IdentityGate), and the first of them to serve finds them pinned.
+In a log without a pin, the lanes check the rules against their records (IdentityGate), and pin them then.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,10 +25,10 @@ from dedupe.storage.notes import (
 
 async def check_pins(store: LogStore, topics: Sequence[Topic], identity: Identity) -> bool:
     """
-    Compare this process's rules with those that each topic was begun under.
+    Compare this process's rules with the pin of each topic.
 
     Returns:
-        Whether all topics are pinned, and so nothing has to be proved by records.
+        Whether all topics are pinned; otherwise records must be checked.
 
     Raises:
         IdentityMismatchError: final.
@@ -47,13 +46,13 @@ async def check_pins(store: LogStore, topics: Sequence[Topic], identity: Identit
 
 async def pin(store: LogStore, topics: Sequence[Topic], identity: Identity) -> None:
     """
-    Note this process's rules with each topic that is not pinned yet.
+    Write this process's rules as the pin of each topic without one.
 
-    Another process may have begun the same new log at the same time: the notes are compared before
-    and after, so that two with different rules do not both serve it.
+    The pins are compared before and after, so that two processes with different rules that begin a log at the
+    same time do not both serve it.
 
     Raises:
-        IdentityMismatchError: another process was first, with other rules. Final.
+        IdentityMismatchError: another process has written other rules. Final.
         RetriableError, ConfigurationError: see LogStore.note.
     """
     if await check_pins(store, topics, identity):
@@ -65,16 +64,16 @@ async def pin(store: LogStore, topics: Sequence[Topic], identity: Identity) -> N
 
 
 async def load_skips(store: LogStore, topic: str, partition: int) -> Skips:
-    """Return what an operator lets recovery pass over. Raises as LogStore.notes does."""
+    """Return the records that an operator allows recovery to skip. Raises as LogStore.notes does."""
     text = (await store.notes(SKIPS, topic)).get(partition)
     return Skips() if text is None else Skips.decode(text)
 
 
 class SessionNotes:
     """
-    Whether the records of a partition may be of client sessions. Methods raise as LogStore.note does.
+    The notes that record whether a partition may have client sessions. Methods raise as LogStore.note does.
 
-    Sessions are remembered longer than ids may be: where there are none, a rebuild need not look for them.
+    Sessions may be remembered longer than ids: a rebuild of a partition without sessions reads less.
     """
 
     def __init__(self, store: LogStore, topic: str) -> None:
@@ -82,17 +81,17 @@ class SessionNotes:
         self._topic = topic
 
     async def may_have(self, partition: int) -> bool:
-        """Whether there may be any: what is not noted is not known."""
+        """Whether the partition may have sessions; true without a note."""
         with_sessions = await self._store.notes(SESSIONS, self._topic)
         begun_empty = await self._store.notes(BEGUN_EMPTY, self._topic)
         return partition in with_sessions or partition not in begun_empty
 
     async def begin_log(self, partition: int) -> None:
-        """Note of an empty log that it is one."""
+        """Note that the partition is empty."""
         await self._store.note(BEGUN_EMPTY, self._topic, partition, "yes")
 
     async def begin_sessions(self, partition: int) -> None:
-        """Note that there may be some, before the first is appended."""
+        """Note that the partition may have sessions, before the first is appended."""
         if partition not in await self._store.notes(SESSIONS, self._topic):
             await self._store.note(SESSIONS, self._topic, partition, "yes")
 
@@ -101,10 +100,10 @@ async def adopt_fingerprint_rule(
     store: LogStore, topic: str, ignored: Iterable[str], *, now_ms: int, remembered_ms: int
 ) -> list[frozenset[str]]:
     """
-    Note by which rule contents are compared from now on, unless it is noted already.
+    Note the rule by which contents are compared from now on.
 
     Returns:
-        The other rules, as ignored fields, under which events may be stored that are still remembered.
+        The ignored fields of each earlier rule under which remembered events may be stored.
 
     Raises:
         RetriableError, ConfigurationError: see LogStore.note.
@@ -119,9 +118,9 @@ async def adopt_fingerprint_rule(
 
 async def renew_notes(store: LogStore, topics: Sequence[Topic]) -> None:
     """
-    Write every note once more, before the log forgets it. Raises as LogStore.notes and note do.
+    Write every note again, before the log deletes it. Raises as LogStore.notes and note do.
 
-    Of a partition with sessions it may forget that it began empty, and must so before the other note.
+    BEGUN_EMPTY of a partition with sessions is not renewed: it must expire before SESSIONS does.
     """
     for topic in topics:
         with_sessions = await store.notes(SESSIONS, topic.name)

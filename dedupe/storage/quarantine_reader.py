@@ -1,7 +1,7 @@
 """
 Reads quarantined events and their reasons, for `gateway quarantine` and for replays.
 
-It takes part in nothing: no fence, no lock, no index.
+It needs no fence, lock or index.
 """
 
 import re
@@ -18,27 +18,27 @@ from dedupe.model.types import EventKey, LogRecord, Offset
 from dedupe.storage.log import LogStore, PartitionLog
 
 _CONTENT = re.compile(rb',"(event|head)":')
-"""Begins the last field of a record's value; nothing before it can look like this."""
+"""The beginning of the last field of a record's value; nothing before it can match."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Place(NamedTuple):
-    """Where a record is."""
+    """The partition and offset of a record."""
 
     partition: int
     offset: Offset
 
     @classmethod
     def parse(cls, text: str) -> "Place":
-        """Read `PARTITION:OFFSET`. Raises ValueError."""
+        """Parse `PARTITION:OFFSET`. Raises ValueError."""
         if not (match := re.fullmatch(r"(\d{1,9}):(\d{1,18})", text, re.ASCII)):
             raise ValueError(f"{text!r} is not a place such as 0:17 (partition and offset)")
         return cls(int(match[1]), int(match[2]))
 
 
 class Wanted(NamedTuple):
-    """Which records to look at: those that fulfil everything that is given."""
+    """The records to read: those that match every given field."""
 
     places: frozenset[Place] = frozenset()
     reason: str | None = None
@@ -46,7 +46,7 @@ class Wanted(NamedTuple):
     since_ms: int = 0
 
     def includes(self, kept: "Kept") -> bool:
-        """Whether a record is among the wanted ones; its place has been looked at already."""
+        """Whether a record matches; its place is not checked."""
         return (
             kept.timestamp_ms >= self.since_ms
             and self.reason in (None, kept.reason)
@@ -61,19 +61,19 @@ class Kept(NamedTuple):
     timestamp_ms: int
     reason: str
     source: str
-    message_id: str | None  # None if it has no valid one
+    message_id: str | None  # None without a valid one
     key: EventKey
     envelope: dict[str, Any]  # truncated, length, sha256
     content: bytes
-    """The event's JSON bytes as they were kept, or a JSON string of its first bytes if truncated."""
+    """The event's JSON bytes as received, or a JSON string of its first bytes if truncated."""
 
     @property
     def is_truncated(self) -> bool:
-        """Whether only the event's head was kept."""
+        """Whether only the first bytes of the event were stored."""
         return bool(self.envelope["truncated"])
 
     def line(self, *, has_content: bool) -> bytes:
-        """Return the record as one JSON line, with or without the event itself."""
+        """Return the record as one JSON line, with or without the event."""
         fields: dict[str, Any] = {
             "partition": self.place.partition,
             "offset": self.place.offset,
@@ -92,14 +92,14 @@ class Kept(NamedTuple):
 
 async def read_quarantine(store: LogStore, topic: str, wanted: Wanted) -> AsyncGenerator[Kept, None]:
     """
-    Yield the wanted records up to the present end, in order within a partition.
+    Yield the matching records up to the current end, in order within a partition.
 
-    Records of another program are skipped, with a warning.
+    Records that no gateway wrote are skipped, with a warning.
 
     Args:
-        store: the log; a topic that does not exist (yet) is an empty one.
-        topic: the quarantine stream's.
-        wanted: with places, only those are read.
+        store: the log; a topic that does not exist is read as an empty one.
+        topic: the quarantine topic.
+        wanted: the records; if places are given, only those are read.
 
     Raises:
         RetriableError: the log cannot be read.
@@ -126,11 +126,11 @@ async def _ranges(log: PartitionLog, partition: int, places: frozenset[Place]) -
 
 
 def _parse(record: LogRecord, partition: int) -> Kept | None:
-    """Take a record apart without parsing its event, which may nest deeper than a parser goes."""
+    """Decode a record without parsing its event, which may be nested too deeply for the parser."""
     try:
-        found = parse_identity(record)
+        identity = parse_identity(record)
     except LogCorruptError as err:
-        logger.warning("record left out", partition=partition, reason=str(err))
+        logger.warning("record skipped", partition=partition, reason=str(err))
         return None
     reason = dict(record.headers).get(HEADER_REASON, b"").decode(errors="replace")
     begin = _CONTENT.search(record.value)
@@ -140,9 +140,9 @@ def _parse(record: LogRecord, partition: int) -> Kept | None:
         place=Place(partition, record.offset),
         timestamp_ms=record.timestamp_ms,
         reason=reason,
-        source=found.source,
+        source=identity.source,
         message_id=record.key.decode() or None,
-        key=found.key,
+        key=identity.key,
         envelope=orjson.loads(record.value[: begin.start()] + b"}"),
         content=record.value[begin.end() : -1],
     )

@@ -232,7 +232,7 @@ def test_state_that_is_ahead_of_the_entries_is_refused(tmp_path: Path) -> None:
     for log in image.glob("*.log"):
         log.unlink()  # and with it every entry, which RocksDB itself does not notice
 
-    with pytest.raises(IndexCorruptError, match="lacks the entry"):
+    with pytest.raises(IndexCorruptError, match="lacks the last entry"):
         RocksIndex(image, IDENTITY, SMALL)
 
 

@@ -1,11 +1,11 @@
 """
 Requests to the cluster outside of appends and reads: topics, leaders, coordinators, offsets, notes.
 
-All lanes share one connection to each broker. A broker that does not answer is asked last from then on, over
-a new connection; the caller repeats what failed.
+All lanes share one connection to each broker. A broker that does not answer is tried last from then on, over
+a new connection; the caller repeats the request.
 
-A note is the metadata of a committed consumer offset of a group that never has members: durable,
-replicated, deleted with the topic, and forgotten `offsets.retention.minutes` after its last write.
+A note is the metadata of a committed consumer offset of a group without members: durable, replicated, deleted
+with the topic, and `offsets.retention.minutes` after its last write.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from dedupe.storage.kafka.wire import CONSUMER, READ_COMMITTED, metadata_request
 
 EARLIEST, LATEST = -2, -1  # instead of a timestamp
 NO_OFFSET = -1
-UNKNOWN_TOPIC = 3  # UNKNOWN_TOPIC_OR_PARTITION; any other error says nothing about whether it exists
+UNKNOWN_TOPIC = 3  # UNKNOWN_TOPIC_OR_PARTITION; after any other error the topic may exist
 NO_COORDINATOR_CODES = frozenset({14, 15, 16})
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 GROUP_AUTHORIZATION_FAILED = 30
@@ -40,7 +40,7 @@ BROKER_RETENTION = -1  # keep a commit for as long as the broker keeps others
 
 
 class Cluster(NamedTuple):
-    """What a broker says of its cluster."""
+    """A broker's description of its cluster."""
 
     cluster_id: str | None
     controller: Address | None
@@ -201,7 +201,7 @@ class KafkaCluster:
         return cluster, described
 
     async def _offset(self, tp: TopicPartition, timestamp: int) -> Offset:
-        """Ask the partition's leader, again while leadership moves."""
+        """Send the request to the partition's leader, again while leadership moves."""
         request = OffsetRequest_v3(CONSUMER, READ_COMMITTED, [(tp.topic, [(tp.partition, timestamp)])])
         code = 0
         for _ in range(LEADER_TRIES):

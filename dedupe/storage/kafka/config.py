@@ -45,7 +45,7 @@ class KafkaConfig:
             raise ConfigurationError(f"{self.bootstrap_servers!r} is no list of host:port: {err}") from err
 
     def explain(self, err: Exception) -> str:
-        """Return the text of a failed request's error, for a time-out in words."""
+        """Return the text of a failed request's error."""
         is_late = isinstance(err, TimeoutError)
         return f"no answer within {self.request_timeout_s:g} s" if is_late else repr(err)
 

@@ -2,7 +2,7 @@
 The log on Kafka: a fenced producer per partition, and readers of committed records.
 
 The transactional.id is a function of topic and partition alone (rule R4), so each new owner of a partition
-fences the one before. `fence` has a marker of a new epoch written before it asks for the end: the leader
+fences the one before. `fence` has a marker of a new epoch written before it reads the end: the leader
 accepts nothing of an older epoch behind the marker, so all of it lies below the end.
 """
 
@@ -146,8 +146,8 @@ class KafkaLog:
     async def offset_at(self, timestamp_ms: int) -> Offset:
         """See PartitionLog; it may be the offset of a marker, or of an aborted record."""
         # The end comes first: a record that is committed after the look-up lies at or above it.
-        end, found = await self._store.cluster.offsets(self._tp, LATEST, max(timestamp_ms, 0))
-        return end if found == NO_OFFSET else found
+        end, offset = await self._store.cluster.offsets(self._tp, LATEST, max(timestamp_ms, 0))
+        return end if offset == NO_OFFSET else offset
 
     async def read(
         self, start: Offset, end: Offset, *, records_max: int | None = None
@@ -156,7 +156,9 @@ class KafkaLog:
             return
         log_start, _ = await self.bounds()
         if start < log_start:
-            logger.warning("reading from the log start", partition=self._tp, asked=start, log_start=log_start)
+            logger.warning(
+                "reading from the log start", partition=self._tp, requested=start, log_start=log_start
+            )
             start = log_start
         left = end - start if records_max is None else records_max
         fetch_bytes = FETCH_BYTES if records_max is None else FETCH_BYTES_OF_FEW

@@ -7,7 +7,7 @@ transaction, of which only the marker is written into the partition, makes the l
 the new owner reads (docs/adr/0018-one-request-a-commit.md).
 
 aiokafka's producer retries inside, without a bound and with the same epoch. Here a request is sent again only
-after a response that says that it came too early. Any other error, and a missing response, end the producer.
+after a response that means: too early. Any other error, and a missing response, end the producer.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ NOT_YET_CODES = NO_COORDINATOR_CODES | {CONCURRENT_TRANSACTIONS}
 TAKEOVER_CODES = frozenset({-1, CONCURRENT_TRANSACTIONS})
 """
 What a coordinator answers to EndTxn while it aborts the transaction for a newer producer; Kafka 4.2 answers
-UNKNOWN_SERVER_ERROR (-1), too. Asked again, it says that the epoch is fenced.
+UNKNOWN_SERVER_ERROR (-1), too. It answers the next request with the error that the epoch is fenced.
 """
 
 REFUSED_CODES = frozenset({2, 3, 10, 18, 19, 29, 31, INVALID_TIMESTAMP, 44, 45, 87})
@@ -177,7 +177,7 @@ class FencedProducer:
         Whether the coordinator must confirm the epoch before the next batch.
 
         A leader closes a connection that is idle for ten minutes; so a gateway that was frozen, or cut off,
-        for longer than that finds it closed, and asks, even if the leader has forgotten the epochs.
+        for longer finds it closed, and renews, even if the leader has forgotten the epochs.
         """
         is_old = asyncio.get_running_loop().time() - self._confirmed_at > RENEW_S
         return is_old or self._connections.get(self._leader) is None
@@ -224,12 +224,12 @@ class FencedProducer:
 
     async def _take_epoch(self) -> ProducerIdAndEpoch:
         """Return a new epoch, once no transaction is undecided and all markers are written."""
-        while (producer := await self._try_to_take_epoch()) is None:  # noqa: ASYNC110 - only asking again tells
+        while (producer := await self._try_to_take_epoch()) is None:  # noqa: ASYNC110 - nothing signals it
             await asyncio.sleep(FENCE_RETRY_S)
         return producer
 
     async def _try_to_take_epoch(self) -> ProducerIdAndEpoch | None:
-        """Ask once for a new epoch; None if it is too early."""
+        """Request a new epoch once; None if it is too early."""
         coordinator = await self._cluster.coordinator_of(self._transactional_id)
         if coordinator is None:
             return None

@@ -76,7 +76,7 @@ class PartitionReader:
 
         Raises:
             RetriableError: no records within the request timeout, without the time that a quota imposes;
-                or an error that will not go away. Only `close` may follow.
+                or a permanent error. Only `close` may follow.
         """
         before, since = self.position, monotonic()
         while True:
@@ -100,7 +100,7 @@ class PartitionReader:
         Return whether the leader shows a producer's control batch in [position, end); moves the position.
 
         A deposed leader that does not know of its successor shows none. One at or above the end proves
-        nothing: another leader may have told the end.
+        nothing: the end may come from another leader.
 
         Raises:
             RetriableError: no answer, or one that cannot be read.

@@ -1,8 +1,8 @@
 """
 Finds the rights that Kafka's ACLs do not give the gateway.
 
-Brokers tell the allowed operations on topics and groups. On a transactional.id they show whether Describe is
-allowed; a missing Write shows when a partition is fenced.
+Brokers return the allowed operations on topics and groups. For a transactional.id they show whether Describe
+is allowed; a missing Write shows when a partition is fenced.
 """
 
 import asyncio

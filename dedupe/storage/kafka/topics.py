@@ -20,7 +20,7 @@ from dedupe.storage.kafka.producer import RENEW_S
 
 REPLICATION_FACTOR_MIN = 3
 TIMESTAMP_AFTER_MAX_MS = 3_600_000
-"""A record further in the future than this, from a wild clock, would move every window past its ids."""
+"""A record further in the future, from a wrong clock, would move every window past its ids."""
 TIMESTAMP_BEFORE_MAX_MS = 43_200_000
 """A record older than this, from a clock behind, could be deleted while it is inside the window, since
 retention is the window and a day; and a leader forgets a producer by the time of its last record."""
@@ -41,11 +41,11 @@ Rules: TypeAlias = Mapping[str, tuple[Callable[[str], bool], str]]
 
 
 class TopicSpec(NamedTuple):
-    """One topic as the gateway needs it."""
+    """A topic that the gateway needs."""
 
     name: str
     partitions: int
-    partitions_setting: str  # the variable that says `partitions`
+    partitions_setting: str  # the variable that sets `partitions`
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ class Demands:
             ),
             "message.timestamp.type": (
                 lambda value: value == "CreateTime",
-                "must be CreateTime: the window is measured on the gateway's timestamps",
+                "must be CreateTime: the window is measured by the gateway's timestamps",
             ),
             "message.timestamp.after.max.ms": (
                 lambda value: int(value) <= TIMESTAMP_AFTER_MAX_MS,
-                f"must be at most {TIMESTAMP_AFTER_MAX_MS}: one wild clock would end every window",
+                f"must be at most {TIMESTAMP_AFTER_MAX_MS}: one wrong clock would end every window",
             ),
             "message.timestamp.before.max.ms": (
                 lambda value: int(value) <= TIMESTAMP_BEFORE_MAX_MS,
@@ -105,12 +105,12 @@ class Demands:
             "producer.id.expiration.ms": (
                 lambda value: int(value) >= PRODUCER_EXPIRATION_MIN_MS,
                 f"must be at least {PRODUCER_EXPIRATION_MIN_MS}: a leader would forget a fenced epoch before "
-                "the fenced gateway is cut off, and has to ask",
+                "the fenced gateway has to confirm its own",
             ),
             "transactional.id.expiration.ms": (
                 lambda value: int(value) >= OWNER_TRUSTED_MS,
-                f"must be at least {OWNER_TRUSTED_MS}: the coordinator would forget an owner that need not "
-                "ask yet, and the next one would not fence it",
+                f"must be at least {OWNER_TRUSTED_MS}: the coordinator would forget an owner before that has "
+                "to confirm its epoch, and the next owner would not fence it",
             ),
             "transaction.max.timeout.ms": (
                 lambda value: int(value) >= self.transaction_timeout_ms,
@@ -241,7 +241,7 @@ async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands, replicat
 
 
 async def _wait_for_leaders(store: KafkaStore, spec: TopicSpec) -> None:
-    """A new topic is known before its partitions have leaders; until then nothing can be fenced."""
+    """Wait until every partition of a new topic has a leader: a fence needs it."""
     try:
         async with asyncio.timeout(store.config.request_timeout_s):
             while True:

@@ -167,6 +167,6 @@ def metadata_request(topics: Sequence[str], *, with_operations: bool = False) ->
 
     Args:
         topics: names; none for the brokers alone.
-        with_operations: ask which operations on the topics are allowed, too.
+        with_operations: whether to request the allowed operations on the topics.
     """
     return MetadataRequest(list(topics), False, False, with_operations)

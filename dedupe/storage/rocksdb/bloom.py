@@ -1,9 +1,9 @@
 """
-The front of one lane's index: a Bloom filter in memory that answers absent keys for all files at once.
+The Bloom filter cache of a lane's index: one filter in memory over the keys of all files.
 
-RocksDB asks one filter a file, so an absent key costs more with every file. The front is a function
-of what RocksDB holds: it is never stored, begins anew with every opening, and is asked only once it
-is complete. Until then, and for every key that it may hold, RocksDB is asked.
+RocksDB checks a filter in each file, so the cost of an absent key grows with the number of files. The cache
+is not stored: it is built after each opening. RocksDB looks up all keys until the filter is complete, and
+from then on only the keys that pass it.
 
 RocksIndex.lookup -> **BloomFilterCache.possible** -> RocksDB's multi-get
 """
@@ -22,21 +22,22 @@ from dedupe.model.types import EventKey
 from dedupe.storage.rocksdb.database import Database, translate
 
 SCANNED_PER_KEY = 16
-"""Read for each key added: a filter of N keys is complete about N / 16 keys after it was begun."""
+"""Keys scanned for each key added: a filter of N keys is complete after about N / 16 added keys."""
 SCANS_MAX = 4
-"""At once, however many keys are added: a replay's batches are large, and others need the event loop."""
+"""The limit of one call, in multiples of FRONT_KEYS_SCANNED: a replay's batches are large, and would block
+the event loop."""
 BITS_PER_KEY = 20
-"""Of a new filter, which is due for another one when it holds twice its keys: 0.6 % of absent keys
-pass it at first, 2.8 % then. Each that passes asks every file."""
+"""The size of a new filter: its false-positive rate is 0.6 %. It is replaced when it has twice its keys, at
+2.8 %; RocksDB checks every file for each false positive."""
 
 _WORD_BYTES = 4
-_MASK_BITS = 30  # Python's integers have digits of 30 bits: a word is one of them
-_MASKS = 4_096  # more would not stay in the processor's cache
-_CHUNK = 128  # keys; operations on longer integers gain nothing
+_MASK_BITS = 30  # a digit of Python's integers
+_MASKS = 4_096  # fit into the processor's cache
+_CHUNK = 128  # keys; longer integers are not faster
 
 
 def _masks() -> list[int]:
-    """Return masks of 4 bits, spread evenly over all there are: what one key sets in its word."""
+    """Return the masks of 4 bits that keys set in a word, an even selection of all combinations."""
     masks = [sum(1 << bit for bit in bits) for bits in combinations(range(_MASK_BITS), 4)]
     return [masks[number * len(masks) // _MASKS] for number in range(_MASKS)]
 
@@ -45,7 +46,7 @@ _MASK_OF = _masks()
 
 
 class _Layout(NamedTuple):
-    """How so many keys stand side by side in one integer, 128 bits each, and their words, 32 bits each."""
+    """The layout of several keys in one integer, 128 bits each, and of their words, 32 bits each."""
 
     first_bits: int  # the last 32 bits of each 128
     mask_bits: int  # the last 12 bits of each 128
@@ -71,18 +72,18 @@ def _layout(keys: int) -> _Layout:
 
 class KeyFilter:
     """
-    A Bloom filter: whatever was added is possible; few other keys are.
+    A blocked Bloom filter.
 
-    A key sets 4 bits of one word. Its first 32 bits say which word, so that keys in order go
-    through memory in order; its last 12 say which bits. Event keys are hash values already.
+    A key sets 4 bits of one word. Its first 32 bits select the word, so that a scan in key order walks
+    through memory in order; its last 12 bits select the mask. Event keys are hash values already.
     """
 
     def __init__(self, keys: int) -> None:
         """
-        Take memory for so many keys, n >= 1; the system gives it page by page, as keys are added.
+        Reserve memory for `keys` >= 1; the system assigns pages as keys are added.
 
         Raises:
-            OSError: there is no such memory.
+            OSError: there is not enough memory.
         """
         self._count = max(1, keys * BITS_PER_KEY // (8 * _WORD_BYTES))
         self._words = memoryview(mmap.mmap(-1, self._count * _WORD_BYTES)).cast("I")
@@ -90,11 +91,11 @@ class KeyFilter:
 
     @property
     def is_full(self) -> bool:
-        """Whether another one, made for what is there now, would let fewer absent keys pass."""
+        """Whether a larger filter should replace it."""
         return self._keys_left <= 0
 
     def add(self, keys: Sequence[EventKey]) -> None:
-        """Add keys, any number."""
+        """Add keys."""
         self._keys_left -= len(keys)
         words, mask_of = self._words, _MASK_OF
         for first in range(0, len(keys), _CHUNK):
@@ -105,15 +106,15 @@ class KeyFilter:
 
     def possible(self, keys: Sequence[EventKey]) -> list[int]:
         """Return the places in `keys` of those that may have been added."""
-        found: list[int] = []
+        places: list[int] = []
         for first in range(0, len(keys), _CHUNK):
             flags = self._absent(keys[first : first + _CHUNK])
             if 0 in flags:
-                found += [first + place for place, flag in enumerate(flags) if not flag]
-        return found
+                places += [first + place for place, flag in enumerate(flags) if not flag]
+        return places
 
     def _absent(self, keys: Sequence[EventKey]) -> bytes:
-        """Return a byte a key, n >= 1: 0 if all bits of its mask are set in its word."""
+        """Return one byte for each of n >= 1 keys: 0 if all bits of its mask are set in its word."""
         layout = _layout(len(keys))
         numbers = self._numbers(keys, layout)
         pack = layout.words.pack
@@ -124,7 +125,7 @@ class KeyFilter:
         return tops.to_bytes(_WORD_BYTES * len(keys), "big")[::_WORD_BYTES]
 
     def _numbers(self, keys: Sequence[EventKey], layout: _Layout) -> tuple[int, ...]:
-        """Return of each key, n >= 1, the number of its mask and the place of its word, alternating."""
+        """Return for each of n >= 1 keys the number of its mask and the place of its word, alternating."""
         joined = int.from_bytes(b"".join(keys), "big")
         places = (joined >> 96 & layout.first_bits) * self._count >> 32 & layout.first_bits
         masks = (joined & layout.mask_bits) << 64
@@ -133,11 +134,11 @@ class KeyFilter:
 
 class BloomFilterCache:
     """
-    The filter of what one database holds, and the next one while that is being built.
+    The filter of a database's keys, and the next one while it is built.
 
-    A filter is begun when there are many files or the last one is full. Every key that is added
-    from then on goes into it; whatever was written before, a scan of the database adds, a little
-    with each call of `add`. When the scan has reached the end, the filter lacks nothing.
+    A filter is built when there are many files, or the last filter is full. New keys are added to it at once;
+    a scan of the database adds the older ones, some with each call of `add`. At the end of the scan the
+    filter is complete.
     """
 
     def __init__(self, database: Database) -> None:
@@ -147,17 +148,17 @@ class BloomFilterCache:
         self._next: KeyFilter | None = None
         self._scanned_to = b""
         self._scan_due = 0
-        self._unchecked = self._tuning.front_keys_checked  # the first call looks
+        self._unchecked = self._tuning.front_keys_checked  # the first call of `add` checks
 
     def possible(self, keys: Sequence[EventKey]) -> Sequence[int]:
-        """Return the places in `keys` of those that the database may hold; without a filter, of all."""
+        """Return the places in `keys` of those that the database may hold; all without a filter."""
         if self._filter is None:
             return range(len(keys))
         return self._filter.possible(keys)
 
     def add(self, keys: Sequence[EventKey]) -> None:
         """
-        Add keys that are about to be written, and go on with the scan.
+        Add keys before they are written, and continue the scan.
 
         Raises:
             IndexCorruptError, IndexUnavailableError: the database cannot be read.
@@ -166,7 +167,7 @@ class BloomFilterCache:
         if self._next is None and self._unchecked >= self._tuning.front_keys_checked:
             self._unchecked = 0
             self._begin_if_due()
-        # Only now: what is written after a filter was begun may lie where its scan has been.
+        # After _begin_if_due: the scan of a new filter may have passed the places of these keys.
         for keys_filter in (self._filter, self._next):
             if keys_filter is not None:
                 keys_filter.add(keys)
@@ -188,17 +189,20 @@ class BloomFilterCache:
             return
         try:
             self._next = KeyFilter(max(1, stored))
-        except OSError as err:  # tried again after the next front_keys_checked
-            log = structlog.get_logger(__name__)
-            log.warning("no memory for the front of an index", path=str(self._database.path), error=str(err))
+        except OSError as err:  # repeated after the next front_keys_checked
+            structlog.get_logger(__name__).warning(
+                "no memory for the Bloom filter cache of an index",
+                path=str(self._database.path),
+                error=str(err),
+            )
         self._scanned_to = bytes(KEY_BYTES)
 
     def _scan(self, keys_filter: KeyFilter, count: int) -> None:
-        """Add the next `count` keys in order, and put the filter to use if they were the last."""
+        """Add the next `count` keys in order; use the filter if they were the last."""
         try:
             following = cast(Iterator[EventKey], self._database.entries.keys(from_key=self._scanned_to))
             keys = list(islice(following, count))
-            del following  # or an error's traceback would keep the database open
+            del following  # else an error's traceback would keep the database open
             is_scanned = len(keys) < count and self._ends_after(keys)
         except Exception as err:
             translate(err, f"cannot read {self._database.path}")
@@ -206,10 +210,10 @@ class BloomFilterCache:
         if is_scanned:
             self._filter, self._next = keys_filter, None
         elif keys:
-            self._scanned_to = keys[-1]  # is read once more
+            self._scanned_to = keys[-1]  # read again by the next scan
 
     def _ends_after(self, keys: Sequence[EventKey]) -> bool:
-        """Whether nothing follows; an iteration over keys ends silently at damage, so its status is asked."""
+        """Whether no key follows; iterators end silently at corruption, so their status is checked."""
         last = keys[-1] if keys else self._scanned_to
         iterator = self._database.entries.iter()
         try:

@@ -1,10 +1,9 @@
 """
-One lane's RocksDB: its sizes, its options, and how it is opened, closed and deleted.
+A lane's RocksDB: sizes and options, and how it is opened, closed and deleted.
 
-Three column families. `default` holds entries and nothing else, under FIFO compaction: whole files
-are dropped, oldest first, and nothing is ever rewritten. `meta` is small, `sessions` has a row for each
-client session; both are levelled and hold what must outlive any file. What is in them is
-rocks_index's business.
+It has three column families. `default` holds the entries, under FIFO compaction, which drops the oldest files
+and rewrites none. `meta` is small, and `sessions` has a row for each client session; both use level
+compaction. The modules format and sessions define the rows.
 """
 
 import errno
@@ -30,39 +29,39 @@ from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 
 MIB = 1024 * 1024
 WRITE_BUFFER_BYTES_MAX = 16 * MIB
-"""Measured best with 8 merged per flush: larger memtables fall out of the processor's cache."""
+"""Fastest with 8 memtables per flush: larger ones do not fit into the processor's cache."""
 META_BUFFER_BYTES_MAX = 4 * MIB
-"""Every update rewrites the state (about 0.1 KB), so this is a flush every 40,000 updates."""
+"""Every update rewrites the state of 0.1 KB, so a flush follows every 40,000 updates."""
 BUFFERS_MERGED = 8
-"""Memtables per flushed file. An absent key asks every file's filter: fewer files, faster lookups."""
+"""Memtables per flushed file: fewer files make lookups of absent keys faster."""
 BUFFERS = BUFFERS_MERGED + 2
-"""One to write to and one to spare, so that a flush never makes a write wait."""
+"""One is written to and one is spare, so that no write waits for a flush."""
 FILE_BYTES_PER_KEY = 48
-"""45 bytes measured without compression (16 key, 8 RocksDB's own, 16 value, 5 lengths, hash index,
-filter and block index), 38 with LZ4. Too small a figure would drop files inside the window."""
+"""45 bytes without compression (16 key, 8 RocksDB's own, 16 value, 5 lengths, hash index, filter and block
+index), 38 with LZ4. A smaller value would drop files inside the window."""
 FRONT_FILES_MIN = 6
-"""With fewer files, RocksDB's own filters take less time than adding to a front and asking it."""
+"""With fewer files, RocksDB's own filters are faster than the Bloom filter cache."""
 FRONT_KEYS_CHECKED = 65_536
-"""Added between two looks at the number of files."""
+"""The number of keys added between two checks of the number of files."""
 FRONT_KEYS_SCANNED = 4_096
-"""Read at once, at least, while a front is built: 2 to 4 ms. Fewer would not be worth a seek in each file."""
+"""The minimum of keys in one step of a scan, 2 to 4 ms: each step costs a seek in every file."""
 KEYS_A_RECORD_MAX = 2
-"""An event of a client session may be known by its message id, too."""
+"""An event of a client session may have a secondary key."""
 BACKGROUND_JOBS = 2
 FILES_BESIDE = 64
-"""Open files of a lane that its disk bound does not count: some 20 small files that wait for their
-merge, as many logs, those of `meta`, and a few of RocksDB's own."""
+"""Open files of a lane beyond its disk bound: about 20 small files before their merge, as many WALs, those of
+`meta`, and a few of RocksDB's own."""
 INFO_LOG_BYTES = MIB
 INFO_LOGS_KEPT = 2
 
 SECONDARY_KEYS_KEY = b"guards"
-"""In `meta` since the first record with a second key."""
+"""A key in `meta`, present since the first record with a secondary key."""
 
 _META = "meta"
 _SESSIONS = "sessions"
 _NEVER = 2**31 - 1
 
-# In RocksDB's words, which end with those of the C library.
+# Texts of RocksDB's errors, which end with those of the C library.
 _LOCKED = ("lock hold by current process", "While lock file")
 _READING = ("While pread", "While reading file")
 _IO_ERROR = os.strerror(errno.EIO)
@@ -101,28 +100,30 @@ class Tuning:
     @property
     def open_files_max(self) -> int:
         """
-        How many files one lane has open at most. All are kept open: every lookup asks each of them.
+        The maximum number of open files of one lane; all files stay open, since lookups read each of them.
 
-        A flush merges BUFFERS_MERGED memtables into about half their size. Restarts leave smaller
-        files, but what is smaller than a memtable is merged, see _fifo_options.
+        A flush merges BUFFERS_MERGED memtables into about half their size. Restarts leave smaller files;
+        those smaller than a memtable are merged, see _fifo_options.
         """
         return KEYS_A_RECORD_MAX * self.files_bytes_max // self.write_buffer_bytes + FILES_BESIDE
 
 
 def tuning_for(lane_bytes: int, keys_max: int) -> Tuning:
     """
-    Divide one lane's memory and bound its disk.
+    Return the sizes of a lane's memtables, block cache and files.
 
-    The memory is that of memtables and block cache. Filters and block indexes of the files come on
-    top, 1.4 bytes a key: inside a cache smaller than they are, every lookup would read them anew. So
-    does the front, 1.25 to 2.5 bytes a key, and 3.75 while the next one is built; and, once there are
-    client sessions, a cache and two memtables of theirs as large as this one's cache and `meta`'s.
+    Not part of `lane_bytes` are: filters and block indexes of files, 1.4 bytes a key, which stay outside of
+    the block cache, since every lookup reads them; the Bloom filter cache, 1.25 to 2.5 bytes a key, and 3.75
+    while the next filter is built; and, with client sessions, a second cache and two more memtables.
 
-    The disk bound keeps every file that reaches into the window. FIFO drops the oldest file only
-    when it and all newer ones exceed the bound. If it reaches into the window, they hold at most
-    the window's keys (keys_max, and 1/64 more by the step table) and what else is in that file (at
-    most BUFFERS memtables). So the bound is FILE_BYTES_PER_KEY for keys_max and 1/32, and BUFFERS
-    memtables.
+    The disk bound keeps every file that reaches into the window. FIFO drops the oldest file when all files
+    together exceed the bound. Files that reach into the window hold at most the window's keys (keys_max, and
+    1/64 more because of the step table) and the other keys of the oldest file (at most BUFFERS memtables). So
+    the bound is FILE_BYTES_PER_KEY for keys_max and 1/32 more, and BUFFERS memtables.
+
+    Args:
+        lane_bytes: the memory for memtables and block cache.
+        keys_max: the number of newest keys that the lane remembers.
     """
     cache_mib = max(1, lane_bytes // 8 // MIB)
     meta_buffer_bytes = min(META_BUFFER_BYTES_MAX, lane_bytes // 32)
@@ -141,16 +142,15 @@ class Database:
     """
     An open RocksDB; not thread-safe.
 
-    It stays open as long as anything refers to one of its column family handles or iterators, an
-    error's traceback included. So nobody keeps those in a variable; they live here until `close`.
+    It stays open while a column family handle or an iterator is referenced, also by an error's traceback. So
+    only this object holds handles, until `close`.
     """
 
     def __init__(self, path: Path, tuning: Tuning, *, is_new: bool) -> None:
         """
-        Open with exactly these sizes.
+        Open with these sizes.
 
-        They are passed for every column family: for one left out, the options of its last opening
-        would come back from disk, block cache and all.
+        Options are passed for every column family: RocksDB would load those of an omitted one from disk.
 
         Raises:
             IndexCorruptError, IndexUnavailableError: see `translate`.
@@ -172,21 +172,21 @@ class Database:
             self.sessions = self.entries.get_column_family(_SESSIONS)
             self.sessions_handle: ColumnFamily | None = self.entries.get_column_family_handle(_SESSIONS)
             self.has_secondary_keys = self.meta.get(SECONDARY_KEYS_KEY) is not None
-            self._bound_files()  # only now: a bound too small would drop files at once
+            self._bound_files()  # after has_secondary_keys: too small a bound would drop files at once
         except Exception as err:
             with suppress(Exception):
                 self.entries.close()
             translate(err, f"cannot open {path}")
 
     def note_secondary_keys(self) -> None:
-        """Have room for a second key of each record from now on; raises what RocksDB raises."""
+        """Double the disk bound for secondary keys; raises RocksDB's errors."""
         if not self.has_secondary_keys:
             self.meta[SECONDARY_KEYS_KEY] = b""
             self.has_secondary_keys = True
             self._bound_files()
 
     def _bound_files(self) -> None:
-        """Keep files enough for a window of records."""
+        """Set the disk bound to a window of records."""
         keys_a_record = KEYS_A_RECORD_MAX if self.has_secondary_keys else 1
         self.entries.set_options(_fifo_options(self.tuning, keys_a_record))
 
@@ -194,8 +194,8 @@ class Database:
         """
         Flush, and release files and lock; never raises.
 
-        The flush (at most a lane's memtables, a second or two) leaves nothing in the WAL that the
-        next opening would have to replay into a handful of small files. Other threads run meanwhile.
+        The flush of at most a lane's memtables leaves an empty WAL, so that the next opening replays nothing.
+        Other threads run meanwhile.
         """
         for error in self._close():
             structlog.get_logger(__name__).warning(
@@ -203,7 +203,7 @@ class Database:
             )
 
     def abandon(self) -> None:
-        """Release files and lock of what is about to be deleted, without a flush; never raises."""
+        """Release files and lock without a flush, before a deletion; never raises."""
         with suppress(Exception):
             self.entries.cancel_all_background(False)
         self._close()
@@ -220,11 +220,11 @@ class Database:
 
 
 def destroy(path: Path) -> None:
-    """Delete a database. Raises IndexCorruptError, also if anybody has it open: then nothing is deleted."""
+    """Delete a database. Raises IndexCorruptError: it is open and nothing is deleted, or files remain."""
     if not path.exists():
         return
     try:
-        Rdict.destroy(str(path), Options(raw_mode=True))  # takes the lock first
+        Rdict.destroy(str(path), Options(raw_mode=True))  # acquires the lock first
         if path.exists():
             shutil.rmtree(path)
     except Exception as err:
@@ -233,16 +233,15 @@ def destroy(path: Path) -> None:
 
 def translate(err: Exception, what: str) -> NoReturn:
     """
-    Raise what a foreign error means; rocksdict knows only one class, so its words decide.
+    Raise the gateway's error for one of RocksDB; rocksdict has a single class, so the text decides.
 
-    What the machine lacks or forbids says nothing about the index: it is kept. That holds for a
-    disk that fails to write, too: whatever did not get there, the next opening misses or detects.
-    A block that cannot be *read* is corruption: the kernel has tried more than once, and every later
-    lookup of its keys would fail again, for ever. The rebuilt files lie elsewhere.
+    A condition of the machine does not mean that the index is damaged, nor does a failed write: the next
+    opening detects what is missing. A block that cannot be read is corruption: the kernel has repeated the
+    read, and later lookups of its keys would fail again. A rebuild writes other blocks.
 
     Raises:
-        IndexUnavailableError: the lock is taken, or a condition of the machine.
-        IndexCorruptError: anything else.
+        IndexUnavailableError: the database is locked, or a condition of the machine prevents access.
+        IndexCorruptError: any other error.
     """
     text = str(err)
     if any(words in text for words in _LOCKED):
@@ -259,18 +258,17 @@ def _options(tuning: Tuning, *, is_new: bool) -> Options:
     """
     Options of the whole database.
 
-    Atomic flush stays off: it would flush single memtables. Without it the families still agree
-    after a power cut, because with several of them RocksDB syncs every closed WAL before a flush
-    becomes visible (DBImpl::FlushMemTableToOutputFile in db/db_impl/db_impl_compaction_flush.cc):
-    what is in a file of one family, the other one finds in its own files or in a synced WAL.
+    Atomic flush is off: it would flush single memtables. The families agree after a power cut without it:
+    with several families, RocksDB syncs every closed WAL before a flush becomes visible
+    (DBImpl::FlushMemTableToOutputFile in db/db_impl/db_impl_compaction_flush.cc).
     """
     options = Options(raw_mode=True)
-    options.create_if_missing(is_new)  # or a lost CURRENT file would look like a new database
+    options.create_if_missing(is_new)  # else a lost CURRENT file would look like a new database
     options.create_missing_column_families(is_new)
     options.set_paranoid_checks(True)
     options.set_max_background_jobs(BACKGROUND_JOBS)
-    # Otherwise 16 threads a family, even for one file: on busy processors, each is waited for. Whoever
-    # opens holds the interpreter's lock meanwhile.
+    # The default, 16 threads a family even for one file, is slow on busy processors, and the opening thread
+    # holds Python's global lock meanwhile.
     options.set_max_file_opening_threads(1)
     options.set_max_total_wal_size(tuning.wal_bytes_max)
     options.set_max_log_file_size(INFO_LOG_BYTES)
@@ -292,17 +290,17 @@ def _entries_options(tuning: Tuning) -> Options:
     options.set_compaction_style(DBCompactionStyle.fifo())
     options.set_level_zero_slowdown_writes_trigger(_NEVER)  # FIFO keeps all files in level 0
     options.set_level_zero_stop_writes_trigger(_NEVER)
-    options.set_disable_auto_compactions(True)  # until _fifo_options are set
+    options.set_disable_auto_compactions(True)  # enabled by _fifo_options
     return options
 
 
 def _fifo_options(tuning: Tuning, keys_a_record: int) -> dict[str, str]:
     """
-    Options of `default` that can be set on an open database only.
+    Options of `default` that only an open database accepts.
 
-    ttl: unless told otherwise, RocksDB drops FIFO files 30 days old by the local clock.
-    allow_compaction: merges files smaller than a memtable, which restarts leave behind; whole
-    flushes are larger and never rewritten.
+    ttl: by default, RocksDB drops FIFO files that are 30 days old by the local clock.
+    allow_compaction: merges files smaller than a memtable, which restarts leave; files of whole flushes are
+    larger, and not rewritten.
     """
     files_bytes_max = keys_a_record * tuning.files_bytes_max
     fifo = f"{{max_table_files_size={files_bytes_max};allow_compaction=true}}"
@@ -317,7 +315,7 @@ def _meta_options(tuning: Tuning) -> Options:
 
 
 def _sessions_options(tuning: Tuning) -> Options:
-    """Nearly every look is for one that is there; ordered, since the oldest are asked for, too."""
+    """An ordered table, since the oldest sessions are read by order of use."""
     options = _meta_options(tuning)
     table = BlockBasedOptions()
     table.set_bloom_filter(10, False)

@@ -1,8 +1,7 @@
 """
-What a lane's RocksDB holds, byte for byte: entries in column family `default`, what is known of the
-index as a whole in `meta`. The third family is rocks_sessions's.
+The rows of the column families `default` (entries) and `meta` (state, window steps, identity).
 
-What does not fit is an IndexCorruptError: the index is rebuilt from the log.
+A row that cannot be decoded is an IndexCorruptError: the index is rebuilt from the log.
 """
 
 import struct
@@ -22,12 +21,11 @@ _STATE = struct.Struct(">QQqq")  # last_key follows, 0 or 16 bytes
 _STEP = struct.Struct(">qQ")
 OFFSET = struct.Struct(">Q")
 
-# Column family `default`: event key -> entry, and the sentinel -> start of the last reset. The
-# sentinel is the first thing ever written, so it lies in the oldest file: while it can be read, no
-# file was dropped. Its one byte sorts before every event key.
+# Column family `default`: event key -> entry, and the sentinel -> start of the last reset. The sentinel is
+# the first row of the oldest file: while it exists, no file was dropped. It sorts before every event key.
 SENTINEL_KEY = b"\x00"
-# Column family `meta`, where rocks_database and rocks_sessions keep a key each, too. None is as long as
-# an event key (see RocksIndex.covers).
+# Column family `meta`; the modules database and sessions have a key there, too. No key is as long as an event
+# key (see RocksIndex.covers).
 IDENTITY_KEY = b"identity"
 STATE_KEY = b"state"
 _STEP_PREFIX = b"step"
@@ -49,7 +47,7 @@ def _step_key(step: Step) -> bytes:
 
 
 def read_steps(database: Database) -> list[Step]:
-    """Return the step table. An iterator ends silently at damage, so its status is asked at the end."""
+    """Return the step table. Iterators end silently at corruption, so the status is checked at the end."""
     steps: list[Step] = []
     iterator = database.meta.iter()
     try:
@@ -66,28 +64,28 @@ def read_steps(database: Database) -> list[Step]:
 
 
 def decode_entry(value: bytes) -> Entry:
-    """Return an entry as it was stored. Raises IndexCorruptError."""
+    """Decode an entry. Raises IndexCorruptError."""
     if len(value) != ENTRY.size:
         raise IndexCorruptError(f"an entry has {len(value)} bytes")
     return entry_of(ENTRY.unpack(value))
 
 
 def decode_state(stored: bytes | None) -> IndexState:
-    """Return the state as it was stored. Raises IndexCorruptError."""
+    """Decode the state. Raises IndexCorruptError."""
     if stored is None or len(stored) not in (_STATE.size, _STATE.size + KEY_BYTES):
-        raise IndexCorruptError("it does not say how far it follows the log")
+        raise IndexCorruptError("its position in the log is missing")
     return IndexState._make((*_STATE.unpack_from(stored), stored[_STATE.size :]))
 
 
 def encode_identity(identity: IndexIdentity) -> bytes:
-    """Return what is stored of whose index this is."""
+    """Encode the log and the rules that an index is built from."""
     return orjson.dumps(identity._asdict() | {"key_check": identity.key_check.hex()})
 
 
 def check_identity(stored: bytes | None, identity: IndexIdentity) -> None:
-    """Raise IndexCorruptError unless the index was built from this very log, under these rules."""
+    """Raise IndexCorruptError unless the index was built from this log, under these rules."""
     if stored is None:
-        raise IndexCorruptError("it does not say which log it follows")
+        raise IndexCorruptError("its log is not recorded")
     expected = encode_identity(identity)
     if stored != expected:
         before, now = orjson.loads(stored), orjson.loads(expected)

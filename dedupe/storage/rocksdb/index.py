@@ -1,8 +1,8 @@
 """
-RocksIndex: the dedupe index of one lane in a RocksDB of its own.
+The dedupe index of one lane, in a RocksDB of its own.
 
-It repairs nothing: data that cannot be read, or do not fit together, raise IndexCorruptError, and the
-caller rebuilds the index from the log.
+It repairs nothing: unreadable or inconsistent data raise IndexCorruptError, and the caller rebuilds the index
+from the log.
 
 Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
@@ -43,11 +43,10 @@ from dedupe.storage.rocksdb.replay import WAL_BYTES_MAX, load, replay, time_limi
 from dedupe.storage.rocksdb.sessions import SessionTable
 
 LANE_BYTES_MIN = 4 * MIB
-"""With less, a lane's files would hold a few thousand keys each, and its lookups ask hundreds."""
+"""With less, a file would hold a few thousand keys, and each lookup would read hundreds of files."""
 
 REPLAYS_MAX = max(1, min(4, (os.cpu_count() or 1) - 1))
-"""At once; one more lane waits. Each takes a processor, and one stays with the lanes that serve already;
-of memory each takes what `replay` says."""
+"""Concurrent WAL replays. Each uses one processor; one is left for the lanes that serve."""
 CLOSERS = 4
 
 
@@ -56,13 +55,13 @@ class RocksStore:
 
     def __init__(self, root: Path, *, lanes: int, memory_bytes: int, keys_max: int) -> None:
         """
-        Take the folder and the memory that all lanes of this process share.
+        Divide the memory among the lanes of this process.
 
         Args:
-            root: made when the first index is opened.
-            lanes: how many indexes will be open at once, >= 1.
-            memory_bytes: for memtables and block caches; LANE_BYTES_MIN a lane at least.
-            keys_max: how many newest keys a lane must remember, see tuning_for.
+            root: a folder, created with the first index.
+            lanes: the number of indexes that are open at once, >= 1.
+            memory_bytes: for memtables and block caches, at least LANE_BYTES_MIN a lane.
+            keys_max: the number of newest keys that a lane remembers, see tuning_for.
 
         Raises:
             ConfigurationError: too little memory.
@@ -82,18 +81,18 @@ class RocksStore:
         self._damage: dict[Path, IndexCorruptError] = {}  # found by a replay; `open` raises it
 
     async def prepare(self, identity: IndexIdentity) -> None:
-        """See IndexStore. Waits for an index of this store that is still closing or being deleted."""
+        """See IndexStore. Waits until the lane's previous index is closed or deleted."""
         path = self._path(identity)
         if (closing := self._closing.get(path)) is not None:
             closed = asyncio.wrap_future(closing)
-            await asyncio.wait([closed])  # unlike `await closed`, this can be cancelled without harm
-            closed.exception()  # is raised by `open`
+            await asyncio.wait([closed])  # a cancellation does not cancel `closed`, as `await closed` would
+            closed.exception()  # marks it as retrieved; `open` raises it
         self._damage.pop(path, None)
         async with self._replays:
             try:
                 if wal_bytes(path) > WAL_BYTES_MAX:
                     await replay(path, self._tuning, limit_s=time_limit_s(path))
-                with suppress(OSError):  # the opening raises what cannot be read
+                with suppress(OSError):  # `open` raises it
                     await asyncio.to_thread(load, path)
             except IndexCorruptError as err:
                 self._damage[path] = err
@@ -102,16 +101,12 @@ class RocksStore:
 
     def open(self, identity: IndexIdentity) -> "RocksIndex":
         """
-        See IndexStore.
-
-        After `prepare` it takes 5 ms of processor time, and 0.4 ms for each million keys, and syncs
-        eight small files. Where others take all processors, each sync is a wait for one: 21 to 155 ms
-        measured in all (loadtests/results/index_open.md).
+        See IndexStore. Takes milliseconds after `prepare` (loadtests/results/index_open.md).
 
         Raises:
             IndexCorruptError: see IndexStore.
-            IndexUnavailableError: another process, or an index still open in this one, holds the
-                lock, or the machine forbids it (see translate). The index must be kept.
+            IndexUnavailableError: another process, or an index still open in this one, holds the lock, or a
+                condition of the machine prevents access (see translate). Keep the index.
         """
         path = self._path(identity)
         self._wait_until_closed(path)
@@ -121,10 +116,9 @@ class RocksStore:
 
     def discard(self, identity: IndexIdentity) -> None:
         """
-        See IndexStore. In a thread, 70 ms a GB of files: `prepare` waits for it.
+        See IndexStore. Deletes in a thread, after the index is closed; `prepare` waits for it.
 
-        An index that is still closing is deleted after that. One that anybody has open is kept, and
-        `open` says so.
+        An index that is open is kept, and `open` raises IndexCorruptError.
         """
         path = self._path(identity)
         self._damage.pop(path, None)
@@ -132,15 +126,15 @@ class RocksStore:
         self._closing[path] = self._closers.submit(_destroy_after, self._closing.get(path), path)
 
     def close(self) -> None:
-        """Wait until all indexes that were closed have released their files; the store is done then."""
+        """Wait until all closed indexes have released their files; then the store cannot be used again."""
         self._closers.shutdown()
 
     def _close(self, database: Database) -> None:
-        """Close in a thread: a flush may take a second, in which the event loop has others to serve."""
+        """Close in a thread, since a flush would block the event loop."""
         self._closing[database.path] = self._closers.submit(database.close)
 
     def _wait_until_closed(self, path: Path) -> None:
-        """Block for what `prepare` should have waited for. Raises IndexCorruptError, see `discard`."""
+        """Block until the previous index is closed or deleted. Raises IndexCorruptError, see `discard`."""
         if (closing := self._closing.pop(path, None)) is not None:
             closing.result()
 
@@ -159,7 +153,7 @@ class RocksIndex:
         *,
         close: Callable[[Database], None] = Database.close,
     ) -> None:
-        """Open the index at `path`, or begin an empty one there; raises like RocksStore.open."""
+        """Open the index at `path`, or create an empty one. Raises as RocksStore.open does."""
         self._path = path
         self._close = close
         self._identity = identity
@@ -185,7 +179,7 @@ class RocksIndex:
 
     @property
     def keys_estimate(self) -> int:
-        """See DedupeIndex. The sentinel is none of them."""
+        """See DedupeIndex. Does not count the sentinel."""
         return max(0, self._figure("rocksdb.estimate-num-keys") - 1)
 
     @property
@@ -194,7 +188,7 @@ class RocksIndex:
 
     @property
     def files(self) -> int:
-        """See DedupeIndex. FIFO has no other level."""
+        """See DedupeIndex. FIFO keeps all files in level 0."""
         return self._figure("rocksdb.num-files-at-level0")
 
     @property
@@ -214,22 +208,18 @@ class RocksIndex:
         return self._sessions.of_client(client_hash, count)
 
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
-        """
-        See DedupeIndex. One multi-get of what the front lets pass.
-
-        It asks every file's filter for an absent key; see BloomFilterCache for when there is none before it.
-        """
-        database, front = self._opened(), self._bloom
-        asked = list(keys)
-        places = front.possible(asked)
-        if len(places) == len(asked):
-            return self._get(database, asked)
-        found: list[Entry | None] = [None] * len(asked)
+        """See DedupeIndex. One multi-get of the keys that pass the Bloom filter cache."""
+        database = self._opened()
+        requested = list(keys)
+        places = self._bloom.possible(requested)
+        if len(places) == len(requested):
+            return self._get(database, requested)
+        entries: list[Entry | None] = [None] * len(requested)
         if places:
-            entries = self._get(database, [asked[place] for place in places])
-            for place, entry in zip(places, entries, strict=True):
-                found[place] = entry
-        return found
+            stored = self._get(database, [requested[place] for place in places])
+            for place, entry in zip(places, stored, strict=True):
+                entries[place] = entry
+        return entries
 
     def apply(self, update: IndexUpdate) -> None:
         """See DedupeIndex. One WriteBatch over all column families, in the WAL but not synced."""
@@ -256,10 +246,9 @@ class RocksIndex:
 
     def reset(self, start: Offset) -> None:
         """
-        See DedupeIndex. As quick as an opening if the index is empty.
+        See DedupeIndex. As fast as an opening if the index is empty.
 
-        Otherwise 0.1 s, and a second while a flush is running, which cannot be stopped: where others
-        need the event loop, use RocksStore.discard.
+        Otherwise it waits for a running flush, for up to a second: RocksStore.discard does not block.
         """
         if self._database is not None:
             self._database.abandon()
@@ -272,9 +261,9 @@ class RocksIndex:
         """
         See DedupeIndex.
 
-        Entries reach the files in log order and files are dropped oldest first: an entry at or
-        below `offset` in any file proves that nothing after it was dropped. A key that was written
-        again later makes its file look younger, never older.
+        Entries are flushed in log order, and files dropped oldest first: an entry at or below `offset` in any
+        file proves that no later entry was dropped. A key that was rewritten makes its file look younger,
+        never older.
         """
         database = self._opened()
         try:
@@ -283,23 +272,23 @@ class RocksIndex:
                 return bool(start <= offset)
             files = sorted(database.entries.live_files(), key=lambda file: str(file["name"]))
         except Exception as err:
-            translate(err, f"cannot tell what {self._path} covers")
+            translate(err, f"cannot list the files of {self._path}")
         for file in files:
-            # The list has the files of `meta` too, without a mark; none of their keys is this long.
+            # The list includes the files of `meta`, whose keys have other lengths.
             ends = [key for key in (file["start_key"], file["end_key"]) if len(key) == KEY_BYTES]
-            found = [entry for entry in self._get(database, ends) if entry is not None]
-            if any(entry.offset <= offset for entry in found):
+            entries = [entry for entry in self._get(database, ends) if entry is not None]
+            if any(entry.offset <= offset for entry in entries):
                 return True
         return False
 
     def close(self) -> None:
-        """See DedupeIndex; what Database.close says of the flush."""
+        """See DedupeIndex and Database.close."""
         if self._database is not None:
             self._close(self._database)
             self._database = None
 
     def _opened(self) -> Database:
-        """Return the open database, or refuse: after a failed write nothing here may be trusted."""
+        """Return the open database. Raises the error of a failed write again: the index may be incomplete."""
         if self._failure is not None:
             raise type(self._failure)(f"failed before: {self._failure}")
         assert self._database is not None, "index is closed"
@@ -320,7 +309,7 @@ class RocksIndex:
             translate(err, f"cannot measure {self._path}")
 
     def _begin(self, start: Offset) -> None:
-        """Begin an empty index: its first state is one write, so it is there or it is not."""
+        """Create an empty index; its first rows are written in one batch."""
         database = self._use(Database(self._path, self._tuning, is_new=True))
         self.state = EMPTY_STATE._replace(applied_offset=start)
         self._steps = []
@@ -332,15 +321,12 @@ class RocksIndex:
 
     def _use(self, database: Database) -> Database:
         """Use an open database, with an empty Bloom filter."""
-        self._database, self._bloom, self._sessions = (
-            database,
-            BloomFilterCache(database),
-            SessionTable(database),
-        )
+        self._database, self._bloom = database, BloomFilterCache(database)
+        self._sessions = SessionTable(database)
         return database
 
     def _load(self, database: Database) -> None:
-        """Read what `meta` holds and prove that `default` is not behind it."""
+        """Read `meta`, and check that `default` is not behind it."""
         try:
             check_identity(database.meta.get(IDENTITY_KEY), self._identity)
             self.state = decode_state(database.meta.get(STATE_KEY))
@@ -349,10 +335,10 @@ class RocksIndex:
         except Exception as err:
             translate(err, f"cannot use {self._path}")
         if self.state.last_offset >= 0:
-            # Lost files and a cut file list lack the newest entries first: the last stands for all.
+            # A lost file, or a truncated list of files, lacks the newest entries: checking the last suffices.
             last = self._get(database, [self.state.last_key])[0]
             if last is None or last.offset != self.state.last_offset:
-                raise IndexCorruptError(f"{self._path} lacks the entry that its own state calls the last")
+                raise IndexCorruptError(f"{self._path} lacks the last entry of its own state")
 
 
 def _destroy_after(closing: Future[None] | None, path: Path) -> None:
@@ -371,7 +357,7 @@ def _is_empty(path: Path) -> bool:
 def _write(database: Database, batch: WriteBatch, *, has_secondary_keys: bool = False) -> None:
     try:
         if has_secondary_keys:
-            database.note_secondary_keys()  # first: else files would go too early
+            database.note_secondary_keys()  # before the write, else files would be dropped too early
         database.entries.write(batch)
     except Exception as err:
         translate(err, f"cannot write {database.path}")

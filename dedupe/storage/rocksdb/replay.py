@@ -1,12 +1,11 @@
 """
-The slow part of opening a lane's RocksDB, done outside of the event loop.
+The slow part of opening a lane's RocksDB, outside of the event loop.
 
-rocksdict holds the interpreter's lock while it opens a database: no thread of this process could
-run meanwhile, the event loop's least of all. So a long write-ahead log, as a killed process leaves
-it behind, is replayed by a process of its own, which is this module run as a program.
+rocksdict holds Python's global lock while it opens a database, which stops the event loop. A long WAL, left
+by a killed process, is replayed by a process of its own: this module as a program.
 
-Nothing ends that process with the gateway. It ends by itself when the log is replayed, which the
-next gateway then need not do again, and until then it holds RocksDB's lock: IndexUnavailableError.
+That process is not ended with the gateway. It ends when the WAL is replayed, and holds RocksDB's lock until
+then: opening raises IndexUnavailableError.
 """
 
 import asyncio
@@ -21,25 +20,25 @@ from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.storage.rocksdb.database import MIB, Database, Tuning
 
 WAL_BYTES_MAX = MIB
-"""Opening replays up to this here: 25 ms measured, about 30,000 entries. All else takes 5 ms."""
+"""A WAL up to this size, about 30,000 entries, is replayed when the database is opened, in 25 ms."""
 REPLAY_S = 30.0
 REPLAY_S_PER_MIB = 1.0
-"""A replay may take this, and REPLAY_S: 40 times what was measured. Stopped, it has achieved nothing."""
+"""The time limit of a replay is the sum, 40 times its usual duration: a replay that is killed is wasted."""
 LOADED_PART = 16
-"""Filters and indexes of blocks are the last 5 % of a file; opening reads them of every file."""
+"""Opening reads filters and block indexes, the last 5 % of each file; 1/16 of a file includes them."""
 NICENESS = 10
-"""Several replays at once must not keep a processor from a gateway whose other lanes already serve."""
+"""Replays must not take processors from lanes that serve."""
 
-_CORRUPT = 3  # exit status, unlike those of a Python that could not even begin
+_CORRUPT = 3  # an exit status that Python itself does not use
 
 
 def wal_bytes(path: Path) -> int:
-    """Return how much an opening would have to replay. Raises OSError."""
+    """Return the size of the WAL. Raises OSError."""
     return sum(file.stat().st_size for file in path.glob("*.log"))
 
 
 def load(path: Path) -> None:
-    """Read what an opening reads of every data file: then it need not wait for the disk. Raises OSError."""
+    """Read the end of every data file into the page cache, for the opening. Raises OSError."""
     for file in path.glob("*.sst"):
         with file.open("rb") as opened:
             opened.seek(-(file.stat().st_size // LOADED_PART), os.SEEK_END)
@@ -48,20 +47,20 @@ def load(path: Path) -> None:
 
 
 def time_limit_s(path: Path) -> float:
-    """Return how long a replay may take. Raises OSError."""
+    """Return the time limit of a replay. Raises OSError."""
     return REPLAY_S + REPLAY_S_PER_MIB * wal_bytes(path) / MIB
 
 
 async def replay(path: Path, tuning: Tuning, *, limit_s: float) -> None:
     """
-    Open and close the database in another process, which leaves its write-ahead log empty.
+    Open and close the database in another process, which flushes its WAL.
 
-    It takes 62 MiB of memory with the largest memtables. Cancelled, or not ready within `limit_s`
-    seconds, it is killed, which harms nothing: the log is kept until all of it is in data files.
+    The process is killed on cancellation, and after `limit_s` seconds. No data are lost then: RocksDB keeps
+    the WAL until all of it is in data files.
 
     Raises:
         IndexCorruptError: the database cannot be read.
-        IndexUnavailableError: it cannot be opened now, or not in time.
+        IndexUnavailableError: it cannot be opened now, or the time limit is over.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", __name__, str(path), json.dumps(asdict(tuning))),
@@ -88,7 +87,7 @@ async def replay(path: Path, tuning: Tuning, *, limit_s: float) -> None:
 
 
 def main() -> None:
-    """Replay, and write an error to stderr in one line."""
+    """Replay; write an error to stderr as one line."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.nice(NICENESS)
     path, tuning = sys.argv[1:]

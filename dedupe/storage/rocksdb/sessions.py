@@ -1,13 +1,13 @@
 """
-The client sessions of one lane in column family `sessions`: a row each, and their order of use.
+The client sessions of one lane, in column family `sessions`: a row for each, and their order of use.
 
     key                              value
     "s" session key (32)             watermark, acknowledged, epoch, newest timestamp and offset, evicted
                                      or not, then the bits above the watermark without leading zeros
-    "l" newest offset, session key   nothing; live ones, oldest first
-    "e" newest offset, session key   nothing; evicted ones, oldest first
+    "l" newest offset, session key   empty; live sessions, oldest first
+    "e" newest offset, session key   empty; evicted sessions, oldest first
 
-What does not fit is an IndexCorruptError: the index is rebuilt from the log.
+A row that cannot be decoded is an IndexCorruptError: the index is rebuilt from the log.
 """
 
 import struct
@@ -28,7 +28,7 @@ from dedupe.model.errors import IndexCorruptError
 from dedupe.storage.rocksdb.database import Database, translate
 
 ROW_BYTES_MAX = 200
-"""Of one session at rest, its place in the order included: 33 and 41 bytes of keys, 41 to 105 of value."""
+"""The rows of one session: 33 and 41 bytes of keys, 41 to 105 of value."""
 
 _ROW = struct.Struct(">QQQqQ?")
 _COUNTS = struct.Struct(">QQqQ")
@@ -37,10 +37,10 @@ _KEY_BYTES = 32
 _STATE, _LIVE, _EVICTED = b"s", b"l", b"e"
 
 RECENT_MAX = 1_024
-"""Sessions whose rows are remembered, at some 0.5 KB each: each request of a client reads its row twice."""
+"""Sessions cached in memory, about 0.5 KB each: a request of a client reads its row twice."""
 
 COUNTS_KEY = b"sessions"
-"""In `meta`."""
+"""A key in `meta`."""
 
 
 class SessionTable:
@@ -50,12 +50,12 @@ class SessionTable:
         self._database = database
         self.counts = NO_SESSIONS
         self._recent: dict[SessionKey, SessionState | None] = {}
-        """Rows as they were last written, the latest last."""
+        """A cache of written rows, the latest last."""
         self._first = {_LIVE: _LIVE, _EVICTED: _EVICTED}
-        """Nothing in the order stands before these; deleted ones would be passed over again at each look."""
+        """The first key of each order: a seek from there skips the tombstones of deleted rows."""
 
     def load(self) -> None:
-        """Read the counts. Raises IndexCorruptError, and what RocksDB raises."""
+        """Read the counts. Raises IndexCorruptError, and RocksDB's errors."""
         stored = self._database.meta.get(COUNTS_KEY)
         if stored is not None:
             if len(stored) != _COUNTS.size:
@@ -66,19 +66,19 @@ class SessionTable:
         recent = self._recent
         if all(key in recent for key in keys):
             return [recent[key] for key in keys]
-        asked = [_STATE + key for key in keys]
+        rows = [_STATE + key for key in keys]
         try:
-            values: list[bytes | None] = self._database.sessions.get(cast(list[Any], asked)) or []
+            values: list[bytes | None] = self._database.sessions.get(cast(list[Any], rows)) or []
         except Exception as err:
             translate(err, f"cannot read the sessions of {self._database.path}")
         return [None if value is None else _decode(value) for value in values]
 
     def oldest(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
         keys = self._oldest_keys(_EVICTED if evicted else _LIVE, count)
-        found = [(key, state) for key, state in zip(keys, self.get(keys), strict=True) if state is not None]
-        if len(found) != len(keys):
-            raise IndexCorruptError(f"{self._database.path} lacks a session that its order names")
-        return found
+        states = [(key, state) for key, state in zip(keys, self.get(keys), strict=True) if state is not None]
+        if len(states) != len(keys):
+            raise IndexCorruptError(f"{self._database.path} lacks a session of its order of use")
+        return states
 
     def of_client(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         prefix = _STATE + client_hash
@@ -86,7 +86,7 @@ class SessionTable:
         return [(key, state) for key, state in zip(keys, self.get(keys), strict=True) if state is not None]
 
     def put(self, batch: WriteBatch, update: SessionUpdate) -> None:
-        """Put an update of the sessions into its batch; call `written` once that is written."""
+        """Add an update to a batch; call `written` once the batch is written."""
         handle = self._database.sessions_handle
         for key, before, after in update.changes:
             if before is not None:
@@ -101,7 +101,7 @@ class SessionTable:
         batch.put(COUNTS_KEY, _COUNTS.pack(*update.counts), self._database.meta_handle)
 
     def written(self, update: SessionUpdate) -> None:
-        """Take what `put` has put: it is stored."""
+        """Update counts and cache after the batch of `put` was written."""
         self.counts = update.counts
         recent = self._recent
         for key, _, after in update.changes:
@@ -111,14 +111,14 @@ class SessionTable:
             del recent[next(iter(recent))]
 
     def _oldest_keys(self, prefix: bytes, count: int) -> list[SessionKey]:
-        """Return session keys in their order of use."""
+        """Return session keys in order of use."""
         places = self._keys(prefix, self._first[prefix], count)
         if places:
             self._first[prefix] = places[0]
         return [place[-_KEY_BYTES:] for place in places]
 
     def _keys(self, prefix: bytes, start: bytes, count: int) -> list[bytes]:
-        """Return stored keys from `start` on. An iterator ends silently at damage, so its status is asked."""
+        """Return keys from `start` on. Iterators end silently at corruption, so the status is checked."""
         keys: list[bytes] = []
         if count <= 0:
             return keys
@@ -138,7 +138,7 @@ class SessionTable:
 
 
 def _place_of(key: SessionKey, state: SessionState) -> bytes:
-    """Return where a session stands in the order of use."""
+    """Return the key of a session in the order of use."""
     return (_EVICTED if state.is_evicted else _LIVE) + _OFFSET.pack(state.last_offset) + key
 
 

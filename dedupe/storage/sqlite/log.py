@@ -1,10 +1,9 @@
 """
-The log in one SQLite file: needs no server, and what it acknowledged survives a power cut.
+The log in one SQLite file. It needs no server, and acknowledged records survive a power cut.
 
-SqliteStore hands out partitions, SqliteLog is one of them. Appends of all partitions go through one
-writer thread (sqlite_writer), reads through short transactions of their own (sqlite_reading), and the
-file is a contract with other readers (sqlite_schema). Two processes may open one file: each append
-checks its partition's epoch in the very transaction that commits it.
+SqliteStore opens the file, SqliteLog is one partition. One thread commits the appends of all partitions
+(writer); reads use short transactions (reading); other programs read the file by its schema (schema).
+Two processes may open one file: the transaction of an append checks the partition's epoch.
 
 Lane.submit -> admit -> **PartitionLog.append** -> DedupeIndex.apply
 """
@@ -37,7 +36,7 @@ from dedupe.storage.sqlite.writer import SqliteWriter
 __all__ = ["SqliteLimits", "SqliteLog", "SqliteStore"]
 
 FIRST_READ_RECORDS = 16
-"""A read's first batch is small, since recovery often wants one record only; the next ones grow."""
+"""The first batch of a read is small, since recovery often needs one record; later batches grow."""
 
 READ_GROWTH = 8
 
@@ -71,15 +70,18 @@ class SqliteStore:
         crashpoint: Crashpoint = no_crashpoint,
     ) -> Self:
         """
-        Open the file, creating it unless `read_only`; its folder must exist.
+        Open the file; create it unless `read_only`. Its folder must exist.
 
         Args:
-            crashpoint: called in the writer thread, "append" before and "commit" after each COMMIT
-                of records.
+            path: the file.
+            read_only: whether to refuse every change.
+            limits: queues, batches and waits.
+            crashpoint: called in the writer thread, with "append" before and "commit" after each COMMIT of
+                records.
 
         Raises:
-            ConfigurationError: it is no log, a newer version, damaged, or cannot be opened. Final.
-            RetriableError: another process holds it, the disk fails, or there is no log in it yet.
+            ConfigurationError: the file is no log, of a newer version, damaged, or cannot be opened. Final.
+            RetriableError: another process locks the file, the disk fails, or the file is still empty.
         """
         log_id = await asyncio.to_thread(open_or_create, path, limits, read_only=read_only)
         writer = None if read_only else SqliteWriter(path, limits, crashpoint)
@@ -97,11 +99,11 @@ class SqliteStore:
 
     async def create_topic(self, topic: str, partitions: int) -> None:
         """
-        Create the topic's partitions, n >= 1, unless they are there.
+        Create the topic with `partitions` >= 1, unless it exists.
 
         Raises:
             ConfigurationError: it exists with another number of partitions.
-            RetriableError: it may or may not have been created; call again.
+            RetriableError: it is unknown whether the topic was created; call again.
         """
         assert partitions >= 1
         await self._writable.do(CreateTopic(topic, partitions))
@@ -112,7 +114,7 @@ class SqliteStore:
         return len(self._first_ids.get(topic, ()))
 
     def partition_log(self, topic: str, partition: int) -> "SqliteLog":
-        """Return one partition of a topic that `partitions_of` or `create_topic` has seen."""
+        """Return one partition; `partitions_of` or `create_topic` must have read its topic before."""
         return SqliteLog(self._place(topic, partition), self._writer, self._readers, self._limits)
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
@@ -121,30 +123,32 @@ class SqliteStore:
         return {int(key.removeprefix(start)): text for key, text in rows}
 
     async def note(self, name: str, topic: str, partition: int, text: str) -> None:
-        """See LogStore. Waits its turn, for SqliteLimits.busy_timeout_s, while another process commits."""
+        """See LogStore. Waits up to SqliteLimits.busy_timeout_s while another process commits."""
         assert len(text.encode()) <= NOTE_BYTES_MAX
         place = self._place(topic, partition)
         await self._writable.do(KeepNote(f"{_note_key(name, topic)}{place.partition}", text))
 
     async def newest_timestamp_ms(self) -> int | None:
-        """Return the log time of the newest record of all topics, None without one. Raises RetriableError."""
+        """Return the newest timestamp of all topics, None without records. Raises RetriableError."""
         return await self._readers.run(select_newest_timestamp)
 
     async def trim(self, topic: str, before_ms: int, records_max: int) -> int:
         """
-        Delete records older than `before_ms` (log time), oldest first, in small transactions.
+        Delete records with a timestamp before `before_ms`, oldest first, in small transactions.
 
-        The newest record of each partition stays, so that its lane sequence can be continued. The
-        file does not shrink; the room is used again.
+        The newest record of each partition stays, since it has the last lane_seq. The file does not shrink;
+        SQLite reuses the free pages.
 
         Args:
-            records_max: at most so many of each partition.
+            topic: the topic to trim.
+            before_ms: in milliseconds since 1970.
+            records_max: the limit of each partition.
 
         Returns:
-            How many records were deleted.
+            The number of deleted records.
 
         Raises:
-            RetriableError: stopped half-way; what is deleted is.
+            RetriableError: some records may have been deleted, others not.
         """
         deleted = 0
         for first_id in self._first_ids.get(topic, ()):
@@ -159,7 +163,7 @@ class SqliteStore:
         return deleted
 
     async def close(self) -> None:
-        """See LogStore. Commits what waits. Idempotent."""
+        """See LogStore. Commits queued operations. Idempotent."""
         self._readers.close()
         if self._writer is not None:
             await self._writer.close()
@@ -183,7 +187,7 @@ class SqliteStore:
 
 
 class _Place(NamedTuple):
-    """One partition, and where its ids begin."""
+    """One partition, and the id of its first record."""
 
     topic: str
     partition: int
@@ -206,7 +210,7 @@ class SqliteLog:
         self._logger = structlog.get_logger(__name__).bind(topic=place.topic, partition=place.partition)
 
     async def fence(self) -> Offset:
-        """See PartitionLog. Appends queued before it come before it."""
+        """See PartitionLog. Appends that were queued before the fence are committed before it."""
         self._epoch = None
         fenced = await _required(self._writer).do(Fence(self._place.first_id))
         self._epoch = fenced.epoch
@@ -217,7 +221,7 @@ class SqliteLog:
         return await self._readers.run(lambda connection: select_bounds(connection, first_id))
 
     async def offset_at(self, timestamp_ms: int) -> Offset:
-        """See PartitionLog. Exact, since timestamps do not decrease. Raises LogCorruptError, too."""
+        """See PartitionLog. Exact, since timestamps do not decrease. May raise LogCorruptError."""
         first_id = self._place.first_id
         return await self._readers.run(
             lambda connection: select_offset_at(connection, first_id, timestamp_ms)
@@ -226,7 +230,7 @@ class SqliteLog:
     async def read(
         self, start: Offset, end: Offset, *, records_max: int | None = None
     ) -> AsyncGenerator[Sequence[LogRecord], None]:
-        """See PartitionLog. Raises LogCorruptError, too, if records are missing or the file is damaged."""
+        """See PartitionLog. Raises LogCorruptError if records are missing or the file is damaged."""
         position = start
         left = sys.maxsize if records_max is None else records_max
         batch_max = min(FIRST_READ_RECORDS, self._limits.read_records_max)
@@ -235,7 +239,7 @@ class SqliteLog:
             query = BatchQuery(self._place.first_id, position, end, count, self._limits.read_bytes_max)
             log_start, records = await self._readers.run(query.run)
             if position < log_start:
-                self._logger.warning("older records are trimmed", asked_for=position, log_start=log_start)
+                self._logger.warning("reading from the log start", requested=position, log_start=log_start)
             if not records:
                 return
             yield records
@@ -245,10 +249,10 @@ class SqliteLog:
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         """See PartitionLog. The records have the headers of record format v1."""
-        # Whatever interrupts this append, a cancellation included: the next one needs a fence.
+        # After any error, a cancellation included, the next append needs a fence.
         epoch, self._epoch = self._epoch, None
         if epoch is None:
-            raise NotAppendedError("this writer has not fenced the partition since its last error")
+            raise NotAppendedError("the partition was not fenced after the writer's last error")
         rows = [_row_of(record) for record in records]
         size_bytes = sum(len(record.key) + len(record.value) for record in records)
         append = Append(self._place.first_id, epoch, rows, size_bytes)
@@ -257,17 +261,17 @@ class SqliteLog:
         return base
 
     async def close(self) -> None:
-        """See PartitionLog. Idempotent; an append that is under way is still committed or not."""
+        """See PartitionLog. Idempotent; an append in progress may still be committed."""
         self._epoch = None
 
 
 def _note_key(name: str, topic: str) -> str:
-    """Return what the keys of a topic's notes start with in `meta`; the partition follows."""
+    """Return the prefix of the keys in `meta` of a topic's notes; the partition number follows."""
     return f"note/{name}/{topic}/"
 
 
 def _row_of(record: NewRecord) -> Row:
-    """Return a record as the table's columns; other headers than record format v1 has are a bug."""
+    """Return a record as the columns of the table. Headers outside of record format v1 are a bug."""
     (source_name, source), (gateway_name, gateway), *more = record.headers
     assert (source_name, gateway_name) == (HEADER_SOURCE, HEADER_GATEWAY), record.headers
     reason: str | int = NOTHING

@@ -1,8 +1,8 @@
 """
-What the SQLite log's writer can do, one class each: append, fence, create a topic, keep a note, trim.
+The operations of the SQLite log's writer, one class each: append, fence, create a topic, write a note, trim.
 
-Each runs inside the transaction of its group (sqlite_writer), sees what the operations before it
-did, and either does all of its work or raises and has done nothing.
+Each runs inside the transaction of its group (see writer), after the operations before it. An operation
+that raises has changed nothing.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from dedupe.storage.sqlite.writer import Transaction
 
 
 class Fenced(NamedTuple):
-    """What a fence returns: the new writer's epoch, and restore_end_offset."""
+    """The result of a fence: the new epoch, and restore_end_offset."""
 
     epoch: int
     next_offset: Offset
@@ -30,7 +30,7 @@ class Fenced(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append records to a partition, if the writer's epoch is still its newest. Returns the first offset."""
+    """Append records if the writer's epoch is still the newest. Returns the first offset."""
 
     first_id: int
     epoch: int
@@ -56,7 +56,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What the other operations share: no records, and simply to be tried again after any error."""
+    """An operation without records, which the caller repeats after any error."""
 
     undone: ClassVar[type[RetriableError]] = RetriableError
     unknown: ClassVar[type[RetriableError]] = RetriableError
@@ -71,7 +71,7 @@ class Fence(Change):
     first_id: int
 
     def run(self, transaction: Transaction) -> Fenced:
-        """Return the new epoch and the end of everything appended before it."""
+        """Return the new epoch, and the end of the records of earlier epochs."""
         partition = transaction.partition_to_change(self.first_id)
         partition.epoch += 1
         return Fenced(partition.epoch, partition.next_offset)
@@ -79,13 +79,13 @@ class Fence(Change):
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic(Change):
-    """Make a topic's partitions, unless they are there."""
+    """Create the partitions of a topic, unless they exist."""
 
     topic: str
     partitions: int
 
     def run(self, transaction: Transaction) -> None:
-        """Raises ConfigurationError: it has another number of partitions, or the file has too many."""
+        """Raises ConfigurationError: the topic has another number of partitions, or the file too many."""
         (existing,) = transaction.execute("SELECT count(*) FROM partitions WHERE topic = ?", self.topic)
         if existing == self.partitions:
             return
@@ -107,7 +107,7 @@ class CreateTopic(Change):
 
 @dataclass(frozen=True, slots=True)
 class KeepNote(Change):
-    """Put a row into `meta`, in the place of an earlier one of its key."""
+    """Write a row of `meta`, or replace it."""
 
     key: str
     text: str
@@ -118,17 +118,17 @@ class KeepNote(Change):
 
 @dataclass(frozen=True, slots=True)
 class Trim(Change):
-    """Delete a partition's oldest records, but never its newest. Returns how many."""
+    """Delete the oldest records of a partition, never its newest. Returns their number."""
 
     first_id: int
     before_ms: int
     records_max: int
 
     def run(self, transaction: Transaction) -> int:
-        """Look at up to `records_max` records only, so that it takes a few milliseconds."""
+        """Read at most `records_max` records, so that the transaction is short."""
         partition = transaction.partition(self.first_id)
         start = partition.log_start_offset
-        # The newest record stays: it proves where the lane sequence continues.
+        # The newest record stays: the next lane_seq follows from it.
         stop = min(start + self.records_max, partition.next_offset - 1)
         kept = transaction.execute(
             "SELECT id FROM records WHERE id >= ? AND id < ? AND timestamp_ms >= ? ORDER BY id LIMIT 1",

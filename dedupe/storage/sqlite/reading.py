@@ -1,7 +1,7 @@
 """
-How the SQLite log is read: queries in short transactions of worker threads, beside the writer.
+Reads of the SQLite log, in short transactions in worker threads.
 
-Short, because while a reader's transaction is open the WAL can only grow.
+While a reader's transaction is open, the WAL cannot be reset, and grows.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Readers:
-    """Read-only connections for worker threads, kept for the next read; each serves one at a time."""
+    """A pool of read-only connections for worker threads."""
 
     def __init__(self, path: Path, limits: SqliteLimits) -> None:
         self._path = path
@@ -40,7 +40,7 @@ class Readers:
         return await asyncio.to_thread(self._run, query)
 
     def close(self) -> None:
-        """Close idle connections now, and those in use once their query is done. Idempotent."""
+        """Close idle connections now, others after their query. Idempotent."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -87,7 +87,7 @@ class BatchQuery(NamedTuple):
 
     def run(self, connection: sqlite3.Connection) -> tuple[Offset, list[LogRecord]]:
         """
-        Return the log start and the first records of [start, end), none only if there are none.
+        Return the log start, and the first records of [start, end), at least one if there is one.
 
         Raises:
             LogCorruptError: a record is missing.
@@ -121,7 +121,7 @@ def select_bounds(connection: sqlite3.Connection, first_id: int) -> tuple[Offset
 
 
 def select_offset_at(connection: sqlite3.Connection, first_id: int, timestamp_ms: int) -> Offset:
-    """Return the first offset of a record as new as this, by halves: timestamps do not decrease."""
+    """Return the first offset with this timestamp or a later one, by binary search."""
     low, high = select_bounds(connection, first_id)
     while low < high:
         middle = (low + high) // 2
@@ -146,7 +146,7 @@ def select_newest_timestamp(connection: sqlite3.Connection) -> int | None:
 
 
 def select_meta(connection: sqlite3.Connection, start: str) -> list[tuple[str, str]]:
-    """Return the rows whose key starts like this; there are a few dozen in all."""
+    """Return the rows whose key starts with `start`; the table has a few dozen rows."""
     return connection.execute(
         "SELECT key, value FROM meta WHERE substr(key, 1, length(?1)) = ?1", (start,)
     ).fetchall()

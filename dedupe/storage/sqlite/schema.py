@@ -1,6 +1,7 @@
 """
-The SQLite log's file: how it is made and opened. Its schema is a versioned contract with every
-reader, which docs/ARCHITECTURE.md spells out.
+The file of the SQLite log: its schema, how it is created, and how it is opened.
+
+Other programs read it: docs/ARCHITECTURE.md specifies the schema, which has a version.
 """
 
 import sqlite3
@@ -15,28 +16,26 @@ from dedupe.model.errors import ConfigurationError, GatewayError, LogCorruptErro
 SCHEMA_VERSION = 1
 
 APPLICATION_ID = 0x47574C47
-"""Stands in the file's header ("GWLG"), so that no other program's database is taken for a log."""
+"""Identifies the file as a log in its header ("GWLG")."""
 
 OFFSETS_MAX = 1 << 48
-"""Ids set aside for each partition: 89 years at 100,000 records/s. More leaves room for fewer than
-these 32,768 partitions a file, since ids are signed 64-bit numbers."""
+"""The ids of each partition: 89 years at 100,000 records/s. Ids are signed 64-bit numbers, so a file has
+room for 32,768 partitions."""
 
 PAGE_BYTES = 4096
-"""SQLite's default. A single small append puts about three pages into the WAL, so larger pages would
-make it dearer; records of a kilobyte waste little of them (1,028 bytes on disk for 860 of data)."""
+"""SQLite's default. A small append writes about three pages into the WAL, so larger pages would cost more;
+a record of a kilobyte wastes little of a page."""
 
 PARAMETERS_MAX = 32_766
-"""Of one statement: SQLite's own default, so that builds that take more behave alike."""
+"""The limit of one statement: SQLite's default, set so that all builds behave alike."""
 
 BUSY_RETRY_S = 0.01
 
 WRITER_CACHE_BYTES = 32 * 1024 * 1024
-"""Page cache of the writer: a group's pages must fit, else they reach the WAL before the COMMIT and
-cost twice."""
+"""The writer's page cache. If a group's pages do not fit, SQLite writes them into the WAL twice."""
 
 NOTHING = -1
-"""A parameter in the place of None, for which Python's sqlite3 looks for an adapter each time: with those
-of padding, a sixth of what an append costs its thread."""
+"""A parameter instead of None: for each None, Python's sqlite3 searches for an adapter, which is slow."""
 
 Row: TypeAlias = tuple[int, str, str | int, bytes, bytes, bytes, bytes | int]
 """One record without its id, in the order of the table's columns; NOTHING stands for NULL."""
@@ -74,31 +73,29 @@ class SqliteLimits:
     """Every queue, batch and wait of the SQLite log."""
 
     busy_timeout_s: float = (
-        2.0  # another process commits: longer than its group takes, short of a lane's wait
+        2.0  # while another process commits: longer than its group, shorter than a lane waits
     )
-    answer_timeout_s: float = 30.0  # a disk that hangs: give up waiting, the outcome is unknown
+    answer_timeout_s: float = 30.0  # for a disk that hangs; the outcome is unknown then
     close_timeout_s: float = 10.0
-    queue_operations_max: int = 1024  # each lane has one under way, so this is never reached
-    group_records_max: int = 3000  # and one more append. More only makes the first wait longer
+    queue_operations_max: int = 1024  # never reached: each lane has one operation in progress
+    group_records_max: int = 3000  # and one more append. A larger group only delays its first operation
     group_bytes_max: int = 8 * 1024 * 1024  # nine full lane batches
     read_records_max: int = 1000
     read_bytes_max: int = 4 * 1024 * 1024
-    trim_records_max: int = 500  # a transaction of a few ms, so that appends hardly notice
-    wal_checkpoint_bytes: int = (
-        16 * 1024 * 1024
-    )  # about 20 ms of copying; smaller copies hot pages more often
-    wal_bytes_max: int = 256 * 1024 * 1024  # beyond it a checkpoint waits for readers, and says so
+    trim_records_max: int = 500  # a transaction of a few ms, so that appends wait little
+    wal_checkpoint_bytes: int = 16 * 1024 * 1024  # smaller ones would copy hot pages more often
+    wal_bytes_max: int = 256 * 1024 * 1024  # beyond it, a checkpoint waits for readers and logs a warning
     wal_restart_wait_s: float = 0.1
 
 
 def connect(path: Path, limits: SqliteLimits, *, read_only: bool) -> sqlite3.Connection:
     """
-    Open an existing log file for one thread at a time.
+    Open an existing log file, for one thread at a time.
 
-    A writer's connection never checkpoints by itself: the writer does, after it has answered.
+    A connection of the writer has no automatic checkpoints: the writer runs them after its answers.
 
     Raises:
-        sqlite3.Error: the file is gone, or the disk fails.
+        sqlite3.Error: the file does not exist, or the disk fails.
     """
     connection = _open_file(path, "ro" if read_only else "rw", limits)
     if not read_only:
@@ -113,11 +110,11 @@ def connect(path: Path, limits: SqliteLimits, *, read_only: bool) -> sqlite3.Con
 
 def open_or_create(path: Path, limits: SqliteLimits, *, read_only: bool) -> str:
     """
-    Make sure that `path` is a log file of this version, creating it if it may, and return its log_id.
+    Check that `path` is a log file of this version, create it unless `read_only`, and return its log_id.
 
     Raises:
-        ConfigurationError: it is something else, a newer version, damaged, or cannot be opened.
-        RetriableError: another process holds it, the disk fails, or `read_only` and nothing is in it yet.
+        ConfigurationError: the file is no log, of a newer version, damaged, or cannot be opened.
+        RetriableError: another process locks it, the disk fails, or it is empty and `read_only`.
     """
     try:
         connection = _open_file(path, "ro" if read_only else "rwc", limits)
@@ -140,9 +137,9 @@ def open_or_create(path: Path, limits: SqliteLimits, *, read_only: bool) -> str:
 
 def translated(err: sqlite3.Error | MemoryError) -> GatewayError:
     """
-    Return what an error of a read means to the core: a damaged file, or try again.
+    Return the gateway's error for one of a read: LogCorruptError or RetriableError.
 
-    A disk that is full, over its quota, read-only or broken says nothing about what is on it.
+    A full, read-only or failing disk does not mean that the file is damaged.
     """
     primary_code = getattr(err, "sqlite_errorcode", 0) & 0xFF
     if primary_code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
@@ -166,7 +163,7 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def _create(connection: sqlite3.Connection) -> None:
-    """Turn an empty database into a log, unless another process is quicker."""
+    """Create the tables, unless another process has created them meanwhile."""
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     connection.execute("BEGIN IMMEDIATE")
     if _is_empty(connection):
@@ -194,13 +191,13 @@ def _checked_log_id(connection: sqlite3.Connection, path: Path) -> str:
 
 def _check_partitions(connection: sqlite3.Connection, path: Path) -> None:
     """
-    See that the table of partitions agrees with its index; it has a few pages, so this takes no time.
+    Check the table of partitions, of a few pages, against its index.
 
-    In a file that was put back without its write-ahead log, some pages are older than others.
+    In a file that was restored without its WAL, some pages are older than others.
     """
-    (found,) = connection.execute("PRAGMA integrity_check(partitions)").fetchone()
-    if found != "ok":
-        raise _damaged(path, found)
+    (problem,) = connection.execute("PRAGMA integrity_check(partitions)").fetchone()
+    if problem != "ok":
+        raise _damaged(path, problem)
 
 
 def _damaged(path: Path, why: object) -> ConfigurationError:
@@ -211,16 +208,16 @@ def _damaged(path: Path, why: object) -> ConfigurationError:
 
 
 def _add_column(connection: sqlite3.Connection) -> None:
-    """Give an early file the column that it lacks; readers of the others do not notice."""
+    """Add the column `gs` if the file lacks it; readers of the other columns are not affected."""
     if not any(name == "gs" for _, name, *_ in connection.execute("PRAGMA table_info(records)")):
         connection.execute("ALTER TABLE records ADD COLUMN gs BLOB")
 
 
 def _turn_on_wal(connection: sqlite3.Connection, path: Path, limits: SqliteLimits) -> None:
     """
-    Let readers and the writer work side by side; a copy made by a backup tool may have lost it.
+    Set the journal mode, which a backup tool may not have copied.
 
-    SQLite reads before it writes here, and lets nobody who has read wait for another writer: so we do.
+    SQLite does not wait here for another writer, because the statement reads before it writes. So this does.
     """
     give_up_at = monotonic() + limits.busy_timeout_s
     while (mode := _wal_mode(connection)) is None:
@@ -234,7 +231,7 @@ def _turn_on_wal(connection: sqlite3.Connection, path: Path, limits: SqliteLimit
 
 
 def _wal_mode(connection: sqlite3.Connection) -> str | None:
-    """Try to turn it on, and return the mode that the file is in; None if others use it just now."""
+    """Try to set WAL mode; return the file's mode, None while another process uses the file."""
     try:
         return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
     except sqlite3.OperationalError as err:

@@ -1,13 +1,12 @@
 """
-The one thread of a process that changes the SQLite log: it commits what waits as one transaction.
+The only thread of a process that changes the SQLite log: it commits queued operations as one transaction.
 
-It decides what shares a transaction and what every operation in it is told, and must not guess: an
-error before the COMMIT left nothing; an error of the COMMIT leaves the outcome unknown to all. After
-any error the connection is closed: a file that failed to reach the disk once must not be believed.
+An error before the COMMIT means that nothing was committed; after an error of the COMMIT, the outcome of
+all its operations is unknown. Any error closes the connection: after a failed fsync, SQLite's page cache
+may differ from the disk.
 
-Each call of SQLite gives up Python's global lock and has to win it back from a busy event loop,
-which can take 5 ms. So a group makes few calls, and all its records go in as one INSERT: row by
-row, a busy loop slows the thread down to some hundred records/s.
+Each call of SQLite releases Python's global lock, and a busy event loop returns it only after up to 5 ms. So
+a group makes few calls: one INSERT has all its records.
 """
 
 import asyncio
@@ -34,12 +33,12 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 STATEMENT_ROWS_MAX = 2048
-"""The largest INSERT: a whole group in two at most, of 16,384 parameters each, within PARAMETERS_MAX."""
+"""The rows of the largest INSERT: 16,384 parameters, within PARAMETERS_MAX; two of them hold a group."""
 
 
 @dataclass(slots=True)
 class PartitionState:
-    """A partition's row, as the operations of a transaction change it one after another."""
+    """A partition's row, which the operations of a transaction change."""
 
     epoch: int
     next_offset: Offset
@@ -47,10 +46,10 @@ class PartitionState:
 
 
 class Transaction:
-    """An open transaction: the rows of all partitions, and the records that are still to go in."""
+    """An open transaction: the rows of all partitions, and the records that are not inserted yet."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Read the partitions as one row, since each row would be a call of its own."""
+        """Read all partitions as one row, since each row costs a call."""
         self._connection = connection
         (rows,) = connection.execute(
             "SELECT json_group_array(json_array(first_id, epoch, next_offset, log_start_offset)) "
@@ -61,25 +60,25 @@ class Transaction:
         self._rows: list[Sequence[object]] = []
 
     def partition(self, first_id: int) -> PartitionState:
-        """Return a partition's row, to look at."""
+        """Return a partition's row, for reading only."""
         return self._partitions[first_id]
 
     def partition_to_change(self, first_id: int) -> PartitionState:
-        """Return a partition's row, to change it in place."""
+        """Return a partition's row, for changes in place."""
         self._changed.add(first_id)
         return self._partitions[first_id]
 
     def put(self, first_id: int, rows: Sequence[Row]) -> None:
-        """Insert records with consecutive ids, at the latest before the COMMIT."""
+        """Insert records with consecutive ids at the next flush."""
         self._rows += [(record_id, *row) for record_id, row in enumerate(rows, first_id)]
 
     def execute(self, statement: str, *parameters: object) -> Any:
-        """Run a statement after all changes so far; return its first row or None."""
+        """Flush, run a statement, and return its first row or None."""
         self.flush()
         return self._connection.execute(statement, parameters).fetchone()
 
     def flush(self) -> None:
-        """Write everything changed and put so far, in as few statements as SQLite's limits allow."""
+        """Write all changes and records so far, in as few statements as SQLite's limits allow."""
         changed = [(first_id, self._partitions[first_id]) for first_id in self._changed]
         states = [
             (first_id, state.epoch, state.next_offset, state.log_start_offset) for first_id, state in changed
@@ -91,9 +90,9 @@ class Transaction:
 
     def _execute_all(self, statement: Callable[[int], str], rows: Sequence[Sequence[object]]) -> None:
         """
-        Run a statement that takes many rows; it skips those of NOTHING.
+        Run a statement for many rows.
 
-        It is made for a power of two, so that a dozen statements serve all sizes and stay compiled.
+        Rows of NOTHING fill up to a power of two, so that a dozen compiled statements serve all sizes.
         """
         for start in range(0, len(rows), STATEMENT_ROWS_MAX):
             part = rows[start : start + STATEMENT_ROWS_MAX]
@@ -107,42 +106,42 @@ class Operation(Protocol[T_co]):
 
     @property
     def undone(self) -> type[RetriableError]:
-        """What to raise if the operation definitely changed nothing."""
+        """The error that means: the operation changed nothing."""
 
     @property
     def unknown(self) -> type[RetriableError]:
-        """What to raise if it may or may not have happened."""
+        """The error that means: the outcome is unknown."""
 
     @property
     def records(self) -> int:
-        """How many records it inserts."""
+        """The number of records that it inserts."""
 
     @property
     def size_bytes(self) -> int:
-        """About how many bytes they have."""
+        """Their approximate size."""
 
     def run(self, transaction: Transaction) -> T_co:
         """
         Change the log within the group's transaction.
 
         Raises:
-            GatewayError: for this operation alone, which has changed nothing.
-            sqlite3.Error: the whole group is rolled back and tried one by one.
+            GatewayError: this operation alone has changed nothing.
+            sqlite3.Error: the writer rolls the group back, and repeats its operations one by one.
         """
 
 
 class Job(NamedTuple):
-    """An operation that waits, and who waits for it."""
+    """A queued operation, and the future of its result."""
 
     operation: Operation[object]
     answer: "asyncio.Future[Any]"
 
 
 class SqliteWriter:
-    """Owns the thread and its connection; `do` is called in the event loop that made it."""
+    """The thread and its connection; `do` is called in the event loop that created it."""
 
     def __init__(self, path: Path, limits: SqliteLimits, crashpoint: Crashpoint) -> None:
-        """Start the thread; it opens the file with the first operation, and again after each failure."""
+        """Start the thread, which opens the file at the first operation, and again after each error."""
         self._path = path
         self._limits = limits
         self._crashpoint = crashpoint
@@ -151,7 +150,7 @@ class SqliteWriter:
         self._waiting = 0
         self._is_closed = False
         self._is_stopping = False
-        self._taken: list[Job] = []  # from the queue, and not answered yet
+        self._taken: list[Job] = []  # removed from the queue, not answered yet
         self._connection: sqlite3.Connection | None = None
         self._bytes_since_checkpoint = 0
         self._thread = threading.Thread(target=self._run, name="sqlite-writer", daemon=True)
@@ -162,20 +161,20 @@ class SqliteWriter:
 
     async def do(self, operation: Operation[T]) -> T:
         """
-        Run the operation and return its result once it is durable.
+        Run the operation, and return its result once that is durable.
 
-        Cancelling it cancels only the waiting.
+        Cancellation ends the wait, not the operation.
 
         Raises:
             RetriableError: `operation.undone` or `operation.unknown`.
-            GatewayError: what the operation itself raises.
+            GatewayError: an error of the operation.
         """
         if self._is_closed:
             raise operation.undone("the SQLite log is closed")
         if not self._thread.is_alive():
-            raise operation.undone("the SQLite log's writer has ended: restart the gateway")
+            raise operation.undone("the SQLite log's writer thread has ended: restart the gateway")
         if self._waiting >= self._limits.queue_operations_max:
-            raise operation.undone("the SQLite log has too much to do")
+            raise operation.undone("the queue of the SQLite log's writer is full")
         answer: asyncio.Future[T] = self._loop.create_future()
         self._waiting += 1
         job = Job(operation, answer)
@@ -187,13 +186,13 @@ class SqliteWriter:
             alarm.cancel()
 
     async def close(self) -> None:
-        """Commit what waits and end the thread. Idempotent, bounded in time."""
+        """Commit queued operations and end the thread. Idempotent, bounded in time."""
         if not self._is_closed:
             self._is_closed = True
             self._queue.put(None)
         await asyncio.to_thread(self._thread.join, self._limits.close_timeout_s)
         if self._thread.is_alive():
-            self._logger.error("the SQLite log could not be closed in time: does the disk hang?")
+            self._logger.error("the SQLite log was not closed in time: the disk may hang")
 
     def _end_waiting(self, job: Job) -> None:
         if not job.answer.done():
@@ -204,7 +203,7 @@ class SqliteWriter:
         self._waiting -= len(jobs)
         for job, outcome in zip(jobs, outcomes, strict=True):
             if job.answer.done():
-                continue  # the waiter has left
+                continue  # the caller was cancelled, or timed out
             if isinstance(outcome, GatewayError):
                 job.answer.set_exception(outcome)
             else:
@@ -213,7 +212,7 @@ class SqliteWriter:
     # ---- in the thread
 
     def _run(self) -> None:
-        """Work until closed. The thread serves all lanes and outlives every error."""
+        """Process groups until closed. No error ends the thread, since it serves all lanes."""
         while not self._is_stopping:
             try:
                 self._take_group()
@@ -225,7 +224,7 @@ class SqliteWriter:
         self._disconnect()
 
     def _take_group(self) -> None:
-        """Wait for an operation and take it with all others that wait, in order, within the limits."""
+        """Wait for an operation, and dequeue it and those behind it, within the limits."""
         records = size_bytes = 0
         job = self._queue.get()
         while job is not None:
@@ -241,16 +240,16 @@ class SqliteWriter:
         self._is_stopping = True
 
     def _abandon(self, err: BaseException) -> None:
-        """Answer everything taken after an unexpected error, and begin anew."""
+        """Answer all dequeued operations after an unexpected error."""
         self._disconnect()
         jobs = list(self._taken)
         self._reply(jobs, [job.operation.unknown(f"the SQLite log's writer failed: {err!r}") for job in jobs])
         with suppress(Exception):
-            self._logger.critical("the writer failed and goes on", operations=len(jobs), error=repr(err))
+            self._logger.critical("the writer failed, and continues", operations=len(jobs), error=repr(err))
 
     def _process(self, jobs: Sequence[Job]) -> None:
-        """Commit the jobs as one transaction, or one by one if one of them cannot be done."""
-        # Answers first: an error of the report must not keep them back.
+        """Commit the jobs as one transaction, or one by one if that fails."""
+        # Answer before logging: an error of the log line must not delay answers.
         try:
             outcomes = self._prepare(jobs)
         except Exception as err:
@@ -273,7 +272,7 @@ class SqliteWriter:
             self._reply(jobs, outcomes)
 
     def _prepare(self, jobs: Sequence[Job]) -> list[object]:
-        """Do everything but the COMMIT; return each job's result, or the error that is its alone."""
+        """Run the jobs without the COMMIT; return each job's result or its own error."""
         if self._connection is None:
             self._connection = connect(self._path, self._limits, read_only=False)
         self._connection.execute("BEGIN IMMEDIATE")
@@ -296,16 +295,16 @@ class SqliteWriter:
             self._crashpoint("commit")
 
     def _reply(self, jobs: Sequence[Job], outcomes: Sequence[object]) -> None:
-        """Answer the jobs, which are those taken first."""
+        """Answer these jobs, the first of those dequeued."""
         try:
             self._loop.call_soon_threadsafe(self._deliver, jobs, outcomes)
             del self._taken[: len(jobs)]
         except RuntimeError:
             self._taken.clear()
-            self._logger.warning("the event loop ended before its operations", operations=len(jobs))
+            self._logger.warning("the event loop ended before these operations", operations=len(jobs))
 
     def _checkpoint_if_due(self) -> None:
-        """Copy the WAL into the database after enough bytes, so that it starts again from its beginning."""
+        """Checkpoint the WAL after wal_checkpoint_bytes, so that SQLite resets it."""
         if self._connection is None or self._bytes_since_checkpoint < self._limits.wal_checkpoint_bytes:
             return
         self._bytes_since_checkpoint = 0
@@ -315,13 +314,13 @@ class SqliteWriter:
                 self._restart_wal(self._connection, wal_pages * PAGE_BYTES)
         except (sqlite3.Error, MemoryError) as err:
             self._disconnect()
-            self._logger.error("checkpoint failed, it is tried again later", error=repr(err))
+            self._logger.error("checkpoint failed, to be repeated later", error=repr(err))
 
     def _restart_wal(self, connection: sqlite3.Connection, wal_bytes: int) -> None:
         """
-        Hold appends until no reader uses the WAL, but not for long.
+        Block appends for a short time, until no reader uses the WAL.
 
-        Short reads overlap without end, and each keeps the WAL from starting again.
+        Reads that overlap would otherwise prevent its reset.
         """
         connection.execute(f"PRAGMA busy_timeout = {self._limits.wal_restart_wait_s * 1000:.0f}")
         try:
@@ -329,12 +328,10 @@ class SqliteWriter:
         finally:
             connection.execute(f"PRAGMA busy_timeout = {self._limits.busy_timeout_s * 1000:.0f}")
         if is_busy:
-            self._logger.warning(
-                "the WAL cannot start again: a reader's transaction is open", bytes=wal_bytes
-            )
+            self._logger.warning("the WAL cannot be reset: a reader's transaction is open", bytes=wal_bytes)
 
     def _disconnect(self) -> None:
-        """Close the connection, which rolls an open transaction back."""
+        """Close the connection, and roll back an open transaction."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(Exception):
@@ -344,7 +341,7 @@ class SqliteWriter:
 
 
 def _is_busy(err: Exception) -> bool:
-    """Whether another process holds the log: each further try would wait as long again."""
+    """Whether another process locks the file: a second attempt would wait as long again."""
     return getattr(err, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
