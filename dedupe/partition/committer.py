@@ -52,8 +52,8 @@ class Committer:
             What was appended; None if nothing was new. After any error the outcome of the events that
             were not answered is unknown.
         """
-        taken_at = self._context.clock.monotonic()
         self._crashpoint("take")
+        self._counts.note_taken(batch, self._context.clock.monotonic())
         known = index.index.lookup([event.key for event in batch.events])
         self._crashpoint("lookup")
         timestamp_ms = max(batch.received_ms, index.index.state.newest_timestamp_ms)
@@ -69,7 +69,7 @@ class Committer:
         if new and recorded:
             await self._begin_sessions()
         committed = await self._append(new, recorded, index, timestamp_ms) if new else None
-        self._counts.note_decided(batch, verdicts, index.window, taken_at)
+        self._counts.note_decided(batch, verdicts, index.window)
         _answer(batch, verdicts, 0 if committed is None else committed.base)
         if committed is not None and self.replicate is not None:
             self.replicate(committed)

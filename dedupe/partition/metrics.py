@@ -103,6 +103,11 @@ class LaneCounts:
             self._metrics.tally = Tally()
         self._next_lane_seq = next_lane_seq
 
+    def note_taken(self, batch: Batch, now: float) -> None:
+        """Count a batch that is taken to be decided, even if its commit fails; `now` is monotonic."""
+        self._metrics.batch_events.observe(len(batch.events))
+        self._metrics.queue_wait_s.observe(now - batch.queued_at)
+
     def note_commit(self, committed: Committed, took_s: float) -> None:
         """Count new events that are committed, and in the index; `note_decided` follows at once."""
         metrics, timestamp_ms = self._metrics, committed.timestamp_ms
@@ -113,11 +118,9 @@ class LaneCounts:
         metrics.last_commit_ms = timestamp_ms
         self.ages.note_commit(committed.base, timestamp_ms)
 
-    def note_decided(self, batch: Batch, verdicts: Verdicts, window: Window, taken_at: float) -> None:
-        """Count the verdicts on a batch, which was taken from the queue at this monotonic time."""
+    def note_decided(self, batch: Batch, verdicts: Verdicts, window: Window) -> None:
+        """Count the verdicts on a batch."""
         metrics, admissions = self._metrics, verdicts.admissions
-        metrics.batch_events.observe(len(batch.events))
-        metrics.queue_wait_s.observe(taken_at - batch.queued_at)
         metrics.tally.note(admissions)
         if batch.has_sessions:
             metrics.sessions_fenced += admissions.count(Admission.FENCED)

@@ -226,6 +226,16 @@ async def test_pauses_grow_while_every_recovery_ends_in_the_same_failure() -> No
     assert pauses[0] <= 0.001
 
 
+async def test_batch_whose_commit_fails_has_waited_too() -> None:
+    world = World()
+    lane = (await world.start()).lanes[0]
+    world.log.rng.faults = SimFaults(refuse=1.0)
+
+    await world.send([world.event(event_of(world, 0))])
+
+    assert (sum(lane.metrics.batch_events.counts), sum(lane.metrics.queue_wait_s.counts)) == (1, 1)
+
+
 async def test_gateway_that_takes_a_partition_back_counts_only_its_own_events() -> None:
     first = World(times=replace(QUICK, fenced_again_s=60.0))
     second = first.beside()
