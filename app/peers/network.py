@@ -74,17 +74,19 @@ class _Handshake:
     """An accepted socket until TLS is established; what the connection aborts until it has a transport."""
 
     def __init__(self, connection: Connection, accepted: socket.socket, context: ssl.SSLContext) -> None:
-        self._accepted = accepted
-        self._task = asyncio.get_running_loop().create_task(self._run(connection, context))
+        self._task = asyncio.get_running_loop().create_task(_encrypt(connection, accepted, context))
+        # Not sooner: until then the loop watches its descriptor, which the next connection may get.
+        self._task.add_done_callback(lambda task: accepted.close() if task.cancelled() else None)
 
     def abort(self) -> None:
         self._task.cancel()
-        self._accepted.close()
 
-    async def _run(self, connection: Connection, context: ssl.SSLContext) -> None:
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, self._accepted, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
-            )
-        except Exception:  # of many kinds, all caused by the other side
-            connection.refuse("tls")
+
+async def _encrypt(connection: Connection, accepted: socket.socket, context: ssl.SSLContext) -> None:
+    """Establish TLS and give the connection its transport, or end it."""
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: connection, accepted, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
+        )
+    except Exception:  # of many kinds, all caused by the other side
+        connection.refuse("tls")

@@ -178,6 +178,7 @@ class ConnectionPool:
         self._response_bytes_max = response_bytes_max
         self._connections: dict[Address, BrokerConnection] = {}
         self._locks: defaultdict[Address, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._is_closed = False
 
     def get(self, address: Address) -> BrokerConnection | None:
         """Return the connection to a broker, None if there is none that is usable."""
@@ -194,10 +195,14 @@ class ConnectionPool:
                 connection = self._connections[address] = await BrokerConnection.open(
                     self._config, address, response_bytes_max=self._response_bytes_max
                 )
+        if self._is_closed:  # meanwhile
+            connection.close()
+            raise KafkaConnectionError("closed by the gateway")
         return connection
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, those to come included."""
+        self._is_closed = True
         for connection in self._connections.values():
             connection.close()
 

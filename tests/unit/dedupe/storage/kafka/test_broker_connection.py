@@ -188,6 +188,17 @@ async def test_pool_replaces_an_idle_connection_and_none_whose_answer_is_on_its_
     pool.close()
 
 
+async def test_pool_that_was_closed_connects_to_nobody(broker: Broker) -> None:
+    pool, address = ConnectionPool(kafka_config("")), Address(HOST, broker.port)
+    connecting = asyncio.create_task(pool.connect(address))
+    await asyncio.sleep(0)
+    pool.close()
+
+    with pytest.raises(KafkaConnectionError, match="closed by the gateway"):
+        await connecting
+    assert pool.get(address) is None
+
+
 async def test_answer_to_one_who_has_left_is_dropped(broker: Broker, connection: BrokerConnection) -> None:
     broker.due = [[framed(1, b"late")]]
     connection.send_encoded(REQUEST).cancel()
