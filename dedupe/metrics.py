@@ -1,8 +1,8 @@
 """
 Counts of answers: each event is accepted, a duplicate, a conflict, rejected, unknown or refused.
 
-The router counts what this worker's clients were answered; dedupe.partition.metrics counts what a lane
-decided, whichever worker asked.
+The router counts the answers to this worker's clients; dedupe.partition.metrics counts a lane's decisions,
+for the clients of all workers.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from dedupe.decide.rejection import QUARANTINE_REASONS, RETRIABLE_CODES
 from dedupe.model.types import Event
 
 SOURCES_MAX = 1_000
-"""Sources with counts of their own; later ones share one."""
+"""The limit of sources with counts of their own; later ones share one."""
 
 
 @dataclass(slots=True)
@@ -68,11 +68,11 @@ class SourceTallies:
         return tally
 
     def total(self) -> Tally:
-        """Return what all of them were answered; also in another thread, while a source comes."""
+        """Return the sum of all; safe in another thread while a source is added."""
         return sum(list(self._known.values()), self._others)
 
     def top(self, count: int) -> tuple[list[tuple[str, Tally]], Tally]:
-        """Return the sources that sent most, most first, and the sum of all others."""
+        """Return the `count` sources with the most events, and the sum of all others."""
         ranked = sorted(self._known.items(), key=lambda known: known[1].received, reverse=True)
         return ranked[:count], sum((tally for _, tally in ranked[count:]), self._others)
 
@@ -83,20 +83,20 @@ class AnswerCounts:
     def __init__(self) -> None:
         self.sources = SourceTallies()
         self.reasons: Counter[str] = Counter()
-        """Why events were rejected, by the reason that their quarantine record has."""
+        """Rejected events by the reason of their quarantine record."""
         self.refused: Counter[str] = Counter()
         self.unknown: Counter[str] = Counter()
         """Events of requests that failed, by error code."""
 
     @property
     def totals(self) -> Tally:
-        """What clients were answered in all."""
+        """The sum over all sources."""
         return self.sources.total()
 
     def note(
         self, events: Sequence[Event], rejected: Sequence[Event], admissions: Sequence[Admission]
     ) -> None:
-        """Count a request whose events all have their verdict, 0 <= n; all are of one source."""
+        """Count a decided request; all its events have one source."""
         if not events and not rejected:
             return
         own = self.sources.of((events or rejected)[0].source)
@@ -115,7 +115,7 @@ class AnswerCounts:
                 self.reasons[reason.value] += admissions.count(kind)
 
     def note_failure(self, events: Sequence[Event], code: str, *, is_untaken: bool) -> None:
-        """Count a request that failed: its events are unknown, or were refused before any effect."""
+        """Count a failed request: its events are unknown, or refused without any effect."""
         if not events:
             return
         own = self.sources.of(events[0].source)

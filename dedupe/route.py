@@ -13,31 +13,31 @@ from dedupe.submission import SubmissionTarget
 
 
 class Route(SubmissionTarget, Protocol):
-    """A partition's lane wherever it is served at the moment. A Lane is its own route."""
+    """A partition's lane, in whichever worker serves it now. A Lane is its own route."""
 
     @property
     def is_serving(self) -> bool:
-        """Whether a lane takes events now."""
+        """Whether a lane accepts events now."""
 
     @property
     def has_served(self) -> bool:
-        """Whether a lane has taken events since this process began."""
+        """Whether a lane has accepted events since this process began."""
 
     async def wait(self, deadline: Deadline) -> bool:
-        """Wait until a lane takes events; return False if none is expected to before the deadline."""
+        """Wait until a lane accepts events; return False if none is expected to before the deadline."""
 
     def may_submit_again(self, err: Exception) -> bool:
-        """Return whether events that failed with this error may be submitted once more, as by a client."""
+        """Return whether events that failed with this error may be submitted again."""
 
     async def session(self, key: SessionKey) -> SessionState | None:
         """
         Return the state of a client session of this partition; None if there is none.
 
-        It is evicted as well once its lease is over. Raises LaneNotActiveError, IndexUnavailableError.
+        An expired session is returned as evicted. Raises LaneNotActiveError, IndexUnavailableError.
         """
 
     async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         """Return at most `count` sessions of a client; raises as `session` does."""
 
     async def find(self, key: EventKey) -> Entry | None:
-        """Return the entry of an event's key, None if an event of this key would be new; raises likewise."""
+        """Return the entry of an event key, None if its event would be new; raises as `session` does."""

@@ -1,8 +1,8 @@
 """
-Router: submits the events of a request to the lanes of their partitions and returns the outcomes.
+Router: submits the events of a request to the lanes of their partitions, and returns the outcomes.
 
-It refuses a request as a whole, before any of its events is submitted. Events that cannot go into the
-clean topic go to quarantine, and the answer waits for that commit, too.
+It refuses a request as a whole, before any of its events is submitted. Rejected and conflicting events go to
+quarantine, and the answer waits for that commit, too.
 
 routes.post_events -> **Router.submit** -> Lane.submit -> admit -> PartitionLog.append
 """
@@ -32,17 +32,17 @@ from dedupe.route import Route
 from dedupe.submission import Outcomes, Submission
 
 RESUBMIT_PAUSE_S = 0.02
-"""Before a part is submitted a third time: a worker may not have noticed yet that it lost a lane."""
+"""The pause before a part is submitted a third time: a worker may not know yet that it lost a lane."""
 
 UNTAKEN = (LaneNotActiveError, LaneSaturatedError, DiskFullError)
-"""The errors of a request that has left no trace."""
+"""The errors of a request without any effect."""
 
 CUT_OFF = "cut_off"
-"""The code that counts a request whose client left, or that failed by an unexpected error."""
+"""The code of a request whose client disconnected, or that failed by an unexpected error."""
 
 
 class SubRequest:
-    """The part of a request that belongs to one partition, from its submission to its outcomes."""
+    """The part of a request for one partition, from its submission to its outcomes."""
 
     __slots__ = ("_answer", "_is_in_doubt", "_submissions", "places", "route", "submission")
 
@@ -53,14 +53,14 @@ class SubRequest:
         self.places = places
         self._answer: asyncio.Future[Outcomes] | None = None
         self._submissions = 0
-        self._is_in_doubt = False  # an earlier submission may have been taken
+        self._is_in_doubt = False  # an earlier submission may be committed
 
     def check_capacity(self) -> None:
-        """Raise LaneNotActiveError or LaneSaturatedError if the lane would not take it now."""
+        """Raise LaneNotActiveError or LaneSaturatedError if the lane would not accept it now."""
         self.route.check_capacity(self.submission)
 
     def submit(self) -> None:
-        """Submit it; a refusal is an outcome, since other lanes may have taken their part already."""
+        """Submit it; an error is stored as the outcome, since other lanes may have accepted their parts."""
         self._submissions += 1
         try:
             self._answer = self.route.submit(self.submission)
@@ -69,7 +69,7 @@ class SubRequest:
             self._answer.set_exception(err)
 
     async def decide(self) -> None:
-        """Wait for outcomes or a final error, and submit again while the route allows it."""
+        """Wait for outcomes or a final error; submit again while the route allows it."""
         while True:
             assert self._answer is not None
             try:
@@ -95,27 +95,27 @@ class SubRequest:
 
     @property
     def is_untaken(self) -> bool:
-        """Whether it has failed and surely left no trace."""
+        """Whether it has failed without any effect."""
         return not self._is_in_doubt and isinstance(self.error, UNTAKEN)
 
     def end_waiting(self) -> None:
-        """Fail if there is no outcome yet; a later one is ignored."""
+        """Fail with DeadlineExceededError unless there is an outcome; a later one is ignored."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(DeadlineExceededError("no verdict in time"))
 
     def release(self) -> None:
         """
-        Cancel the answer, or mark its error as seen for asyncio, and forget it.
+        Cancel the answer, or mark its error as retrieved, and drop it.
 
-        The error knows the frames that wait for it, and so this object: were it kept, all events of the
-        request would stay in memory until the garbage collector runs.
+        The error refers to the frames that wait for it, and so to this object: the cycle would keep the
+        request's events in memory until the garbage collector runs.
         """
         answer, self._answer = self._answer, None
         if answer is not None and not answer.cancel() and not answer.cancelled():
             answer.exception()
 
     async def _may_submit_again(self, err: Exception) -> bool:
-        """Wait until a lane serves that has not failed so; return False if the error is final."""
+        """Wait until a lane serves; return False if the error is final."""
         deadline = self.submission.deadline
         self._is_in_doubt = self._is_in_doubt or not isinstance(err, UNTAKEN)
         if isinstance(err, DeadlineExceededError) or not self.route.may_submit_again(err):
@@ -132,7 +132,7 @@ class SubRequest:
 
 
 class Router:
-    """All lanes of this process, clean and quarantine, behind one call."""
+    """Submits requests to the clean and the quarantine lanes."""
 
     def __init__(
         self,
@@ -150,13 +150,13 @@ class Router:
         self.in_flight = 0
         self.is_draining = False
         self.is_leaving = False
-        """Load balancers shall send no more requests; those that arrive are answered."""
+        """Load balancers must send no more requests; those that arrive are answered."""
         self.has_disk_room = True
-        """Set by the watch over the disk."""
+        """Set by app.process.disk."""
 
     @property
     def totals(self) -> Tally:
-        """What clients were answered in all."""
+        """The answers to clients, summed over all sources."""
         return self.answers.totals
 
     def reach_by(self, routes: Sequence[Route]) -> None:
@@ -170,7 +170,7 @@ class Router:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every lane has served once, and a request may be taken now: the one rule for it."""
+        """Whether every lane has served once, and requests are accepted now."""
         return (
             not self.is_draining
             and not self.is_leaving
@@ -181,7 +181,7 @@ class Router:
 
     @property
     def outage(self) -> str | None:
-        """One sentence on why no event can be taken, and since when; None while a clean lane serves."""
+        """One sentence on why no event is accepted, and since when; None while a clean lane serves."""
         failing = [lane.health for lane in self.lanes if lane.health.failing_since_ms is not None]
         if not failing or any(route.is_serving for route in self.routes):
             return None
@@ -195,16 +195,16 @@ class Router:
         Decide one request.
 
         Args:
-            events: n >= 0 identified events of the clean stream, in request order.
-            rejected: events of the quarantine stream, refused already.
+            events: n >= 0 identified events of the clean topic, in request order.
+            rejected: rejected events, as events of the quarantine topic.
             received_ms: log time of the request's arrival.
-            deadline: when to stop waiting; what was taken may still be committed.
+            deadline: of the answer; accepted events may be committed later.
 
         Returns:
-            their outcomes, same order as `events`; every conflict is in quarantine.
+            The outcomes of `events`, same order; every conflict is in quarantine.
 
         Raises:
-            LaneNotActiveError, LaneSaturatedError, DiskFullError: nothing was taken.
+            LaneNotActiveError, LaneSaturatedError, DiskFullError: nothing was accepted.
             DeadlineExceededError, OutcomeUnknownError: some events may be committed. All retriable.
         """
         total = len(events) + len(rejected)
@@ -226,7 +226,7 @@ class Router:
 
     async def session(self, client_hash: bytes, session_hash: bytes) -> SessionState | None:
         """
-        Return what is known of a client session now, or None.
+        Return the state of a client session, None if it is unknown.
 
         Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
@@ -234,7 +234,7 @@ class Router:
         return await route.session(client_hash + session_hash)
 
     def drain(self) -> None:
-        """Take no more requests and let every lane finish what it has."""
+        """Accept no more requests, and let every lane finish its queue."""
         self.is_draining = True
         for lane in self.all_lanes:
             lane.drain()
@@ -312,7 +312,7 @@ async def _decide(parts: Sequence[SubRequest], count: int, deadline: Deadline) -
         return outcomes
     for part in parts:
         part.submit()
-    # Not asyncio.wait: with eight lanes that takes many times as long.
+    # Not asyncio.wait, which is slower with several lanes.
     timer = asyncio.get_running_loop().call_later(deadline.remaining_s, _end_waiting, parts)
     try:
         for part in parts:
@@ -336,7 +336,7 @@ def _end_waiting(parts: Sequence[SubRequest]) -> None:
 
 
 def _error_of(parts: Sequence[SubRequest]) -> Exception:
-    """Return the error of a request of which parts failed: untaken only if all of them are."""
+    """Return the error of a request with failed parts; one of UNTAKEN only if no part had an effect."""
     errors = [err for part in parts if (err := part.error) is not None]
     for err in errors:
         if isinstance(err, DeadlineExceededError):

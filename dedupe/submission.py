@@ -1,5 +1,5 @@
 """
-Submission: the events of one request for one partition, made by the router and decided by a lane.
+Submission: the events of one request for one partition, which a lane decides.
 
 routes.post_events -> Router.submit -> **SubmissionTarget.submit** -> admit -> PartitionLog.append
 """
@@ -25,7 +25,7 @@ class Submission(NamedTuple):
 
     events: Sequence[Event]  # n >= 1, all of one source and one partition, in request order
     received_ms: int  # log time of the request's arrival
-    deadline: Deadline  # when the client stops waiting; the events may be committed later
+    deadline: Deadline  # of the answer; the events may be committed later
     size_bytes: int  # dedupe.model.types.size_of the events
 
 
@@ -34,7 +34,7 @@ class SubmissionTarget(Protocol):
 
     def check_capacity(self, submission: Submission) -> None:
         """
-        Raise the error that `submit` would answer with now; take nothing.
+        Raise the error that `submit` would raise now; accept nothing.
 
         Raises:
             LaneNotActiveError: the lane does not serve.
@@ -43,13 +43,13 @@ class SubmissionTarget(Protocol):
 
     def submit(self, submission: Submission) -> "asyncio.Future[Outcomes]":
         """
-        Take a submission; `check_capacity` has passed since the last turn of the event loop.
+        Accept a submission; `check_capacity` has passed in this turn of the event loop.
 
         Returns:
             A future of the n outcomes in the events' order. It fails with a RetriableError: nothing was
-            taken if that is a LaneNotActiveError, LaneSaturatedError or DiskFullError. The deadline
-            does not end it, and cancelling it does not take the submission back.
+            accepted if that is a LaneNotActiveError, LaneSaturatedError or DiskFullError. Neither the
+            deadline nor a cancellation of the future withdraws the submission.
 
         Raises:
-            RetriableError: nothing was taken.
+            RetriableError: nothing was accepted.
         """

@@ -126,14 +126,14 @@ class _Requests:
             for name, value in answer["headers"]:
                 if name in COUNTS:
                     attributes[COUNTS[name]] = int(value)
-        attributes = {
+        carrier = {
             name.decode(): value.decode("latin-1")
             for name, value in scope["headers"]
             if name in {b"traceparent", b"tracestate"}
         }
         span = self._tracer.start_span(
             f"{scope['method']} {context.route}",
-            TraceContextTextMapPropagator().extract(attributes),
+            TraceContextTextMapPropagator().extract(carrier),
             SpanKind.SERVER,
             attributes,
             start_time=began_ns,

@@ -15,26 +15,26 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, get_args, get_orig
 import orjson
 
 VERSION = 1
-"""Of the encoded members and assignments. Fields that a later version adds are ignored."""
+"""The version of encoded members and assignments. Fields of later versions are ignored."""
 
 WorkerId: TypeAlias = str
 Decoded = TypeVar("Decoded")
 
 NOBODY: WorkerId = ""
-"""Of a lane without owner or follower."""
+"""The owner or follower of a lane that has none."""
 
 
 class Member(NamedTuple):
-    """What a worker tells the group when it joins."""
+    """A worker's description for the group."""
 
     worker: WorkerId  # its name, the same after a restart
     address: str  # host:port at which other workers reach it
     zone: str = ""
     serving: tuple[int, ...] = ()  # lanes it owns and has not released
     claimed: tuple[int, ...] = ()  # of these, those claimed without an assignment
-    followed: tuple[int, ...] = ()  # lanes whose index it holds nearly up to the log's end
+    followed: tuple[int, ...] = ()  # lanes whose index it has near the log's end
     can_follow: bool = True
-    is_leaving: bool = False  # it is to own and follow no lanes
+    is_leaving: bool = False  # it must own and follow no lanes
     started_ms: int = 0  # of two workers with one name, the later one counts
     generation: int = 0  # of its last assignment
     version: int = VERSION
@@ -46,7 +46,7 @@ class Member(NamedTuple):
 
     @classmethod
     def decode(cls, text: bytes) -> Self:
-        """Decode what this or a later version has encoded. Raises ValueError."""
+        """Decode a member of this or a later version. Raises ValueError."""
         member = _decoded(cls, text)
         if member.worker == NOBODY:
             raise ValueError("a worker without a name")
@@ -69,7 +69,7 @@ class Assignment(NamedTuple):
 
     @classmethod
     def decode(cls, text: bytes) -> Self:
-        """Decode what this or a later version has encoded. Raises ValueError."""
+        """Decode an assignment of this or a later version. Raises ValueError."""
         return _decoded(cls, text)
 
 
@@ -80,7 +80,7 @@ def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> A
     Args:
         members: n >= 1, all of one log, with unique names.
         lanes: the number of lanes.
-        standbys: whether lanes are followed at all.
+        standbys: whether lanes are followed.
     """
     by_name = {member.worker: member for member in sorted(members)}
     staying = {name: member for name, member in by_name.items() if not member.is_leaving} or by_name
@@ -115,7 +115,7 @@ def _connected(staying: Mapping[WorkerId, Member], served_by: Sequence[WorkerId]
     """
     Return workers that all reach each other, by removing those with the most broken links.
 
-    Workers that cannot reach a lane's owner would claim the lane, and lose it again in turn.
+    Workers that cannot reach a lane's owner would claim the lane, and lose it again.
     """
     connected = dict(staying)
     broken = {
@@ -198,7 +198,7 @@ def _fittest_follower(
     staying: Mapping[WorkerId, Member],
     given: Mapping[WorkerId, Sequence[int]],
 ) -> WorkerId:
-    """Return the lane's present follower unless it has too many, otherwise the one with the fewest."""
+    """Return the lane's current follower unless it has too many, otherwise the one with the fewest."""
     names = list(names)
     least = min(len(given[name]) for name in names)
     return min(

@@ -1,7 +1,7 @@
 """
-How workers encode commits, entries and sessions for one another, as plain values of any encoding. Pure.
+Commits, entries and sessions in messages between workers, as plain values. Pure.
 
-Fields that a later version adds follow those of the version before, which ignores them.
+Fields of later versions come last, and earlier versions ignore them.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from dedupe.decide.sessions import SessionKey, SessionState
 from dedupe.model.types import Entry, Progress, Session
 
 COMMITTED = "committed"
-"""Kind of a notification: what a commit adds to a lane, for its follower."""
+"""Kind of a notification: a commit, for the lane's follower."""
 
 FIND = "find"
 """Kind of a request: the entry of an event key."""
@@ -125,5 +125,5 @@ def _are_counts(*values: Any, bits: int = 64) -> bool:
 
 
 def _bytes_of(above: int) -> bytes:
-    """Return the bitmap as bytes: it has 512 bits, more than msgpack's largest integer."""
+    """Return the bitmap as bytes: msgpack has no integers of 512 bits."""
     return above.to_bytes((above.bit_length() + 7) // 8, "big")

@@ -1,14 +1,14 @@
 """
 LaneManager: runs and follows the lanes of one worker as its group assigns them.
 
-Assignments and statuses of other workers are hints that may be out of date. A wrong one delays events and
-never loses one, since only the log decides which worker owns a lane. So there are three rules:
+Assignments and statuses of other workers are hints that may be out of date. A wrong one delays events but
+loses none, since the log's fencing decides which worker owns a lane. There are three rules:
 
 - A lane starts here after its previous owner has released it or is down.
 - A lane that was fenced stays down until the next assignment.
-- A follower claims its lane when the owner is down, or has reported the lane as failing for a while: once
-  a generation, and only from an owner whose status confirmed the assignment. Otherwise two workers that
-  cannot reach each other would take their lanes from each other without end.
+- A follower claims its lane when the owner is down, or has reported the lane as failing for FAILING_S: once a
+  generation, and only from an owner whose status confirmed the assignment. Otherwise two workers that cannot
+  reach each other would claim each other's lanes again and again.
 
 Lane.run -> **LaneManager.replicate** -> PeerLink.notify ~> PeerRequestHandler -> Follower.receive
 """
@@ -55,7 +55,7 @@ class Role(Enum):
 
 
 class LaneManager:
-    """Runs, follows and claims lanes, and knows where the others are served."""
+    """Runs, follows and claims lanes."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class LaneManager:
             lanes: all lanes of the log, those of quarantine last.
             membership: this worker's membership in the group.
             peers: the links to the other workers.
-            clock: of all time limits.
+            clock: the clock of all time limits.
         """
         self.generation = -1
         self.assignment = Assignment((NOBODY,) * len(lanes), (NOBODY,) * len(lanes), {})
@@ -81,7 +81,7 @@ class LaneManager:
         self.claims = 0  # of these, claimed without an assignment
         self.lanes = lanes
         self.is_leaving = False
-        """Whether it asks the group to move its lanes to other workers."""
+        """Whether the group is requested to move this worker's lanes to other workers."""
         self._member = member
         self._membership = membership
         self._peers = peers
@@ -93,7 +93,7 @@ class LaneManager:
         self._failing_since: dict[int, float] = {}  # lanes that fail at their owner, followed closely here
         self._is_stopping = False
         self._wake = [asyncio.Event() for _ in lanes]  # a lane's role may have changed
-        self._unreachable: tuple[WorkerId, ...] = ()  # as last told to the group
+        self._unreachable: tuple[WorkerId, ...] = ()  # as last reported to the group
         for number, lane in enumerate(lanes):
             lane.replicate_to(partial(self.replicate, number))
 
@@ -131,7 +131,7 @@ class LaneManager:
         self.generation, self.assignment = generation, assignment
         self._claimed.clear()
         is_member = self.worker in assignment.addresses
-        if not is_member:  # both would end each other's connections, which other workers know by that name
+        if not is_member:  # connections are by name: both would end each other's
             logger.error("another worker has the same GATEWAY_WORKER_ID: this one serves nothing")
         others = {name: at for name, at in assignment.addresses.items() if is_member and name != self.worker}
         self.directory.set_members(others)
@@ -344,12 +344,12 @@ class LaneManager:
 
     async def _watch_peers(self) -> None:
         """Poll the other workers and the lanes here: announce changes, claim lanes, report broken links."""
-        seen: Any = None
+        before: Any = None
         while True:
             await asyncio.sleep(POLL_S)
             states = [(lane.state, lane.follower.is_caught_up) for lane in self.lanes]
-            if (now := (states, list(self.directory.alive()), self._running.copy())) != seen:
-                seen = now
+            if (now := (states, list(self.directory.alive()), self._running.copy())) != before:
+                before = now
                 self.directory.update_servers()
                 self._peers.announce()
                 self._wake_all()
@@ -393,6 +393,6 @@ class LaneManager:
         self._membership.rejoin()
 
     def _is_failing(self, number: int) -> bool:
-        """Whether a lane here waits for its log or index; not one that another worker has taken."""
+        """Whether a lane here waits for its log or index, and is not fenced by another worker."""
         health = self.lanes[number].health
         return health.failing_since_ms is not None and not health.is_lost and not health.is_fenced

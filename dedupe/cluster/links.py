@@ -1,8 +1,8 @@
 """
-The seam between a group and its connections (app.peers): one link to each other worker.
+The interface of a group's connections (app.peers): one link to each other worker.
 
-Links carry events, commits, requests and statuses. What they deliver may be late or missing, and exactly-once
-storage does not depend on it.
+Links transmit events, commits, requests and statuses. Messages may be late or lost; exactly-once storage does
+not depend on them.
 """
 
 import asyncio
@@ -14,24 +14,22 @@ from dedupe.submission import Outcomes, Submission
 
 
 class Status(NamedTuple):
-    """What a worker publishes of its lanes whenever it changes."""
+    """The state of a worker's lanes, sent after each change."""
 
     generation: int = -1
-    owned: frozenset[int] = frozenset()  # not released yet, whether they serve or not
+    owned: frozenset[int] = frozenset()  # not released yet
     active: frozenset[int] = frozenset()
-    failing: frozenset[int] = (
-        frozenset()
-    )  # owned, but their log or index fails: requests do not wait for them
+    failing: frozenset[int] = frozenset()  # owned, but their log or index fails: requests do not wait
     is_leaving: bool = False
 
     def encode(self) -> list[Any]:
-        """Return it as plain values."""
+        """Encode it as plain values."""
         lanes = map(sorted, (self.owned, self.active, self.failing))
         return [self.generation, *lanes, self.is_leaving]
 
     @classmethod
     def decode(cls, fields: object) -> Self:
-        """Read a status that a worker of this or a later version has encoded. Raises ValueError."""
+        """Decode a status of this or a later version. Raises ValueError."""
         if not isinstance(fields, list | tuple) or len(fields) < len(cls._fields):
             raise ValueError("not a status")
         generation, *lanes, is_leaving = fields[: len(cls._fields)]
@@ -47,22 +45,22 @@ class PeerLink(Protocol):
     """The link to one other worker."""
 
     is_up: bool
-    """Whether the worker has answered lately."""
+    """Whether the worker has answered recently."""
 
     @property
     def can_send(self) -> bool:
         """Whether it is up and its connection is open; False while a lost connection is replaced."""
 
     def check_capacity(self, submission: Submission) -> None:
-        """Raise LaneNotActiveError if there is no connection, LaneSaturatedError if too much is under way."""
+        """Raise LaneNotActiveError if there is no connection, LaneSaturatedError if too much waits for it."""
 
     def submit(self, lane: int, submission: Submission) -> "asyncio.Future[Outcomes]":
         """
         Submit events to a lane of the other worker.
 
         Returns:
-            As SubmissionTarget.submit; the future fails with what the owner raised. When the connection
-            breaks, it fails with LaneNotActiveError if nothing was sent, and OutcomeUnknownError otherwise.
+            As SubmissionTarget.submit; the future fails with the owner's error. When the connection breaks,
+            it fails with LaneNotActiveError if nothing was sent, and OutcomeUnknownError otherwise.
 
         Raises:
             LaneNotActiveError, LaneSaturatedError: as check_capacity; nothing was sent.
@@ -77,12 +75,12 @@ class PeerLink(Protocol):
             LaneSaturatedError: too many requests are open; nothing was sent.
             DeadlineExceededError: no response in time.
             OutcomeUnknownError: the connection broke meanwhile.
-            GatewayError: as the other worker raised it.
+            GatewayError: the other worker's error.
         """
 
     def notify(self, kind: str, body: Any) -> bool:
         """
-        Send a one-way message, which is lost if the connection breaks on its way.
+        Send a one-way message, which is lost if the connection breaks.
 
         Returns:
             False if it was dropped: no connection, or the other side reads too slowly.

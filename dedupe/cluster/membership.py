@@ -1,7 +1,7 @@
 """
-The seam to the coordinator that decides which workers are in the group: Kafka's, or a simulated one.
+The interface of a group's coordinator: Kafka's, or a simulated one.
 
-Membership is a hint: it says which worker should own a lane; the log's fencing decides which one does.
+Membership is a hint about the owner of a lane; the log's fencing decides which worker owns it.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Describe: TypeAlias = Callable[[], Member]
 """Returns this worker's description for the group."""
 
 Take: TypeAlias = Callable[[int, Assignment], None]
-"""Takes a generation and its assignment; later generations have larger numbers. Must not raise."""
+"""Receives a generation and its assignment; later generations have larger numbers. Must not raise."""
 
 
 class Membership(Protocol):
@@ -21,7 +21,7 @@ class Membership(Protocol):
 
     @property
     def silence_s(self) -> float:
-        """Time since the coordinator answered last, in seconds; the group may have gone on meanwhile."""
+        """Seconds after the coordinator's last answer; the group may have a new generation meanwhile."""
 
     async def run(self, describe: Describe, take: Take) -> None:
         """Be a member until cancelled, retrying every failure; cancellation does not `leave`."""

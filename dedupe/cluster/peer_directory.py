@@ -10,9 +10,9 @@ from dedupe.model.clock import Clock
 from dedupe.model.errors import RetriableError
 
 CONNECT_S = 2.0
-"""To connect to a new member before it counts as down."""
+"""The time to connect to a new member before it counts as down."""
 STEADY_S = 3.0
-"""That a member stays `unreachable` after it was down, so that a flapping link moves no lanes."""
+"""How long a member stays `unreachable` after it was down, so that a flapping link moves no lanes."""
 
 
 class PeerDirectory:
@@ -116,7 +116,7 @@ class PeerDirectory:
     # ---- waiting
 
     def signal_change(self) -> None:
-        """Wake everything that waits in `wait_for_change`."""
+        """Wake all waiters of `wait_for_change`."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 

@@ -1,5 +1,5 @@
 """
-PeerRequestHandler: serves what other workers send to this one.
+PeerRequestHandler: serves the messages of other workers.
 
     Acceptor -> **PeerRequestHandler** -> Lane.submit, Follower.receive, PeerDirectory.update_status
 """
@@ -53,7 +53,7 @@ class PeerRequestHandler:
         try:
             self._manager.directory.update_status(worker, fields)
         except (ValueError, TypeError) as err:
-            logger.warning("status of another worker not understood", worker=worker, error=repr(err))
+            logger.warning("status of another worker cannot be decoded", worker=worker, error=repr(err))
 
     def on_notification(self, worker: WorkerId, kind: str, body: Any) -> None:
         """Handle a one-way message; kinds of later versions are ignored. Never raises."""
@@ -63,7 +63,7 @@ class PeerRequestHandler:
             self.on_committed(body)
         except (ValueError, TypeError, IndexError) as err:
             logger.warning(
-                "message of another worker not understood", worker=worker, kind=kind, error=repr(err)
+                "message of another worker cannot be decoded", worker=worker, kind=kind, error=repr(err)
             )
 
     def on_committed(self, body: Any) -> None:

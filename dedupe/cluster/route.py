@@ -1,8 +1,8 @@
 """
-GroupRoute: how requests reach one lane of a group, in this process or in the worker that serves it now.
+GroupRoute: the route of requests to one lane of a group, in this process or in the worker that serves it.
 
-A submission that a worker left undecided is submitted again to its successor, whose index decides it; clients
-do not notice that a lane has moved.
+A submission that a worker has not decided is submitted again to its successor, whose index decides it:
+clients do not notice that a lane moves.
 
 Router.submit -> **GroupRoute.submit** -> Lane.submit, or PeerLink.submit
 """
@@ -25,7 +25,7 @@ from dedupe.submission import Outcomes, Submission
 Decoded = TypeVar("Decoded")
 
 RESPONSE_TIMEOUT_S = 2.0
-"""Of a request for a session or an entry. A longer wait would use up the deadline of the HTTP request."""
+"""The time limit of a request for a session or an entry, within the deadline of the HTTP request."""
 
 
 class GroupRoute:
@@ -86,7 +86,7 @@ class GroupRoute:
         """
         Return the link to the worker that serves the lane.
 
-        None if this process serves it, or no worker does: then this process's own lane says why.
+        None if this process serves it, or no worker does: then this process's lane raises the reason.
         """
         return None if self._lane.state is LaneState.ACTIVE else self._manager.server_of(self._number)
 

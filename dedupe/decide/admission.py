@@ -1,8 +1,7 @@
 """
-Admission: decides, for one batch of one partition, which events are new.
+Admission: decides which events of a batch of one partition are new. Pure.
 
-Pure: no clock, no I/O, no asyncio. The same calls in the same order give the same verdicts, so a
-replay of the log rebuilds the same state.
+The same calls in the same order give the same verdicts, so a replay of the log rebuilds the same state.
 
 Lane.submit -> **admit** -> PartitionLog.append -> DedupeIndex.apply
 """
@@ -35,11 +34,11 @@ class Admission(Enum):
     DUPLICATE = "duplicate"  # the index knows the original
     CONFLICT = "conflict"  # known id, other content: keep the original, quarantine this one
     # Of events with a client session alone:
-    STALE = "stale"  # stored or acknowledged, its offset is not known any more: a success without an offset
-    GAP = "gap"  # not the next one, and the client wants no other: not taken, retriable
-    TOO_FAR = "too far"  # too far above what is stored: not taken, retriable
+    STALE = "stale"  # stored or acknowledged, its offset is unknown: a success without an offset
+    GAP = "gap"  # not the next sequence, and the client requires it: not accepted, retriable
+    TOO_FAR = "too far"  # too far above the watermark: not accepted, retriable
     FENCED = "fenced"  # the client uses a newer epoch: quarantine
-    EXPIRED = "expired"  # it cannot be known any more whether it is stored: quarantine
+    EXPIRED = "expired"  # its session is over, so it may be stored or not: quarantine
 
 
 NEW, REPEAT, DUPLICATE, STALE = Admission.NEW, Admission.REPEAT, Admission.DUPLICATE, Admission.STALE
@@ -47,10 +46,10 @@ _STRICT, _REPLAYED = Order.STRICT, Order.REPLAYED
 """For code that runs for every event: Python 3.11 calls a function to read a member of an Enum."""
 
 NO_ORIGINAL = 0
-"""In the place of an original's offset where no original is known."""
+"""Instead of an offset, if the original's is unknown."""
 
 Decision: TypeAlias = tuple[Admission, int]
-"""On one event, as in Verdicts."""
+"""The decision on one event, as in Verdicts."""
 
 
 class Verdicts(NamedTuple):
@@ -66,7 +65,7 @@ class Verdicts(NamedTuple):
 
 
 class SessionAdmission:
-    """The client sessions of one batch: their states in the index, changed by the batch's new events."""
+    """The states of the client sessions of a batch, after each of its events."""
 
     def __init__(
         self,
@@ -80,10 +79,10 @@ class SessionAdmission:
         Begin with the states of the index.
 
         Args:
-            states: of every key that dedupe.decide.sessions.keys_of gives.
-            secondary_keys: the entry of every event's secondary_key.
-            policy: how long and how many sessions are known.
-            now_ms: the timestamp that the batch's records will have.
+            states: the state of each key of dedupe.decide.sessions.keys_of.
+            secondary_keys: the entry of each event's secondary_key.
+            policy: how long and how many sessions are remembered.
+            now_ms: the timestamp of the batch's records.
         """
         self._states = {key: policy.remembered(state, now_ms) for key, state in states.items()}
         self._secondary_keys = secondary_keys
@@ -98,7 +97,7 @@ class SessionAdmission:
         Decide on an event whose key neither the index nor this batch has.
 
         Args:
-            event: of a session or not.
+            event: an event with or without a session.
             place: ~n, where n new events of the batch precede it.
             window_start: see admit.
         """
@@ -141,7 +140,7 @@ class SessionAdmission:
         return state is not None and sequence <= state.acknowledged_through
 
     def _refusal(self, session: Session, state: SessionState | None, order: Order) -> Admission | None:
-        """Return why a new sequence is not taken, or None."""
+        """Return why a new sequence is not accepted, or None."""
         if order is _REPLAYED:
             return None
         client = self._states[client_key(session)] if session.epoch else None
@@ -173,14 +172,14 @@ def admit(
         events: n >= 0, copies allowed.
         known: the index's entry for each event, or None; same order and length.
         window_start: entries at offsets below it are forgotten, even if still on disk.
-        sessions: if any event has one.
+        sessions: required if any event has a session.
 
     Returns:
-        n verdicts, same order. Among equal keys only the first can be NEW.
+        n verdicts, same order. Of equal keys only the first can be NEW.
     """
     assert len(events) == len(known)
     if sessions is None and not any(known) and len({event.key for event in events}) == len(events):
-        return Verdicts([NEW] * len(events), [~place for place in range(len(events))])  # as most batches are
+        return Verdicts([NEW] * len(events), [~place for place in range(len(events))])  # most batches
     new: dict[EventKey, tuple[int, Fingerprint]] = {}
     admissions: list[Admission] = []
     originals: list[int] = []
@@ -205,6 +204,6 @@ def admit(
 
 
 def _of_copy(event: Event, fingerprint: Fingerprint, copy: Admission) -> Admission:
-    """Return `copy` if the original, of this fingerprint, has the event's content, CONFLICT otherwise."""
+    """Return `copy` if the original's fingerprint is one of the event's, CONFLICT otherwise."""
     is_copy = fingerprint == event.fingerprint or fingerprint in event.earlier_fingerprints
     return copy if is_copy else Admission.CONFLICT

@@ -1,4 +1,4 @@
-"""What one commit adds to the index of its partition, the owner's and the followers'. Pure."""
+"""The records of one commit, as the owner's and the follower's index apply them. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from dedupe.storage.index import IndexState
 
 
 class LastRecord(NamedTuple):
-    """The newest record that an index knows; no two records of a lane have all three fields in common."""
+    """The newest record of an index; two records of a lane differ in at least one field."""
 
     offset: Offset
     key: EventKey
@@ -21,13 +21,13 @@ class LastRecord(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """One commit as columns: n >= 1 records, at consecutive offsets, of consecutive lane sequences."""
+    """One commit as columns: n >= 1 records with consecutive offsets and lane sequences."""
 
     first_seq: int
     base: Offset
     timestamp_ms: int
-    after: LastRecord  # in the index of the owner, before
+    after: LastRecord  # of the owner's index before this commit
     keys: Sequence[EventKey]
     fingerprints: Sequence[Fingerprint]
-    secondary_keys: Sequence[EventKey | None] = ()  # of no event, or of each
-    sessions: Sequence[Session | None] = ()  # the same
+    secondary_keys: Sequence[EventKey | None] = ()  # empty, or n
+    sessions: Sequence[Session | None] = ()  # empty, or n

@@ -1,8 +1,8 @@
 """
-Recovery: the decisions on an index before its lane serves, from the log alone. Pure.
+Recovery: the decisions on an index before its lane serves. Pure.
 
-A lane proves that its index follows this log, or rebuilds it, and checks every record that it reads
-against its identity secret and partition count.
+A lane checks that its index follows this log, or rebuilds it. It checks every record that it reads against
+its identity secret and partition count.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from dedupe.storage.index import IndexState
 
 
 class CheckedRecord(NamedTuple):
-    """A committed record that has passed its check."""
+    """A committed record that has passed RecordCheck."""
 
     offset: Offset
     timestamp_ms: int
@@ -28,7 +28,7 @@ class CheckedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordCheck:
-    """Checks committed records of one partition against what this process would have written."""
+    """Checks that the keys and the partition of records match this process's settings."""
 
     identity: Identity
     partition: int
@@ -39,52 +39,52 @@ class RecordCheck:
         Return the record's identity.
 
         Raises:
-            LogCorruptError: it is not a record of ours.
+            LogCorruptError: no gateway wrote the record.
             IdentityMismatchError: its key or partition comes from another secret or partition count.
         """
-        found = parse_identity(record)
+        identity = parse_identity(record)
         if not is_identified_by(
-            record, found, self.identity, partition=self.partition, partitions=self.partitions
+            record, identity, self.identity, partition=self.partition, partitions=self.partitions
         ):
             raise IdentityMismatchError(
                 f"partition {self.partition}, offset {record.offset}: this record was written with another "
                 "GATEWAY_IDENTITY_SECRET or another number of partitions; serving now would let duplicates in"
             )
-        if found.session is None:
-            return CheckedRecord(record.offset, record.timestamp_ms, found)
-        return CheckedRecord(record.offset, record.timestamp_ms, found, self._secondary_key_of(found))
+        if identity.session is None:
+            return CheckedRecord(record.offset, record.timestamp_ms, identity)
+        return CheckedRecord(record.offset, record.timestamp_ms, identity, self._secondary_key_of(identity))
 
-    def _secondary_key_of(self, found: RecordIdentity) -> EventKey | None:
-        """Return the second key of a session's event; one that had no id of its own has none."""
-        if found.session is None or found.flags & FLAG_ID_ASSIGNED:
+    def _secondary_key_of(self, record: RecordIdentity) -> EventKey | None:
+        """Return the secondary key of a session's event; None if it had no message id of its own."""
+        if record.session is None or record.flags & FLAG_ID_ASSIGNED:
             return None
-        return self.identity.secondary_key(found.source, found.session.client_hash, found.message_id)
+        return self.identity.secondary_key(record.source, record.session.client_hash, record.message_id)
 
 
 def reason_to_rebuild(
     state: IndexState, last: CheckedRecord | None, *, log_start: Offset, end: Offset
 ) -> str | None:
     """
-    Return why an index of this state does not follow this log, or None if nothing speaks against it.
+    Return why an index in this state does not follow this log, or None.
 
     Args:
-        state: of an index with at least one record.
+        state: the state of an index with at least one record.
         last: the log's first record at or after the index's last one.
         log_start: the log's first offset.
         end: restore_end_offset.
     """
     if state.applied_offset > end:
-        return "it is ahead of the log, which must have lost its tail"
+        return "it is ahead of the log, which has lost its tail"
     if state.last_offset < log_start:
-        return "the log no longer holds the last record it knows"
-    known = (state.last_offset, state.last_key, state.newest_timestamp_ms)  # a lane's times never run back
+        return "the log has deleted the index's last record"
+    known = (state.last_offset, state.last_key, state.newest_timestamp_ms)  # timestamps never decrease
     if last is None or (last.offset, last.identity.key, last.timestamp_ms) != known:
-        return "the log does not hold the last record it knows"
+        return "the log lacks the index's last record"
     return None
 
 
 def sequence_gaps(state: IndexState, records: Sequence[CheckedRecord]) -> int:
-    """Return at how many of the next records, n >= 1, the lane's sequence does not continue by one."""
+    """Return the number of gaps before the next n >= 1 records in the lane sequence."""
     sequence = [record.identity.lane_seq for record in records]
     expected = state.next_lane_seq if state.last_offset >= 0 else sequence[0]
     if sequence == list(range(expected, expected + len(sequence))):

@@ -1,4 +1,4 @@
-"""Why an event is not accepted: the codes of receipts, quarantine records and counters. They are frozen."""
+"""The codes of rejection in receipts, quarantine records and counters. Frozen."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from dedupe.decide.admission import Admission
 
 
 class RejectionCode(StrEnum):
-    """The reason of one event."""
+    """Why an event is not accepted."""
 
     NOT_AN_OBJECT = "not_an_object"
     EVENT_TOO_LARGE = "event_too_large"
@@ -26,10 +26,10 @@ QUARANTINE_REASONS = {
     Admission.FENCED: RejectionCode.SESSION_FENCED,
     Admission.EXPIRED: RejectionCode.SESSION_EXPIRED,
 }
-"""Of events that have an identity and are quarantined all the same."""
+"""The reasons of quarantined events that have an identity."""
 
 RETRIABLE_CODES = {
     Admission.GAP: RejectionCode.SEQUENCE_GAP,
     Admission.TOO_FAR: RejectionCode.SEQUENCE_WINDOW_EXCEEDED,
 }
-"""Of events that are not stored anywhere; their client may send them again."""
+"""The codes of events that are not stored; clients may send them again."""

@@ -1,13 +1,12 @@
 """
 Client sessions: which sequences of a client are stored. Pure.
 
-The state of a session is a function of the clean topic's records alone, so an index that is rebuilt
-reaches the same one. It has a fixed size: everything up to the watermark is done, and for each of the
-SEQUENCES_AHEAD_MAX after it one bit is set if it is stored (a bare high-water mark would lose sends
-that overtake one another).
+The state of a session is a function of the clean topic's records, so a rebuilt index has the same one. Its
+size is fixed: a watermark, and one bit for each of the SEQUENCES_AHEAD_MAX sequences after it (requests may
+arrive in another order).
 
-Most of it is after RIFL (Lee et al., SOSP 2015): completion records, acknowledgements that free
-them, leases. The epoch is that of Kafka's idempotent producer.
+The design follows RIFL (Lee et al., SOSP 2015): completion records, acknowledgements that free them, leases.
+The epoch is that of Kafka's idempotent producer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,17 +16,18 @@ from typing import NamedTuple, Protocol, TypeAlias
 from dedupe.model.types import Offset, Progress, Session
 
 SessionKey: TypeAlias = bytes
-"""Client hash and session hash, 32 bytes; for what is known of the client as such, NO_SESSION follows."""
+"""Client hash and session hash, 32 bytes; the client's own row has NO_SESSION as its session."""
 
 NO_SESSION = bytes(16)
 
 SEQUENCES_AHEAD_MAX = 512
-"""How far above the watermark a sequence may be: what one session can have under way or missing."""
+"""How far above the watermark a sequence may be."""
 
 DAY_MS = 86_400_000
 
 EVICTIONS_BESIDE_MAX = 256
-"""Of one update, besides one for each row that it changes: a bound that was lowered is reached in steps."""
+"""The limit of evictions of an update, besides one for each changed row: a lower limit is reached in
+steps."""
 
 U64_MAX = 2**64 - 1
 
@@ -36,19 +36,19 @@ class SessionState(NamedTuple):
     """The state of one session."""
 
     watermark: int
-    """Every sequence up to it is stored, or its client has acknowledged the answer."""
+    """Every sequence up to it is stored or acknowledged."""
     above: int
-    """Bit i: sequence watermark + 1 + i is stored. Bit 0 is never set, or the watermark would be higher."""
+    """Bit i: sequence watermark + 1 + i is stored. Bit 0 is never set."""
     acknowledged_through: int
     epoch: int  # the newest; 0: none
     last_used_ms: int  # timestamp of its newest record
-    last_offset: Offset  # of the same
+    last_offset: Offset  # of its newest record
     is_evicted: bool = False
-    """Its place was needed: no new sequence is taken, and `above` is 0."""
+    """No new sequence is accepted, and `above` is 0."""
 
     @property
     def highest(self) -> int:
-        """The highest sequence that is stored."""
+        """The highest stored sequence."""
         return self.watermark + self.above.bit_length()
 
     def has(self, sequence: int) -> bool:
@@ -57,7 +57,7 @@ class SessionState(NamedTuple):
         return ahead <= 0 or bool(self.above >> (ahead - 1) & 1)
 
     def missing(self) -> list[tuple[int, int]]:
-        """Return what is not stored below `highest`: first and last of each range, ascending."""
+        """Return the ranges of missing sequences below `highest`, first and last of each, ascending."""
         ranges, first = [], self.watermark + 1
         above = self.above
         while above:
@@ -76,51 +76,51 @@ NOTHING_STORED = Progress(0, 0)
 
 
 class SessionPolicy(NamedTuple):
-    """What bounds the sessions of one lane."""
+    """The limits of a lane's sessions."""
 
     lease_ms: int
-    """How long after its last record a session lives. The log keeps its records for `remembered_ms`."""
+    """The life of a session after its last record. The log retains its records for `remembered_ms`."""
     sessions_max: int
-    """Of live ones; the ones used longest ago are evicted. As many evicted ones are known."""
+    """The limit of live sessions, of which the least recently used are evicted, and of evicted ones."""
     expired_ms: int = DAY_MS
-    """How much longer it is known that a session has expired."""
+    """How much longer an expired session is remembered."""
 
     def is_expired(self, state: SessionState, now_ms: int) -> bool:
-        """Whether no new sequence of the session may be taken any more."""
+        """Whether the session accepts no new sequence."""
         return state.is_evicted or now_ms - state.last_used_ms > self.lease_ms
 
     def visible_state(self, state: SessionState | None, now_ms: int) -> SessionState | None:
-        """Return the state for those who only ask: one that takes no new sequence any more is evicted."""
+        """Return the state for queries: an expired session is shown as evicted."""
         state = self.remembered(state, now_ms)
         return state and state._replace(is_evicted=self.is_expired(state, now_ms))
 
     def remembered(self, state: SessionState | None, now_ms: int) -> SessionState | None:
-        """Return the state, or None if it is too old to be known, even if it is still on disk."""
+        """Return the state, or None if it is too old, even if it is still on disk."""
         if state is None or now_ms - state.last_used_ms > self.remembered_ms:
             return None
         return state
 
     @property
     def remembered_ms(self) -> int:
-        """How long a session is known after its last record, and how far a rebuild reads back."""
+        """How long a session is remembered after its last record, and how far back a rebuild reads."""
         return self.lease_ms + self.expired_ms
 
 
 class SessionCounts(NamedTuple):
-    """How many rows are stored: one a session, and one a client that uses epochs."""
+    """The number of rows: one for each session, and one for each client that uses epochs."""
 
     live: int
     evicted: int
     since_ms: int = 0
-    """Of sessions last used before it, some were deleted, or not read: their lease was shorter then."""
-    with_gaps: int = 0  # of the live ones: something is missing below the highest sequence
+    """The index has all sessions that were used after this time."""
+    with_gaps: int = 0  # live sessions that lack a sequence below their highest
 
 
 NO_SESSIONS = SessionCounts(0, 0)
 
 
 class SessionChange(NamedTuple):
-    """What becomes of one row; None: it is not there."""
+    """The change of one row; None: no row."""
 
     key: SessionKey
     before: SessionState | None
@@ -128,14 +128,14 @@ class SessionChange(NamedTuple):
 
 
 class SessionUpdate(NamedTuple):
-    """What an update of the index does to its sessions: at most one change a row."""
+    """The changes of an index update to its sessions, at most one for each row."""
 
     changes: Sequence[SessionChange]
     counts: SessionCounts  # afterwards
 
 
 class SessionRecord(NamedTuple):
-    """A record of the clean topic as its session sees it."""
+    """The session of a record of the clean topic."""
 
     offset: Offset
     timestamp_ms: int
@@ -143,18 +143,18 @@ class SessionRecord(NamedTuple):
 
 
 class SessionRows(Protocol):
-    """The sessions of one lane, as its index stores them."""
+    """The sessions in a lane's index."""
 
     @property
     def session_counts(self) -> SessionCounts:
-        """How many there are. Cheap."""
+        """The number of rows. Cheap."""
 
     def sessions(self, keys: Sequence[SessionKey]) -> list[SessionState | None]:
         """Return each key's state or None; same order and length. Raises IndexCorruptError."""
 
     def oldest_sessions(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
         """
-        Return the live ones, or the evicted ones, used longest ago: at most `count`, oldest first.
+        Return at most `count` of the live or of the evicted sessions, least recently used first.
 
         Raises IndexCorruptError.
         """
@@ -169,12 +169,12 @@ def session_key(session: Session) -> SessionKey:
 
 
 def client_key(session: Session) -> SessionKey:
-    """Return the key of the client's row for all its sessions, which holds its newest epoch."""
+    """Return the key of the client's own row, which has its newest epoch."""
     return session.client_hash + NO_SESSION
 
 
 def keys_of(sessions: Iterable[Session]) -> list[SessionKey]:
-    """Return the keys of all rows that decide on these events, each once."""
+    """Return the keys of all rows that decide these events, each once."""
     keys: dict[SessionKey, None] = {}
     for session in sessions:
         keys[session_key(session)] = None
@@ -187,10 +187,9 @@ def with_record(state: SessionState | None, record: SessionRecord) -> SessionSta
     """
     Return the state after a record.
 
-    The record holds what was stored before it, so the newest one is enough: the log may have deleted
-    the others, and a rebuild does not read those that are older than any lease. Without
-    that, its sequence is known to have been at most SEQUENCES_AHEAD_MAX ahead. The usual record, the
-    next one of a session without gaps, takes the short way.
+    The record has the session's progress before it, so a rebuild needs only the newest record. Without that
+    progress, the sequence was at most SEQUENCES_AHEAD_MAX above the watermark. The first branch is a shortcut
+    for the next sequence of a session without gaps.
     """
     offset, timestamp_ms, session = record
     _, _, sequence, epoch, acknowledged, before = session
@@ -217,7 +216,7 @@ def with_record(state: SessionState | None, record: SessionRecord) -> SessionSta
 def with_acknowledgement(
     state: SessionState | None, session: Session, watermark_min: int = 0
 ) -> SessionState:
-    """Return the state that an event finds: what its client has acknowledged with it is done."""
+    """Return the state with the event's acknowledgement, before the event."""
     if state is None:
         state = NEW_SESSION
     acknowledged = max(state.acknowledged_through, session.acknowledged_through)
@@ -227,18 +226,18 @@ def with_acknowledgement(
 
 
 def with_progress(state: SessionState | None, session: Session) -> Session:
-    """Return the session as the record of a new event has it; `state` is the one before the event."""
+    """Return the session for the record of a new event; `state` is the one before the event."""
     client_hash, session_hash, sequence, epoch, acknowledged, _ = session
     before = NOTHING_STORED
     if state is not None:
         acknowledged = max(state.acknowledged_through, acknowledged)
         before = Progress(state.watermark, state.above)
-    # Not _replace, which takes three times as long.
+    # Not _replace, which is slower.
     return Session(client_hash, session_hash, sequence, epoch, acknowledged, before)
 
 
 def with_epoch(state: SessionState | None, record: SessionRecord) -> SessionState:
-    """Return what is known of a client after a record."""
+    """Return the client's own row after a record."""
     offset, timestamp_ms, session = record
     epoch = max(session.epoch, state.epoch if state else 0)
     return SessionState(0, 0, 0, epoch, timestamp_ms, offset)
@@ -248,10 +247,10 @@ def session_update(
     rows: SessionRows, records: Sequence[SessionRecord], policy: SessionPolicy
 ) -> SessionUpdate | None:
     """
-    Return what the next records of the log, in order, do to the sessions; None if there are none.
+    Return the update of the sessions by the next records of the log; None without records.
 
-    The same for records taken one by one or at once: the order in which rows were used, and so which are
-    evicted, is that of their newest records.
+    The result does not depend on how records are grouped: rows are ordered, and evicted, by their newest
+    records.
     """
     if not records:
         return None
@@ -284,7 +283,7 @@ def session_update(
 
 
 def expiry_update(rows: SessionRows, now_ms: int, policy: SessionPolicy, count: int) -> SessionUpdate | None:
-    """Return what deletes sessions that are too old to be known, at most `count`; None if there are none."""
+    """Return an update that deletes at most `count` sessions that are too old; None if there are none."""
     changes: list[SessionChange] = []
     live, evicted, since_ms, _ = rows.session_counts
     for is_evicted in (False, True):
@@ -308,7 +307,7 @@ def _update_of(
 
 
 def tells_all_of(following: Session | None, session: Session) -> bool:
-    """Whether the state after the next record of the same time follows from that one, see `with_progress`."""
+    """Whether the next record, of the same time, determines the state without this one."""
     return (
         following is not None
         and following.before is not None
@@ -323,13 +322,13 @@ def _includes(following: SessionRecord, record: SessionRecord) -> bool:
 
 
 def _slid(watermark: int, above: int) -> tuple[int, int]:
-    """Move the watermark over what is stored right above it."""
+    """Move the watermark over the stored sequences right above it."""
     stored = _ones(above)
     return watermark + stored, above >> stored
 
 
 def _ones(bits: int) -> int:
-    """Return how many of the lowest bits are set without a gap."""
+    """Return the number of lowest bits that are set without a gap."""
     return (~bits & bits + 1).bit_length() - 1
 
 
@@ -339,7 +338,7 @@ def _changed(
     stored: SessionState,
     after: SessionState | None,
 ) -> SessionChange:
-    """Return the change of a row that is stored so, or is being changed already."""
+    """Return the change of a row that is stored, or is changed already by this update."""
     earlier = changes.get(key)
     return SessionChange(key, earlier.before if earlier else stored, after)
 
@@ -347,7 +346,7 @@ def _changed(
 def _oldest(
     rows: SessionRows, changes: dict[SessionKey, SessionChange], count: int, *, evicted: bool
 ) -> list[tuple[SessionKey, SessionState]]:
-    """Return the `count` rows used longest ago, of those stored and those changed."""
+    """Return the `count` least recently used rows, of those stored and those changed."""
     if count <= 0:
         return []
     stored = rows.oldest_sessions(count + len(changes), evicted=evicted)

@@ -1,13 +1,12 @@
 """
 The dedupe window: from which offset on an id is remembered. Pure.
 
-Two bounds, time and number of keys, both read off the log alone (its record timestamps and lane
-sequence numbers), never off the local clock or disk: so every worker, and every rebuild, reaches
-the same verdict. The window moves in coarse steps, rounded to the older side; a step is the first
-record of each bucket of time or of lane sequence.
+It has two bounds, time and number of keys. Both depend on timestamps and lane sequences of records, not on
+the local clock, so that every worker and every rebuild has the same window. The window moves in steps,
+rounded to the older side; a step is the first record of a bucket of time or of lane sequence.
 
-Steps behind the window stay in the table for a while, for a window that is made longer, and to know
-when the newest forgotten id arrived.
+Some steps before the window remain in the table: for a longer window, and for the arrival time of the newest
+forgotten id.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,14 +17,14 @@ from typing import NamedTuple
 from dedupe.model.types import Offset
 
 TIME_STEP_MS = 3_600_000
-"""The window is exact to an hour, always longer than asked for. A part of the window would be
-finer, but another window would then begin its steps elsewhere, and need another index."""
+"""The window is up to an hour longer than configured. The step does not depend on the window, so that another
+window has the same steps."""
 
 STEPS_PER_KEYS = 64
-"""The bound on keys is exact to 1/64, always more than asked for."""
+"""The bound on keys is up to 1/64 more than configured."""
 
 PAST_STEPS_MAX = 512
-"""Steps kept behind the window's start: three weeks of hours, 12 KB on disk."""
+"""Steps before the window's start: three weeks of hours, 12 KB on disk."""
 
 
 class WindowPolicy(NamedTuple):
@@ -36,7 +35,7 @@ class WindowPolicy(NamedTuple):
     time_step_ms: int = TIME_STEP_MS
 
     def time_bucket(self, timestamp_ms: int) -> int:
-        """Return the number of the time step that a record lies in."""
+        """Return the number of a record's time step."""
         return timestamp_ms // self.time_step_ms
 
     def bucket(self, timestamp_ms: int, lane_seq: int) -> tuple[int, int]:
@@ -44,11 +43,11 @@ class WindowPolicy(NamedTuple):
         return self.time_bucket(timestamp_ms), lane_seq // self._seq_step
 
     def first_kept_ms(self, newest_ms: int) -> int:
-        """Return the timestamp from which on records are inside the time bound, a step's beginning."""
+        """Return the first timestamp inside the time bound, a step's beginning."""
         return self.time_bucket(newest_ms - self.window_ms) * self.time_step_ms
 
     def first_kept_seq(self, newest_seq: int) -> int:
-        """Return the lane sequence from which on records are inside the bound on keys, a step's beginning."""
+        """Return the first lane sequence inside the bound on keys, a step's beginning."""
         return max(0, newest_seq - self.keys_max + 1) // self._seq_step * self._seq_step
 
     @property
@@ -65,40 +64,40 @@ class Step(NamedTuple):
 
 
 class Window:
-    """The step table of one lane and the window start that follows from it."""
+    """The step table of one lane, and the window's start."""
 
     def __init__(self, policy: WindowPolicy, steps: Iterable[Step] = (), newest: Step | None = None) -> None:
         """
-        Go on from a stored table.
+        Continue from a stored table.
 
         Args:
-            policy: may differ from the one that the table was made under.
-            steps: oldest first.
-            newest: the last record that the table covers; None if there was none.
+            policy: may differ from the table's earlier policy.
+            steps: the table, oldest first.
+            newest: the newest record; None if there is none.
         """
         self._policy = policy
         self._steps = list(steps)
         self._first = 0  # place of the window's first step
         self.start: Offset = self._steps[0].offset if self._steps else 0
-        """The window's first offset: an entry below it is forgotten, even if still on disk."""
+        """The window's first offset: entries below it are forgotten, even if still on disk."""
         self._newest = newest
         if newest is not None:
             self._move(newest)
 
     @property
     def keys(self) -> int:
-        """How many records lie in the window."""
+        """The number of records in the window."""
         if self._newest is None or not self._steps:
             return 0
         return self._newest.lane_seq - self._steps[self._first].lane_seq + 1
 
     def time_of(self, offset: Offset) -> int | None:
-        """Return a time that a record is not older than, to a step's width; None before all steps."""
+        """Return a lower bound of a record's timestamp, exact to a step; None before all steps."""
         place = bisect_right(self._steps, offset, key=attrgetter("offset")) - 1
         return self._steps[place].timestamp_ms if place >= 0 else None
 
     def oldest_ms(self, *, log_start: Offset) -> int | None:
-        """Return when the oldest id that is remembered arrived, to a step's width; None without any."""
+        """Return when the oldest remembered id arrived, exact to a step; None without any."""
         if self._newest is None or not self._steps:
             return None
         place = bisect_left(self._steps, max(self.start, log_start), key=attrgetter("offset"))
@@ -119,11 +118,11 @@ class Window:
 
     def seconds(self, now_ms: int, *, log_start: Offset) -> float:
         """
-        Return how far back ids are remembered: each that arrived within so many seconds is.
+        Return for how many seconds back every id is remembered.
 
         Args:
             now_ms: log time.
-            log_start: ids below it are forgotten with their records.
+            log_start: ids of records below it are forgotten.
         """
         configured_s = self._policy.window_ms / 1000
         forgotten_ms = self._newest_forgotten_ms(log_start)
@@ -133,12 +132,11 @@ class Window:
 
     def advance(self, newest: Step, records: Iterable[Step]) -> tuple[list[Step], list[Step]]:
         """
-        Take in the next records of the log and move the window.
+        Add the next records of the log, and move the window.
 
         Args:
-            newest: the last of the records. Timestamps and sequences never decrease, so if it lies
-                in the current bucket they all do.
-            records: all of them, oldest first; read only when a bucket begins among them.
+            newest: the last of the records.
+            records: all of them, oldest first; read only if `newest` is in another bucket than the last step.
 
         Returns:
             The steps added and the steps dropped, to be stored with the records' entries.
@@ -159,9 +157,9 @@ class Window:
 
     def _move(self, newest: Step) -> None:
         """
-        Pass over every step whose records all lie before a bound, so that no bound is passed.
+        Skip every step whose records are all outside of a bound.
 
-        They lie in the step's own hour, and before its successor in sequence.
+        They are in the step's own hour, and before the next step in sequence.
         """
         oldest_bucket = self._policy.time_bucket(newest.timestamp_ms - self._policy.window_ms)
         oldest_seq = newest.lane_seq - self._policy.keys_max + 1
@@ -183,7 +181,7 @@ class Window:
         return dropped
 
     def _newest_forgotten_ms(self, log_start: Offset) -> int | None:
-        """Return a timestamp that no forgotten record exceeds; None if only the time bound forgets."""
+        """Return an upper bound of forgotten records' timestamps; None if only the time bound applies."""
         if self._newest is None:
             return None
         start = max(self.start, log_start)

@@ -1,16 +1,16 @@
 """
-Time as the core sees it: injected, so that tests own it.
+The clock of the core, which tests replace.
 
-Log time starts at the wall clock and advances with the time since boot, so a wall clock that is set
-while the process runs moves nothing, and a machine that sleeps does not fall behind. A clock that is
-wrong at start is refused by the brokers or by app.process.clock_check, or reported by recovery.
+Log time starts at the wall clock and advances with the time since boot: setting the wall clock has no effect
+on a running process, and the sleep of the machine counts. The brokers or app.process.clock_check refuse a
+clock that is wrong at the start, or recovery reports it.
 """
 
 import time
 from typing import Protocol
 
 SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Goes on while the machine sleeps, as macOS's CLOCK_MONOTONIC does and Linux's does not."""
+"""A clock that continues while the machine sleeps; Linux's CLOCK_MONOTONIC does not, macOS's does."""
 
 
 class Clock(Protocol):
@@ -20,7 +20,7 @@ class Clock(Protocol):
         """Return log time: milliseconds since the epoch, never decreasing in one process."""
 
     def monotonic(self) -> float:
-        """Return seconds on a clock that is never set."""
+        """Return seconds of a clock that is never set."""
 
 
 class SystemClock:
@@ -36,7 +36,7 @@ class SystemClock:
 
 
 class Deadline:
-    """The time limit of one request, shared by everything that waits for it."""
+    """The time limit of one request."""
 
     def __init__(self, clock: Clock, timeout_s: float) -> None:
         self._clock = clock
@@ -49,5 +49,5 @@ class Deadline:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left."""
+        """Whether the time limit is over."""
         return self.remaining_s == 0

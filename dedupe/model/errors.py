@@ -1,40 +1,40 @@
 """
-Everything the core raises, as one tree.
+The errors of the core.
 
     GatewayError
-      RetriableError             try the same request again, unchanged
-        LaneNotActiveError       the lane is restoring, draining or lost; nothing was taken
-        LaneSaturatedError       the lane's queue is full; nothing was taken
-        DiskFullError            too little free disk; nothing was taken
+      RetriableError             the same request may succeed later
+        LaneNotActiveError       the lane is restoring, draining or lost; nothing was accepted
+        LaneSaturatedError       the lane's queue is full; nothing was accepted
+        DiskFullError            too little free disk space; nothing was accepted
         DeadlineExceededError    no verdict in time; the events may still be committed
-        NotAppendedError         the append left no trace and never will
+        NotAppendedError         nothing is or will be appended
         OutcomeUnknownError      the append may or may not be committed
         FencedError              another producer epoch owns the partition
         IndexUnavailableError    the machine or a lock prevents access to the index: open it again later
-      IndexCorruptError          the local index is wrong or in doubt: rebuild it from the log
-      LogCorruptError            the log holds a record that no gateway of this version wrote
+      IndexCorruptError          the index is wrong or in doubt: rebuild it from the log
+      LogCorruptError            the log has a record that no gateway of this version wrote
       IdentityMismatchError      the log was written under another secret or partition count
-      ConfigurationError         the process must not start like this
+      ConfigurationError         the process must not start with these settings
 
-`code` is stable and documented in docs/http-api.md where a client can see it. An error's text is for
-operators; `detail` is for clients.
+`code` is stable; docs/http-api.md documents the codes that clients receive. An error's text is for operators,
+`detail` is for clients.
 """
 
 from typing import ClassVar
 
 
 class GatewayError(Exception):
-    """Base of all errors that the gateway raises on purpose."""
+    """Base of the gateway's errors."""
 
     code: ClassVar[str] = "internal"
     retriable: ClassVar[bool] = False
 
     def __init__(self, *args: object, detail: str = "") -> None:
         """
-        Keep the text for operators, and the text for clients.
+        Set the text for operators and the one for clients.
 
         Args:
-            args: as of any exception; never shown to a client.
+            args: those of any exception; never shown to a client.
             detail: the reason for clients, in a few words, without internal names, addresses or contents.
         """
         super().__init__(*args)
@@ -42,26 +42,26 @@ class GatewayError(Exception):
 
 
 class RetriableError(GatewayError):
-    """The same request may succeed later; retrying it with the same ids is harmless."""
+    """The same request may succeed later; a retry with the same ids stores nothing twice."""
 
     code = "unavailable"
     retriable = True
 
 
 class LaneNotActiveError(RetriableError):
-    """A lane of the request does not serve at the moment. Nothing was taken."""
+    """A lane of the request does not serve now. Nothing was accepted."""
 
     code = "lane_not_active"
 
 
 class LaneSaturatedError(RetriableError):
-    """A lane of the request has no room in its queue. Nothing was taken."""
+    """The queue of a lane of the request is full. Nothing was accepted."""
 
     code = "overloaded"
 
 
 class DiskFullError(RetriableError):
-    """Free disk space is below the configured minimum. Nothing was taken."""
+    """Free disk space is below the configured minimum. Nothing was accepted."""
 
     code = "disk_full"
 
@@ -73,7 +73,7 @@ class DeadlineExceededError(RetriableError):
 
 
 class NotAppendedError(RetriableError):
-    """The append definitely left nothing behind; the lane must fence before the next one."""
+    """Nothing is or will be appended; the lane must fence before the next append."""
 
     code = "not_appended"
 
@@ -91,19 +91,19 @@ class FencedError(RetriableError):
 
 
 class IndexUnavailableError(RetriableError):
-    """The index cannot be opened, read or written now, and is not to blame. Open it again later."""
+    """The index cannot be opened, read or written now, but is not damaged. Open it again later."""
 
     code = "index_unavailable"
 
 
 class IndexCorruptError(GatewayError):
-    """The index is wrong or in doubt. Discard it and restore from the log, loudly."""
+    """The index is wrong or in doubt. Discard it and rebuild it from the log."""
 
     code = "index_corrupt"
 
 
 class LogCorruptError(GatewayError):
-    """A record cannot be read as record format v1. Final until an operator looks."""
+    """A record does not have record format v1. Final until an operator acts."""
 
     code = "log_corrupt"
 

@@ -1,9 +1,9 @@
 """
 The key of an event, and the fingerprint of its content. Pure and frozen.
 
-Two gateway versions must agree on every byte here: golden vectors stand in
-tests/unit/dedupe/model/test_golden_vectors.py. No timestamp, no batch and no body enters a key; a key is
-keyed with the operator's secret, so that clients cannot craft collisions or skew partitions.
+All gateway versions compute the same bytes: tests/unit/dedupe/model/test_golden_vectors.py has golden
+vectors. A key depends on no timestamp, batch or body. It is a keyed hash with the operator's secret, so that
+clients cannot produce collisions or skew partitions.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from dedupe.model.types import EventKey, Fingerprint
 KeyOf: TypeAlias = Callable[[bytes], EventKey]
 
 canonical_json: Callable[[Mapping[str, object]], bytes] = partial(orjson.dumps, option=orjson.OPT_SORT_KEYS)
-"""Returns the canonical content of an event that has no field to ignore. Raises as canonical_content."""
+"""Returns the canonical content of an event without fields to ignore. Raises as canonical_content."""
 
 KEY_BYTES = 16
 FINGERPRINT_BYTES = 8
-SECRET_BYTES_MIN, SECRET_BYTES_MAX = 16, 64  # BLAKE2b takes at most 64
+SECRET_BYTES_MIN, SECRET_BYTES_MAX = 16, 64  # BLAKE2b accepts at most 64
 MESSAGE_ID_BYTES_MAX = 255
 
 _KIND_MESSAGE = b"m"
@@ -33,15 +33,15 @@ _KIND_CLIENT = b"C"
 _KIND_SESSION = b"S"
 _KIND_CHECK = b"check"
 
-SOURCES_CACHED = 4096  # prepared hash states, about 0.5 KB each; a miss costs two microseconds
+SOURCES_CACHED = 4096  # hash states, about 0.5 KB each
 
 RETRY_FIELDS = frozenset({"sentAt", "receivedAt", "_metadata", "writeKey"})
-"""Fields that SDKs change between tries of one event (measured with real SDKs: `sentAt` anew at
-each try, `_metadata.retryCount` by analytics.js), or that name the sender, not the content."""
+"""Fields that SDKs change when they retry an event (`sentAt`; `_metadata.retryCount` of analytics.js), or
+that name the sender."""
 
 
 class Identity:
-    """Keys of one deployment: everything that depends on its identity secret."""
+    """The keys of one deployment, which depend on its identity secret."""
 
     def __init__(self, secret: bytes) -> None:
         """`secret` has SECRET_BYTES_MIN to SECRET_BYTES_MAX bytes and is never logged."""
@@ -57,50 +57,50 @@ class Identity:
         return self._hash_of(_KIND_CHECK).digest()
 
     def message_key(self, source: str, message_id: str) -> EventKey:
-        """Return the key of an event known by its message id: exact bytes, never trimmed or cut."""
+        """Return the key of an event with this message id, of which every byte counts."""
         return self.message_keys(source)(message_id.encode())
 
     def message_keys(self, source: str) -> KeyOf:
-        """Return what makes the keys of a source's message ids: `message_key` with the source hashed once."""
+        """Return `message_key` for one source, as a function of the id's bytes that has hashed the source."""
         return self._keys_of_source(_KIND_MESSAGE, source)
 
     def quarantine_key(self, source: str, message_id: str, fingerprint: Fingerprint) -> EventKey:
-        """Return the key of a quarantined event; `message_id` is "" when it has no valid one."""
+        """Return the key of a quarantined event; `message_id` is "" without a valid one."""
         return self._digest(_KIND_QUARANTINE, source, _prefixed(message_id.encode()) + fingerprint)
 
     def client_hash(self, source: str, client: str) -> bytes:
-        """Return the 16 bytes that stand for one client installation of one source."""
+        """Return the 16 bytes that identify a client installation of a source."""
         return self._digest(_KIND_CLIENT, source, client.encode())
 
     def session_hash(self, source: str, client: str, session: str) -> bytes:
-        """Return the 16 bytes that stand for one session of one client of one source."""
+        """Return the 16 bytes that identify a session of a client of a source."""
         return self._digest(_KIND_SESSION, source, _prefixed(client.encode()) + session.encode())
 
     def sequence_key(self, client_hash: bytes, session_hash: bytes, sequence: int) -> EventKey:
-        """Return the key of an event known by its place in a client session (sequence: u64)."""
+        """Return the key of an event of a client session (sequence: u64)."""
         return self.sequence_keys(client_hash, session_hash)(sequence.to_bytes(8, "big"))
 
     def sequence_keys(self, client_hash: bytes, session_hash: bytes) -> KeyOf:
-        """Return what makes the keys of a session's events, of a sequence's 8 bytes: see `sequence_key`."""
+        """Return `sequence_key` for one session, as a function of a sequence's 8 bytes."""
         return self._keys(_KIND_SEQUENCE, "", client_hash + session_hash)
 
     def secondary_key(self, source: str, client_hash: bytes, message_id: str) -> EventKey:
         """
-        Return the key under which a session's event is known by its own message id, too.
+        Return the secondary key of a session's event that has a message id of its own.
 
-        It holds for one client, whose events are all in one lane: the lane of an id alone is another.
+        It includes the client, since all events of a client are in one lane.
         """
         return self.secondary_keys(source, client_hash)(message_id.encode())
 
     def secondary_keys(self, source: str, client_hash: bytes) -> KeyOf:
-        """Return what makes the keys of `secondary_key` for one client's message ids."""
+        """Return `secondary_key` for one client, as a function of the id's bytes."""
         return self._keys(_KIND_GUARD, source, client_hash)
 
     def _digest(self, kind: bytes, source: str, rest: bytes) -> bytes:
         return self._keys_of_source(kind, source)(rest)
 
     def _keys(self, kind: bytes, source: str, begin: bytes = b"") -> KeyOf:
-        """Return a function from the rest of the input to its key; it hashes what comes before only once."""
+        """Return a function from the rest of the input to its key; the beginning is hashed once."""
         state = self._base(kind, source)
         if begin:
             state = state.copy()
@@ -115,21 +115,21 @@ class Identity:
         return key_of
 
     def _hash_of(self, kind: bytes, source: str = "") -> "hashlib.blake2b":
-        """Return the hash state after the length-prefixed kind and source; the rest ends the input."""
+        """Return the hash state after the length-prefixed kind and source."""
         prefix = _prefixed(kind) + _prefixed(source.encode())
         return hashlib.blake2b(prefix, digest_size=KEY_BYTES, key=self._secret)
 
 
 def canonical_content(event: Mapping[str, object], ignore: frozenset[str] = RETRY_FIELDS) -> bytes:
     """
-    Return the event's content as JSON bytes that are equal for every try of it.
+    Return the event's content as JSON bytes, which are equal for all retries.
 
     Args:
-        event: as the client sent it, before batch-level fields are merged in.
+        event: the event as sent, without batch-level fields.
         ignore: top-level fields that retries change.
 
     Raises:
-        TypeError: the event cannot be serialised (nested more than 254 deep).
+        TypeError: the event is nested more than 254 deep.
     """
     kept = event
     if not ignore.isdisjoint(event):
@@ -138,7 +138,7 @@ def canonical_content(event: Mapping[str, object], ignore: frozenset[str] = RETR
 
 
 def fingerprint_of(content: bytes) -> Fingerprint:
-    """Return 8 bytes that differ between two contents of one key (1 in 2**64 collide)."""
+    """Return 8 bytes that differ between two contents of one key, except with probability 2**-64."""
     return hashlib.blake2b(content, digest_size=FINGERPRINT_BYTES).digest()
 
 

@@ -1,15 +1,12 @@
 """
-Reads JSON documents, bodies and events alike: the one parser of gateway and jobs. Pure.
+The parser of JSON documents, bodies and events, of gateway and jobs. Pure.
 
-JavaScript cuts strings between the halves of an emoji, and its JSON.stringify then writes one half
-of a surrogate pair as an escape, `\\ud83d`. That is JSON by the letter, but no Unicode text, and the
-parser refuses the whole document for it. One cut emoji must not cost a batch, so each half becomes
-U+FFFD, as it would in the browser's own TextEncoder.
+JavaScript may cut a string between the halves of an emoji; its JSON.stringify then writes a lone surrogate,
+such as `\\ud83d`. That is valid JSON but not Unicode text, and orjson refuses the document. Each lone
+surrogate is replaced by U+FFFD, as in the browser's TextEncoder.
 
-Python writes a number that is none as NaN, Infinity or -Infinity, which is no JSON at all; each becomes
-null, as it does in JavaScript.
-
-Windows begins a text with a byte order mark, which is no part of it and is skipped.
+Python writes NaN, Infinity and -Infinity, which are not JSON; each is replaced by null, as in JavaScript.
+Windows begins a text with a byte order mark, which is skipped.
 """
 
 import re
@@ -20,14 +17,14 @@ import orjson
 TYPE_CHARS_MAX = 100
 
 ESCAPES_MAX = 10_000
-"""Surrogate escapes looked at, pairs included: some 20 ms of work that others have to wait for."""
+"""The limit of surrogate escapes, pairs included, which take about 20 ms of the event loop."""
 
 REPLACEMENT = rb"\ufffd"
 
 INFINITY = b"Infinity"
 NO_NUMBERS = (b"NaN", INFINITY)
 NO_NUMBERS_MAX = 10_000
-"""Times that each of them is looked at, those in strings included."""
+"""The limit of each word in a document, those in strings included."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -38,7 +35,7 @@ _CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f]")
 
 
 def is_event_type(event_type: object) -> bool:
-    """Whether an event may have this `type`: text that a table can have for a key."""
+    """Whether an event may have this `type`: short text without control characters."""
     return (
         type(event_type) is str
         and len(event_type) <= TYPE_CHARS_MAX
@@ -48,51 +45,51 @@ def is_event_type(event_type: object) -> bool:
 
 def read_document(document: bytes) -> object:
     """
-    Parse a JSON document; only one that fails is looked at again, for what can be mended.
+    Parse a JSON document; if that fails, mend and parse it again.
 
     Raises:
         ValueError: it is not JSON (orjson's JSONDecodeError).
     """
     try:
-        found: object = orjson.loads(document)
+        parsed: object = orjson.loads(document)
     except orjson.JSONDecodeError:
         # twice where a program that joins files has added its own
         bare = document.removeprefix(BYTE_ORDER_MARK).removeprefix(BYTE_ORDER_MARK)
-        found = orjson.loads(mend_numbers(mend_surrogates(bare)))
-    return found
+        parsed = orjson.loads(mend_numbers(mend_surrogates(bare)))
+    return parsed
 
 
 def dumps_to_keep(document: Mapping[str, object]) -> bytes:
-    """Return a document as JSON that waits: orjson 3.13 leaves its buffer, 4 KB or more, behind its bytes."""
+    """Return JSON bytes to store: a copy, since those of orjson 3.13 keep its buffer of 4 KB or more."""
     return memoryview(orjson.dumps(document)).tobytes()
 
 
 def mend_surrogates(document: bytes) -> bytes:
     """
-    Return the JSON document with each half of a surrogate pair that stands alone replaced.
+    Return the JSON document with each lone surrogate replaced.
 
-    One with more than ESCAPES_MAX surrogate escapes is returned as it is.
+    A document with more than ESCAPES_MAX surrogate escapes is returned unchanged.
     """
     pieces: list[bytes] = []
     start = 0
     for _ in range(ESCAPES_MAX):
-        found = _SURROGATE.search(document, start)
-        if found is None:
+        match = _SURROGATE.search(document, start)
+        if match is None:
             return b"".join([*pieces, document[start:]])
-        before = document[start : found.start()]
+        before = document[start : match.start()]
         is_escape = (len(before) - len(before.rstrip(b"\\"))) % 2 == 0
-        end = found.end() if is_escape else found.start() + 1
-        is_half = is_escape and found["low"] is None
-        pieces += [before, REPLACEMENT if is_half else document[found.start() : end]]
+        end = match.end() if is_escape else match.start() + 1
+        is_half = is_escape and match["low"] is None
+        pieces += [before, REPLACEMENT if is_half else document[match.start() : end]]
         start = end
     return document
 
 
 def mend_numbers(document: bytes) -> bytes:
     """
-    Return the JSON document with null in the place of each NaN, Infinity and -Infinity, but in strings.
+    Return the JSON document with each NaN, Infinity and -Infinity outside of strings replaced by null.
 
-    A word that stands there more often than NO_NUMBERS_MAX is left as it is.
+    A word that occurs more than NO_NUMBERS_MAX times is left unchanged.
     """
     words = sorted((place, word) for word in NO_NUMBERS for place in _places(document, word))
     pieces: list[bytes] = []
@@ -108,7 +105,7 @@ def mend_numbers(document: bytes) -> bytes:
 
 
 def _places(document: bytes, word: bytes) -> list[int]:
-    """Return where a word stands; nowhere if that is too often. Ten times as quick as a pattern."""
+    """Return the places of a word, none if there are more than NO_NUMBERS_MAX."""
     places: list[int] = []
     place = document.find(word)
     while place >= 0:
@@ -120,7 +117,7 @@ def _places(document: bytes, word: bytes) -> list[int]:
 
 
 def _quotes(part: bytes) -> int:
-    """Return how many quotes begin or end a string in a part that begins with no escaped character."""
+    """Return the number of unescaped quotes in a part that does not begin with an escaped character."""
     if b"\\" in part:
         part = part.replace(rb"\\", b"").replace(rb"\"", b"")
     return part.count(b'"')

@@ -16,8 +16,8 @@ from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Topic
 
 KEPT_BYTES_MAX = 64 * 1024
-"""Of one quarantined event. Larger ones keep their head, length and hash: enough to find the sender,
-too little to fill the topic."""
+"""The limit of a quarantined event's content. Of a longer event the first bytes, length and hash are stored,
+which suffice to identify the sender."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class Quarantine:
         self, *, source: str, message_id: str, fingerprint: Fingerprint, content: bytes, reason: str
     ) -> Event:
         """
-        Wrap one event that was refused.
+        Return the quarantine event of a rejected or conflicting event.
 
         Args:
-            source: who sent it.
-            message_id: "" if it has no valid one.
-            fingerprint: of its content, or of its raw bytes if it has no valid id.
+            source: its sender.
+            message_id: "" without a valid one.
+            fingerprint: of its content, or of its raw bytes without a valid id.
             content: the event as JSON bytes.
-            reason: a RejectionCode, or the one that a stored record has.
+            reason: a RejectionCode, or the reason of a stored record.
         """
         key = self.identity.quarantine_key(source, message_id, fingerprint)
         return Event(
@@ -53,7 +53,7 @@ class Quarantine:
 
 
 def _wrapped(content: bytes, reason: str) -> bytes:
-    """Return the quarantine record's value: JSON with the event, or with its head if it is too long."""
+    """Return the quarantine record's value: JSON with the event, or with its first bytes."""
     is_truncated = len(content) > KEPT_BYTES_MAX
     fields: dict[str, object] = {
         "reason": reason,

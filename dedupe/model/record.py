@@ -23,7 +23,7 @@ Record format v1: the contract with every reader of the clean topic. Pure and fr
     8-          which of the 512 sequences above it were stored: an integer without leading zeros,
                 whose bit i is watermark + 1 + i
 
-A record carries everything needed to rebuild index, receipts and sessions from the log alone.
+Index, receipts and sessions can be rebuilt from the records alone.
 """
 
 import struct
@@ -46,7 +46,7 @@ HEADER_REASON = "reason"
 
 _BASE = struct.Struct(">BB16s8sQ")
 SESSION_STRUCT = struct.Struct(">16s16sQQQ")
-"""Bytes 34-89: dedupe.model.types.Session, without what was stored before."""
+"""Bytes 34-89: dedupe.model.types.Session without `before`."""
 _WITH_SESSION = struct.Struct(_BASE.format + SESSION_STRUCT.format.lstrip(">"))
 _WATERMARK = struct.Struct(">Q")
 ABOVE_BYTES_MAX = 64
@@ -67,7 +67,7 @@ class RecordIdentity(NamedTuple):
 def build_record(
     event: Event, *, lane_seq: int, timestamp_ms: int, recorded: Session | None = None
 ) -> NewRecord:
-    """Return the event as record v1; `recorded` takes the place of the event's own session."""
+    """Return the event as record v1; `recorded` replaces the event's own session."""
     key, _, fingerprint, source, message_id, value, flags, session, reason, *_ = event
     session = recorded or session
     headers = [(HEADER_SOURCE, source.encode())]
@@ -89,7 +89,7 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
     Decode a committed record's headers and Kafka key.
 
     Raises:
-        LogCorruptError: it is not a record of this format. Nothing can be concluded from it.
+        LogCorruptError: it is not a record of this format.
     """
     headers = dict(record.headers)
     if len(headers) != len(record.headers):
@@ -110,7 +110,7 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
         source = headers[HEADER_SOURCE].decode()
         message_id = record.key.decode()
     except (KeyError, struct.error, UnicodeDecodeError, TypeError, AttributeError) as err:
-        # The last two: Kafka's headers may be null, whatever their type says.
+        # The last two: Kafka's headers may be null.
         raise LogCorruptError(
             f"record at offset {record.offset} was not written by a gateway: {err!r}"
         ) from err
@@ -120,7 +120,7 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
 def is_identified_by(
     record: LogRecord, found: RecordIdentity, identity: Identity, *, partition: int, partitions: int
 ) -> bool:
-    """Whether the record's key and partition are those that this secret and partition count give."""
+    """Whether the record's key and partition match this secret and partition count."""
     if found.session is not None:
         session = found.session
         key = identity.sequence_key(session.client_hash, session.session_hash, session.sequence)
@@ -141,7 +141,7 @@ def _packed(before: Progress) -> bytes:
 
 
 def _progress_in(header: bytes | None) -> Progress | None:
-    """Return what was stored before; None if the header is missing. Raises struct.error."""
+    """Decode the header `gs`; None if it is missing. Raises struct.error."""
     if header is None or len(header) > _WATERMARK.size + ABOVE_BYTES_MAX:
         return None
     (watermark,) = _WATERMARK.unpack_from(header)

@@ -1,8 +1,8 @@
 """
-Which partition an event belongs to. Frozen: golden vectors in tests/unit/dedupe/model/test_golden_vectors.py.
+The partition of an event. Frozen: golden vectors in tests/unit/dedupe/model/test_golden_vectors.py.
 
-The partition count is fixed when a topic is created; recovery refuses a log whose records were
-routed under another count (see dedupe.decide.recovery).
+The partition count of a topic never changes: recovery refuses a log with records of another count (see
+dedupe.decide.recovery).
 """
 
 
@@ -11,8 +11,8 @@ def partition_of(routing_key: bytes, partitions: int) -> int:
     Return the partition in [0, partitions).
 
     Args:
-        routing_key: the event key, or for an event of a client session the client hash, so that
-            one lane sees the whole session; only the first 8 bytes count, big-endian.
-        partitions: of the topic, >= 1.
+        routing_key: the event key; the client hash for an event of a client session, so that one lane has the
+            whole session. Only the first 8 bytes count, big-endian.
+        partitions: those of the topic, >= 1.
     """
     return int.from_bytes(routing_key[:8], "big") % partitions

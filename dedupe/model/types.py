@@ -1,8 +1,7 @@
 """
-Values that travel through the core. No behaviour, no I/O.
+The values of the core.
 
-An offset is always the *next* one to read or to assign; a timestamp is log time in
-milliseconds since the epoch.
+A position is the next offset to read or to assign; a timestamp is log time in milliseconds since 1970.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,21 +17,21 @@ Headers: TypeAlias = list[tuple[str, bytes]]
 
 
 class Topic(NamedTuple):
-    """One partitioned topic of the gateway: the clean topic or its quarantine."""
+    """The clean topic, or its quarantine."""
 
     name: str
     partitions: int
 
 
 class Progress(NamedTuple):
-    """What of a client session was stored before an event."""
+    """The stored sequences of a client session before an event."""
 
     watermark: int  # u64: all sequences up to it
     above: int  # bit i: watermark + 1 + i, of 512
 
 
 class Session(NamedTuple):
-    """The client session an event belongs to; stands in its record (record format v1, flag 1)."""
+    """The client session of an event; part of its record (record format v1, flag 1)."""
 
     client_hash: bytes  # 16 bytes, keyed, includes the source
     session_hash: bytes  # 16 bytes, keyed, includes the source
@@ -43,15 +42,15 @@ class Session(NamedTuple):
 
 
 class Order(Enum):
-    """Which new sequences of a client session are taken."""
+    """Which new sequences of a client session are accepted."""
 
     ANY = "any"
-    STRICT = "strict"  # the next one alone
-    REPLAYED = "replayed"  # all: the event was stored before, by a gateway that knew the whole session
+    STRICT = "strict"  # the next one only
+    REPLAYED = "replayed"  # all: a gateway that knew the whole session has accepted the event before
 
 
 class Event(NamedTuple):
-    """One identified event on its way to the lane of its partition."""
+    """An event with its key, fingerprint and partition."""
 
     key: EventKey
     partition: int
@@ -62,10 +61,8 @@ class Event(NamedTuple):
     flags: int = 0  # dedupe.model.record.FLAG_*, without the session flag
     session: Session | None = None
     reason: str | None = None  # quarantine records only
-    earlier_fingerprints: tuple[Fingerprint, ...] = ()  # under the rules that originals may be stored under
-    secondary_key: EventKey | None = (
-        None  # of an event with a session and a message id of its own: dedupe.model.identity
-    )
+    earlier_fingerprints: tuple[Fingerprint, ...] = ()  # by earlier rules, by which originals may be stored
+    secondary_key: EventKey | None = None  # only with a session and a message id of its own
     order: Order = Order.ANY  # of an event with a session
 
     @property
@@ -78,15 +75,15 @@ _source_of, _message_id_of, _value_of = map(attrgetter, ("source", "message_id",
 
 
 def size_of(events: Sequence[Event]) -> int:
-    """Return an upper bound of what events take in a record batch and in a lane's queue."""
+    """Return an upper bound of the size of events in a record batch, and in a lane's queue."""
     value_bytes, source_bytes = sum(map(len, map(_value_of, events))), sum(map(len, map(_source_of, events)))
     id_chars = sum(map(len, map(_message_id_of, events)))
     return value_bytes + 4 * id_chars + source_bytes + RECORD_OVERHEAD_BYTES * len(events)
 
 
-# Headers and varints of one record: gw with a session is at most 163 bytes, header names, lengths and
-# offset and timestamp deltas stay under 60, a quarantine reason under 40. An estimate too small
-# would let a batch outgrow the builder, which then refuses it (and the lane fails, loudly).
+# Headers and varints of one record: gw with a session is at most 163 bytes; header names, lengths and deltas
+# of offset and timestamp are under 60, a quarantine reason under 40. With too small a value, a batch would
+# not fit into the builder, and the lane would fail.
 RECORD_OVERHEAD_BYTES = 264
 
 
@@ -119,4 +116,4 @@ class Entry(NamedTuple):
 event_of: Callable[[Iterable[Any]], Event] = partial(tuple.__new__, Event)
 session_of: Callable[[Iterable[Any]], Session] = partial(tuple.__new__, Session)
 entry_of: Callable[[Iterable[Any]], Entry] = partial(tuple.__new__, Entry)
-"""Each makes one of all its fields, in order: a quarter to a half of what calling the class takes."""
+"""Constructors from all fields in order; faster than a call of the class."""

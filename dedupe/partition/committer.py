@@ -1,8 +1,8 @@
 """
 Committer: the seven steps by which a lane decides one batch, named as in docs/COMMIT.md.
 
-It waits for the log alone and repeats nothing: after any error the outcome of the batch is unknown, and
-the lane reads the log again.
+It waits only for the log, and repeats nothing: after any error the outcome of the batch is unknown, and the
+lane reads the log again.
 
 routes.post_events -> Router.submit -> Lane.submit -> **admit -> PartitionLog.append -> PartitionIndex.apply**
 """
@@ -37,7 +37,7 @@ class Committer:
         self._has_begun_sessions = False
 
     def begin(self) -> None:
-        """Begin behind a fence: the log may have been made again, without its notes."""
+        """Begin after a fence: the log may have been created anew, without its notes."""
         self._has_begun_sessions = False
 
     async def commit(self, batch: Batch, index: PartitionIndex) -> Committed | None:
@@ -49,8 +49,8 @@ class Committer:
             index: open, and at the end of the log.
 
         Returns:
-            What was appended; None if nothing was new. After any error the outcome of the events that
-            were not answered is unknown.
+            The appended events; None if none was new. After any error the outcome of the events that were not
+            answered is unknown.
         """
         self._crashpoint("take")
         self._counts.note_taken(batch, self._context.clock.monotonic())
@@ -81,13 +81,13 @@ class Committer:
             self._context.crashpoint(step)
 
     async def _begin_sessions(self) -> None:
-        """Note it before the first record of a client session is appended."""
+        """Write the note of sessions before the first record of a client session is appended."""
         if not self._has_begun_sessions:
             await self._context.session_notes.begin_sessions(self._partition)
             self._has_begun_sessions = True
 
     def _session_admission(self, batch: Batch, index: PartitionIndex, timestamp_ms: int) -> SessionAdmission:
-        """Look up what decides on the batch's session events besides their own keys."""
+        """Look up the sessions and secondary keys of the batch's events."""
         keys = keys_of(event.session for event in batch.events if event.session is not None)
         secondary_keys = [event.secondary_key for event in batch.events if event.secondary_key is not None]
         return SessionAdmission(
@@ -104,7 +104,7 @@ class Committer:
         index: PartitionIndex,
         timestamp_ms: int,
     ) -> Committed:
-        """Append and commit the new events, and what is recorded of their sessions, and apply them."""
+        """Append the new events with their sessions, and apply them."""
         state = index.index.state
         first_seq = state.next_lane_seq
         records = [
@@ -135,7 +135,7 @@ class Committer:
 
 
 def _answer(batch: Batch, verdicts: Verdicts, base: Offset) -> None:
-    """Hand out the outcomes; submissions whose last event this was are answered."""
+    """Add the outcomes to their submissions, which are answered after their last event."""
     admissions, offsets = verdicts.admissions, verdicts.offsets(base)
     start = 0
     for queued, count in batch.shares:

@@ -22,7 +22,7 @@ LoadSkips: TypeAlias = Callable[[int], Awaitable[Skips]]
 
 
 async def no_skips(_partition: int) -> Skips:
-    """Return that no record is skipped."""
+    """Skip no record."""
     return Skips()
 
 
@@ -31,14 +31,14 @@ class LaneTimes:
     """Every wait of a lane, in seconds."""
 
     backoff_s: float = 0.2  # first wait after a failure; doubles up to backoff_max_s
-    backoff_max_s: float = 5.0  # a longer one would prolong the outage after its cause is gone
+    backoff_max_s: float = 5.0  # a longer one would prolong an outage after its cause has ended
     refence_s: tuple[float, float] = (1.0, 5.0)  # jittered, so that two gateways do not fence in step
     fenced_again_s: float = 60.0  # fenced twice within it: another gateway owns the partition
-    unseen_s: float = 30.0  # replicated commits that the log does not show for so long are lost
+    unseen_s: float = 30.0  # replicated commits that are not visible in the log after it are lost
     maintenance_s: float = 30.0
-    follow_s: float = 5.0  # a follower without a replicated commit for so long reads the log
+    follow_s: float = 5.0  # a follower without a replicated commit for this long reads the log
     fencings_max: int = 1  # more in a row mean another gateway; 0 in a group, which assigns partitions
-    gate_s: float = 60.0  # how long lanes that have proved their log wait for those that cannot read theirs
+    gate_s: float = 60.0  # lanes that have checked their log wait this long for those that cannot read theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class LaneContext:
     session_policy: SessionPolicy
     gate: IdentityGate
     restore_slots: asyncio.Semaphore
-    open_turn: asyncio.Lock  # opening an index holds the event loop, so that lanes open theirs one by one
+    open_turn: asyncio.Lock  # opening an index blocks the event loop, so lanes open theirs one by one
     session_notes: SessionNotes
     limits: QueueLimits
     load_skips: LoadSkips = no_skips
     follow_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    """Of lanes that follow; a lane that shall serve does not wait for them."""
+    """Limits lanes that follow and read the log; lanes that will serve do not wait for them."""
     times: LaneTimes = field(default_factory=LaneTimes)
     rng: random.Random = field(default_factory=random.Random)
     crashpoint: Crashpoint | None = None  # tests end the process in it

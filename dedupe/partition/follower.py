@@ -1,9 +1,9 @@
 """
 Follower: keeps the index of a lane near the log's end while another worker owns the lane.
 
-The owner replicates its commits, which is cheaper than reading the log and arrives at once. Whatever does not
-continue the index (a gap, a reconnect, another owner) is read from the log instead, so the index stays a
-function of the log alone, and recovery proves it like any other before it serves.
+The owner replicates its commits, which costs less than reading the log. After a gap, a reconnect or a change
+of owner, the follower reads the log instead, so the index remains a function of the log; recovery checks it
+before it serves, like any other.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from dedupe.partition.partition_index import PartitionIndex
 from dedupe.storage.log import PartitionLog
 
 REPLICATED_EVENTS_MAX = 20_000
-"""Replicated events that wait while the log is read: about 2 MiB. Those before them are left to the log."""
+"""The limit of queued replicated events, about 2 MiB; the oldest are dropped, and read from the log."""
 
 
 class Follower:
@@ -38,19 +38,19 @@ class Follower:
     ) -> None:
         """Use the recovery of the lane with this number, which continues with the same index."""
         self.is_caught_up = False
-        """Whether the index has been at the end of the log, and has missed no commit since."""
+        """Whether the index has been at the end of the log, and has missed no commit after it."""
         self._log = partition_log
         self._context = context
         self._recovery = recovery
         self._number = number
         self._replicated: deque[Committed] = deque()
         self._replicated_events = 0
-        self._ahead_since: float | None = None  # since when the index knows more than the log shows
+        self._ahead_since: float | None = None  # when the index began to be ahead of the visible log
         self._arrived = asyncio.Event()
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=recovery.partition)
 
     def receive(self, committed: Committed) -> None:
-        """Queue a commit of the owner; those that do not fit are read from the log instead."""
+        """Queue a commit of the owner."""
         self._replicated.append(committed)
         self._replicated_events += len(committed.keys)
         while self._replicated_events > REPLICATED_EVENTS_MAX:
@@ -59,7 +59,7 @@ class Follower:
 
     async def run(self) -> None:
         """
-        Follow until cancelled; the index stays open for who comes after.
+        Follow until cancelled; the index stays open.
 
         Raises:
             IdentityMismatchError: final; this process must not serve this log.
@@ -73,10 +73,10 @@ class Follower:
                 except IdentityMismatchError:
                     raise
                 except LogCorruptError as err:
-                    self._tell(err)
+                    self._report(err)
                     pause_s = times.backoff_max_s
                 except GatewayError as err:
-                    self._tell(err)
+                    self._report(err)
                     if isinstance(err, IndexCorruptError):
                         self._discard()
                     elif isinstance(err, IndexUnavailableError):
@@ -112,7 +112,7 @@ class Follower:
         """
         Raise RetriableError while replicated commits may still become visible in the log.
 
-        Readers see it once all replicas have it; what is not there after that was lost.
+        A record is visible once all replicas have it; one that is not visible after `unseen_s` is lost.
         """
         now = self._context.clock.monotonic()
         index = self._recovery.opened
@@ -142,9 +142,9 @@ class Follower:
         try:
             self._recovery.discard()
         except GatewayError as err:
-            self._tell(err)
+            self._report(err)
 
-    def _tell(self, err: GatewayError) -> None:
+    def _report(self, err: GatewayError) -> None:
         self._logger.warning("partition cannot be followed now", error=f"{type(err).__name__}: {err}")
 
 
@@ -152,10 +152,10 @@ def _apply(committed: Committed, index: PartitionIndex) -> bool:
     """Apply a replicated commit unless the index has it; return False if a commit between them is missing."""
     state = index.index.state
     if committed.first_seq + len(committed.keys) <= state.next_lane_seq:
-        found = index.index.lookup(committed.keys)
-        return [entry and entry.offset for entry in found] == [
+        entries = index.index.lookup(committed.keys)
+        return [entry and entry.offset for entry in entries] == [
             committed.base + i for i in range(len(committed.keys))
-        ]  # else the log has lost what this index holds in its place
+        ]  # else the log has lost records that this index has
     if committed.first_seq != state.next_lane_seq or committed.after != LastRecord.of(state):
         return False
     if committed.base < state.applied_offset or committed.timestamp_ms < state.newest_timestamp_ms:

@@ -1,7 +1,5 @@
 """
-IdentityGate: no lane serves before the log is known to be of this secret and partition count.
-
-Each lane checks its own records and reports here.
+IdentityGate: no lane serves before the log is checked to be of this secret and partition count.
 """
 
 import asyncio
@@ -9,28 +7,28 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 Pin: TypeAlias = Callable[[], Awaitable[None]]
-"""Notes with the log which rules it follows. Raises RetriableError."""
+"""Writes the log's pin. Raises RetriableError."""
 
 PROOF_RECORDS = 64
-"""Records that prove a log's secret and partition count: each of another count passes at best every
-second time, so the chance that none of so many tells is 1 in 2**64."""
+"""Records that prove a log's secret and partition count: one of another count passes with a probability of at
+most 1/2, so all pass with at most 2**-64."""
 
 
 class IdentityGate:
     """
-    Keeps every lane from serving until each has checked records of its log, or found it empty.
+    Prevents lanes from serving until each has checked records of its log, or that the log is empty.
 
-    With a wrong secret or a raised partition count an empty lane would look healthy, and accept
-    copies of another lane's events. Once all lanes have passed, the log is pinned, and the gate of the
-    next process is open from the start. Lanes that cannot read their records delay the others for a
-    limited time, if these have proved enough.
+    With a wrong secret or a higher partition count, an empty lane would accept copies of another lane's
+    events. Once all lanes have passed, the log is pinned, and the gate is open from the start in later
+    processes. Lanes that cannot read their records delay the others for a limited time, if these have checked
+    PROOF_RECORDS.
     """
 
     def __init__(self, lanes: int, pin: Pin | None = None) -> None:
         """
-        Close the gate for so many lanes; without `pin` it is open, for the log is pinned already.
+        Close the gate for this number of lanes; without `pin` it is open, since the log is pinned.
 
-        `pin` is called when the last lane has passed. It may raise, and is called again then.
+        `pin` is called when the last lane has passed, and again after an error.
         """
         self._missing = set(range(lanes)) if pin else set()
         self._pin = pin
@@ -41,16 +39,16 @@ class IdentityGate:
 
     @property
     def is_open(self) -> bool:
-        """Whether this log is known to be of our secret and partition count."""
+        """Whether the log is checked, or pinned."""
         return self._open.is_set()
 
     async def pass_lane(self, number: int, *, proved: int) -> None:
         """
-        Report one lane's log as checked; again is harmless. Raises what `pin` raises.
+        Report one lane's log as checked. Idempotent; raises the errors of `pin`.
 
         Args:
-            number: the lane's.
-            proved: how many records proved it, 0 if it is empty.
+            number: the lane's number.
+            proved: the number of checked records, 0 if the log is empty.
         """
         if number in self._missing:
             self._missing.discard(number)
@@ -61,7 +59,7 @@ class IdentityGate:
             self._open.set()
 
     async def wait(self, limit_s: float) -> None:
-        """Wait until all lanes have passed, or for the last ones so long only."""
+        """Wait until all lanes have passed, or `limit_s` seconds if PROOF_RECORDS are checked by then."""
         while not self.is_open:
             try:
                 async with asyncio.timeout(limit_s):

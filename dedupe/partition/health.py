@@ -1,7 +1,7 @@
 """
-LaneHealth: what went wrong with a lane, since when, and how long it waits before it tries again.
+LaneHealth: the failures of a lane, and the pause before its next recovery.
 
-It decides when a fencing means that another gateway owns the partition. It moves nothing.
+It decides when a fencing means that another gateway owns the partition.
 """
 
 import random
@@ -21,14 +21,14 @@ from dedupe.partition.context import LaneTimes
 
 _CAUSES: dict[type[BaseException], str] = {
     RetriableError: "the log does not answer",
-    NotAppendedError: "the log does not take events",
+    NotAppendedError: "the log does not accept events",
     OutcomeUnknownError: "the log did not answer a commit",
-    FencedError: "another gateway has taken it",
+    FencedError: "another gateway has fenced it",
     IndexUnavailableError: "its index cannot be opened",
     IndexCorruptError: "its index is being rebuilt",
-    LogCorruptError: "an operator has to look at its log",
+    LogCorruptError: "an operator must check its log",
 }
-"""The parts of an answer to clients."""
+"""The reasons that clients receive."""
 
 
 class LaneHealth:
@@ -44,7 +44,7 @@ class LaneHealth:
         self.cause = "it is starting"  # of the last failure, for clients
         self.last_error: str | None = None  # for operators; None while the lane serves
         self.failing_since_ms: int | None = None  # log time of the first failure since it served
-        self.is_fenced = False  # the last failure was that another gateway took the partition
+        self.is_fenced = False  # by another gateway, in the last failure
         self.is_lost = False  # another gateway owns the partition
 
     def note_active(self) -> None:
@@ -59,11 +59,11 @@ class LaneHealth:
         self.is_lost = False
 
     def note_commit(self) -> None:
-        """Note that a commit has succeeded, so that the next pause is short again."""
+        """Note that a commit has succeeded: the next pause is short."""
         self.failures = 0
 
     def note_failure(self, err: BaseException) -> None:
-        """Note that the lane has stopped serving, or could not begin to."""
+        """Note that the lane has stopped serving, or could not start."""
         self.last_error = f"{type(err).__name__}: {err}"
         self.is_fenced = isinstance(err, FencedError)
         self.cause = _CAUSES.get(type(err), "it is recovering from an error")
@@ -71,7 +71,7 @@ class LaneHealth:
             self.failing_since_ms = self._clock.now_ms()
 
     def pause_s(self, err: BaseException) -> float:
-        """Return how long to wait before the next recovery, and decide whether there should be one."""
+        """Return the pause before the next recovery in seconds; sets `is_lost` if there should be none."""
         active_at, self._active_at = self._active_at, None
         served_s = 0.0 if active_at is None else self._clock.monotonic() - active_at
         if served_s >= self._times.fenced_again_s:
@@ -96,9 +96,9 @@ class LaneHealth:
 
     def _note_fencing(self) -> None:
         """
-        Give the lane up if it was fenced again after it served only for a moment.
+        Set `is_lost` if the lane was fenced again before it had served for `fenced_again_s`.
 
-        The time of its recovery does not count, since that may replay the log.
+        The time of its recovery does not count.
         """
         self._fencings += 1
         self.is_lost = self._fencings > self._times.fencings_max

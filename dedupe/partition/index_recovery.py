@@ -1,8 +1,7 @@
 """
-IndexRecovery: opens a partition's index, proves it against the log or rebuilds it, and replays the rest.
+IndexRecovery: opens a partition's index, checks it against the log or rebuilds it, and replays the rest.
 
-It hands over a PartitionIndex at the end of the log. Decisions are in dedupe.decide.recovery; the lane
-fences.
+It returns a PartitionIndex at the end of the log. dedupe.decide.recovery has the decisions; the lane fences.
 """
 
 import asyncio
@@ -23,10 +22,10 @@ from dedupe.storage.index import IndexIdentity
 from dedupe.storage.log import PartitionLog
 
 PROGRESS_S = 5.0
-"""Between two log messages of a replay, which may take minutes."""
+"""The interval of a replay's log messages."""
 
 CLOCK_JUMP_MS = 3_600_000
-"""A log whose newest record is this far in the future was written by a wrong clock, or this one is wrong."""
+"""If the log's newest record is this far in the future, its writer's clock was wrong, or this one is."""
 
 
 class Restoring(NamedTuple):
@@ -39,12 +38,12 @@ class Restoring(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Of its offsets, 0 to 1."""
+        """The part of the offsets that is replayed, 0 to 1."""
         return (self.applied - self.start) / max(1, self.end - self.start)
 
     @property
     def remaining_s(self) -> float | None:
-        """How long it will take at the pace so far; None before the first records."""
+        """The remaining time at the rate so far; None before the first records."""
         done = self.applied - self.start
         return (self.end - self.applied) * self.seconds / done if done > 0 else None
 
@@ -71,7 +70,7 @@ class IndexRecovery:
         )
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
         self._is_discarded = False  # counted as a rebuild already
-        self._lost_ms = 0  # timestamp of the newest record that the index knew and the log has lost
+        self._lost_ms = 0  # timestamp of the newest record that the log has lost
         self._replaying: tuple[Offset, Offset, float] | None = None  # start, end, and when it began
 
     @property
@@ -85,13 +84,12 @@ class IndexRecovery:
 
     async def check(self) -> int:
         """
-        Prove the log by its first records, before a fence disturbs its writer, and open the index.
+        Check the log's first records, before a fence stops its writer, and open the index.
 
-        The records come first: an index of another secret would be taken for an unusable one. A log
-        that is pinned needs no proof.
+        The records come first: an index of another secret would look unusable. A pinned log is not checked.
 
         Returns:
-            How many records proved the log.
+            The number of checked records.
 
         Raises:
             IdentityMismatchError: final, see RecordCheck.
@@ -113,7 +111,7 @@ class IndexRecovery:
         self, end: Offset, on_entries: Callable[[Sequence[tuple[EventKey, Entry]]], None]
     ) -> PartitionIndex:
         """
-        Bring the index to `end` and return it; `on_entries` takes the entries of each batch applied.
+        Replay up to `end`, and return the index; `on_entries` receives the entries of each batch.
 
         Raises:
             RetriableError, IndexCorruptError, LogCorruptError, IdentityMismatchError.
@@ -160,7 +158,7 @@ class IndexRecovery:
             self.opened = None
 
     async def _open(self, log_start: Offset) -> PartitionIndex:
-        """Open the index, an empty one in place of an unusable one; one lane in a turn of the loop."""
+        """Open the index, or an empty one instead of an unusable one; one lane a turn of the event loop."""
         store = self._context.store
         await store.prepare(self._identity)
         async with self._context.open_turn:
@@ -182,7 +180,7 @@ class IndexRecovery:
         return opened
 
     async def _rebuilt_if_needed(self, end: Offset) -> PartitionIndex:
-        """Return the index, begun anew at the window's start if it is empty or must not be continued."""
+        """Return the index, or an empty one at the window's start if it is empty or must be rebuilt."""
         index = self.opened
         assert index is not None, "check has not opened an index"
         is_empty = index.index.state.last_offset < 0
@@ -191,23 +189,23 @@ class IndexRecovery:
             if reason is None:
                 return index
             self._logger.error("index is rebuilt from the log", reason=reason)
-            self.discard()  # unlike `reset`, it deletes files beside the loop
+            self.discard()  # unlike `reset`, it deletes files outside of the event loop
             index = await self._open(index.log_start)
         has_records = await self._reader.first(index.log_start, end) is not None
         if is_empty and has_records and not self._is_discarded:
             self._metrics.begun_empty += 1
         self._is_discarded = False
-        if index.log_start == 0 and not has_records:  # Kafka's markers take offsets, too
+        if index.log_start == 0 and not has_records:  # not `end == 0`: Kafka's markers occupy offsets
             await self._context.session_notes.begin_log(self.partition)
         index.begin_at(*await self._reader.rebuild_start(index.log_start, end))
         return index
 
     async def _reason_to_rebuild(self, opened: PartitionIndex, end: Offset) -> str | None:
         """
-        Return why the index must not be continued, or None.
+        Return why the index must be rebuilt, or None.
 
-        Its last record proves that it follows this very log. It is read after the fence: before, a
-        commit whose marker is late would look like a lost one.
+        Its last record proves that it follows this log. It is read after the fence, since a commit that is
+        not visible yet would look like a lost one.
         """
         index, log_start = opened.index, opened.log_start
         state = index.state
@@ -218,19 +216,19 @@ class IndexRecovery:
             return reason
         oldest_ms = state.newest_timestamp_ms - self._context.session_policy.remembered_ms
         if index.session_counts.since_ms > oldest_ms:
-            return "it does not hold all sessions of the lease"
+            return "it lacks sessions of the lease"
         if index.covers(log_start):
             return None
         window = window_of(self._context.window_policy, index)
         start = window.start
-        if not window.is_whole:  # the window may have been made longer than the index's steps reach
+        if not window.is_whole:  # the window may be longer now than the index's steps
             start = await self._reader.window_start(log_start, end)
         if not index.covers(max(start, log_start)):
-            return "it does not hold the whole window"
+            return "it lacks a part of the window"
         return None
 
     def _report_replay(self, index: PartitionIndex, records: int, gaps: int) -> None:
-        """Log what a finished replay has found."""
+        """Log the results of a replay."""
         state = index.index.state
         if gaps:
             self._logger.error(

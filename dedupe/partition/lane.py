@@ -1,8 +1,8 @@
 """
-Lane: the single owner of one partition in one process, one batch strictly after another.
+Lane: decides the events of one partition, one batch strictly after another.
 
-It serves only while its index is at the end of the log. After any error it answers what waits with a
-retriable error and recovers from the log. docs/COMMIT.md has the seven steps of a commit.
+It serves only while its index is at the end of the log. After any error it answers all submissions with a
+retriable error, and recovers from the log. docs/COMMIT.md has the seven steps of a commit.
 
 routes.post_events -> Router.submit -> **Lane.submit** -> admit -> PartitionLog.append
 """
@@ -42,16 +42,16 @@ from dedupe.storage.index import DedupeIndex
 from dedupe.storage.log import PartitionLog
 from dedupe.submission import Outcomes, Submission
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Lane:
-    """One partition's only writer: create it, `run` it as a task, `submit` to it, `drain` it."""
+    """The only writer of a partition: create it, `run` it as a task, `submit` to it, `drain` it."""
 
     def __init__(
         self, partition: int, partition_log: PartitionLog, context: LaneContext, *, number: int
     ) -> None:
-        """Own nothing yet. `number` is the lane's among all lanes that share the identity gate."""
+        """Own nothing yet. `number` is the lane's number among all lanes of the identity gate."""
         self.partition = partition
         self.topic = context.topic
         self.state = LaneState.UNASSIGNED
@@ -76,7 +76,7 @@ class Lane:
     # ---- for callers
 
     def check_capacity(self, submission: Submission) -> None:
-        """Raise LaneNotActiveError or LaneSaturatedError if `submit` would not take this now."""
+        """Raise LaneNotActiveError or LaneSaturatedError if `submit` would not accept this now."""
         if self.state is not LaneState.ACTIVE:
             raise self._not_active()
         self.queue.check_capacity(submission)
@@ -88,7 +88,7 @@ class Lane:
         return queued.answer
 
     def drain(self) -> None:
-        """Refuse new events, finish what is queued, then let `run` return."""
+        """Refuse new events, finish the queue, then let `run` return."""
         self._is_draining = True
         if self.state is LaneState.ACTIVE:
             self._transition_to(LaneState.DRAINING)
@@ -105,7 +105,7 @@ class Lane:
 
     async def follow(self) -> None:
         """
-        Keep the index near the log's end until cancelled; `run` or `follow` goes on from there.
+        Keep the index near the log's end until cancelled; `run` or `follow` continues with it.
 
         Raises:
             IdentityMismatchError: final; this process must not serve this log.
@@ -122,11 +122,11 @@ class Lane:
 
     @property
     def is_proved(self) -> bool:
-        """Whether this log is known to be of our secret and partition count."""
+        """Whether the log is checked to be of this secret and partition count."""
         return self._context.gate.is_open
 
     async def prove(self) -> None:
-        """Check the log of a lane that this process does not run, so that the gate need not wait for it."""
+        """Check the log of a lane that this process does not run, for the gate."""
         try:
             proved = await self.recovery.check()
             await self._context.gate.pass_lane(self._number, proved=proved)
@@ -135,14 +135,14 @@ class Lane:
 
     @property
     def should_run(self) -> bool:
-        """Whether `run` continues; its supervisor starts a lane again that ends although it should run."""
+        """Whether `run` continues; its supervisor restarts a lane that ends although it should run."""
         return not self._is_draining and not self.health.is_lost
 
     async def run(self) -> None:
         """
         Recover and serve until drained, or until another gateway owns the partition.
 
-        A cancellation that was not requested of this task is one of a library, and a failure.
+        A cancellation that a library raises is a failure.
 
         Raises:
             IdentityMismatchError: final; this process must not serve this log.
@@ -160,7 +160,7 @@ class Lane:
                     if isinstance(err, IdentityMismatchError):
                         raise
                     pause_s = self._pause_after(err)
-                # After the except clause: the error's frames hold the batch and its waiters.
+                # After the except clause: the error's frames refer to the batch and its futures.
                 await self._sleep(pause_s)
         finally:
             self.is_running = False
@@ -170,7 +170,7 @@ class Lane:
 
     @property
     def is_serving(self) -> bool:
-        """Whether the lane takes events now."""
+        """Whether the lane accepts events now."""
         return self.state is LaneState.ACTIVE
 
     async def wait(self, deadline: Deadline) -> bool:
@@ -178,7 +178,7 @@ class Lane:
         return False
 
     def may_submit_again(self, err: Exception) -> bool:
-        """Return False: the client submits again, and learns meanwhile what fails."""
+        """Return False: the client submits again."""
         return False
 
     async def find(self, key: EventKey) -> Entry | None:
@@ -194,9 +194,8 @@ class Lane:
         """
         Return the state of a client session of this partition; None if there is none.
 
-        It is evicted as well once its lease is over.
-
-        Raises LaneNotActiveError, IndexUnavailableError (retriable).
+        An expired session is returned as evicted. Raises LaneNotActiveError, IndexUnavailableError
+        (retriable).
         """
         (state,) = self._read(lambda index: index.sessions([key]))
         return self._context.session_policy.visible_state(state, self._context.clock.now_ms())
@@ -207,8 +206,8 @@ class Lane:
         now_ms, policy = self._context.clock.now_ms(), self._context.session_policy
         return [(key, state) for key, row in rows if (state := policy.visible_state(row, now_ms)) is not None]
 
-    def _read(self, read: Callable[[DedupeIndex], Found]) -> Found:
-        """Read for a caller who decides nothing; damage is left to the next event, whose commit rebuilds."""
+    def _read(self, read: Callable[[DedupeIndex], Result]) -> Result:
+        """Read for a query; the next commit rebuilds a damaged index."""
         if self.state is not LaneState.ACTIVE:
             raise self._not_active()
         try:
@@ -217,7 +216,7 @@ class Lane:
             raise IndexUnavailableError(f"{err}") from err
 
     def verifier(self, partition_log: PartitionLog) -> Verifier:
-        """Return what compares the open index with a log that is read. Raises LaneNotActiveError."""
+        """Return a comparison of the open index with a log. Raises LaneNotActiveError."""
         index = self.open_index
         if index is None:
             raise self._not_active()
@@ -225,17 +224,17 @@ class Lane:
 
     @property
     def open_index(self) -> PartitionIndex | None:
-        """The index while it is surely open."""
+        """The index, None in a state in which it may be closed."""
         return self.recovery.opened if self.state in WITH_INDEX else None
 
     @property
     def window_seconds(self) -> float:
-        """For how long ids are remembered; only while there is an open index."""
+        """For how long ids are remembered; the index must be open."""
         return self.partition_index.window_seconds(self._context.clock.now_ms())
 
     @property
     def partition_index(self) -> PartitionIndex:
-        """The index of a lane that serves, or of one that is known to have an open index."""
+        """The index, which must be open."""
         assert self.recovery.opened is not None
         return self.recovery.opened
 
@@ -246,12 +245,12 @@ class Lane:
         while (batch := await self._take()) is not None:
             try:
                 committed = await self._committer.commit(batch, index)
-            except BaseException as err:  # a cancellation, too: the batch is known here alone
+            except BaseException as err:  # a cancellation, too: only this frame has the batch
                 self._refuse(batch, err)
                 raise
             if committed is not None and self.health.failures:
                 self.health.note_commit()
-            # A batch of duplicates waits for nothing: a queue of them would hold the event loop.
+            # A batch of duplicates has waited for nothing: a queue of them would block the event loop.
             await asyncio.sleep(0 if committed is None else self._log.pause_after_append_s)
 
     async def _take(self) -> Batch | None:
@@ -270,7 +269,7 @@ class Lane:
             await self._wake.wait()
 
     async def _wait(self, seconds: float) -> None:
-        """Wait to be woken, but not longer; an asyncio.timeout would take four times as much CPU."""
+        """Wait for `_wake`, but at most `seconds`; asyncio.timeout would cost more CPU."""
         alarm = asyncio.get_running_loop().call_later(seconds, self._wake.set)
         try:
             await self._wake.wait()
@@ -280,7 +279,7 @@ class Lane:
     # ---- failing and recovering
 
     async def _recover(self) -> PartitionIndex:
-        """Fence, prove or rebuild the index, replay to the end, and only then serve."""
+        """Fence, check or rebuild the index, replay to the end, and only then serve."""
         self._transition_to(LaneState.FENCING)
         async with self._context.restore_slots:
             proved = await self.recovery.check()
@@ -306,7 +305,7 @@ class Lane:
         )
 
     def _fail(self, err: BaseException) -> None:
-        """Stop serving, answer everything that waits, and log why."""
+        """Stop serving, answer all submissions, and log why."""
         self.health.note_failure(err)
         self.metrics.failures += 1
         if isinstance(err, GatewayError):
@@ -333,23 +332,23 @@ class Lane:
         pause_s = self.health.pause_s(err)
         self.metrics.fenced += isinstance(err, FencedError)
         if self.health.is_lost:
-            self._logger.error("another gateway owns this partition: not serving it until restart")
+            self._logger.error("another gateway owns this partition: it is not served until a restart")
         return pause_s
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait, but not longer than until `drain`."""
+        """Wait, at most until `drain`."""
         self._wake.clear()
         if self.should_run:
             await self._wait(seconds)
 
     def _refuse(self, batch: Batch, err: BaseException) -> None:
-        """Answer the waiters of a batch whose commit failed."""
+        """Answer the submissions of a batch whose commit failed."""
         self.counts.note_unknown(batch)
         for queued, _ in batch.shares:
             queued.fail(OutcomeUnknownError(f"commit failed: {type(err).__name__}"))
 
     def _refuse_untaken(self, queued: QueuedSubmission) -> None:
-        """Answer a submission of which at least the remaining events were not decided."""
+        """Answer a submission with events that were not decided."""
         self.counts.note_untaken(queued)
         kind = OutcomeUnknownError if queued.taken else LaneNotActiveError
         queued.fail(
@@ -361,7 +360,7 @@ class Lane:
             self._refuse_untaken(queued)
 
     async def _release(self) -> None:
-        """Release everything, first what needs no await and so cannot be left undone by a cancellation."""
+        """Release everything; steps without await come first, so that a cancellation skips none of them."""
         self._maintenance.end()
         self.recovery.close()
         if self.state is LaneState.ACTIVE:

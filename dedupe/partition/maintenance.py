@@ -1,7 +1,7 @@
 """
 Maintenance: compares an open index with the bounds of its log at intervals, and deletes old sessions.
 
-The log is asked beside the commits, which do not wait for it.
+Commits do not wait for the request to the log.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from dedupe.partition.partition_index import PartitionIndex
 from dedupe.storage.log import PartitionLog
 
 SESSIONS_DELETED_MAX = 1_000
-"""At once, which takes 5 ms; the next maintenance deletes as many."""
+"""The limit of one run, which takes 5 ms."""
 
 
 class Maintenance:
-    """One question to the log at a time, while an index is open."""
+    """The maintenance of one lane, with one request to the log at a time while an index is open."""
 
     def __init__(
         self, partition: int, partition_log: PartitionLog, context: LaneContext, wake: Callable[[], None]
     ) -> None:
-        """`wake` is called whenever `run` is due."""
+        """`wake` is called when `run` is due."""
         self.is_due = False
         self._log = partition_log
         self._context = context
@@ -33,7 +33,7 @@ class Maintenance:
         self._index: PartitionIndex | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._bounds: asyncio.Task[tuple[Offset, Offset]] | None = None
-        self._known_end: Offset = 0  # of the log when its bounds were asked for
+        self._known_end: Offset = 0  # of the log when its bounds were requested
         self._reported_start: Offset = 0
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
 
@@ -45,11 +45,11 @@ class Maintenance:
 
     def run(self) -> None:
         """
-        Check that log and index still hold the whole window, and delete sessions that are too old.
+        Check that log and index have the whole window, and delete sessions that are too old.
 
         Raises:
-            RetriableError: the log has lost its end, so a copy of a lost event is a new event.
-            IndexCorruptError, IndexUnavailableError: the index has to be rebuilt, or opened again.
+            RetriableError: the log has lost its end, so copies of lost events are new.
+            IndexCorruptError, IndexUnavailableError: the index must be rebuilt, or opened again.
         """
         index, bounds = self._index, self._bounds
         assert index is not None
@@ -57,7 +57,7 @@ class Maintenance:
         self.is_due, self._bounds = False, None
         log_start, end = bounds.result()
         if end < self._known_end:
-            raise RetriableError(f"the log ends at {end} and has ended at {self._known_end}")
+            raise RetriableError(f"the log ends at {end}, and has ended at {self._known_end} before")
         self._schedule()
         index.log_start = max(index.log_start, log_start)
         self._report_short_window(index)
@@ -66,7 +66,7 @@ class Maintenance:
         index.expire_sessions(SESSIONS_DELETED_MAX)
 
     def end(self) -> None:
-        """Forget the index and the question: the answer may be of a topic that was made again."""
+        """Drop the index and the request, whose response may be of a topic that was created anew."""
         self.is_due, self._index = False, None
         if self._timer is not None:
             self._timer.cancel()
@@ -76,9 +76,9 @@ class Maintenance:
 
     def _schedule(self) -> None:
         interval_s = self._context.times.maintenance_s
-        self._timer = asyncio.get_running_loop().call_later(interval_s, self._ask)
+        self._timer = asyncio.get_running_loop().call_later(interval_s, self._request_bounds)
 
-    def _ask(self) -> None:
+    def _request_bounds(self) -> None:
         assert self._index is not None
         self._known_end = self._index.index.state.applied_offset
         self._bounds = asyncio.ensure_future(self._log.bounds())
@@ -86,9 +86,9 @@ class Maintenance:
 
     def _on_bounds(self, bounds: "asyncio.Task[tuple[Offset, Offset]]") -> None:
         if bounds is not self._bounds:
-            return  # of an index that is closed
+            return  # requested for an index that is closed
         if not bounds.cancelled() and isinstance(bounds.exception(), RetriableError):
-            self._schedule()  # the next append finds out whether the log is there
+            self._schedule()  # the next append reports an outage of the log
             return
         self.is_due = True
         self._wake()

@@ -1,8 +1,8 @@
 """
-The metrics of one lane: its events' outcomes, commits, histograms, and how old duplicates are.
+The metrics of one lane: outcomes of events, commits, histograms, and the ages of duplicates.
 
-`accepted` since `since_offset` always equals what is committed since then, whichever worker's client sent
-it: an event that was answered "unknown" counts there once recovery finds it committed.
+`accepted` always equals the number of events committed after `since_offset`: recovery counts an event that
+was answered "unknown" if it is committed.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,12 +19,12 @@ from dedupe.partition.queue import Batch, QueuedSubmission
 LATENCY_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 BATCH_EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 AGE_S = (1, 10, 60, 600, 3_600, 21_600, 43_200, *(days * 86_400 for days in (1, 2, 3, 4, 5, 6, 7, 14, 30)))
-"""Upper edges of histograms; of ages, 24 h and days are some."""
+"""Upper edges of histograms."""
 
 MARK_MS = 1_000
 MARKS_MAX = 3_600
 SAMPLES_MAX = 2
-"""Duplicates of one batch whose age is looked up; of more, every n-th stands for n."""
+"""The limit of duplicates of a batch whose age is looked up; each is counted for several."""
 
 
 class Histogram:
@@ -33,13 +33,13 @@ class Histogram:
     __slots__ = ("counts", "edges", "total")
 
     def __init__(self, edges: Sequence[float]) -> None:
-        """Take the upper edges, ascending; one more count is of values above the last edge."""
+        """`edges` are the upper edges, ascending; one more count is for values above the last edge."""
         self.edges = edges
         self.counts = [0] * (len(edges) + 1)
         self.total = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value, n times."""
+        """Count a value `times` times."""
         self.counts[bisect_left(self.edges, value)] += times
         self.total += value * times
 
@@ -53,27 +53,27 @@ class Histogram:
 
 @dataclass(slots=True)
 class LaneMetrics:
-    """The figures of one lane."""
+    """The metrics of one lane."""
 
     tally: Tally = field(default_factory=Tally)  # since since_offset
     earlier: Tally = field(default_factory=Tally)  # before it
     commits: int = 0
     commit_seconds: float = 0.0
     commit_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_S))  # append, commit and apply
-    batch_events: Histogram = field(default_factory=lambda: Histogram(BATCH_EVENTS))  # decided at once
-    queue_wait_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_S))  # of a batch's oldest
-    duplicate_age_s: Histogram = field(default_factory=lambda: Histogram(AGE_S))  # since their originals came
+    batch_events: Histogram = field(default_factory=lambda: Histogram(BATCH_EVENTS))
+    queue_wait_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_S))  # of a batch's oldest event
+    duplicate_age_s: Histogram = field(default_factory=lambda: Histogram(AGE_S))  # of their originals
     last_commit_ms: int | None = None  # log time of the newest commit of this process
     failures: int = 0
-    restarts: int = 0  # of a lane that ended by itself, which is a bug
+    restarts: int = 0  # after a bug
     fenced: int = 0
     rebuilds: int = 0
-    begun_empty: int = 0  # indexes of logs with records that were not there: lost, or a new standby's
+    begun_empty: int = 0  # without an index in a log with records: it was lost, or the standby is new
     sequence_gaps: int = 0
     sessions_fenced: int = 0  # events of client sessions: their client uses a newer epoch
-    sessions_expired: int = 0  # events of client sessions that are too old to be known
+    sessions_expired: int = 0  # events of client sessions that are over
     restored_records: int = 0
-    skipped_records: int = 0  # passed over while restoring, as an operator decided
+    skipped_records: int = 0  # by recovery, as an operator decided
     restore_lag: int = 0  # offsets still to replay
 
 
@@ -90,11 +90,11 @@ class LaneCounts:
 
     @property
     def in_doubt(self) -> int:
-        """How many events may be committed or not; none once the lane has read its log again."""
+        """The number of events that may be committed; 0 once the lane has read its log again."""
         return len(self._in_doubt)
 
     def begin(self, end: Offset, next_lane_seq: int) -> None:
-        """Forget what is in doubt, and count from `end` on if other processes have written meanwhile."""
+        """Clear the events in doubt; count from `end` on if other processes have written meanwhile."""
         self.ages.forget()
         self._in_doubt.clear()
         if self.since_offset is None or next_lane_seq != self._next_lane_seq:
@@ -109,7 +109,7 @@ class LaneCounts:
         self._metrics.queue_wait_s.observe(now - batch.queued_at)
 
     def note_commit(self, committed: Committed, took_s: float) -> None:
-        """Count new events that are committed, and in the index; `note_decided` follows at once."""
+        """Count new events that are committed and applied; `note_decided` follows."""
         metrics, timestamp_ms = self._metrics, committed.timestamp_ms
         self._next_lane_seq = committed.first_seq + len(committed.keys)
         metrics.commits += 1
@@ -128,7 +128,7 @@ class LaneCounts:
         self.ages.note(admissions, verdicts.originals, window, batch.received_ms)
 
     def note_doubt(self, keys: Iterable[EventKey], applied_offset: Offset) -> None:
-        """Remember events that may be committed, or not, from this offset on."""
+        """Remember events that may be committed from this offset on."""
         self._in_doubt, self._in_doubt_from = set(keys), applied_offset
 
     def note_unknown(self, batch: Batch) -> None:
@@ -136,32 +136,32 @@ class LaneCounts:
         self._metrics.tally.unknown += len(batch.events)
 
     def note_untaken(self, queued: QueuedSubmission) -> None:
-        """Count the events of a submission that is answered before they were decided."""
+        """Count the events of a submission that were not decided."""
         self._metrics.tally.refused += len(queued.submission.events) - queued.taken
 
     def resolve_doubt(self, entries: Sequence[tuple[EventKey, Entry]]) -> None:
         """
-        Count events that were answered "unknown" and are committed after all.
+        Count events that were answered "unknown" and are committed.
 
-        A rebuild meets copies of them, too, that are older than the window.
+        A rebuild may also read older events of the same keys, from before the window.
         """
         if not self._in_doubt:
             return
-        found = {
+        committed = {
             key for key, entry in entries if key in self._in_doubt and entry.offset >= self._in_doubt_from
         }
-        self._in_doubt -= found
-        self._next_lane_seq += len(found)
-        self._metrics.tally.accepted += len(found)
-        self._metrics.tally.unknown -= len(found)
+        self._in_doubt -= committed
+        self._next_lane_seq += len(committed)
+        self._metrics.tally.accepted += len(committed)
+        self._metrics.tally.unknown -= len(committed)
 
 
 class DuplicateAges:
     """
-    Measures how old duplicates are when they arrive, which tells how long ids have to be remembered.
+    Measures the age of duplicates on arrival, which shows how long ids must be remembered.
 
-    The index knows offsets, not times. Marks tell the time of the last hour's records to the second, the
-    window's steps that of older ones to the hour; both are rounded to the older side.
+    The index has offsets, not times. Marks have the times of the last hour's records, exact to a second, and
+    the window's steps those of older ones, exact to an hour; both are rounded to the older side.
     """
 
     def __init__(self, histogram: Histogram) -> None:
@@ -170,7 +170,7 @@ class DuplicateAges:
         self._times_ms: list[int] = []
 
     def note_commit(self, base: Offset, timestamp_ms: int) -> None:
-        """Remember the log time of an offset."""
+        """Remember the timestamp of an offset."""
         if not self._times_ms or timestamp_ms - self._times_ms[-1] >= MARK_MS:
             self._offsets.append(base)
             self._times_ms.append(timestamp_ms)
@@ -178,7 +178,7 @@ class DuplicateAges:
                 del self._offsets[:MARKS_MAX], self._times_ms[:MARKS_MAX]
 
     def forget(self) -> None:
-        """Forget all offsets, which may be those of other records from now on."""
+        """Forget all offsets, which other records may have from now on."""
         self._offsets.clear()
         self._times_ms.clear()
 

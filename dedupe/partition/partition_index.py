@@ -1,7 +1,7 @@
 """
 PartitionIndex: the open dedupe index of one partition, with its window. Pure.
 
-Commits of the owner, replicated commits and replayed records all pass here, so each leaves the same index.
+It applies commits of the owner, replicated commits and replayed records in the same way.
 
 Committer -> PartitionLog.append -> **PartitionIndex.apply** -> DedupeIndex.apply
 """
@@ -40,14 +40,14 @@ class PartitionIndex:
         lost_ms: int = 0,
     ) -> None:
         """
-        Continue from what the index has stored.
+        Continue with the state of the index.
 
         Args:
-            index: open; closed with this.
+            index: an open index, closed with this.
             window_policy: how long ids are remembered.
             session_policy: how long and how many client sessions are remembered.
             log_start: the log's first offset.
-            lost_ms: timestamp of the newest record that an earlier index knew and the log has lost.
+            lost_ms: timestamp of the newest record that the log has lost.
         """
         self.index = index
         self.window = window_of(window_policy, index)
@@ -59,11 +59,11 @@ class PartitionIndex:
 
     @property
     def known_from(self) -> Offset:
-        """The first offset whose id is remembered: ids before it are new, even if they are stored."""
+        """The first offset whose id is remembered; earlier ids are new, even if they are stored."""
         return max(self.window.start, self.log_start)
 
     def window_seconds(self, now_ms: int) -> float:
-        """Return for how long ids have been remembered, in seconds before a log time."""
+        """Return for how many seconds before a log time ids are remembered."""
         since_lost_s = max(0, now_ms - self._lost_ms) / 1000
         return min(since_lost_s, self.window.seconds(now_ms, log_start=self.log_start))
 
@@ -129,10 +129,10 @@ class PartitionIndex:
 
     def finish_replay(self, end: Offset) -> None:
         """
-        Declare everything below `end` applied, control records included.
+        Set the index's position to `end`, behind control records.
 
-        Where retention left no record, the sequence continues at `end`: none ever used is larger, since
-        every record took an offset.
+        If retention has deleted all records, the lane sequence continues at `end`, which no earlier record
+        can have exceeded.
         """
         state = self.index.state
         next_lane_seq = state.next_lane_seq
@@ -141,7 +141,7 @@ class PartitionIndex:
         self.index.apply(IndexUpdate((), state._replace(applied_offset=end, next_lane_seq=next_lane_seq)))
 
     def begin_at(self, start: Offset, sessions_since_ms: int) -> None:
-        """Begin an empty index at a log offset from which on all sessions since a time are known."""
+        """Begin an empty index at `start`; the log from there has all sessions used after a time."""
         if self.index.state.applied_offset != start:
             self.index.reset(start)
         if sessions_since_ms:
@@ -177,7 +177,7 @@ class PartitionIndex:
 
 
 def window_of(policy: WindowPolicy, index: DedupeIndex) -> Window:
-    """Return the window that an index's own steps and state say."""
+    """Return the window of an index's steps and state."""
     state = index.state
     if state.last_offset < 0:
         return Window(policy)
@@ -186,7 +186,7 @@ def window_of(policy: WindowPolicy, index: DedupeIndex) -> Window:
 
 
 def _steps(records: Sequence[CheckedRecord], newest_ms: int) -> Iterator[Step]:
-    """Yield the place of every record; no timestamp is before `newest_ms` or an earlier record's."""
+    """Yield a step of every record, with timestamps that do not decrease from `newest_ms` on."""
     for offset, timestamp_ms, identity, _ in records:
         newest_ms = max(newest_ms, timestamp_ms)
         yield Step(newest_ms, offset, identity.lane_seq)

@@ -1,9 +1,9 @@
 """
-The bounded queue of a lane: submissions in, batches within the limits out.
+The bounded queue of a lane: it accepts submissions, and returns batches.
 
-Sources share each batch and the queue's capacity by deficit round robin, each of them first in, first
-out. A submission larger than a batch is decided in several batches and answered once. Copies of an
-event have one source, so the order between sources is free.
+Sources share batches and the queue's capacity by deficit round robin; the submissions of one source are first
+in, first out. A submission larger than a batch is decided in several batches, and answered once. Copies of an
+event have the same source, so the order between sources does not matter.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from dedupe.model.types import Event, Offset
 from dedupe.submission import Outcomes, Submission
 
 QUANTUM_BYTES = 64 * 1024
-"""What a source may put into a batch in one round; a larger event needs the quanta of several rounds."""
+"""A source's share of a batch in one round; a larger event needs the quanta of several rounds."""
 
 EVENT_COST_BYTES = 1024
-"""What an event counts against its source's quantum besides its size: the CPU that it takes."""
+"""The cost of an event besides its size, for the CPU."""
 
 
 class QueuedSubmission:
@@ -33,7 +33,7 @@ class QueuedSubmission:
         self.submission = submission
         self.queued_at = queued_at  # by the monotonic clock
         self.answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
-        self.taken = 0  # how many of its events batches have
+        self.taken = 0  # its events that are in batches
         self.admissions: list[Admission] = []
         self.offsets: list[Offset] = []
 
@@ -45,25 +45,25 @@ class QueuedSubmission:
             self.answer.set_result(Outcomes(self.admissions, self.offsets))
 
     def fail(self, err: Exception) -> None:
-        """Answer with an error, unless answered already."""
+        """Answer with an error, unless it is answered."""
         if not self.answer.done():
             self.answer.set_exception(err)
 
 
 @dataclass(slots=True)
 class Batch:
-    """The events that one commit decides, those of one source in arrival order."""
+    """The events of one commit, those of one source in arrival order."""
 
     events: list[Event] = field(default_factory=list)
     shares: list[tuple[QueuedSubmission, int]] = field(default_factory=list)
-    """The submissions of these events, in order: each with the number of its next events; repeats occur."""
+    """The submissions of these events in order, each with a number of events; one may occur repeatedly."""
     size_bytes: int = 0
     has_sessions: bool = False  # all events of a submission have a client session, or none
     received_ms: int = 0  # of the newest submission
     queued_at: float = float("inf")  # of the oldest submission
 
     def add(self, queued: QueuedSubmission, count: int) -> None:
-        """Note that the next `count` events, which are in `events` already, are of this submission."""
+        """Note that the last `count` events of `events` are of this submission."""
         submission = queued.submission
         queued.taken += count
         self.shares.append((queued, count))
@@ -73,7 +73,7 @@ class Batch:
 
 
 BATCH_EVENTS_MAX = 1_000
-"""Of one commit: what a lane decides before its event loop has another turn."""
+"""The limit of one commit, which blocks the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class _SourceQueue:
         self.submissions: deque[QueuedSubmission] = deque()
         self.events = 0
         self.bytes = 0
-        self.credit = QUANTUM_BYTES  # what the source may still put into a batch in this round
+        self.credit = QUANTUM_BYTES  # the rest of the source's share in this round
 
 
 class LaneQueue:
@@ -109,10 +109,10 @@ class LaneQueue:
 
     def check_capacity(self, submission: Submission) -> None:
         """
-        Raise LaneSaturatedError (retriable, nothing was taken) if this submission does not fit.
+        Raise LaneSaturatedError (retriable, nothing was accepted) if this submission does not fit.
 
-        A source with events in the queue may not take more than it leaves free for the others, so that
-        one source fills at most half of the queue.
+        A source that has events in the queue must leave as much free as it has, so that one source fills at
+        most half of the queue.
         """
         events, size_bytes = len(submission.events), submission.size_bytes
         events_left = self._limits.queue_events_max - self.events - events
@@ -137,9 +137,9 @@ class LaneQueue:
 
     def take_expired(self) -> Iterator[QueuedSubmission]:
         """
-        Remove and yield submissions whose deadline is over and of which no event is in a batch.
+        Remove and yield submissions whose deadline is over, and of which no event is in a batch.
 
-        Looks at the oldest ones of each source, of as many sources as a batch may have.
+        Checks the oldest submissions of the next `batch_events_max` sources.
         """
         for source in list(islice(self._sources, self._limits.batch_events_max)):
             submissions = self._sources[source].submissions

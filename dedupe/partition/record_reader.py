@@ -1,5 +1,5 @@
 """
-RecordReader: the committed records of one partition, each checked before anything is concluded from it.
+RecordReader: the committed records of one partition, each checked.
 
 A record that no gateway of this log wrote stops its lane until an operator lets recovery skip it.
 """
@@ -18,13 +18,13 @@ from dedupe.storage.log import PartitionLog
 from dedupe.storage.notes import Skips
 
 TAIL_OFFSETS = 4
-"""Offsets of the first read for the newest record; markers and aborted records may take some."""
+"""Offsets of the first read for the newest record; markers and aborted records may occupy some."""
 
 PROBE_RECORDS = 128
-"""Records of each partition that prove its log, from its start on: those of another time come first."""
+"""Records of each partition that are checked, from the log start on."""
 
 SEARCH_PROBES_MAX = 24
-"""Records read to find a lane sequence. Each takes a few ms; a place found too early costs time only."""
+"""The limit of reads to find a lane sequence, a few ms each; an earlier place only costs time."""
 
 
 class RecordReader:
@@ -49,7 +49,7 @@ class RecordReader:
 
         Raises:
             RetriableError: the log cannot be read now.
-            LogCorruptError: a record is not ours. Final until an operator acts.
+            LogCorruptError: no gateway of this log wrote a record. Final until an operator acts.
             IdentityMismatchError: a record is of another secret or partition count. Final.
         """
         async with aclosing(self._log.read(start, end, records_max=records_max)) as batches:
@@ -59,7 +59,7 @@ class RecordReader:
                     yield checked
 
     async def prove(self, start: Offset, end: Offset) -> int:
-        """Check the first records of [start, end), and return how many they are: PROBE_RECORDS at most."""
+        """Check the first records of [start, end), at most PROBE_RECORDS; return their number."""
         proved = 0
         async with aclosing(self.read(start, end, records_max=PROBE_RECORDS)) as batches:
             async for records in batches:
@@ -93,10 +93,10 @@ class RecordReader:
 
     async def rebuild_start(self, start: Offset, end: Offset) -> tuple[Offset, int]:
         """
-        Return from where on the records say all that an index must know.
+        Return where a rebuild must begin.
 
         Returns:
-            An offset of [start, end], and from which time on all sessions are known then, see SessionCounts.
+            An offset of [start, end], and SessionCounts.since_ms of an index that begins there.
         """
         newest = await self.last(start, end)
         if newest is None:
@@ -110,10 +110,9 @@ class RecordReader:
 
     async def window_start(self, start: Offset, end: Offset) -> Offset:
         """
-        Return an offset of [start, end] that the window's start does not lie before.
+        Return an offset of [start, end] at or below the window's start.
 
-        It is where a rebuild may begin: found by the records' own timestamps and sequence, it leads
-        to the same window as a replay of the whole log.
+        A rebuild that begins there has the same window as a replay of the whole log.
         """
         newest = await self.last(start, end)
         if newest is None:
@@ -127,20 +126,20 @@ class RecordReader:
         return await self._offset_of_seq(first_kept_seq, oldest, newest)
 
     async def _offset_of_seq(self, seq: int, low: CheckedRecord, high: CheckedRecord) -> Offset:
-        """Return the offset of a record at or a little before a lane sequence between two records'."""
+        """Return the offset of a record at or shortly before a lane sequence, between two records."""
         enough = max(1, (high.identity.lane_seq - seq) // 16)
         for _ in range(SEARCH_PROBES_MAX):
             missing, span = seq - low.identity.lane_seq, high.identity.lane_seq - low.identity.lane_seq
             if missing <= enough or span <= 1:
                 break
             guess = low.offset + max(1, (high.offset - low.offset) * missing // span)
-            found = await self.first(guess, high.offset + 1)
-            if found is None or found.offset >= high.offset:
+            probe = await self.first(guess, high.offset + 1)
+            if probe is None or probe.offset >= high.offset:
                 break
-            if found.identity.lane_seq <= seq:
-                low = found
+            if probe.identity.lane_seq <= seq:
+                low = probe
             else:
-                high = found
+                high = probe
         return low.offset
 
     async def _checked(self, records: Sequence[LogRecord]) -> list[CheckedRecord]:
@@ -149,11 +148,11 @@ class RecordReader:
             try:
                 checked.append(self._check.checked(record))
             except (LogCorruptError, IdentityMismatchError) as err:
-                await self._pass_over(record.offset, err)
+                await self._skip(record.offset, err)
         return checked
 
-    async def _pass_over(self, offset: Offset, err: LogCorruptError | IdentityMismatchError) -> None:
-        """Continue without a record if an operator has decided so; raise its error otherwise."""
+    async def _skip(self, offset: Offset, err: LogCorruptError | IdentityMismatchError) -> None:
+        """Skip a record if an operator has allowed it; raise its error otherwise."""
         if offset not in self._skips:
             self._skips = await self._context.load_skips(self._partition)
         if offset in self._skips:
@@ -163,7 +162,7 @@ class RecordReader:
         if isinstance(err, IdentityMismatchError) and not self._context.gate.is_open:
             raise err
         raise LogCorruptError(
-            f"offset {offset} of partition {self._partition} of {self._context.topic} holds a record of "
-            f"another program ({err}). Look at it; if it may be skipped: gateway partitions skip "
+            f"offset {offset} of partition {self._partition} of {self._context.topic} has a record of "
+            f"another program ({err}). Read it; if it may be skipped: gateway partitions skip "
             f"{self._partition} {offset} --topic {self._context.topic}"
         ) from err

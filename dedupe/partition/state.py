@@ -1,5 +1,5 @@
 """
-The states of a lane and every legal move between them. Only Lane._transition_to uses the table.
+The states of a lane and their transitions. Only Lane._transition_to uses the table.
 
     UNASSIGNED -> FENCING -> RESTORING -> ACTIVE -> DRAINING -> UNASSIGNED <-> FOLLOWING -> FENCING
                      ^           |           |
@@ -14,19 +14,19 @@ from enum import Enum
 
 
 class LaneState(Enum):
-    """Where a lane is in its life. It serves in ACTIVE and nowhere else."""
+    """The state of a lane. It serves only in ACTIVE."""
 
-    UNASSIGNED = "unassigned"  # not ours, or no longer
+    UNASSIGNED = "unassigned"  # this process does not run it
     FOLLOWING = "following"  # another worker's; the index is kept near the log's end
     FENCING = "fencing"  # becoming the only writer
     RESTORING = "restoring"  # replaying the log into the index
     ACTIVE = "active"  # serving
-    DRAINING = "draining"  # finishing what was taken, refusing the rest
-    FAILED = "failed"  # something is in doubt; only the log can tell
+    DRAINING = "draining"  # finishing the queue, refusing new events
+    FAILED = "failed"  # waiting for the next recovery
 
 
 WITH_INDEX = frozenset({LaneState.FOLLOWING, LaneState.RESTORING, LaneState.ACTIVE, LaneState.DRAINING})
-"""In these a lane's index may be open; in all others it is surely closed, or about to be."""
+"""The states in which a lane's index may be open."""
 
 TRANSITIONS: dict[LaneState, frozenset[LaneState]] = {
     LaneState.UNASSIGNED: frozenset({LaneState.FOLLOWING, LaneState.FENCING, LaneState.FAILED}),

@@ -11,14 +11,14 @@ from dedupe.partition.lane import Lane
 from dedupe.partition.state import LaneState
 
 RESTART_PAUSE_S = 1.0
-"""Before a lane's task is started again. Lanes handle expected failures themselves, so its end is a bug."""
+"""The pause before a lane's task is restarted. Lanes handle failures themselves, so its end is a bug."""
 
 logger = structlog.get_logger(__name__)
 
 
 async def keep_running(lane: Lane, *, pause_s: float = RESTART_PAUSE_S) -> None:
     """
-    Run a lane, and restart it after every failure, until it is drained or another gateway's.
+    Run a lane, and restart it after every failure, until it is drained or another gateway owns it.
 
     Raises:
         IdentityMismatchError: final; this process must not serve this log.

@@ -1,9 +1,9 @@
 """
-Verifier: compares the index of one lane with the log that it should follow, and changes neither.
+Verifier: compares the index of one lane with its log, and changes neither.
 
-It reads every record of the window from the log and looks it up as a copy of its event would be, beside a
-lane that serves, at a limited pace. It does not find ids that the index alone has; these would be of records
-that the log has lost, which leave gaps in the lane sequence.
+It reads every record of the window from the log and looks its keys up, at a limited rate, while the lane
+serves. It does not detect keys that only the index has; records that the log has lost leave gaps in the lane
+sequence.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from dedupe.partition.record_reader import RecordReader
 from dedupe.storage.log import PartitionLog
 
 LOOKED_UP_MAX = 250
-"""Records of one look-up, which holds the event loop: 2 ms if all of them are on disk."""
+"""Records of one look-up, which blocks the event loop for about 2 ms."""
 
 MISSING = "missing"
 """The log has the record, the index does not: a copy of its event would be accepted."""
 
 ELSEWHERE = "elsewhere"
-"""The index has another offset: a retry would be answered with a wrong one."""
+"""The index has another offset: the answer to a retry would have a wrong one."""
 
 CONTENT = "content"
 """The index has another fingerprint: a retry would be a conflict."""
 
 GAP = "gap"
-"""The lane sequence does not continue by one: records are lost, or another program writes to the log."""
+"""The lane sequence has a gap: records are lost, or another program writes to the log."""
 
 
 class Difference(NamedTuple):
@@ -60,7 +60,7 @@ class Verified:
 
     @property
     def ratio(self) -> float:
-        """Of the offsets, 0 to 1."""
+        """The part of the offsets that is compared, 0 to 1."""
         return (self.offset - self.start) / (self.end - self.start) if self.end > self.start else 1.0
 
 
@@ -70,7 +70,7 @@ class Verifier:
     def __init__(
         self, partition: int, partition_log: PartitionLog, context: LaneContext, index: PartitionIndex
     ) -> None:
-        """Compare an open index with a log that is read beside the lane."""
+        """Compare an open index with a log."""
         self._reader = RecordReader(partition, partition_log, context, LaneMetrics())
         self._clock = context.clock
         self._index = index
@@ -85,11 +85,11 @@ class Verifier:
         Compare, and yield the differences of some records, n >= 0, after each look-up.
 
         Args:
-            records_per_s: how fast at most.
+            records_per_s: the maximum rate.
 
         Raises:
             RetriableError: the log cannot be read, or the lane has closed this index meanwhile.
-            LogCorruptError, IdentityMismatchError: the log has a record that is not ours.
+            LogCorruptError, IdentityMismatchError: no gateway of this log wrote a record.
         """
         verified = self.verified
         async with aclosing(self._reader.read(verified.start, verified.end)) as batches:
@@ -105,31 +105,31 @@ class Verifier:
             verified.differences += 1
             yield [Difference(GAP, verified.end, b"", "", "", None)]
 
-    def _note(self, found: list[Difference], records: Sequence[CheckedRecord]) -> list[Difference]:
+    def _note(self, differences: list[Difference], records: Sequence[CheckedRecord]) -> list[Difference]:
         verified = self.verified
         verified.records += len(records)
         verified.offset = records[-1].offset + 1
-        verified.differences += len(found)
-        return found
+        verified.differences += len(differences)
+        return differences
 
     def _compare(self, records: Sequence[CheckedRecord]) -> list[Difference]:
-        """Look records up under all their keys, except those that the window has left meanwhile."""
+        """Look up all keys of the records that are still in the window."""
         keys = [(record, record.identity.key) for record in records]
         keys += [(record, record.secondary_key) for record in records if record.secondary_key is not None]
         entries = self._looked_up([key for _, key in keys])
         known_from = self._index.known_from
-        found = self._gaps(records)
+        differences = self._gaps(records)
         for (record, key), entry in zip(keys, entries, strict=True):
             if record.offset >= known_from and (kind := _kind_of(record, entry)) is not None:
                 identity = record.identity
                 index_offset = None if entry is None else entry.offset
-                found.append(
+                differences.append(
                     Difference(kind, record.offset, key, identity.source, identity.message_id, index_offset)
                 )
-        return found
+        return differences
 
     def _looked_up(self, keys: Sequence[EventKey]) -> list[Entry | None]:
-        """Look keys up; the lane itself finds and repairs damage."""
+        """Look keys up; the lane's own commits detect damage and repair it."""
         if not self._index.is_open:
             raise IndexUnavailableError("the lane has closed this index meanwhile", detail="begin again")
         try:
@@ -138,13 +138,13 @@ class Verifier:
             raise IndexUnavailableError(f"the index cannot be read: {err}", detail=f"{err}") from err
 
     def _gaps(self, records: Sequence[CheckedRecord]) -> list[Difference]:
-        found = []
+        gaps = []
         for record in records:
             identity, expected = record.identity, self._next_seq
             if expected is not None and identity.lane_seq != expected:
-                found.append(Difference(GAP, record.offset, b"", identity.source, identity.message_id, None))
+                gaps.append(Difference(GAP, record.offset, b"", identity.source, identity.message_id, None))
             self._next_seq = identity.lane_seq + 1
-        return found
+        return gaps
 
 
 def _kind_of(record: CheckedRecord, entry: Entry | None) -> str | None:

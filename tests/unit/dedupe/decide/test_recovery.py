@@ -46,17 +46,17 @@ def test_nothing_speaks_against_the_index(log_start: int, end: int) -> None:
     ("last", "log_start", "end", "reason"),
     [
         (checked(48, lane_seq=39), 0, 49, "ahead of the log"),
-        (checked(49, lane_seq=40), 49, 60, "no longer holds the last record"),
-        (None, 0, 50, "does not hold the last record"),
-        (checked(49, lane_seq=39), 0, 50, "does not hold the last record"),
+        (checked(49, lane_seq=40), 49, 60, "has deleted the index's last record"),
+        (None, 0, 50, "lacks the index's last record"),
+        (checked(49, lane_seq=39), 0, 50, "lacks the index's last record"),
         (
             checked(48, lane_seq=39)._replace(identity=checked(47, lane_seq=39).identity),
             0,
             50,
-            "does not hold",
+            "lacks the index's last record",
         ),
         # sent again after the log lost its tail, and at the same offset by chance
-        (checked(48, lane_seq=39, timestamp_ms=1_001), 0, 50, "does not hold"),
+        (checked(48, lane_seq=39, timestamp_ms=1_001), 0, 50, "lacks the index's last record"),
     ],
 )
 def test_index_is_rebuilt(last: CheckedRecord | None, log_start: int, end: int, reason: str) -> None:
