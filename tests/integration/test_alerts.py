@@ -14,7 +14,7 @@ from tests.support.http import new_event
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "helm" / "gateway" / "files"
-CASES = ROOT / "tests" / "chart" / "alerts_test.yaml"
+CASES = ROOT / "tests" / "deploy" / "chart" / "alerts_test.yaml"
 METRIC = r"\b((?:gateway|dedupe|lane|process|pipeline)_[a-z_]+)(?=[{\[)\s]|$)"
 
 

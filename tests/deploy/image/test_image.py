@@ -22,7 +22,7 @@ USER = 10001
 BYTES_MAX = 220_000_000
 START_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 20.0
 SDK = ROOT / "build" / "sdks" / "python" / "segment-2.4.0" / "bin" / "python"
-DRIVER = ROOT / "tests" / "sdks" / "python" / "driver.py"
+DRIVER = ROOT / "tests" / "e2e" / "sdks" / "python" / "driver.py"
 
 
 @pytest.fixture(scope="module")
