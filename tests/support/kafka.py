@@ -29,7 +29,7 @@ from tests.support.processes import HOST, free_port, is_free, kill_when_parent_d
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBS = ROOT / "build" / "kafka" / "libs"
-LOG_CONFIG = ROOT / "tests" / "kafka" / "log4j2.properties"
+LOG_CONFIG = ROOT / "tests" / "support" / "kafka_broker" / "log4j2.properties"
 CLASSES = ROOT / "build" / "kafka" / "classes.jsa"
 """What tests/support/kafka_classes.py leaves: the broker's classes as the JVM maps them."""
 
