@@ -16,11 +16,11 @@ from dedupe.model.record import VERSION as RECORD_VERSION
 from dedupe.storage.index import IndexIdentity
 
 LIBRARIES = ("aiokafka", "fastapi", "orjson", "rocksdict", "uvicorn", "uvloop")
-"""Those that a report of a fault should name."""
+"""The libraries that a bug report should name."""
 
 
 def add_about(app: FastAPI, settings: Settings) -> None:
-    """Add the paths; neither changes while the process lives."""
+    """Add the paths; their documents do not change while the process lives."""
     versions, configured = version_document(), config_document(settings)
 
     @app.get("/admin/v1/version", dependencies=[READ])
@@ -30,7 +30,7 @@ def add_about(app: FastAPI, settings: Settings) -> None:
 
     @app.get("/admin/v1/config", dependencies=[READ])
     async def get_config() -> Response:
-        """Return every setting in force with its origin; of secrets only that they are set."""
+        """Return every setting in force with its origin, without the values of secrets."""
         return json_answer(configured)
 
 
@@ -47,7 +47,7 @@ def version_document() -> dict[str, Any]:
 
 
 def config_document(settings: Settings) -> dict[str, Any]:
-    """Return the settings in the order of docs/settings.md, as `gateway config` prints those of its own."""
+    """Return the settings in the order of docs/settings.md, as `gateway config` does."""
     return {
         "settings": [each._asdict() | {"origin": each.origin.value} for each in effective(settings)],
         "warnings": list(settings.warnings()),

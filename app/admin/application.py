@@ -1,9 +1,8 @@
 """
 The admin port: health, metrics and statistics for operators. Never public.
 
-It runs in a thread with an event loop of its own (ADR 0010), so that liveness does not depend on the
-ingest's loop. What belongs to the ingest is read in the ingest's loop, in one short turn; documents are
-rendered here.
+It runs in a thread with an event loop of its own (ADR 0010), so that liveness does not depend on the ingest's
+loop. State of the ingest is read in its loop, in one short turn; documents are rendered here.
 """
 
 import time
@@ -52,7 +51,7 @@ from dedupe.storage.log import LogStore
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
-    """The parts of a worker that operators observe; all belong to the ingest's loop."""
+    """The parts of a worker that the admin port reads, in the ingest's loop."""
 
     router: Router
     edge: EdgeCollector
@@ -81,7 +80,7 @@ class AdminContext:
         }
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Register the collectors that belong to the ingest."""
+        """Register the collectors of the ingest."""
         registry.register(LaneCollector(self.router))
         if self.group is not None:
             registry.register(GroupCollector(self.group))
@@ -99,7 +98,7 @@ def create_admin(
     registry: CollectorRegistry,
     ingest_loop: IngestLoop,
 ) -> ASGIApp:
-    """Return the admin application; `registry` is what /metrics reads."""
+    """Return the admin application; /metrics reads `registry`."""
     app = _new(problems)
     app.state.tokens = tokens_of(settings)
     add_probes(app, admin_context.router, registry, ingest_loop)
@@ -138,7 +137,7 @@ def create_probes(
 
 
 def tokens_of(settings: Settings) -> list[tuple[Scope, bytes]]:
-    """Return the tokens of the settings; without any, each request may do everything."""
+    """Return the tokens of the settings; without any, all requests are allowed."""
     tokens = ((Scope.WRITE, settings.admin.token), (Scope.READ, settings.admin.read_token))
     return [(scope, token.get_secret_value().encode()) for scope, token in tokens if token is not None]
 
@@ -176,12 +175,12 @@ def _add_stats(
 
     @app.get("/admin/v1/stats.schema.json", dependencies=[READ])
     async def get_stats_schema() -> Response:
-        """Return the JSON Schema of the statistics: their contract."""
+        """Return the JSON Schema of the statistics."""
         return Response(schema, media_type="application/schema+json")
 
     @app.get("/admin/v1/stats", dependencies=[READ])
     async def get_stats() -> Response:
-        """Return what this worker has done, and how its partitions are."""
+        """Return the statistics of this worker and its partitions."""
         return json_answer(
             {
                 "schema_version": SCHEMA_VERSION,

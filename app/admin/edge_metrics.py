@@ -11,7 +11,7 @@ from app.auth.key_file import KeyFile
 
 
 class EdgeCollector(ScrapedCollector):
-    """Reads the parts of the edge at each scrape, in the ingest's event loop."""
+    """Collects at each scrape, in the ingest's event loop."""
 
     def __init__(self, ingress: IngressLimits) -> None:
         self._ingress = ingress
@@ -27,34 +27,40 @@ class EdgeCollector(ScrapedCollector):
         if isinstance(self._ingress.write_keys, KeyFile):
             status = self._ingress.write_keys.status
             yield GaugeMetricFamily("gateway_write_keys", "Write keys in use", status.keys)
-            yield GaugeMetricFamily("gateway_write_keys_age_seconds", "Since they were read", status.age_s)
             yield GaugeMetricFamily(
-                "gateway_write_keys_stale", "1 if their file cannot be used now", int(status.is_stale)
+                "gateway_write_keys_age_seconds", "Age of the write keys in use", status.age_s
+            )
+            yield GaugeMetricFamily(
+                "gateway_write_keys_stale", "1 if the file of write keys is unusable", int(status.is_stale)
             )
             yield CounterMetricFamily(
-                "gateway_write_keys_failures", "Changes of their file that could not be used", status.failures
+                "gateway_write_keys_failures", "Unusable changes of the file of write keys", status.failures
             )
 
     def _resources(self) -> Iterator[Metric]:
         memory, connections, disk = self._ingress.memory, self._ingress.connections, self._ingress.disk
         yield GaugeMetricFamily(
-            "gateway_disk_has_room", "1 if requests are taken as far as the disk goes", int(disk.has_room)
+            "gateway_disk_has_room", "1 if the disk has enough free space for requests", int(disk.has_room)
         )
         yield GaugeMetricFamily(
-            "gateway_disk_free_bytes", "Free space under the data folder", disk.free_bytes
+            "gateway_disk_free_bytes", "Free space of the data folder's file system", disk.free_bytes
         )
         yield GaugeMetricFamily(
-            "gateway_disk_size_bytes", "Of the file system that has the data folder", disk.size_bytes
+            "gateway_disk_size_bytes", "Size of the data folder's file system", disk.size_bytes
         )
-        yield GaugeMetricFamily("gateway_body_memory_bytes", "Memory that bodies take now", memory.used)
-        yield GaugeMetricFamily("gateway_body_memory_limit_bytes", "What they may take", memory.capacity)
+        yield GaugeMetricFamily("gateway_body_memory_bytes", "Memory of request bodies", memory.used)
+        yield GaugeMetricFamily(
+            "gateway_body_memory_limit_bytes", "Limit of the memory of request bodies", memory.capacity
+        )
         yield CounterMetricFamily(
-            "gateway_body_memory_refused_requests", "Requests for which there was none left", memory.refused
+            "gateway_body_memory_refused_requests",
+            "Requests refused at the limit of the memory of request bodies",
+            memory.refused,
         )
         yield GaugeMetricFamily(
-            "gateway_connections_limit", "Connections that may be open", connections.connections_max
+            "gateway_connections_limit", "Limit of open connections", connections.connections_max
         )
-        open_now = GaugeMetricFamily("gateway_connections", "Connections open now", labels=["state"])
+        open_now = GaugeMetricFamily("gateway_connections", "Open connections", labels=["state"])
         open_now.add_metric(["idle"], connections.idle)
         open_now.add_metric(["busy"], connections.open - connections.idle)
         yield open_now

@@ -1,4 +1,4 @@
-"""The statistics of a group, of which any worker may be asked, and the drain of one worker."""
+"""The statistics of a group, from any of its workers, and the drain of a worker."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -15,10 +15,10 @@ from app.group import GroupLanes
 from dedupe.model.errors import RetriableError
 
 STATS = "stats"
-"""Kind of a question between workers: the statistics of the one that is asked."""
+"""Kind of a request between workers: the statistics of a worker."""
 
 ANSWER_S = 2.0
-"""How long another worker may take to answer before it counts as silent."""
+"""The time limit of such a request; a worker without an answer is reported as silent."""
 
 Read = Callable[[], dict[str, Any]]
 
@@ -34,7 +34,7 @@ def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: I
 
     @app.get("/admin/v1/group", dependencies=[READ])
     async def get_group() -> Response:
-        """Return the statistics of all workers; those that do not answer are named."""
+        """Return the statistics of all workers, and the names of those that do not answer."""
         if group is None:
             raise AloneError
         document = await ingest_loop.run(lambda: _ask_all(group, read))
@@ -42,17 +42,17 @@ def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: I
 
     @app.post("/admin/v1/drain", dependencies=[WRITE])
     async def post_drain() -> Response:
-        """Have other workers serve what this one serves; it goes on answering its clients."""
+        """Move this worker's partitions to other workers; it continues to answer its clients."""
         if group is None:
             raise AloneError(detail="no other worker could serve its partitions")
         is_done = await ingest_loop.run(group.hand_over)
         if not is_done:
-            raise RetriableError(detail="the other workers do not serve everything yet")
+            raise RetriableError(detail="the other workers do not serve all partitions yet")
         return json_answer({"drained": True})
 
     @app.post("/admin/v1/undrain", dependencies=[WRITE])
     async def post_undrain() -> Response:
-        """Have this worker own partitions again."""
+        """Allow this worker to own partitions again."""
         if group is None:
             raise AloneError
         await ingest_loop.read(group.manager.undo_hand_over)
@@ -60,7 +60,7 @@ def add_group(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: I
 
 
 def group_of(group: GroupLanes | None) -> dict[str, Any] | None:
-    """Return this worker's view of its group; None if it is alone."""
+    """Return this worker's view of its group; None without one."""
     if group is None:
         return None
     manager = group.manager
@@ -84,7 +84,7 @@ def group_of(group: GroupLanes | None) -> dict[str, Any] | None:
 
 
 def places_of(group: GroupLanes | None, number: int, worker: str) -> dict[str, Any]:
-    """Return owner and standby of one lane in the newest assignment that this worker has."""
+    """Return owner and standby of a lane in this worker's newest assignment."""
     if group is None:
         return {"owner": worker, "standby": None, "caught_up": False}
     manager = group.manager
@@ -96,7 +96,7 @@ def places_of(group: GroupLanes | None, number: int, worker: str) -> dict[str, A
 
 
 async def ask_others(group: GroupLanes, kind: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the answer of each other worker to a question, and the reason of those that do not answer."""
+    """Return the answers of the other workers to a request, and the errors of those that do not answer."""
     manager = group.manager
     names = [name for name in manager.assignment.addresses if name != manager.worker]
 
@@ -131,7 +131,7 @@ async def _ask_all(group: GroupLanes, read: Read) -> dict[str, Any]:
 
 
 class GroupCollector(ScrapedCollector):
-    """Reads the group at each scrape, in the ingest's event loop."""
+    """Collects at each scrape, in the ingest's event loop."""
 
     def __init__(self, group: GroupLanes) -> None:
         self._group = group
@@ -139,32 +139,32 @@ class GroupCollector(ScrapedCollector):
     def collect(self) -> Iterator[Metric]:
         manager, peers = self._group.manager, self._group.peers.metrics
         silence_s = _finite(self._group.membership.silence_s)
-        yield GaugeMetricFamily("gateway_group_generation", "Of the newest assignment", manager.generation)
+        yield GaugeMetricFamily("gateway_group_generation", "Newest assignment", manager.generation)
         yield GaugeMetricFamily(
-            "gateway_group_workers", "In the newest assignment", len(manager.assignment.addresses)
+            "gateway_group_workers", "Workers in the newest assignment", len(manager.assignment.addresses)
         )
         if silence_s is not None:
             yield GaugeMetricFamily(
-                "gateway_group_silence_seconds", "Since the coordinator answered last", silence_s
+                "gateway_group_silence_seconds", "Time since the coordinator's last answer", silence_s
             )
         up = GaugeMetricFamily("gateway_peer_up", "1 if the other worker answers", labels=["worker"])
         for name in manager.assignment.addresses:
             if name != manager.worker:
                 up.add_metric([name], int(manager.directory.is_up(name)))
         yield up
-        yield CounterMetricFamily("gateway_lane_moves", "Partitions that this worker took", manager.moves)
+        yield CounterMetricFamily("gateway_lane_moves", "Partitions started by this worker", manager.moves)
         yield CounterMetricFamily(
-            "gateway_lane_claims", "Of these, those whose owner was gone", manager.claims
+            "gateway_lane_claims", "Partitions claimed because their owner was down", manager.claims
         )
         yield CounterMetricFamily(
-            "gateway_peer_forwarded_events", "Events sent to their owners", peers.events_forwarded
+            "gateway_peer_forwarded_events", "Events sent to their partitions' owners", peers.events_forwarded
         )
         yield CounterMetricFamily(
             "gateway_peer_received_events", "Events of other workers' clients", peers.events_received
         )
-        yield CounterMetricFamily("gateway_peer_reconnects", "Lost links that were mended", peers.reconnects)
+        yield CounterMetricFamily("gateway_peer_reconnects", "Reconnections of lost links", peers.reconnects)
         refused = CounterMetricFamily(
-            "gateway_peer_refused_frames", "What other workers, or strangers, sent in vain", labels=["reason"]
+            "gateway_peer_refused_frames", "Refused frames on the peer port", labels=["reason"]
         )
         for reason, count in peers.frames_refused.items():
             refused.add_metric([reason], count)

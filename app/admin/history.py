@@ -1,7 +1,7 @@
 """
 The last hour of this worker, or of its group: events by verdict, in steps of ten seconds.
 
-It is made of the totals and kept in memory: after a restart it begins anew.
+It is in memory, and lost at a restart.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ STEP_S = 10
 STEPS_MAX = 360
 
 HISTORY = "history"
-"""Kind of a question between workers: the history of the one that is asked."""
+"""Kind of a request between workers: the history of a worker."""
 
 VERDICTS = ("accepted", "duplicates", "conflicts", "rejected", "unknown", "refused")
 
@@ -45,14 +45,14 @@ class History:
         self._counted = Tally()
 
     async def keep(self, totals: Callable[[], Tally]) -> None:
-        """Close each step at its end, for ever."""
+        """Close each step at its end, until cancelled."""
         while True:
             now_s = self._clock.now_ms() / 1000
             await asyncio.sleep(STEP_S - now_s % STEP_S + 0.001)
             self.note(totals())
 
     def note(self, totals: Tally) -> None:
-        """Close a step; after a pause of the process, one step has all that came in it."""
+        """Close a step; after a pause of the process, one step has all events of the pause."""
         now = Tally(**asdict(totals))
         events = Tally(*(getattr(now, name) - getattr(self._counted, name) for name in VERDICTS))
         self._counted = now
@@ -64,7 +64,7 @@ class History:
 
 
 def columns_of(steps: Iterable[Step]) -> dict[str, list[int]]:
-    """Return steps as columns; those of one number are one."""
+    """Return steps as columns; steps of the same number are added."""
     by_number: dict[int, Tally] = {}
     for number, events in steps:
         by_number[number] = by_number[number] + events if number in by_number else events
@@ -76,7 +76,7 @@ def columns_of(steps: Iterable[Step]) -> dict[str, list[int]]:
 
 
 def steps_of(columns: Mapping[str, Any]) -> Iterable[Step]:
-    """Return columns as steps again."""
+    """Return the steps of columns."""
     counts = zip(*(columns[name] for name in VERDICTS), strict=True)
     for number, values in zip(columns["number"], counts, strict=True):
         yield Step(number, Tally(*values))
@@ -95,7 +95,7 @@ def add_history(
 
     @app.get("/admin/v1/history", dependencies=[READ])
     async def get_history(request: Request) -> Response:
-        """Return the last hour of all workers; with `?worker`, of the one that is asked alone."""
+        """Return the last hour of all workers; with `?worker`, only of the one that answers."""
         if group is None or "worker" in request.query_params:
             columns = await ingest_loop.read(history.columns)
             silent: dict[str, str] = {}
@@ -114,7 +114,7 @@ def add_history(
 
 
 async def _of_all(group: GroupLanes, history: History) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Return the sum of all workers that answer, and the reason of those that do not."""
+    """Return the sum of all workers that answer, and the errors of the others."""
     others, silent = await ask_others(group, HISTORY)
     steps = list(steps_of(history.columns()))
     for columns in others.values():

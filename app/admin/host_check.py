@@ -1,12 +1,12 @@
 """
-Which names the admin port answers under.
+Protects the admin port from web pages in an operator's browser.
 
-A page in an operator's browser can send requests to any address that its own name resolves to (DNS
-rebinding), so only names that no page can have are answered: addresses, loopback names, and those
-that the operator set. A page of another origin can have a browser send what changes something, without
-seeing the answer: browsers name the page's origin in it, which must be the port's own. Nor may it have a
-browser request what costs something, such as a live tail or a verification: browsers mark such a request
-as cross-site. A link to the port may be on any page. What a request may do besides, app.admin.scopes says.
+- DNS rebinding: the Host header must be an address, a loopback name, or a name that the operator has set.
+- Cross-site requests that change something: their Origin header must be the port's own.
+- Cross-site requests that only cost something, such as a live tail: `Sec-Fetch-Site` refuses them. Links from
+  other pages are allowed.
+
+app.admin.scopes checks tokens.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,7 +22,7 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def check_hosts(app: ASGIApp, *, hosts: Collection[str], problems: Problems) -> ASGIApp:
-    """Return an application that answers under `hosts`, addresses and loopback names only."""
+    """Return an application that answers only for `hosts`, addresses and loopback names."""
     own_names = frozenset(host.lower() for host in hosts)
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,7 +41,7 @@ def check_hosts(app: ASGIApp, *, hosts: Collection[str], problems: Problems) -> 
 
 
 def _is_known(host: str, own_names: frozenset[str]) -> bool:
-    """Whether a Host header, with or without port, is an own name; a client without one is no browser."""
+    """Whether a Host header, with or without port, is allowed; browsers always send one."""
     name = host
     if name.startswith("["):
         name = name[1:].partition("]")[0]
@@ -51,7 +51,7 @@ def _is_known(host: str, own_names: frozenset[str]) -> bool:
 
 
 def _is_own(origin: str, host: str, own_names: frozenset[str]) -> bool:
-    """Whether a page may change something: it came from this port, or from a name that the operator set."""
+    """Whether an Origin header is the port's own, or of a name that the operator has set."""
     if not origin:
         return True  # no browser
     try:
@@ -62,6 +62,6 @@ def _is_own(origin: str, host: str, own_names: frozenset[str]) -> bool:
 
 
 def _is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a page of another site made the request, and not its operator by following a link."""
+    """Whether a page of another site sent the request, other than by a link."""
     is_link = headers.get(b"sec-fetch-dest") == b"document"
     return headers.get(b"sec-fetch-site") == b"cross-site" and not is_link

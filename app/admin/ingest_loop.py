@@ -1,4 +1,4 @@
-"""The ingest's event loop as the admin port's thread sees it: its heartbeat, and reads that run in it."""
+"""Access of the admin port's thread to the ingest's event loop: its heartbeat, and calls that run in it."""
 
 import asyncio
 import time
@@ -14,8 +14,8 @@ HEARTBEAT_S = 0.25
 
 ALIVE_S = 15.0
 """
-An event loop without a turn for so long hangs. Shorter ones happen to healthy processes: a machine
-that was suspended, a disk that stalls a write of the index.
+An event loop without a turn for longer hangs. Shorter pauses are normal, after a suspension of the machine or
+while a disk stalls a write of the index.
 """
 
 READ_TIMEOUT_S = 5.0
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class LoopCollector(ScrapedCollector):
-    """Shows the heartbeat as a metric."""
+    """Collects the lag of the heartbeat."""
 
     def __init__(self, ingest_loop: "IngestLoop") -> None:
         self._ingest_loop = ingest_loop
@@ -33,19 +33,19 @@ class LoopCollector(ScrapedCollector):
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "gateway_event_loop_lag_seconds",
-            "How late the ingest's event loop was at its last heartbeat, of four a second",
+            "Delay of the ingest's event loop at its last heartbeat, of four a second",
             self._ingest_loop.lag_s,
         )
 
 
 class IngestLoop:
-    """Made in the ingest's event loop, and used from another thread."""
+    """Created in the ingest's event loop, and used from another thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._beaten_at = time.monotonic()
         self.lag_s = 0.0
-        """How late the loop's last turn was that came by the clock."""
+        """The delay of the last heartbeat."""
 
     @property
     def silence_s(self) -> float:
@@ -53,21 +53,21 @@ class IngestLoop:
         return time.monotonic() - self._beaten_at
 
     async def heartbeat(self) -> None:
-        """Note in the loop, for ever, when it turned last."""
+        """Note the time of the loop's last turn, until cancelled."""
         while True:
             self._beaten_at = time.monotonic()
             await asyncio.sleep(HEARTBEAT_S)
             self.lag_s = max(0.0, self.silence_s - HEARTBEAT_S)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Have a short function run in that loop, and wait for nothing: callable while being cancelled."""
+        """Schedule a short function in that loop, without waiting; callable while being cancelled."""
         self._loop.call_soon_threadsafe(function)
 
     async def read(self, function: Callable[[], T]) -> T:
         """
-        Return what a short function returns that runs between two turns of the loop.
+        Run a short function in that loop, and return its result.
 
-        Lanes, indexes and registers belong to that loop's thread and know no locks.
+        Lanes, indexes and collectors belong to that loop's thread, and have no locks.
 
         Raises:
             RetriableError: the loop is too busy to run it.
@@ -82,10 +82,10 @@ class IngestLoop:
         self, function: Callable[[], Coroutine[Any, Any, T]], *, limit_s: float = RUN_TIMEOUT_S
     ) -> T:
         """
-        Return what a coroutine returns that runs in that loop, for at most so many seconds.
+        Run a coroutine in that loop for at most `limit_s` seconds, and return its result.
 
         Raises:
-            RetriableError: it has not ended; it is cancelled.
+            RetriableError: it did not end in time, and is cancelled.
         """
         future = asyncio.run_coroutine_threadsafe(function(), self._loop)
         try:

@@ -1,4 +1,4 @@
-"""Metrics of lanes, made from their counters at each scrape."""
+"""Metrics of lanes, collected at each scrape."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -22,11 +22,11 @@ from dedupe.router import Router
 LANE_LABELS = ("topic", "partition")
 
 Table: TypeAlias = Sequence[tuple[str, str, Callable[[Lane], float | None]]]
-"""Name, help text and value of metrics that a lane has one sample of."""
+"""Name, help text and value of metrics with one sample for each lane."""
 
 
 class LaneCollector(ScrapedCollector):
-    """Reads router and lanes at each scrape, in their own event loop."""
+    """Collects at each scrape, in the ingest's event loop."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -36,11 +36,11 @@ class LaneCollector(ScrapedCollector):
         build.add_metric([VERSION], 1)
         yield build
         yield CounterMetricFamily(
-            "gateway_log_lines_lost", "Lines that could not be written to stderr", lines_lost()
+            "gateway_log_lines_lost", "Log lines that could not be written to stderr", lines_lost()
         )
         yield CounterMetricFamily(
             "gateway_log_lines_left_out",
-            "Lines that were not logged, since the same had been said too often",
+            "Log lines dropped by the limit of repeated lines",
             lines_left_out(),
         )
         yield from self._events()
@@ -57,7 +57,7 @@ class LaneCollector(ScrapedCollector):
         answers = self._router.answers
         events = CounterMetricFamily(
             "gateway_events",
-            "Events by verdict; rejected ones never reached a partition of the clean topic",
+            "Events by verdict; rejected ones have no partition of the clean topic",
             labels=["partition", "result"],
         )
         for lane in self._router.lanes:
@@ -70,30 +70,31 @@ class LaneCollector(ScrapedCollector):
         yield events
         yield _by(
             "gateway_rejected_events",
-            "Rejected events, by the reason in their quarantine record",
+            "Rejected events by the reason of their quarantine record",
             "reason",
             answers.reasons,
         )
         yield _by(
             "gateway_refused_events",
-            "Events of requests that were refused before any effect, by error code",
+            "Events of requests refused without any effect, by error code",
             "code",
             answers.refused,
         )
         yield _by(
             "gateway_unknown_events",
-            "Events with an unknown outcome when their client was answered, by error code; a retry finds out",
+            "Events answered with an unknown outcome, by error code; a retry resolves it",
             "code",
             answers.unknown,
         )
         yield self._sources()
-        yield GaugeMetricFamily("gateway_in_flight_events", "Events without verdict", self._router.in_flight)
-        yield GaugeMetricFamily("gateway_ready", "Whether /readyz says 200", int(self._router.is_ready))
+        in_flight = self._router.in_flight
+        yield GaugeMetricFamily("gateway_in_flight_events", "Events without a verdict yet", in_flight)
+        yield GaugeMetricFamily("gateway_ready", "1 if /readyz answers 200", int(self._router.is_ready))
 
     def _sources(self) -> Metric:
         family = CounterMetricFamily(
             "gateway_source_events",
-            "Events by verdict of the 50 sources that sent most, as their clients were answered",
+            "Events by verdict, of the 50 sources with the most events",
             labels=["source", "result"],
         )
         top, _ = self._router.answers.sources.top(SOURCES_TOLD)
@@ -112,27 +113,27 @@ def _by(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
 
 HISTOGRAMS: Sequence[tuple[str, str, Callable[[LaneMetrics], Histogram]]] = (
     ("gateway_commit_seconds", "Append, commit and apply of one batch", lambda of: of.commit_s),
-    ("gateway_batch_events", "Events that were decided at once", lambda of: of.batch_events),
+    ("gateway_batch_events", "Events of one batch", lambda of: of.batch_events),
     (
         "gateway_queue_wait_seconds",
-        "How long the oldest events of a batch have waited for their lane",
+        "Queue time of the oldest event of a batch",
         lambda of: of.queue_wait_s,
     ),
     (
         "gateway_duplicate_age_seconds",
-        "How old duplicates are; to an hour if the original is older than that, or than the process",
+        "Age of duplicates; exact to an hour if the original is older than an hour, or than the process",
         lambda of: of.duplicate_age_s,
     ),
 )
-"""Of all lanes of a topic together: by partition they would be ten times as many series."""
+"""Summed over the lanes of a topic: a histogram of each partition would be too many series."""
 
 
 def _histograms(lanes: Sequence[Lane]) -> Iterator[Metric]:
     for name, text, of in HISTOGRAMS:
         family = HistogramMetricFamily(name, text, labels=["topic"])
         for topic in dict.fromkeys(lane.topic for lane in lanes):
-            found = [of(lane.metrics) for lane in lanes if lane.topic == topic]
-            histogram = sum(found[1:], found[0])
+            histograms = [of(lane.metrics) for lane in lanes if lane.topic == topic]
+            histogram = sum(histograms[1:], histograms[0])
             edges = [*map(floatToGoString, histogram.edges), "+Inf"]
             buckets = list(zip(edges, map(float, accumulate(histogram.counts)), strict=True))
             family.add_metric([topic], buckets, histogram.total)
@@ -141,7 +142,7 @@ def _histograms(lanes: Sequence[Lane]) -> Iterator[Metric]:
 
 def _states(lanes: Sequence[Lane]) -> Metric:
     states = GaugeMetricFamily(
-        "gateway_lane_state", "1 for the state a lane is in", labels=[*LANE_LABELS, "state"]
+        "gateway_lane_state", "1 for the lane's current state", labels=[*LANE_LABELS, "state"]
     )
     for lane in lanes:
         for state in LaneState:
@@ -152,7 +153,7 @@ def _states(lanes: Sequence[Lane]) -> Metric:
 def _session_states(lanes: Sequence[Lane]) -> Metric:
     rows = GaugeMetricFamily(
         "gateway_sessions",
-        "Client sessions remembered now, and one more for each client that uses epochs",
+        "Remembered client sessions, and one more for each client that uses epochs",
         labels=[*LANE_LABELS, "state"],
     )
     for lane in lanes:
@@ -186,7 +187,7 @@ def _restore_ratio(lane: Lane) -> float:
 
 
 def _of_index(value_of: Callable[[PartitionIndex], float | None]) -> Callable[[Lane], float | None]:
-    """Return a value that only a lane with an open index has."""
+    """Return the value of a lane's open index, None without one."""
     return lambda lane: None if lane.open_index is None else value_of(lane.open_index)
 
 
@@ -197,34 +198,34 @@ def _seconds(ms: int | None) -> float | None:
 GAUGES: Table = (
     (
         "gateway_lane_without_task",
-        "1 for a lane that should run and does not: only its supervisor may see that, and not for long",
+        "1 for a lane that should run and does not; its supervisor restarts it within a second",
         lambda lane: int(lane.should_run and not lane.is_running),
     ),
-    ("gateway_queue_events", "Events waiting for their lane", lambda lane: lane.queue.events),
-    ("gateway_queue_bytes", "Bytes waiting for their lane", lambda lane: lane.queue.size_bytes),
+    ("gateway_queue_events", "Events in the lane's queue", lambda lane: lane.queue.events),
+    ("gateway_queue_bytes", "Bytes in the lane's queue", lambda lane: lane.queue.size_bytes),
     (
         "gateway_in_doubt_events",
-        "Events that may be committed or not; 0 once their lane has read its log again",
+        "Events with an unknown outcome; 0 once the lane has read its log again",
         lambda lane: lane.counts.in_doubt,
     ),
     (
         "gateway_restore_lag_records",
-        "Offsets still to replay before the lane serves",
+        "Offsets to replay before the lane serves",
         lambda lane: lane.metrics.restore_lag,
     ),
     (
         "gateway_restore_progress_ratio",
-        "Part of a replay that is done, 1 while a lane serves",
+        "Completed part of the replay, 1 while the lane serves",
         _restore_ratio,
     ),
     (
         "gateway_restore_remaining_seconds",
-        "How long a replay will take at its pace so far",
+        "Remaining time of the replay at its rate so far",
         lambda lane: lane.recovery.restoring and lane.recovery.restoring.remaining_s,
     ),
     (
         "gateway_last_commit_timestamp_seconds",
-        "Log time of a lane's newest commit",
+        "Log time of the lane's newest commit",
         lambda lane: _seconds(lane.metrics.last_commit_ms),
     ),
 )
@@ -232,36 +233,36 @@ GAUGES: Table = (
 COUNTERS: Table = (
     (
         "gateway_lane_failures",
-        "Failures that sent a lane back to its log",
+        "Failures after which the lane recovered from the log",
         lambda lane: lane.metrics.failures,
     ),
-    ("gateway_lane_restarts", "Lanes that ended by themselves", lambda lane: lane.metrics.restarts),
+    ("gateway_lane_restarts", "Restarts of the lane's task after a bug", lambda lane: lane.metrics.restarts),
     (
         "gateway_lane_fenced",
-        "How often another writer took a lane over",
+        "Fencings of the lane by another writer",
         lambda lane: lane.metrics.fenced,
     ),
     ("gateway_index_rebuilds", "Indexes rebuilt from the log", lambda lane: lane.metrics.rebuilds),
     (
         "gateway_index_begun_empty",
-        "Indexes that were not there although their log has records: lost, or a new standby's",
+        "Missing indexes of a log with records: lost, or of a new standby",
         lambda lane: lane.metrics.begun_empty,
     ),
-    ("gateway_sequence_gaps", "Gaps in lane_seq found", lambda lane: lane.metrics.sequence_gaps),
+    ("gateway_sequence_gaps", "Gaps in lane_seq", lambda lane: lane.metrics.sequence_gaps),
     (
         "gateway_skipped_records",
-        "Records passed over while restoring, as an operator decided",
+        "Records that recovery skipped, as an operator decided",
         lambda lane: lane.metrics.skipped_records,
     ),
     ("gateway_restored_records", "Records replayed", lambda lane: lane.metrics.restored_records),
     (
         "gateway_session_fenced_events",
-        "Quarantined events of client sessions: their client uses a newer epoch",
+        "Quarantined events of client sessions whose client uses a newer epoch",
         lambda lane: lane.metrics.sessions_fenced,
     ),
     (
         "gateway_session_expired_events",
-        "Quarantined events of client sessions: whether they are stored is not known any more",
+        "Quarantined events of expired client sessions",
         lambda lane: lane.metrics.sessions_expired,
     ),
 )
@@ -269,32 +270,32 @@ COUNTERS: Table = (
 INDEX_GAUGES: Table = (
     (
         "gateway_index_window_seconds",
-        "How long ids are remembered now",
+        "How long ids are remembered",
         lambda lane: lane.window_seconds if lane.open_index else None,
     ),
     (
         "gateway_index_keys",
-        "Ids remembered now",
+        "Remembered ids",
         _of_index(lambda opened: opened.window.keys),
     ),
     (
         "gateway_index_size_bytes",
-        "What the entries take, on disk or in memory on their way there",
+        "Size of the index's entries, on disk and in memtables",
         _of_index(lambda opened: bytes_of(opened.index)),
     ),
     (
         "gateway_index_files",
-        "Files that the entries are in",
+        "Files of the index's entries",
         _of_index(lambda opened: files_of(opened.index)),
     ),
     (
         "gateway_index_oldest_timestamp_seconds",
-        "When the oldest id that is remembered arrived, to a step of the window",
+        "Arrival of the oldest remembered id, exact to a step of the window",
         _of_index(lambda opened: _seconds(opened.window.oldest_ms(log_start=opened.log_start))),
     ),
     (
         "gateway_applied_offset",
-        "The index follows the log up to here",
+        "The index's position in the log",
         _of_index(lambda opened: opened.index.state.applied_offset),
     ),
 )
@@ -307,7 +308,7 @@ SESSION_GAUGES: Table = (
     ),
     (
         "gateway_session_oldest_use_timestamp_seconds",
-        "When the live session used longest ago was used, by log time",
+        "Log time of the last use of the least recently used live session",
         _of_index(lambda opened: _seconds(oldest_use_ms(opened.index))),
     ),
 )

@@ -1,4 +1,4 @@
-"""The look-up of an event by id or by its place in a session: whether it is stored, where, and its fields."""
+"""The look-up of an event by id or by sequence: whether it is stored, where, and its fields."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from dedupe.storage.log import LogStore
 
 LIMIT_S = 10.0
 SHOWN = ("messageId", "type", "event", "timestamp", "sentAt", "receivedAt")
-"""Fields that a token that may read is shown: they identify the event, not the person."""
+"""The fields that a reading token shows: they identify the event, not the person."""
 
 
 class Lookup:
@@ -48,7 +48,7 @@ class Lookup:
         self, source: str, message_id: str, client: str | None, *, is_shown: bool
     ) -> dict[str, Any]:
         """
-        Return what is known of a message id; of a client's session event only with its client.
+        Return the event with a message id; an event of a client session requires its client.
 
         Raises RetriableError: the partition is not served now, or the log cannot be read.
         """
@@ -60,31 +60,31 @@ class Lookup:
         return await self._find(key, client_hash, is_shown=is_shown)
 
     async def quarantined(self, source: str, message_id: str) -> dict[str, Any]:
-        """Return where events of a message id are in quarantine. Raises RetriableError."""
+        """Return the places of a message id's events in quarantine. Raises RetriableError."""
         return (await self._quarantine.search(source, message_id)).document()
 
     async def sequence(
         self, source: str, client: str, session: str, sequence: int, *, is_shown: bool
     ) -> dict[str, Any]:
-        """Return what is known of a sequence of a client session; raises as `message` does."""
+        """Return the event with a sequence of a client session; raises as `message` does."""
         client_hash = self._identity.client_hash(source, client)
         session_hash = self._identity.session_hash(source, client, session)
         key = self._identity.sequence_key(client_hash, session_hash, sequence)
-        found = await self._find(key, client_hash, is_shown=is_shown)
-        if not found["seen"]:
+        event = await self._find(key, client_hash, is_shown=is_shown)
+        if not event["seen"]:
             state = await self._router.session(client_hash, session_hash)
             if state is not None and state.has(sequence):
-                return found | {"seen": True, "forgotten": True}
-        return found
+                return event | {"seen": True, "forgotten": True}
+        return event
 
     async def _find(self, key: EventKey, routing_key: bytes, *, is_shown: bool) -> dict[str, Any]:
         partition = partition_of(routing_key, len(self._router.lanes))
         entry = await self._router.routes[partition].find(key)
-        found = {"seen": entry is not None, "topic": self._topic, "partition": partition}
+        event = {"seen": entry is not None, "topic": self._topic, "partition": partition}
         if entry is None:
-            return found
+            return event
         record = await self._read(partition, entry.offset)
-        return found | {"offset": entry.offset} | self._described(record, is_shown=is_shown)
+        return event | {"offset": entry.offset} | self._described(record, is_shown=is_shown)
 
     async def _read(self, partition: int, offset: Offset) -> LogRecord | None:
         log = self._store.partition_log(self._topic, partition)
@@ -120,19 +120,19 @@ def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
     """Add the paths."""
 
     async def answer(
-        asked: dict[str, Any], find: Callable[[], Awaitable[dict[str, Any]]], *, quarantine: bool
+        query: dict[str, Any], find: Callable[[], Awaitable[dict[str, Any]]], *, quarantine: bool
     ) -> Response:
-        """Answer with the question, the event, and where events with its id are in quarantine."""
+        """Answer with the query, the event, and the places of its id in quarantine."""
 
-        async def ask() -> dict[str, Any]:
-            found = await find()
-            message_id = asked.get("message_id") or found.get("message_id")
-            kept = None
+        async def look_up() -> dict[str, Any]:
+            event = await find()
+            message_id = query.get("message_id") or event.get("message_id")
+            quarantined = None
             if quarantine and message_id is not None:
-                kept = await lookup.quarantined(asked["source"], message_id)
-            return asked | found | {"quarantine": kept}
+                quarantined = await lookup.quarantined(query["source"], message_id)
+            return query | event | {"quarantine": quarantined}
 
-        return json_answer(await ingest_loop.run(ask, limit_s=LIMIT_S))
+        return json_answer(await ingest_loop.run(look_up, limit_s=LIMIT_S))
 
     @app.get("/admin/v1/lookup", dependencies=[READ_VALUE])
     async def get_event(
@@ -145,19 +145,20 @@ def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
         quarantine: bool = True,
     ) -> Response:
         """
-        Return whether an event is stored, where and when: by its `id`, or by its place in a client session.
+        Return whether an event is stored, where and when: by its `id`, or by `client`, `session` and
+        `sequence`.
 
-        `?value` shows all of it, to the token that may write; `?quarantine=false` does not search
-        the quarantine for events with its id; the answer says how far back that search went.
+        `?value` shows the whole event, and requires the writing token. `?quarantine=false` does not search
+        the quarantine for events with its id; the answer has the time back to which that search went.
         """
         if message_id is not None:
             return await get_message(source, message_id, client, value, quarantine)
         if client is None or session is None or sequence is None:
             raise RequestError(detail="give id, or client, session and sequence")
-        asked = {"source": source, "client": client, "session": session, "sequence": sequence}
+        query = {"source": source, "client": client, "session": session, "sequence": sequence}
         shown = value is not None
         return await answer(
-            asked,
+            query,
             lambda: lookup.sequence(source, client, session, sequence, is_shown=shown),
             quarantine=quarantine,
         )
@@ -170,9 +171,9 @@ def add_lookup(app: FastAPI, lookup: Lookup, ingest_loop: IngestLoop) -> None:
         value: str | None = None,
         quarantine: bool = True,
     ) -> Response:
-        """Return the same by a message id that a path can have, which `..` is not."""
-        asked = {"source": source, "message_id": message_id}
+        """Return the same by a message id in the path; `..` cannot be in a path."""
+        query = {"source": source, "message_id": message_id}
         shown = value is not None
         return await answer(
-            asked, lambda: lookup.message(source, message_id, client, is_shown=shown), quarantine=quarantine
+            query, lambda: lookup.message(source, message_id, client, is_shown=shown), quarantine=quarantine
         )

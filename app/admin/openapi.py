@@ -1,4 +1,4 @@
-"""The OpenAPI document of the admin port, made from its routes."""
+"""The OpenAPI document of the admin port."""
 
 from http import HTTPStatus
 from typing import Any
@@ -41,7 +41,7 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(
         title="Idempotent ingestion gateway: admin port",
         version=VERSION,
-        description="For operators; never public. A token that may write may read.",
+        description="For operators; never public. A writing token may read, too.",
         routes=app.routes,
     )
     schemas = document.setdefault("components", {}).setdefault("schemas", {})

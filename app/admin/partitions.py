@@ -1,4 +1,4 @@
-"""Each partition once, as its serving worker describes it; any worker of the group may be asked."""
+"""The partitions of the group, each described by its serving worker."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from app.group import GroupLanes
 Stats = Mapping[str, Any]
 
 STREAMS = ("partitions", "quarantine")
-"""The fields of the statistics that have the partitions of each topic."""
+"""The fields of the statistics with the partitions of each topic."""
 
 
 def add_partitions(app: FastAPI, group: GroupLanes | None, read: Read, ingest_loop: IngestLoop) -> None:
@@ -27,7 +27,7 @@ def add_partitions(app: FastAPI, group: GroupLanes | None, read: Read, ingest_lo
 
     @app.get("/admin/v1/partitions", dependencies=[READ])
     async def get_partitions() -> Response:
-        """Return each partition once, as its serving worker describes it, or else its owner, or this one."""
+        """Return each partition, described by its serving worker, else by its owner, else by this worker."""
         workers, silent = await ingest_loop.run(ask)
         return json_answer(
             {"silent": silent, **{stream: views_of_servers(workers, stream) for stream in STREAMS}}
@@ -47,19 +47,20 @@ def add_partitions(app: FastAPI, group: GroupLanes | None, read: Read, ingest_lo
 
 def views_of_servers(workers: Mapping[str, Stats], stream: str) -> list[dict[str, Any]]:
     """
-    Return the partitions of a topic, each with who says so and which other workers could take it over.
+    Return the partitions of a topic, each with the worker that describes it and those that could take it
+    over.
 
     Args:
-        workers: the statistics of each, n >= 1, those of the worker that was asked first.
+        workers: the statistics of n >= 1 workers, those of the answering one first.
         stream: one of STREAMS.
     """
     rows = []
     for views in zip(*(stats[stream] for stats in workers.values()), strict=True):
         by_name = dict(zip(workers, views, strict=True))
         serving = [name for name, view in by_name.items() if view["state"] == "active"]
-        asked = next(iter(by_name))
-        owner = by_name[asked]["owner"]
-        name = serving[0] if serving else owner if owner in by_name else asked
+        first = next(iter(by_name))
+        owner = by_name[first]["owner"]
+        name = serving[0] if serving else owner if owner in by_name else first
         ready = [other for other, view in by_name.items() if other != name and view["caught_up"]]
         rows.append({"worker": name, "ready": ready, **by_name[name]})
     return rows

@@ -1,8 +1,7 @@
 """
 The paths without a token, for orchestrators and collectors: /livez, /readyz and /metrics.
 
-They show nothing but numbers. Liveness does not depend on the log: an outage of Kafka must not restart the
-gateways.
+Liveness does not depend on the log: an outage of Kafka must not restart the gateways.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +26,7 @@ def add_probes(app: FastAPI, router: Router, registry: CollectorRegistry, ingest
 
     @app.get("/livez", dependencies=[OPEN])
     async def get_livez() -> Response:
-        """Return whether the ingest's event loop turns."""
+        """Return whether the ingest's event loop is alive."""
         silence_s = ingest_loop.silence_s
         is_alive = silence_s < ALIVE_S
         return json_answer(
@@ -36,7 +35,7 @@ def add_probes(app: FastAPI, router: Router, registry: CollectorRegistry, ingest
 
     @app.get("/readyz", dependencies=[OPEN])
     async def get_readyz(request: Request) -> Response:
-        """Return whether requests would be taken; `?verbose` adds the progress of each lane."""
+        """Return whether requests are accepted; `?verbose` adds the progress of each lane."""
 
         def read() -> dict[str, Any]:
             ready = readiness_of(router)
@@ -56,7 +55,7 @@ def add_probes(app: FastAPI, router: Router, registry: CollectorRegistry, ingest
 
 
 class _Collected(Collector):
-    """Families that were collected before, for generate_latest."""
+    """Collected families, for generate_latest."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families

@@ -1,8 +1,8 @@
 """
-Where an event is in quarantine.
+The places of an event in quarantine.
 
-Its index is looked up for an event whose content is known. A message id alone is no key there, since keys are
-made of the content as well: so the newest records are read, within limits, and the answer says how far back.
+With the event's content, the index has its place. A message id alone is not a key of the quarantine, so the
+newest records are searched, within limits; the answer has the time back to which they were.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ from dedupe.storage.log import LogStore
 from dedupe.storage.quarantine_reader import Place
 
 CHUNK_OFFSETS = 2_000
-"""Read at once."""
+"""Offsets of one read."""
 
 OFFSETS_MAX = 20_000
-"""Of each partition. A record has at most 64 KiB."""
+"""The limit of each partition. A record has at most 64 KiB."""
 
 SEARCH_S = 3.0
 SEARCHES_AT_ONCE = 2
-"""They run in the ingest's loop; others wait, at most as long as a look-up may take."""
+"""They run in the ingest's loop; other searches wait."""
 
 FOUND_MAX = 20
-"""Of one id: each other content of it is quarantined once."""
+"""The limit of places: each content of an id is quarantined once."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Found:
     is_complete: bool = True
 
     def document(self) -> dict[str, Any]:
-        """Return it as a part of the lookup's answer."""
+        """Return the result for the answer of a look-up."""
         return {
             "found": self.places,
             "searched_records": self.records,
@@ -65,7 +65,7 @@ class QuarantineSearch:
         self._slots = asyncio.Semaphore(SEARCHES_AT_ONCE)
 
     async def search(self, source: str, message_id: str) -> Found:
-        """Return where events with this id of a source are. Raises RetriableError."""
+        """Return the places of events with this id of a source. Raises RetriableError."""
         async with self._slots:
             found, deadline, key = Found(), Deadline(self._clock, SEARCH_S), message_id.encode()
             for partition in range(self._stream.partitions):
@@ -79,7 +79,7 @@ class QuarantineSearch:
     async def _newest(
         self, partition: int, found: Found, deadline: Deadline
     ) -> AsyncGenerator[Sequence[LogRecord]]:
-        """Yield the newest records chunk by chunk, within the limits, and note in `found` how far back."""
+        """Yield the newest records in chunks, within the limits, and update `found`."""
         log = self._store.partition_log(self._stream.name, partition)
         try:
             start, end = await log.bounds()
@@ -98,7 +98,7 @@ class QuarantineSearch:
             await log.close()
 
     def _described(self, record: LogRecord, partition: int, source: str) -> dict[str, Any] | None:
-        """Return a record with the right id as a document; None if it is of another source, or foreign."""
+        """Return a record as a document; None if it is of another source, or no gateway wrote it."""
         try:
             identity = parse_identity(record)
         except LogCorruptError:
@@ -117,9 +117,9 @@ class QuarantineSearch:
 
 
 async def locate(router: Router, identity: Identity, sample: Sample) -> Place | None:
-    """Return the place of a rejected or conflicting event, None if it is not known now."""
+    """Return the place of a rejected or conflicting event, None if it is unknown."""
     key = sample.key[:-FINGERPRINT_BYTES]
-    if not sample.is_wrapped:  # a conflict, which has another key in quarantine than in its own partition
+    if not sample.is_wrapped:  # a conflict, whose key in quarantine is another one
         key = identity.quarantine_key(
             sample.source or "", sample.message_id or "", sample.key[-FINGERPRINT_BYTES:]
         )

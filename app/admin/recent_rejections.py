@@ -1,4 +1,4 @@
-"""The events that were rejected or conflicted last, for operators who look later."""
+"""The newest rejected and conflicting events."""
 
 from collections import OrderedDict
 from typing import NamedTuple
@@ -6,26 +6,26 @@ from typing import NamedTuple
 from app.admin.tail_sample import Sample
 
 EVENTS_MAX, BYTES_MAX = 100, 512 * 1024
-"""All of them, older ones too, are in quarantine: `gateway quarantine list`."""
+"""The quarantine has all of them: `gateway quarantine list`."""
 
 
 class Rejection(NamedTuple):
-    """One event, which may have come several times."""
+    """One event, which may have arrived several times."""
 
-    sample: Sample  # as it came last
+    sample: Sample  # of the last arrival
     times: int
     first_ms: int
 
 
 class RecentRejections:
-    """Filled and read in the ingest's loop. An event that is sent again is counted, not kept twice."""
+    """Filled and read in the ingest's loop. Copies of an event are counted, not stored."""
 
     def __init__(self) -> None:
         self._by_key: OrderedDict[tuple[bytes, str | None], Rejection] = OrderedDict()
         self._bytes = 0
 
     def note(self, sample: Sample) -> None:
-        """Keep a sample as the newest one, and drop the oldest beyond the limits."""
+        """Store a sample as the newest one, and drop the oldest beyond the limits."""
         key = (sample.key, sample.code)
         before = self._by_key.pop(key, None)
         if before is not None:
@@ -38,5 +38,5 @@ class RecentRejections:
             self._bytes -= oldest.sample.size_bytes
 
     def newest_first(self) -> list[Rejection]:
-        """Return what is kept."""
+        """Return the rejections, newest first."""
         return list(reversed(self._by_key.values()))

@@ -11,10 +11,11 @@ from app.admin.scopes import WRITE
 from dedupe.storage.quarantine_reader import Place
 
 LIMIT_S = 15.0
-"""Longer than an answer on the ingest port may take."""
+"""Longer than the time limit of the ingest port."""
 
 ReplayAt: TypeAlias = Callable[[Place, bool], Awaitable[dict[str, Any] | None]]
-"""Replays the record at a place, with a new id if that is allowed and needed; None without such a record."""
+"""Replays the record at a place, with a new id if that is allowed and needed; returns None without a
+record."""
 
 
 async def no_record(_place: Place, _may_renew_id: bool) -> None:
@@ -29,10 +30,10 @@ def add_replay(app: FastAPI, replay_at: ReplayAt, ingest_loop: IngestLoop) -> No
         partition: Annotated[int, Path(ge=0)], offset: Annotated[int, Path(ge=0)], new_id: bool = False
     ) -> Response:
         """
-        Take the event of a quarantine record as if its client had sent it again, and return the result.
+        Submit the event of a quarantine record as if its client had sent it again, and return the result.
 
-        `result` is accepted, duplicate (it was stored before), rejected (it is still bad) or skipped, and
-        `why` has the reason. `?new_id=true` stores an event whose own id cannot be used under another one.
+        `result` is accepted, duplicate (it is stored already), rejected (again) or skipped, and `why` has the
+        reason. `?new_id=true` stores an event whose id cannot be used under another id.
         """
 
         async def replay() -> dict[str, Any] | None:

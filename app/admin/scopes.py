@@ -1,10 +1,10 @@
 """
-What a request on the admin port may do, by its token.
+The scopes of tokens on the admin port.
 
-A route declares what it needs: `dependencies=[READ]` or `[WRITE]`, or `[OPEN]` if it shows no secret and
-changes nothing. Contents of events need WRITE: `[READ_VALUE]` is for a route that shows them only if `value`
-is in the query. A route without a declaration is refused at start (`check_scopes`). A token that may write
-may read. Each request of a route that needs WRITE is logged with its outcome.
+A route declares its scope: `dependencies=[READ]` or `[WRITE]`, or `[OPEN]` if it shows no secret and changes
+nothing. Contents of events need WRITE: `[READ_VALUE]` is for a route that shows them only if `value` is in
+the query. `check_scopes` refuses a route without a scope at the start. A writing token may read, too. Each
+request of a route that needs WRITE is logged with its outcome.
 
 The tokens, pairs of scope and bytes, are the application's `state.tokens`.
 """
@@ -27,7 +27,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Scope(Enum):
-    """What a token allows."""
+    """The scope of a token."""
 
     READ = "read"
     WRITE = "write"
@@ -39,7 +39,7 @@ _BEARER = HTTPBearer(
 Shown = Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]
 
 
-async def _ask_nothing() -> None:
+async def _allow() -> None:
     """Allow every request."""
 
 
@@ -70,21 +70,21 @@ async def _check_read_value(request: Request, shown: Shown) -> AsyncIterator[Non
         yield
 
 
-OPEN, READ, WRITE = Depends(_ask_nothing), Depends(_check_read), Depends(_check_write)
+OPEN, READ, WRITE = Depends(_allow), Depends(_check_read), Depends(_check_write)
 READ_VALUE = Depends(_check_read_value)
-_MARKS = {_ask_nothing, _check_read, _check_write, _check_read_value}
+_MARKS = {_allow, _check_read, _check_write, _check_read_value}
 
 
 def check_scopes(app: FastAPI) -> None:
-    """Refuse an application with a route that does not declare its scope: a bug. Call it last."""
+    """Assert that every route declares its scope; call it last."""
     for route in app.routes:
         if isinstance(route, APIRoute):
             marks = {depends.dependency for depends in route.dependencies} & _MARKS
-            assert len(marks) == 1, f"{route.path} must say OPEN, READ or WRITE"
+            assert len(marks) == 1, f"{route.path} must declare OPEN, READ or WRITE"
 
 
 def _scope_of(request: Request, shown: HTTPAuthorizationCredentials | None) -> Scope:
-    """Return the scope of the token of a request, in the same time for each. Raises TokenInvalidError."""
+    """Return the scope of a request's token, in constant time. Raises TokenInvalidError."""
     tokens: list[tuple[Scope, bytes]] = request.app.state.tokens
     if not tokens:
         return Scope.WRITE
@@ -96,7 +96,7 @@ def _scope_of(request: Request, shown: HTTPAuthorizationCredentials | None) -> S
 
 
 def _note(request: Request, outcome: str) -> None:
-    """Write the line of the audit log: a warning, so that it is there at every usual level."""
+    """Write the line of the audit log: a warning, which all usual log levels include."""
     route: Any = request.scope.get("route")
     logger.warning(
         "shown through the admin port" if request.method == "GET" else "changed through the admin port",

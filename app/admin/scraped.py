@@ -1,4 +1,4 @@
-"""The base of collectors whose metrics are made at each scrape."""
+"""The base of collectors that collect at each scrape."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from prometheus_client.registry import Collector
 
 
 class ScrapedCollector(Collector):
-    """A collector that is not read when it is registered."""
+    """A collector that does not collect when it is registered."""
 
     def describe(self) -> Iterator[Metric]:
         return iter(())

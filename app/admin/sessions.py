@@ -13,7 +13,7 @@ from dedupe.model.routing import partition_of
 from dedupe.router import Router
 
 ROWS_MAX = 200
-"""Of one answer: reading them takes about 1 ms of the ingest's event loop."""
+"""The limit of one answer, which takes about 1 ms of the ingest's event loop."""
 
 
 LIMIT_S = 5.0
@@ -24,7 +24,7 @@ def add_sessions(app: FastAPI, router: Router, identity: Identity, ingest_loop: 
 
     @app.get("/admin/v1/sessions", dependencies=[READ])
     async def get_sessions(source: str, client: str) -> Response:
-        """Return a client's sessions, at most 200 of them."""
+        """Return at most 200 sessions of a client."""
         client_hash = identity.client_hash(source, client)
         partition = partition_of(client_hash, len(router.routes))
         rows = await ingest_loop.run(

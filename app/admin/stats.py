@@ -1,8 +1,8 @@
 """
-Statistics of lanes and answers, as plain data. Nothing here waits or writes.
+Statistics of lanes and answers, as plain data.
 
-stats.schema.json beside this file is the contract: a field may be added at any time; a removed or changed
-field raises SCHEMA_VERSION.
+stats.schema.json in this folder is their contract: a field may be added at any time; a removed or changed
+field increments SCHEMA_VERSION.
 """
 
 from dataclasses import asdict
@@ -17,7 +17,7 @@ from dedupe.storage.index import DedupeIndex
 SCHEMA_VERSION = 1
 
 SOURCES_TOLD = 50
-"""Those that sent most; all others are one sum."""
+"""The sources with the most events; all others are one sum."""
 
 
 def totals_of(tally: Tally) -> dict[str, int]:
@@ -26,7 +26,7 @@ def totals_of(tally: Tally) -> dict[str, int]:
 
 
 def answers_of(counts: AnswerCounts) -> dict[str, Any]:
-    """Return the verdicts of answers: in all, by source, and by reason."""
+    """Return the verdicts of answers: in total, by source, and by reason."""
     top, others = counts.sources.top(SOURCES_TOLD)
     return {
         "totals": totals_of(counts.totals),
@@ -55,7 +55,7 @@ def progress_of(lane: Lane) -> dict[str, Any]:
 
 
 def restore_of(lane: Lane) -> dict[str, Any] | None:
-    """Return progress and remaining time of the replay of a lane; None without one."""
+    """Return progress and remaining time of a lane's replay; None without one."""
     restoring = lane.recovery.restoring
     if restoring is None:
         return None
@@ -71,7 +71,7 @@ def restore_of(lane: Lane) -> dict[str, Any] | None:
 
 
 def partition_of(lane: Lane) -> dict[str, Any]:
-    """Return all figures of one partition; those of its index are null unless it is open."""
+    """Return the statistics of one partition; those of its index are None unless it is open."""
     tally, metrics = lane.metrics.tally, lane.metrics
     return {
         "partition": lane.partition,
@@ -107,7 +107,7 @@ def partition_of(lane: Lane) -> dict[str, Any]:
 
 
 def files_of(index: DedupeIndex) -> int | None:
-    """Return the number of files of an index, None if it cannot be read now."""
+    """Return the number of an index's files, None if it cannot be read."""
     try:
         return index.files
     except GatewayError:
@@ -115,7 +115,7 @@ def files_of(index: DedupeIndex) -> int | None:
 
 
 def bytes_of(index: DedupeIndex) -> int | None:
-    """Return the bytes of an index on disk, None if it cannot be read now."""
+    """Return the size of an index, None if it cannot be read."""
     try:
         return index.size_bytes
     except GatewayError:
@@ -123,7 +123,7 @@ def bytes_of(index: DedupeIndex) -> int | None:
 
 
 def oldest_use_ms(index: DedupeIndex) -> int | None:
-    """Return the last use of the live session that was used longest ago, None if none can be read now."""
+    """Return the last use of the least recently used live session, None if none can be read."""
     try:
         oldest = index.oldest_sessions(1, evicted=False)
     except GatewayError:

@@ -1,9 +1,8 @@
 """
-The live tail: events as they are decided, and those rejected last.
+The live tail: events as they are decided, and the newest rejections.
 
-The ingest's thread writes samples and the admin port's reads them. Nothing here waits: a listener that does
-not keep up misses samples, and is sent their number. Without a listener a request costs a look at `is_on`;
-only rejected and conflicting events are always noted.
+The ingest's thread writes samples, and the admin port's thread reads them. Nothing waits: a slow listener
+misses samples, and receives their number. Without a listener, only rejected and conflicting events are noted.
 """
 
 from collections import deque
@@ -38,20 +37,20 @@ _VERDICT_OF = {
 }
 
 _PLACELESS = frozenset({REJECTED, REFUSED, UNKNOWN})
-"""There is no stored event whose place could be shown."""
+"""Verdicts without a place in the clean topic."""
 
 _UNKNOWN_CODES = frozenset({"outcome_unknown", "deadline_exceeded", "internal"})
-"""Of requests some of whose events may be stored."""
+"""The codes of requests with events that may be stored."""
 
 LISTENERS_MAX = 8
 RATE, BURST = 100.0, 200.0
-"""Samples a second and at once of one listener."""
+"""The token bucket of a listener, in samples."""
 
 WAITING_MAX, WAITING_BYTES_MAX = 500, 1024 * 1024
-"""Samples of one listener that were not sent yet."""
+"""The limits of a listener's unsent samples."""
 
 REJECTIONS_A_REQUEST_MAX = 20
-"""Of the rejected events of one request, the last ones: more would push out those of others."""
+"""The limit of noted rejections of one request, the last ones: more would displace those of others."""
 
 logger = structlog.get_logger(__name__)
 
@@ -65,24 +64,24 @@ class Wanted(NamedTuple):
 
 
 class Listener:
-    """The samples of one reader: filled by the ingest's thread, emptied by the admin port's."""
+    """The queue of one reader: the ingest's thread puts samples, the admin port's thread takes them."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
         self._samples: deque[Sample] = deque()
         self._allowance = BURST
         self._allowed_at = 0.0
-        # Each of these is written by one thread alone.
+        # Only one thread writes each of these.
         self._missed = self._bytes_put = 0
         self._missed_reported = self._bytes_taken = 0
 
     def refill(self, now_s: float) -> None:
-        """Allow as many samples as the time since the last call is good for."""
+        """Refill the token bucket."""
         self._allowance = min(BURST, self._allowance + (now_s - self._allowed_at) * RATE)
         self._allowed_at = now_s
 
     def wants(self, source: str | None, message_id: str | None, verdict: str) -> bool:
-        """Whether the filter lets an event pass."""
+        """Whether an event passes the filter."""
         wanted = self.wanted
         return (
             (wanted.verdicts is None or verdict in wanted.verdicts)
@@ -91,7 +90,7 @@ class Listener:
         )
 
     def has_room(self) -> bool:
-        """Whether the next sample is taken; if not, it is missed."""
+        """Whether there is room for a sample; otherwise count it as missed."""
         has_room = (
             self._allowance >= 1
             and len(self._samples) < WAITING_MAX
@@ -102,13 +101,13 @@ class Listener:
         return has_room
 
     def put(self, sample: Sample) -> None:
-        """Take a sample; there is room."""
+        """Add a sample; `has_room` must be true."""
         self._allowance -= 1
         self._bytes_put += sample.size_bytes
         self._samples.append(sample)
 
     def take(self) -> tuple[list[Sample], int]:
-        """Return what has come since the last call, and how many samples were missed meanwhile."""
+        """Remove and return the samples, and the number of those missed since the last call."""
         taken = [self._samples.popleft() for _ in range(len(self._samples))]
         self._bytes_taken += sum([sample.size_bytes for sample in taken])
         missed = self._missed
@@ -126,7 +125,7 @@ class Tail:
         codes: Mapping[Admission, str] | None = None,
         reasons: Mapping[str, str] | None = None,
     ) -> None:
-        """Use the codes of verdicts and the sentence of each code, as receipts have them."""
+        """Use the codes of verdicts, and the sentence of each code, of receipts."""
         self.rejections = RecentRejections()
         self.reasons = reasons or {}
         self.is_on = False
@@ -137,7 +136,7 @@ class Tail:
     # ---- the admin port's thread
 
     def listen(self, wanted: Wanted) -> Listener | None:
-        """Return a new listener; None if there are as many as may be."""
+        """Return a new listener; None if there are LISTENERS_MAX."""
         if len(self._listeners) >= LISTENERS_MAX:
             return None
         listener = Listener(wanted)
@@ -146,7 +145,7 @@ class Tail:
         return listener
 
     def leave(self, listener: Listener) -> None:
-        """Forget a listener."""
+        """Remove a listener."""
         self._listeners = tuple(other for other in self._listeners if other is not listener)
         self.is_on = bool(self._listeners)
 
@@ -157,16 +156,16 @@ class Tail:
     ) -> None:
         try:
             self._decided(events, outcomes, rejected, context)
-        except Exception as err:  # the events are stored, and their client must get its answer
+        except Exception as err:  # the events are stored, so the client must receive its answer
             logger.error("the live tail missed a request", exc_info=err)
 
     def refused(self, code: str, context: RequestContext | None) -> None:
-        """Offer a request that got no verdict; event by event if these were known already."""
+        """Offer a request without verdicts; its events one by one if they are known."""
         if not self.is_on or context is None:
             return
         try:
             self._refused(code, context)
-        except Exception as err:  # as above: its client gets its answer
+        except Exception as err:  # the client must receive its answer
             logger.error("the live tail missed a refusal", exc_info=err)
 
     def _refused(self, code: str, context: RequestContext) -> None:
@@ -253,7 +252,7 @@ class Tail:
 
 
 def _named(event: Event | None, context: RequestContext) -> tuple[str | None, str | None]:
-    """Return the source and the message id, as far as they are known."""
+    """Return the source and the message id, None if unknown."""
     if event is None:
         return context.source, None
     return event.source, event.message_id or None

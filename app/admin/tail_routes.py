@@ -1,8 +1,8 @@
 """
-The paths of the live tail: JSON lines for as long as the reader stays, and the rejections of late.
+The paths of the live tail: JSON lines while the reader is connected, and the newest rejections.
 
-Not server-sent events, which browsers read without a token. Each line has its kind: `hello` first, `event`,
-`missed` where samples were left out, and `beat` after a second without another line.
+Not server-sent events, for which browsers send no token. Each line has a kind: first `hello`, then `event`,
+`missed` with a number of samples, and `beat` after a second without another line.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from app.http.errors import RequestError, TooManyConnectionsError
 from dedupe.storage.quarantine_reader import Place
 
 PlaceOf: TypeAlias = Callable[[Sample], Awaitable[Place | None]]
-"""Returns where in quarantine a rejected event is, if that is known."""
+"""Returns the place of a rejected event in quarantine, None if it is unknown."""
 
 POLL_S = 0.1
-"""Between two polls of a listener: waking it would cost the ingest's thread more."""
+"""The interval of polls of a listener: a wake-up would cost the ingest's thread more."""
 
 HEARTBEAT_S = 1.0
-"""How soon either end notices that the other one is gone."""
+"""The longest pause between two lines, by which both sides detect a lost connection."""
 
 FILTER_CHARS_MAX = 1000
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-"""A proxy that buffers the answer would show nothing."""
+"""Proxies must not buffer the answer."""
 
 
 def add_tail(
@@ -50,8 +50,8 @@ def add_tail(
     Add the paths.
 
     Args:
-        app: gets them.
-        tail: the source of their lines.
+        app: the application.
+        tail: the source of the lines.
         ingest_loop: the loop that fills it.
         place_of: called in that loop.
         is_ending: whether the process ends, and with it the tail.
@@ -61,22 +61,22 @@ def add_tail(
         wanted = _wanted(request)
         listener = tail.listen(wanted)
         if listener is None:
-            raise TooManyConnectionsError(detail="as many look at the live tail as may")
+            raise TooManyConnectionsError(detail="the live tail has its maximum of readers")
         return _Stream(tail, listener, _lines(listener, is_ending, is_shown=is_shown))
 
     @app.get("/admin/v1/tail", dependencies=[READ])
     async def get_tail(request: Request) -> Response:
-        """Follow events as they are decided, without their content."""
+        """Stream events as they are decided, without their content."""
         return stream(request, is_shown=False)
 
     @app.get("/admin/v1/tail/values", dependencies=[WRITE])
     async def get_tail_values(request: Request) -> Response:
-        """Follow events as they are decided, whole if they are not too long."""
+        """Stream events as they are decided, with the content of those that are not too long."""
         return stream(request, is_shown=True)
 
     @app.get("/admin/v1/tail/apart", dependencies=[READ])
     async def get_rejections() -> Response:
-        """Return the events that were rejected or conflicted last, the newest first."""
+        """Return the newest rejected and conflicting events, newest first."""
 
         async def find() -> list[dict[str, Any]]:
             return [await described(one) for one in tail.rejections.newest_first()]
@@ -95,7 +95,7 @@ def add_tail(
 
 
 class _Stream(StreamingResponse):
-    """Lines for a listener, which is forgotten however this ends, and be it before the first one."""
+    """Lines for a listener, which is removed at every end, also before the first line."""
 
     def __init__(self, tail: Tail, listener: Listener, lines: AsyncIterator[bytes]) -> None:
         super().__init__(lines, headers=HEADERS, media_type="application/x-ndjson")

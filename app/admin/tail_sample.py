@@ -1,4 +1,4 @@
-"""One decided event as operators see it: no more of its content than identifies it."""
+"""A sample of the live tail: one decided event, with the part of its content that identifies it."""
 
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 import orjson
 
 VALUE_BYTES_MAX = 16 * 1024
-"""Of the longest event whose fields are shown; others are shown without."""
+"""The length of the longest event whose fields are shown."""
 
 SAMPLE_BYTES = 300
-"""About the memory of a sample besides its event."""
+"""The approximate size of a sample without its event."""
 
 
 class Sample(NamedTuple):
-    """The verdict on one event, or on a request whose events are not known."""
+    """The verdict on one event, or on a request whose events are unknown."""
 
     at_ms: int
     verdict: str
@@ -22,22 +22,22 @@ class Sample(NamedTuple):
     message_id: str | None
     client: str | None
     request_id: str | None
-    partition: int | None  # with the offset: where the event is, or the original of a copy or conflict
+    partition: int | None  # with the offset: the place of the event, or of its original
     offset: int | None
     sequence: int | None
     value: bytes | None
     is_wrapped: bool  # the value is that of a quarantine record
-    key: bytes  # the same for the same event with the same content
+    key: bytes  # equal for equal events with equal content
 
     @property
     def size_bytes(self) -> int:
-        """About its memory."""
+        """The approximate size in memory."""
         texts = (self.source, self.message_id, self.client)
         return SAMPLE_BYTES + len(self.value or b"") + sum([len(text) for text in texts if text])
 
 
 def document_of(sample: Sample, *, is_shown: bool = False) -> dict[str, Any]:
-    """Return a sample as a document; with the whole event only if it is to be shown."""
+    """Return a sample as a document, with the whole event if `is_shown`."""
     event = _event_in(sample)
     document: dict[str, Any] = {
         "time_ms": sample.at_ms,
@@ -58,7 +58,7 @@ def document_of(sample: Sample, *, is_shown: bool = False) -> dict[str, Any]:
 
 
 def _event_in(sample: Sample) -> dict[str, Any]:
-    """Return the event's fields, as far as they are known."""
+    """Return the event's fields; empty if they are unknown."""
     if sample.value is None:
         return {}
     try:
@@ -75,7 +75,7 @@ def _text(value: object) -> str | None:
 
 
 def _age_s(event: dict[str, Any], at_ms: int) -> float | None:
-    """Return how old the event is by its own timestamp; None without one that is a time."""
+    """Return the event's age by its own timestamp; None without a valid one."""
     text = event.get("originalTimestamp") or event.get("timestamp")
     if not isinstance(text, str):
         return None

@@ -1,5 +1,5 @@
 """
-The comparison of the index of a partition with its log, as a stream of lines.
+The comparison of a partition's index with its log, as a stream of lines.
 
 `GET /admin/v1/verify/{partition}?rate=10000`, with `&quarantine=true` of the quarantine topic, answers with
 lines of JSON (`application/x-ndjson`), each an object with a `type`:
@@ -10,9 +10,9 @@ lines of JSON (`application/x-ndjson`), each an object with a `type`:
     end         verified (true: no difference), records, differences, seconds
     error       instead of `end`: code and detail of a problem document, with more detail
 
-Kinds of differences: `missing`, `elsewhere`, `content`, `gap` (see dedupe.partition.verifier). It reads
-only. At `rate` records a second it takes about a fifth of a processor per 10,000; one runs at a time (409
-`busy`), and it ends when its reader leaves.
+Kinds of differences: `missing`, `elsewhere`, `content`, `gap` (see dedupe.partition.verifier). It changes
+nothing. `rate` is in records a second. One comparison runs at a time (409 `busy`), and it ends when its
+reader disconnects.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ from dedupe.storage.log import LogStore
 RATE_MIN, RATE_DEFAULT, RATE_MAX = 100, 10_000, 200_000
 
 DIFFERENCES_MAX = 100
-"""The rest is counted: an index with so many is to be rebuilt."""
+"""The limit of listed differences; further ones are counted."""
 
 LINES_MAX = 256
-"""That wait for a slow reader; the verification then waits for it, too."""
+"""The limit of unread lines; the verification waits for a slow reader."""
 
 PROGRESS_S = 1.0
 LEFT_S = 30.0
-"""A reader that takes no line for so long is gone: not every lost connection is noticed."""
+"""A reader that reads no line for this time is treated as disconnected."""
 
 
 class Verification:
-    """One verification, which runs in the ingest's loop, and its lines that wait for the reader."""
+    """One verification, which runs in the ingest's loop, and its unread lines."""
 
     def __init__(self, lane: Lane, store: LogStore, clock: Clock, rate: int) -> None:
         """Begin. Raises LaneNotActiveError."""
@@ -74,11 +74,11 @@ class Verification:
 
     @property
     def is_over(self) -> bool:
-        """Whether another one may begin."""
+        """Whether another verification may begin."""
         return self._task.done()
 
     def cancel(self) -> None:
-        """End: the reader is gone."""
+        """End the verification of a reader that has disconnected."""
         self._task.cancel()
 
     async def next_lines(self) -> bytes:
@@ -88,7 +88,7 @@ class Verification:
             lines.append(self._lines.get_nowait())
         texts = [orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines if line is not None]
         if texts and lines[-1] is None:
-            self._lines.put_nowait(None)  # for the next time
+            self._lines.put_nowait(None)  # for the next call
         return b"".join(texts)
 
     async def _run(self) -> None:
@@ -96,7 +96,7 @@ class Verification:
             await self._put(await self._compare())
             await self._put(None)
         except TimeoutError:
-            return  # the reader is gone
+            return  # the reader has disconnected
         finally:
             await self._log.close()
 
@@ -161,7 +161,7 @@ def add_verify(app: FastAPI, router: Router, store: LogStore, clock: Clock, inge
         rate: Annotated[int, Query(ge=RATE_MIN, le=RATE_MAX)] = RATE_DEFAULT,
         quarantine: bool = False,
     ) -> Response:
-        """Compare the index of a partition with its log, and send differences and progress line by line."""
+        """Compare a partition's index with its log, and stream differences and progress as lines."""
         verification = await ingest_loop.read(lambda: begin(partition, rate, is_quarantine=quarantine))
 
         async def body() -> AsyncIterator[bytes]:

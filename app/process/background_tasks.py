@@ -1,4 +1,4 @@
-"""Tasks beside the servers: the announcement, notes of the log, outages, and deletion of expired events."""
+"""Background tasks: the announcement, renewal of notes, reports of outages, deletion of expired events."""
 
 import asyncio
 import sys
@@ -15,14 +15,14 @@ from dedupe.router import Router
 
 READY_POLL_S = 0.05
 NOTES_RENEWAL_S = 12 * 3600.0
-"""Kafka deletes them after a week by default (`offsets.retention.minutes`), at least after a day."""
+"""Kafka deletes notes after `offsets.retention.minutes`, a week by default."""
 OUTAGE_POLL_S = 1.0
 TRIM_INTERVAL_S = 10.0
-"""How often expired events are deleted from the embedded log."""
+"""The interval of deletion from the embedded log."""
 TRIM_RECORDS_MAX = 5_000
-"""How many records of a partition one step deletes; more would hold up commits."""
+"""The limit of records of a partition in one step; more would delay commits."""
 TRIM_PAUSE_S = 0.02
-"""Between two steps of deletion, so that commits are not delayed."""
+"""The pause between two steps, for commits."""
 
 Trim = Callable[[str, int, int], Awaitable[int]]
 """(topic, before_ms, records_max a partition) -> records deleted."""
@@ -50,20 +50,20 @@ async def announce(router: Router, settings: Settings, *, url: str, admin_url: s
 
 
 async def tell_outages(router: Router) -> None:
-    """Log once that no partition serves any more, with the reason, and once that one does again."""
+    """Log once when no partition serves, with the reason, and once when one serves again."""
     logged = None
     while True:
         await asyncio.sleep(OUTAGE_POLL_S)
         outage = router.outage
         if outage is not None and logged is None:
-            logger.error("events cannot be taken", reason=outage)
+            logger.error("no event can be accepted", reason=outage)
         elif outage is None and logged is not None:
-            logger.info("events are taken again")
+            logger.info("events are accepted again")
         logged = outage
 
 
 async def keep_notes(renew: Callable[[], Awaitable[None]]) -> None:
-    """Renew the notes of the log, long before Kafka deletes them."""
+    """Renew the notes of the log before Kafka deletes them."""
     while True:
         await asyncio.sleep(NOTES_RENEWAL_S)
         try:
@@ -74,11 +74,11 @@ async def keep_notes(renew: Callable[[], Awaitable[None]]) -> None:
 
 async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim) -> None:
     """
-    Delete events older than the retention, a few at a time.
+    Delete events older than the retention, in small steps.
 
-    Age is measured against the newest record of the log or the clock, whichever is earlier: an idle log
-    keeps what its window needs, and records of a clock that was ahead delete none of the others. A
-    clock that is ahead now has been refused at start (app.process.clock_check).
+    Age is relative to the newest record or the clock, whichever is earlier: an idle log retains its window,
+    and records with a timestamp in the future delete no others. app.process.clock_check has refused a clock
+    that is ahead now.
     """
     while True:
         await asyncio.sleep(TRIM_INTERVAL_S)
@@ -96,7 +96,7 @@ async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim)
 
 
 def _newest_timestamp_ms(lanes: Sequence[Lane]) -> int:
-    """Return the log time of the newest record that any of the lanes knows, 0 if none does."""
+    """Return the newest timestamp of all lanes' records, 0 without one."""
     indexes = (lane.open_index for lane in lanes)
     return max((opened.index.state.newest_timestamp_ms for opened in indexes if opened), default=0)
 

@@ -1,10 +1,9 @@
 """
 The check of this machine's clock against the embedded log; with Kafka the brokers check it.
 
-Log time decides which ids are remembered and which events are deleted, so a clock that is far ahead is
-refused. The log has a note of the time, which a running gateway renews; the clock of the next start may be
-later by as much as a downtime explains. A clock that is behind is not refused: timestamps never run back,
-and less is deleted.
+Log time decides which ids are forgotten and which events are deleted, so a clock that is far ahead is
+refused. A running gateway renews a note of the time in the log, which the next start compares with its clock.
+A clock that is behind is not refused: timestamps never decrease, and less is deleted.
 """
 
 import asyncio
@@ -21,12 +20,13 @@ from dedupe.storage.log import LogStore
 NOTE = "clock"
 RENEW_S = 60.0
 ACCEPTED_FOR = timedelta(days=1)
-"""Before and after the day of `--accept-clock`, so that an option left behind accepts no other clock."""
+"""Before and after the day of `--accept-clock`, so that an option that was not removed accepts no other
+clock."""
 
 JUMP_MAX = 1 / 2
 """
-The part of the window that the clock may be ahead of the log. A wrong clock within it shortens the
-window by as much; a gateway may rest for so long without a question.
+The part of the window by which the clock may be ahead of the log. A wrong clock within it shortens the
+window; a downtime within it is accepted.
 """
 
 logger = structlog.get_logger(__name__)
@@ -46,12 +46,12 @@ async def check_clock(
     Args:
         store: the log.
         settings: the window, and the topic.
-        clock: the one to judge.
-        newest_ms: log time of the log's newest record, None if it is empty: then any clock will do.
-        accepted_day: the date in UTC for which the operator vouches for the clock.
+        clock: the clock to check.
+        newest_ms: timestamp of the log's newest record, None if it is empty: then any clock is accepted.
+        accepted_day: the date in UTC for which the operator accepts the clock.
 
     Raises:
-        ConfigurationError: it is, and the operator does not vouch for it.
+        ConfigurationError: the clock is refused.
         RetriableError: the log cannot be read or written now.
     """
     now_ms = clock.now_ms()
@@ -70,10 +70,10 @@ async def check_clock(
 
 async def judge_clock(store: LogStore, settings: Settings, *, now_ms: int, newest_ms: int) -> int | None:
     """
-    Refuse a clock that is implausibly far ahead of the log; note nothing.
+    Refuse a clock that is implausibly far ahead of the log; write no note.
 
     Returns:
-        The time that is noted in the log, in ms, if one is.
+        The time in the log's note, in ms, None without one.
 
     Raises:
         ConfigurationError, RetriableError: see check_clock.
@@ -87,7 +87,7 @@ async def judge_clock(store: LogStore, settings: Settings, *, now_ms: int, newes
 
 
 async def keep_time(store: LogStore, topic: str, clock: Clock, *, renew_s: float = RENEW_S) -> None:
-    """Renew the note for as long as the gateway runs, so that a log may rest for weeks."""
+    """Renew the note while the gateway runs, so that a log without events keeps its time."""
     while True:
         await asyncio.sleep(renew_s)
         try:
@@ -109,9 +109,9 @@ async def _note(store: LogStore, topic: str, now_ms: int) -> None:
 
 def _refusal(now_ms: int, known_ms: int, jump_max_s: float) -> str:
     return (
-        f"this machine's clock says {_text(now_ms)}, but the log was last in use at {_text(known_ms)}, "
+        f"this machine's clock shows {_text(now_ms)}, but the log was last in use at {_text(known_ms)}, "
         f"which is more than half of GATEWAY_WINDOW ({format_duration(jump_max_s)}) before: correct the "
-        "clock, for with a wrong one ids are forgotten and events deleted too early; or, if it is right "
+        "clock, since with a wrong one ids are forgotten and events deleted too early; or, if it is right "
         f"and no gateway ran meanwhile, start with --accept-clock {_utc(now_ms).date()}"
     )
 

@@ -9,7 +9,7 @@ import structlog
 from dedupe.router import Router
 
 CHECK_INTERVAL_S = 1.0
-"""How often free space is looked at: at 200 MB a second, 1 GiB lasts for five."""
+"""The interval of checks: at 200 MB/s, 1 GiB lasts for five seconds."""
 
 logger = structlog.get_logger(__name__)
 
@@ -26,7 +26,7 @@ class Disk:
 
     @property
     def has_room(self) -> bool:
-        """Whether requests may be taken."""
+        """Whether requests may be accepted."""
         return self.free_bytes >= self.free_min_bytes
 
     def look(self) -> None:
@@ -47,7 +47,7 @@ class Disk:
             )
 
     async def watch(self, router: Router, *, interval_s: float = CHECK_INTERVAL_S) -> None:
-        """Update the router's `has_disk_room` at each interval, for ever."""
+        """Update the router's `has_disk_room` at each interval, until cancelled."""
         while True:
             self.look()
             router.has_disk_room = self.has_room

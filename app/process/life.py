@@ -2,9 +2,9 @@
 The life of the process: a server, the lanes and background tasks in one event loop, and the admin port's
 server in another, until a signal.
 
-First SIGTERM or SIGINT, or the end of a worker's parent: not ready any more, new requests get 503,
-lanes finish what they took, servers close. A second one ends the process at once, as safely as a crash:
-nothing is acknowledged that is not committed, and the next start recovers from the log.
+After the first SIGTERM or SIGINT, or the end of a worker's parent, the process is not ready, new requests are
+answered with 503, lanes finish their queues, and servers close. A second signal ends the process at once, as
+safely as a crash: only committed events are acknowledged, and the next start recovers from the log.
 """
 
 import asyncio
@@ -26,24 +26,21 @@ from dedupe.model.errors import ConfigurationError
 from dedupe.router import Router
 
 SIGNAL_EXIT_CODE = 128
-"""A second signal ends the process with this plus the signal's number, as shells report it."""
+"""The exit code after a second signal is this plus the signal's number, as in shells."""
 
 PARENT_ENDED = signal.SIGUSR1
-"""The kernel sends it to a worker whose parent has ended, at worst once for each thread of the parent."""
+"""The kernel sends it to a worker whose parent has ended, possibly once for each thread of the parent."""
 
 DRAIN_LINGER_S = 0.5
-"""How long a gateway that stops still answers 503, so that clients learn of it and turn elsewhere."""
+"""How long a gateway that stops still answers 503, so that clients use another one."""
 
 BACKLOG = 2048
 
 FILES_RESERVED = 1024
-"""
-Open files besides the ingest port's connections and the indexes: of the log, its brokers, the admin port,
-and connections that are refused.
-"""
+"""Open files of the log, brokers, the admin port and refused connections."""
 
 HTTPProtocol: TypeAlias = Callable[..., asyncio.Protocol] | str
-"""Makes the protocol of one connection, or uvicorn's name of one of its own."""
+"""Creates the protocol of a connection, or is uvicorn's name of a protocol."""
 
 logger = structlog.get_logger(__name__)
 
@@ -54,7 +51,7 @@ class Server(uvicorn.Server):
     def __init__(
         self, app: ASGIApp, *, http: HTTPProtocol = "httptools", keep_alive_s: float, stop_timeout_s: float
     ) -> None:
-        """Prepare to serve one application; `http` makes the protocol of each connection."""
+        """Prepare to serve one application; `http` creates the protocol of each connection."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -72,7 +69,7 @@ class Server(uvicorn.Server):
         )
 
     def close_keepalive_connections(self) -> None:
-        """End each connection with its next answer, so that its client connects elsewhere."""
+        """End each connection with its next answer, so that its client connects to another gateway."""
         connection_close = (b"connection", b"close")
         self.config.encoded_headers.append(connection_close)
         self.server_state.default_headers = [*self.server_state.default_headers, connection_close]
@@ -84,7 +81,7 @@ class Server(uvicorn.Server):
 
 
 class ThreadServer(Server):
-    """A server in a thread with an event loop of its own: it answers while the caller's loop is busy."""
+    """A server in a thread with an event loop of its own, which answers while the caller's loop is busy."""
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until `should_exit` or cancelled, then end the thread; the caller's loop is not blocked."""
@@ -103,15 +100,15 @@ class ThreadServer(Server):
 
 def allow_connections(wanted: int, *, index_files: int) -> int:
     """
-    Raise this process's limit of open files as connections and indexes need, up to the hard limit.
+    Raise this process's limit of open files for connections and indexes, up to the hard limit.
 
     Args:
-        wanted: connections.
-        index_files: open files of full indexes.
+        wanted: the number of connections.
+        index_files: the number of open files of full indexes.
 
     Returns:
-        The connections that are possible. Where the hard limit forbids what is wanted, at least half of
-        it: indexes open their files gradually, and most never all of them.
+        The possible number of connections. If the hard limit is too low, at least half of the limit, since
+        most indexes have fewer files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     reserved = FILES_RESERVED + index_files
@@ -134,10 +131,10 @@ def allow_connections(wanted: int, *, index_files: int) -> int:
 
 def bind(host: str, port: int, *, send_timeout_s: float, is_shared: bool = False) -> socket.socket:
     """
-    Bind an address, not listening yet; a shared one may be bound by other workers, too.
+    Bind an address without listening; other workers may bind a shared one, too.
 
-    Its connections inherit TCP_USER_TIMEOUT, the deadline for bytes that their client does not read. Where
-    the system has no such option (it is Linux's), the connection's keep-alive limits them.
+    Its connections inherit TCP_USER_TIMEOUT, the deadline for bytes that the client does not read. Without
+    this option, which only Linux has, the connection's keep-alive limits them.
 
     Raises:
         ConfigurationError: the address cannot be bound.
@@ -166,7 +163,7 @@ def url_of(listener: socket.socket) -> str:
 
 @contextmanager
 def stop_signals() -> Iterator[asyncio.Event]:
-    """Yield an event that the first signal sets; a second one but PARENT_ENDED ends the process."""
+    """Yield an event that the first signal sets; a second signal except PARENT_ENDED ends the process."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -193,13 +190,13 @@ class Lanes(Protocol):
     """Runs the lanes of this process."""
 
     async def run(self) -> None:
-        """Run them until cancelled. Raises what ends the process."""
+        """Run them until cancelled. Raises errors that end the process."""
 
     async def hand_over(self) -> bool:
-        """Have other workers serve what is served here, bounded; false if there are none."""
+        """Move all lanes to other workers, bounded in time; return False if there are none."""
 
     async def finish(self, limit_s: float) -> None:
-        """Let what was taken be finished, and end all lanes; at most so long, in seconds."""
+        """Let all lanes finish their queues within `limit_s` seconds, and end them."""
 
 
 async def supervise(
@@ -213,10 +210,10 @@ async def supervise(
     linger_s: float,
 ) -> None:
     """
-    Run everything until `stop`, then stop it in the order that loses nothing.
+    Run everything until `stop`, then stop it in order.
 
     Raises:
-        ExceptionGroup: a lane, server or background task failed for good; everything else was cancelled.
+        ExceptionGroup: a lane, server or background task failed finally; everything else was cancelled.
     """
     async with asyncio.TaskGroup() as running:
         background = [running.create_task(task) for task in background_tasks]
@@ -224,7 +221,7 @@ async def supervise(
         running_lanes = running.create_task(lanes.run())
         await stop.wait()
         router.is_leaving = True
-        if await lanes.hand_over():  # others serve: connections that are still here are answered
+        if await lanes.hand_over():  # other workers serve; open connections are still answered
             for server, _ in servers:
                 server.close_keepalive_connections()
         else:

@@ -9,10 +9,9 @@ from dedupe.router import Router
 
 def readiness_of(router: Router) -> dict[str, Any]:
     """
-    Return the verdict and what it follows from.
+    Return whether the gateway is ready, and why.
 
-    `share` is the part of all requests with a single event that would be accepted; a batch needs every
-    lane that its events touch, so a large one needs all.
+    `share` is the part of requests with a single event that would be accepted; a large batch needs all lanes.
     """
     active = sum(route.is_serving for route in router.routes)
     takes_requests = router.has_disk_room and not router.is_draining
@@ -30,7 +29,7 @@ def readiness_of(router: Router) -> dict[str, Any]:
 
 
 def health_endpoint(router: Router) -> ASGIApp:
-    """Return what answers load balancers on the ingest port: 200 while requests are accepted, else 503."""
+    """Return the load balancers' endpoint on the ingest port: 200 while requests are accepted, else 503."""
 
     async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
         is_ready = router.is_ready

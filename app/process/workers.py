@@ -24,12 +24,12 @@ from dedupe.model.errors import ConfigurationError, GatewayError, IdentityMismat
 
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 10.0
 STEADY_S = 30.0
-"""After such a run the pause before a restart is the first one again."""
+"""After a run of this length, the pause before a restart is BACKOFF_S again."""
 FINAL_CODES: Mapping[int, type[GatewayError]] = {2: ConfigurationError, 3: IdentityMismatchError}
-"""Exit codes after which a restart cannot help; see app.cli.console."""
+"""Exit codes after which a worker is not restarted; see app.cli.console."""
 
 FOLDER_WAIT_S, FOLDER_POLL_S = 60.0, 0.1
-"""For a worker of a killed parent to stop: until then it holds its data folder."""
+"""The wait for a worker of a killed parent, which locks its data folder until it stops."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -44,8 +44,8 @@ class Workers:
         Check the settings; `run` starts the workers.
 
         Args:
-            command: starts one worker; it listens on ports that others share.
-            settings: of all workers.
+            command: starts one worker, which listens on shared ports.
+            settings: the settings of all workers.
             count: number of workers, n >= 1.
 
         Raises:
@@ -71,7 +71,7 @@ class Workers:
         Run the workers until a signal; a second one ends them at once.
 
         Raises:
-            ConfigurationError, IdentityMismatchError: a worker has ended with it; all have been stopped.
+            ConfigurationError, IdentityMismatchError: a worker has ended with it; all are stopped.
         """
         loop = asyncio.get_running_loop()
         numbers = (signal.SIGTERM, signal.SIGINT)
@@ -123,7 +123,7 @@ class Workers:
             pause_s = min(2 * pause_s, BACKOFF_MAX_S)
 
     async def _wait_for_folder(self, worker: int) -> None:
-        """Wait while a worker of an earlier parent stops; one that does not is reported by the new worker."""
+        """Wait until a worker of an earlier parent has stopped; after FOLDER_WAIT_S the new worker fails."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + FOLDER_WAIT_S
         is_logged = False

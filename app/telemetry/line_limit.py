@@ -1,8 +1,8 @@
 """
-The limit of log lines: of an error that repeats, some lines and a count of the rest.
+The limit of log lines: repeated lines are dropped and counted.
 
-An outage fails every lane every few seconds, and a bug every request; their lines would hide all others.
-Lines of level debug are not limited.
+In an outage every lane fails every few seconds, and a bug may fail every request: their lines would hide
+others. Lines of level debug are not limited.
 """
 
 import logging
@@ -15,23 +15,23 @@ from structlog.typing import EventDict
 
 INTERVAL_S = 10.0
 SAME_MAX = 10
-"""Lines of one text, level, topic and partition in an interval."""
+"""The limit of lines of one kind (text, level, topic and partition) in an interval."""
 
 ALL_MAX = 3_000
-"""Lines of all kinds in an interval: a start with hundreds of partitions logs fewer."""
+"""The limit of all lines in an interval: a start with hundreds of partitions logs fewer."""
 
 KINDS_MAX = 5_000
-"""Texts of libraries may be many; all counts are cleared then."""
+"""The limit of counted kinds; beyond it all counts are cleared."""
 
 TEXT_CHARS_MAX = 500
-"""Two texts of libraries with the same beginning of this length are one kind."""
+"""Texts of libraries with the same beginning of this length are one kind."""
 
 _LEFT_OUT = "left_out"
 
 
 @dataclass(slots=True)
 class _Kind:
-    """The lines of one kind in the present interval."""
+    """The lines of one kind in the current interval."""
 
     began: float
     lines: int = 0
@@ -43,13 +43,13 @@ class LineLimit:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.left_out = 0
-        """Lines that were not logged, in all."""
+        """The total of dropped lines."""
         self._clock = clock
         self._kinds: dict[object, _Kind] = {}
         self._all = _Kind(clock())
 
     def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
-        """Drop a line beyond the limit; the next logged one of its kind has the number of dropped ones."""
+        """Drop a line beyond the limit; the next logged line of its kind has the number of dropped ones."""
         if method == "debug":
             return event
         kind = (method, event.get("event"), event.get("topic"), event.get("partition"))
@@ -61,12 +61,12 @@ class LineLimit:
         return event
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Do the same for lines of libraries, by their text without its arguments."""
-        text = str(record.msg)[:TEXT_CHARS_MAX]  # it may be anything: an exception, a dict
+        """Drop lines of libraries beyond the limit, by their text without arguments."""
+        text = str(record.msg)[:TEXT_CHARS_MAX]  # `msg` may have any type
         return self._count((record.levelno, text)) is not None
 
     def _count(self, kind: object) -> int | None:
-        """Return how many were left out since the last line of a kind; None if this one is as well."""
+        """Return the number of lines dropped since the last one of a kind; None to drop this one."""
         now = self._clock()
         if len(self._kinds) > KINDS_MAX:
             self._kinds.clear()

@@ -1,8 +1,8 @@
 """
-Logging: all lines on stderr, in one format, those of libraries too.
+Logging: all lines, those of libraries included, go to stderr in one format.
 
 A service protects stderr first (app.telemetry.stderr), so that logging never fails and never waits.
-Tracebacks are plain: a renderer that shows local variables would show events and keys.
+Tracebacks have no local variables, which could be events or keys.
 """
 
 import logging
@@ -15,16 +15,16 @@ from structlog.typing import EventDict, Processor
 from app.telemetry.line_limit import LineLimit
 
 _LIMIT = LineLimit()
-"""Of the process: all loggers write to the same stderr."""
+"""One for the process: all loggers write to the same stderr."""
 
 
 def lines_left_out() -> int:
-    """Return how many lines the limit of lines has dropped."""
+    """Return the number of lines dropped by the limit."""
     return _LIMIT.left_out
 
 
 def configure_logging(*, level: str, is_json: bool, worker: str | None = None) -> None:
-    """Set up structlog, and route lines of libraries through the same renderer; lines name the worker."""
+    """Configure structlog, and the same renderer for lines of libraries; lines have the worker's name."""
     shared: list[Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -58,5 +58,5 @@ def configure_logging(*, level: str, is_json: bool, worker: str | None = None) -
 
 
 def _name(worker: str, _logger: object, _method: str, event: EventDict) -> EventDict:
-    """Name the worker in a line: several may share one stderr."""
+    """Add the worker's name, since workers may share one stderr."""
     return {"worker": worker, **event}

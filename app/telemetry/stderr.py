@@ -1,8 +1,8 @@
 """
 stderr for a service: writing never raises and never blocks.
 
-A full disk, a pipe whose reader is gone, or one whose reader has stopped must not stop events. So a thread
-of its own writes. stderr is not made non-blocking instead: that would affect every process that shares it.
+A full disk, or a pipe that is not read, must not stop events, so a thread of its own writes. stderr is not
+set to non-blocking instead, since that would affect every process that shares it.
 """
 
 import atexit
@@ -14,17 +14,17 @@ from queue import SimpleQueue
 from threading import Event, Thread
 
 TEXTS_MAX = 10_000
-"""Texts that may wait to be written; the start of 1,024 partitions logs a third of it."""
+"""The limit of queued texts; the start of 1,024 partitions logs a third of it."""
 
 DRAIN_TIMEOUT_S = 1.0
-"""How long an ending process waits for its last lines to be written."""
+"""How long a process that ends waits for its last lines."""
 
 
 class LossyStream(io.TextIOBase):
-    """Writes to a file descriptor, or not at all. `lines_lost` counts what was not written."""
+    """Writes to a file descriptor, or drops and counts the lines."""
 
     def __init__(self, descriptor: int) -> None:
-        """Start the writing thread; the descriptor stays the caller's."""
+        """Start the writing thread; it never closes the descriptor."""
         self._descriptor = descriptor
         self._texts: SimpleQueue[str | Event] = SimpleQueue()  # unlike Queue, a finalizer may log into it
         self._lines_refused = 0
@@ -33,11 +33,11 @@ class LossyStream(io.TextIOBase):
 
     @property
     def lines_lost(self) -> int:
-        """How many lines were dropped from the full queue, or failed to be written."""
+        """The number of lines dropped because the queue was full, or whose write failed."""
         return self._lines_refused + self._lines_failed
 
     def write(self, text: str) -> int:
-        """Queue a text to be written; never raises or blocks. From any thread."""
+        """Queue a text; never raises or blocks. Thread-safe."""
         if self._texts.qsize() < TEXTS_MAX:
             self._texts.put(text)
         else:
@@ -45,7 +45,7 @@ class LossyStream(io.TextIOBase):
         return len(text)
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until everything so far is written or lost."""
+        """Wait until all texts so far are written or lost."""
         is_done = Event()
         self._texts.put(is_done)
         is_done.wait(timeout_s)
@@ -78,7 +78,7 @@ class LossyStream(io.TextIOBase):
 
 
 def protect_stderr() -> None:
-    """Replace this process's stderr, open or not, by a LossyStream."""
+    """Replace this process's stderr, even if it is closed, by a LossyStream."""
     descriptor = os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else sys.stderr.fileno()
     sys.stderr = LossyStream(descriptor)
     atexit.register(drain_stderr)
@@ -91,5 +91,5 @@ def drain_stderr() -> None:
 
 
 def lines_lost() -> int:
-    """Return how many lines of this process's stderr are lost; 0 if it was not protected."""
+    """Return the number of lost lines of this process's stderr; 0 without protect_stderr."""
     return sys.stderr.lines_lost if isinstance(sys.stderr, LossyStream) else 0

@@ -1,8 +1,8 @@
 """
 OpenTelemetry traces: a span for each request of the ingest port, and one for each append to the log.
 
-GATEWAY_TRACES turns them on. The packages are an extra, imported here only. The usual `OTEL_*` variables set
-the collector and the sampling. A span has no content of an event, no key and no address.
+GATEWAY_TRACES enables them. The packages are an extra, and imported only here. The usual `OTEL_*` variables
+set the collector and the sampling. Spans have no contents of events, keys or addresses.
 """
 
 import os
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider
 
 FLUSH_S = 2.0
-"""How long the end waits for the collector to take the last spans."""
+"""How long a process that ends waits for the collector to accept the last spans."""
 
 COUNTS = {b"gateway-accepted": "gateway.accepted", b"gateway-duplicates": "gateway.duplicates"}
 """Headers of an answer that become attributes of its span."""
 
 
 class Traces:
-    """Wraps the ingest application and the log, so that they make spans."""
+    """Wraps the ingest application and the log, so that they create spans."""
 
     def __init__(self, provider: "TracerProvider", system: str) -> None:
-        """Make spans by a provider; `system` is the kind of the log: `kafka` or `sqlite`."""
+        """Create spans by a provider; `system` is the kind of the log: `kafka` or `sqlite`."""
         self._tracer = provider.get_tracer("gateway", VERSION)
         self._system = system
 
     def requests_of(self, app: ASGIApp) -> ASGIApp:
-        """Return an ingest application whose requests make spans."""
+        """Return an ingest application whose requests create spans."""
         return _Requests(app, self._tracer)
 
     def appends_of(self, store: LogStore) -> LogStore:
-        """Return a log whose appends make spans."""
+        """Return a log whose appends create spans."""
         return cast(LogStore, _Store(store, self._tracer, self._system))
 
 
@@ -53,12 +53,12 @@ def tracing(*, is_on: bool, system: str, instance: str) -> Iterator[Traces | Non
     Yield a Traces, or None; its last spans are sent when the context ends.
 
     Args:
-        is_on: whether spans are made.
-        system: kind of the log, `kafka` or `sqlite`.
-        instance: name of this gateway.
+        is_on: whether spans are created.
+        system: the kind of the log, `kafka` or `sqlite`.
+        instance: the name of this gateway.
 
     Raises:
-        ConfigurationError: the packages are not there.
+        ConfigurationError: the packages are not installed.
     """
     if not is_on:
         yield None
@@ -89,7 +89,7 @@ def tracing(*, is_on: bool, system: str, instance: str) -> Iterator[Traces | Non
 
 
 class _Requests:
-    """Makes a request's span at its end, when its route is known; a probe makes none."""
+    """Creates the span of a request at its end, when its route is known; probes have none."""
 
     def __init__(self, app: ASGIApp, tracer: "Tracer") -> None:
         self._app = app
@@ -144,7 +144,7 @@ class _Requests:
 
 
 class _Store:
-    """A log whose partitions make a span for each append, and that is otherwise unchanged."""
+    """A log whose partitions create a span for each append."""
 
     def __init__(self, store: LogStore, tracer: "Tracer", system: str) -> None:
         self._store = store

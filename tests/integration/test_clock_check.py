@@ -30,7 +30,7 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 BEGAN_MS = ManualClock().ms
 REFUSAL = (
-    r"^this machine's clock says 2023-11-2[23] \d\d:13 UTC, but the log was last in use at "
+    r"^this machine's clock shows 2023-11-2[23] \d\d:13 UTC, but the log was last in use at "
     r"2023-11-14 22:13 UTC, .*\(84h\) before: .* start with --accept-clock 2023-11-2[23]$"
 )
 HEADERS = [("source", b"web"), ("gw", b"")]
@@ -202,7 +202,7 @@ def test_gateway_refuses_a_clock_that_is_ten_days_ahead_of_its_log(own_gateway: 
     done = cli(own_gateway, "serve")
 
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(b"gateway: this machine's clock says ")
+    assert done.stderr.splitlines()[-1].startswith(b"gateway: this machine's clock shows ")
     today = f"{datetime.fromtimestamp(time.time(), UTC):%Y-%m-%d}"
     accepting = Gateway(own_gateway.folder, {"GATEWAY_PARTITIONS": "2"}, options=("--accept-clock", today))
     with accepting:

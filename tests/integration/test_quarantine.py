@@ -215,7 +215,7 @@ def test_replay_needs_the_token_that_may_write(own_gateway: Gateway) -> None:
     with gateway:
         httpx.post(f"{gateway.url}/v1/events", content=b'[{"messageId":5}]', auth=AUTH)
         options = ("quarantine", "replay", "--new-id", "--url", gateway.admin_url)
-        for token, sentence in (((), b"Bearer"), (("--admin-token", "r" * 32), b"this token may only look")):
+        for token, sentence in (((), b"Bearer"), (("--admin-token", "r" * 32), b"this token may only read")):
             done = cli(gateway, *options, *token)
             assert (done.returncode, done.stdout) == (2, b"")
             assert sentence in done.stderr

@@ -1,7 +1,7 @@
 """
-The console: one page for operators, made of static files and the answers of the admin port's other paths.
+The console: one page for operators, of static files, which reads the admin port's other paths.
 
-The files have no secret, so the page loads without a token and asks for one where a path needs it. Its URLs
+The files have no secret, so the page loads without a token, and requests one when a path needs it. Its URLs
 are relative. Its content security policy forbids inline code, other origins, and text that becomes markup.
 """
 
@@ -37,7 +37,7 @@ HEADERS = {
 
 
 def add_console(app: FastAPI) -> None:
-    """Add the page and its files, as they are now."""
+    """Add the page and its files, which are read once."""
     files = {path.name: path.read_bytes() for path in FOLDER.iterdir() if path.suffix in MEDIA_TYPES}
     tags = {name: f'"{hashlib.sha256(content).hexdigest()[:16]}"' for name, content in files.items()}
 
@@ -52,7 +52,7 @@ def add_console(app: FastAPI) -> None:
     @app.get("/", dependencies=[OPEN])
     @app.get(PATH, dependencies=[OPEN])
     async def get_console() -> Response:
-        """Redirect to the console, relatively: a proxy may have removed the path's beginning."""
+        """Redirect to the console by a relative URL: a proxy may have removed a prefix of the path."""
         return Response(status_code=307, headers=HEADERS | {"Location": f"{PATH[1:]}/"})
 
     @app.get(f"{PATH}/", dependencies=[OPEN])
@@ -62,5 +62,5 @@ def add_console(app: FastAPI) -> None:
 
     @app.get(f"{PATH}/{{name}}", dependencies=[OPEN])
     async def get_file(request: Request, name: str) -> Response:
-        """Return one of its files."""
+        """Return a file of the page."""
         return answer(request, name)

@@ -428,7 +428,7 @@ def test_replay_with_a_token_that_may_only_read_says_so(locked: Gateway, open_pa
     kept = page.locator("#apart li", has_text="bad")
     kept.get_by_role("button", name="Replay").first.click()
     kept.get_by_role("button", name="Really?").click()
-    expect(page.locator("#toast")).to_contain_text("may only look")
+    expect(page.locator("#toast")).to_contain_text("may only read")
 
 
 def test_it_works_below_a_path_of_a_proxy(client: httpx.Client, gateway: Gateway, open_page: Open) -> None:

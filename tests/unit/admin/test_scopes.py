@@ -137,7 +137,7 @@ def test_route_of_which_nobody_said_who_may_use_it_is_a_bug() -> None:
     app.get("/said", dependencies=[OPEN])(lambda: None)
     check_scopes(app)  # FastAPI's own pages are no API routes
     app.get("/unsaid")(lambda: None)
-    with pytest.raises(AssertionError, match="/unsaid must say"):
+    with pytest.raises(AssertionError, match="/unsaid must declare"):
         check_scopes(app)
 
 

@@ -52,6 +52,6 @@ def test_event_is_given_up_after_its_tries(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_token_that_may_not_write_ends_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer_with(monkeypatch, [ConfigurationError("this token may only look")])
-    with pytest.raises(ConfigurationError, match="may only look"):
+    answer_with(monkeypatch, [ConfigurationError("this token may only read")])
+    with pytest.raises(ConfigurationError, match="may only read"):
         replayed()
