@@ -88,18 +88,17 @@ class JSONLimits:
         return Oversize(item.get("messageId"), content)
 
 
-async def read_large_json(
-    body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers, *, has_items: bool
-) -> object:
+async def read_large_json(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> object:
     """
     Return the document of a body with more than SMALL_BYTES.
+
+    An array, or a `batch` in an object, is cut between its items. These, or else the document itself, may be
+    Oversize.
 
     Args:
         body: inflated.
         limits: its bounds.
         yield_to_others: awaited before each piece of work.
-        has_items: whether an array, or a `batch` in an object, is one of events, so that it may be cut
-            between them. These, or else the document itself, may be Oversize.
 
     Raises:
         InvalidJSONError: it is not JSON.
@@ -111,7 +110,7 @@ async def read_large_json(
     marks = count_marks(body)
     limits.hold(len(body), MARK_BYTES * marks + COMMA_BYTES * body.count(b","))
     await yield_to_others(len(body))  # counting was work as well
-    if has_items and limits.may_cut:
+    if limits.may_cut:
         if marks > MARKS_MAX:
             raise BodyTooComplexError
         if marks > MARKS_AT_ONCE or len(body) > AT_ONCE_BYTES:

@@ -38,7 +38,12 @@ _SUMMARIES = {
 }
 
 _EVENTS = (Kind.EVENTS, Kind.BATCH, Kind.SINGLE)
-_BODIES = {Kind.EVENTS: "Events", Kind.BATCH: "Batch", Kind.SINGLE: "Event", Kind.SESSIONS: "Client"}
+_BODIES = {
+    Kind.EVENTS: "Events",
+    Kind.BATCH: "BatchOrEvents",
+    Kind.SINGLE: "EventOrArray",
+    Kind.SESSIONS: "Client",
+}
 
 _FAILURES = {
     **dict.fromkeys((*_EVENTS, Kind.SESSIONS), INGEST_STATUSES),

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any, TypeAlias
 
 from app.http.problems import PROBLEMS
+from app.ingest.payload import EVENT_FIELDS
 from app.ingest.prefer import Preferences, Return
 from app.ingest.receipts import REASONS
 from dedupe.decide.sessions import U64_MAX
@@ -62,7 +63,18 @@ def _schemas_of_requests(request_events_max: int) -> Schema:
             },
             "example": {"messageId": "a1", "type": "track", "event": "Seen", "userId": "u1"},
         },
+        "EventOrArray": {"anyOf": [ref("schemas", "Event"), items]},
         "Batch": batch,
+        "BatchOrEvents": {
+            "anyOf": [
+                ref("schemas", "Batch"),
+                items,
+                {
+                    "allOf": [ref("schemas", "Event"), {"not": {"required": ["batch"]}}],
+                    "anyOf": [{"required": [name]} for name in sorted(EVENT_FIELDS)],
+                },
+            ]
+        },
         "SessionBatch": {
             "type": "object",
             "description": "a batch of a client session, said in the body instead of the head; each event "

@@ -1,18 +1,49 @@
 """
 The parsed body of a request: its items, not judged yet, and the batch object around them.
 
+What is plainly a batch, an array of events or one event is taken as such on every path, and one level of
+wrapping is undone: text that holds JSON, and a list or a batch within a batch. Items that are wrapped more
+than once stay as they are. What an item is follows from the body alone, so a retry finds the same items, and
+an unwrapped event is identified as if it had been sent plainly.
+
 Only the body as a whole can be wrong here. app.ingest.identify rejects an item that is no event, so that
 the rest of its batch is taken.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from enum import Enum
+from functools import partial
+from typing import Any, NamedTuple, TypeGuard
 
-from app.http.errors import BatchMissingError, InvalidJSONError, TooManyEventsError
+from app.http.errors import BatchMissingError, InvalidJSONError, RequestError, TooManyEventsError
 from app.http.fair_scheduler import YieldToOthers
+from app.ingest.event_limits import EVENT_WORK_BYTES
 from app.ingest.json_problem import json_problem
-from app.ingest.large_json import SMALL_BYTES, JSONLimits, Oversize, read_large_json
+from app.ingest.large_json import (
+    AT_ONCE_BYTES,
+    GROUP_BYTES,
+    SMALL_BYTES,
+    JSONLimits,
+    Oversize,
+    is_cheap,
+    read_large_json,
+)
 from dedupe.model.json_document import read_document
+
+EVENT_FIELDS = frozenset({"type", "event", "messageId"})
+"""An object with one of these is an event, where it could be something else."""
+
+LOOKED_AT_MAX = 2_500
+"""Items of an array, to tell whether it holds events: those behind are too many in any case."""
+
+LOOK_WORK_BYTES = 16
+"""Work of one such look: as long as it takes to parse so many bytes."""
+
+_OBJECT = frozenset({dict})
+_TEXT = re.compile(rb'(?:\xef\xbb\xbf){0,2}[ \t\r\n]{0,64}"')
+_BEFORE_DOCUMENT = " \t\r\n\ufeff"
 
 
 class Payload(NamedTuple):
@@ -25,39 +56,51 @@ class Payload(NamedTuple):
     """The batch object, whose fields belong to every item; empty if the items came without one."""
 
 
+class Expected(Enum):
+    """What a path is for: it decides where the body itself does not tell."""
+
+    BATCH = "a batch"
+    EVENTS = "anything"
+    EVENT = "one event"
+
+
 async def parse_batch(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
     """
-    Return an object with a `batch` array.
+    Return what a path for batches takes: there, every array `batch` is one.
 
     Raises:
         BatchMissingError: the body is another document.
         TooManyEventsError: it has more items than allowed.
         RequestError, BodyMemoryFullError: see read_json.
     """
-    document = await read_json(body, limits, yield_to_others, has_items=True)
-    if isinstance(document, dict) and isinstance(batch := document.get("batch"), list):
+    document = await read_json(body, limits, yield_to_others)
+    if type(document) is dict and _are_plain(batch := document.get("batch")):
         return _several(batch, document, limits)
-    raise BatchMissingError(detail=_found_in(document))
+    return await _Unwrapping(Expected.BATCH, body, limits, yield_to_others).payload_of(document)
 
 
 async def parse_events(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
-    """Return a batch, an array of events, or one event. Raises as parse_batch."""
-    document = await read_json(body, limits, yield_to_others, has_items=True)
-    if isinstance(document, list):
+    """Return what the native path takes: an object without `batch` is one event. Raises as parse_batch."""
+    document = await read_json(body, limits, yield_to_others)
+    if type(document) is dict:
+        if "batch" not in document:
+            return Payload([document], document, {})
+        if "event" not in document and _are_plain(batch := document["batch"]):
+            return _several(batch, document, limits)
+    elif _are_plain(document):
         return _several(document, None, limits)
-    if isinstance(document, dict) and isinstance(batch := document.get("batch"), list):
-        return _several(batch, document, limits)
-    return _single(document)
+    return await _Unwrapping(Expected.EVENTS, body, limits, yield_to_others).payload_of(document)
 
 
 async def parse_event(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
-    """Return one event. Raises as parse_batch."""
-    return _single(await read_json(body, limits, yield_to_others, has_items=False))
+    """Return what a path for single events takes: one, if in doubt. Raises as parse_batch."""
+    document = await read_json(body, limits, yield_to_others)
+    if type(document) is dict and "batch" not in document:
+        return Payload([document], document, {})
+    return await _Unwrapping(Expected.EVENT, body, limits, yield_to_others).payload_of(document)
 
 
-async def read_json(
-    body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers, *, has_items: bool
-) -> object:
+async def read_json(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> object:
     """
     Return the document of a body.
 
@@ -65,19 +108,181 @@ async def read_json(
         body: inflated.
         limits: its bounds.
         yield_to_others: awaited before each piece of work.
-        has_items: whether an array, or a `batch` in an object, is one of events.
 
     Raises:
         InvalidJSONError: it is not JSON.
         BodyTooComplexError, TooManyEventsError, BodyMemoryFullError: see read_large_json.
     """
     if len(body) > SMALL_BYTES:
-        return await read_large_json(body, limits, yield_to_others, has_items=has_items)
+        if len(body) > AT_ONCE_BYTES or not _TEXT.match(body):
+            return await read_large_json(body, limits, yield_to_others)
+        limits.hold(len(body), len(body))
     await yield_to_others(len(body))
     try:
         return read_document(body)
     except ValueError as err:
         raise InvalidJSONError(detail=json_problem(err, body)) from err
+
+
+class _Unwrapping:
+    """Finds the items of one document that is not simply what its path is for."""
+
+    def __init__(
+        self, expected: Expected, body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers
+    ) -> None:
+        self._expected = expected
+        self._body = body
+        self._limits = limits
+        self._yield_to_others = yield_to_others
+
+    async def payload_of(self, document: object) -> Payload:
+        """Return the items of a document, unwrapped if need be. Raises as parse_batch."""
+        if type(document) is str:
+            inner = await self._within(document, is_sure=True)
+            return self._taken(document if inner is None else inner)
+        if type(document) is list:
+            if len(document) == 1 and _is_envelope(document[0]):
+                return self._taken(document[0])
+            return self._taken(await self._unwrapped(document))
+        if type(document) is dict and "batch" in document and not self._is_named(document):
+            return await self._around(document, document["batch"])
+        return self._taken(document)
+
+    async def _around(self, document: dict[str, Any], batch: object) -> Payload:
+        """Return the items of an object with a `batch`."""
+        if type(batch) is str:
+            inner = await self._within(batch, is_sure=self._expected is Expected.BATCH)
+            if type(inner) is list and (self._expected is Expected.BATCH or _holds_events(inner)):
+                return self._taken(document | {"batch": inner}, otherwise=document)
+            return self._taken(document)
+        if type(batch) is list and len(batch) == 1 and _is_envelope(batch[0]):
+            batch = batch[0]
+        if _is_envelope(batch):
+            return self._taken(document | batch)
+        if type(batch) is list:
+            return self._taken(document | {"batch": await self._unwrapped(batch)}, otherwise=document)
+        return self._taken(document)
+
+    def _taken(self, document: object, *, otherwise: object = None) -> Payload:
+        """Return the items of an unwrapped document; `otherwise`: what it was, if it is no batch."""
+        if type(document) is list:
+            return _several(document, None, self._limits)
+        if type(document) is dict:
+            batch = document.get("batch")
+            if type(batch) is list and self._is_batch(document, batch):
+                return _several(batch, document, self._limits)
+        return self._single(document if otherwise is None else otherwise)
+
+    def _is_batch(self, document: dict[str, Any], items: list[object]) -> bool:
+        """Whether an object with an array `batch` is a batch, and not an event with a field of that name."""
+        if self._expected is Expected.BATCH:
+            return True
+        if self._is_named(document):
+            return False
+        if self._expected is Expected.EVENTS or _holds_events(items):
+            return True
+        return document.get("type") is None and _OBJECT.issuperset(map(type, items))
+
+    def _is_named(self, document: dict[str, Any]) -> bool:
+        """Whether an object is an event by its name, whatever else it has."""
+        return self._expected is not Expected.BATCH and document.get("event") is not None
+
+    def _single(self, document: object) -> Payload:
+        if type(document) is dict and (
+            self._expected is not Expected.BATCH or ("batch" not in document and is_event(document))
+        ):
+            judged = self._limits.judged(document, self._body)
+            return Payload([judged], document, {})
+        if isinstance(document, Oversize):
+            return Payload([document], None, {})
+        raise BatchMissingError(detail=_found_in(document))
+
+    async def _within(self, text: str, *, is_sure: bool) -> list[object] | dict[str, Any] | None:
+        """Return the array or object whose JSON a text is, else None; `is_sure`: raises as read_json."""
+        if not text.lstrip(_BEFORE_DOCUMENT).startswith(("{", "[")):
+            return None
+        content = text.encode()
+        limits = replace(self._limits, hold=partial(_hold_both, self._limits, len(content)))
+        try:
+            document = await read_json(content, limits, self._yield_to_others)
+        except InvalidJSONError:
+            return None
+        except RequestError:
+            if is_sure:
+                raise
+            return None
+        return document if isinstance(document, list | dict) else None
+
+    async def _unwrapped(self, items: list[object]) -> list[object]:
+        """Return the items, with the events of each list of events, and of each text that is one's JSON."""
+        if _OBJECT.issuperset(map(type, items)):
+            return items
+        found: list[object] = []
+        work_bytes, events_max = 0, self._limits.events_max
+        for item in items[:events_max]:
+            work_bytes += _work_on(item)
+            if work_bytes > GROUP_BYTES:
+                await self._yield_to_others(work_bytes)
+                work_bytes = 0
+            if type(item) is list and _holds_events(item):
+                found += item
+            else:
+                found.append((_event_in(item) or item) if type(item) is str else item)
+        return found + items[events_max:]
+
+
+def is_event(thing: object) -> bool:
+    """Whether something is an event, where it could be something else."""
+    return isinstance(thing, Oversize) or (type(thing) is dict and not EVENT_FIELDS.isdisjoint(thing))
+
+
+def _holds_events(items: list[object]) -> bool:
+    return any(map(is_event, items[:LOOKED_AT_MAX]))
+
+
+def _work_on(item: object) -> int:
+    """Return what looking for events in an item is, as bytes of parsing."""
+    if type(item) is str:
+        return len(item) + EVENT_WORK_BYTES
+    return LOOK_WORK_BYTES * min(len(item), LOOKED_AT_MAX) if type(item) is list else LOOK_WORK_BYTES
+
+
+def _is_envelope(thing: object) -> TypeGuard[dict[str, Any]]:
+    """Whether something within a batch is a batch of its own, and no event."""
+    return (
+        type(thing) is dict
+        and type(batch := thing.get("batch")) is list
+        and EVENT_FIELDS.isdisjoint(thing)
+        and _holds_events(batch)
+    )
+
+
+def _are_plain(items: object) -> TypeGuard[list[object]]:
+    """Whether nothing in an array is wrapped; if in doubt it is."""
+    return (
+        type(items) is list
+        and _OBJECT.issuperset(map(type, items))
+        and (len(items) != 1 or "batch" not in items[0])
+    )
+
+
+def _event_in(text: str) -> dict[str, Any] | None:
+    """Return the event whose JSON a text is."""
+    if not text.lstrip(_BEFORE_DOCUMENT).startswith("{"):
+        return None
+    content = text.encode()
+    if not is_cheap(content):
+        return None
+    try:
+        event = read_document(content)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and is_event(event) else None
+
+
+def _hold_both(limits: JSONLimits, text_bytes: int, body_bytes: int, more_bytes: int) -> None:
+    """Charge what a document within a text takes besides the text."""
+    limits.hold(body_bytes + text_bytes, more_bytes + text_bytes)
 
 
 def _several(items: list[object], batch: dict[str, Any] | None, limits: JSONLimits) -> Payload:
@@ -86,22 +291,12 @@ def _several(items: list[object], batch: dict[str, Any] | None, limits: JSONLimi
     return Payload(items, batch, batch or {})
 
 
-def _single(document: object) -> Payload:
-    if isinstance(document, Oversize):
-        return Payload([document], None, {})
-    if isinstance(document, dict):
-        return Payload([document], document, {})
-    raise BatchMissingError(detail=_found_in(document))
-
-
 def _found_in(document: object) -> str:
-    """Say what a body is that was to hold events, and where it belongs."""
+    """Say what a body is that was to hold events."""
     match document:
         case dict() if "batch" in document:
             return "it is an object whose batch is no array"
         case dict():
-            return "it is an object without batch; single events go to /v1/events or a path of their type"
-        case list():
-            return "it is an array; these go to /v1/events"
+            return "it is an object without batch, and no event: it has neither type nor event nor messageId"
         case _:
             return "it is neither an object nor an array"

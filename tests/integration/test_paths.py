@@ -49,9 +49,32 @@ def test_event_is_one_event_whichever_batch_path_it_takes(client: httpx.Client) 
 
 
 @pytest.mark.parametrize("path", BATCH_PATHS)
-def test_batch_path_wants_a_batch(client: httpx.Client, path: str) -> None:
-    answer = post(client, path, new_event())
+@pytest.mark.parametrize("document", [{}, {"sentAt": "now"}, {"batch": None, "messageId": "of the batch"}])
+def test_batch_path_wants_a_batch_or_an_event(client: httpx.Client, path: str, document: Any) -> None:
+    answer = post(client, path, document)
     assert (answer.status_code, answer.json()["code"]) == (400, "batch_missing")
+
+
+@pytest.mark.parametrize("path", [*BATCH_PATHS, "/v1/events", "/v1/t", "/v1/identify", "/api/s/event"])
+def test_form_of_the_body_decides_on_every_path(client: httpx.Client, gateway: Gateway, path: str) -> None:
+    """And a retry of it in any other form is known, for its events are the same."""
+    first, second = new_event(), new_event()
+    envelope = {"batch": [first, second], "sentAt": "2026-11-21T20:00:00Z", "messageId": "of the batch"}
+    forms = [
+        envelope,
+        [first, second],
+        orjson.dumps(envelope).decode(),
+        {"batch": orjson.dumps([first, second]).decode()},
+        {"batch": [[first, second]]},
+        {"batch": [orjson.dumps(event).decode() for event in (first, second)]},
+        [{"batch": [first, second]}],
+    ]
+    answers = [post(client, path, form) for form in forms]
+    assert [answer.headers["Gateway-Accepted"] for answer in answers] == ["2"] + ["0"] * (len(forms) - 1)
+    assert {answer.headers["Gateway-Duplicates"] for answer in answers[1:]} == {"2"}
+    assert post(client, path, second).headers["Gateway-Duplicates"] == "1"
+    ids = [line["messageId"] for line in stored(gateway)]
+    assert (ids.count(first["messageId"]), ids.count("of the batch")) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +122,8 @@ def test_path_gives_its_type_to_an_event_without_one(client: httpx.Client, gatew
     assert [types[event["messageId"]] for _, _, event in sent] == [kind for _, kind, _ in sent]
 
 
-@pytest.mark.parametrize("document", [[], [{}], 5, None, "x"])
-def test_single_path_wants_one_event(client: httpx.Client, document: Any) -> None:
+@pytest.mark.parametrize("document", [5, None, "x", "5", '"[]"'])
+def test_single_path_wants_an_event(client: httpx.Client, document: Any) -> None:
     answer = post(client, "/v1/t", document)
     assert (answer.status_code, answer.json()["code"]) == (400, "batch_missing")
 

@@ -576,10 +576,10 @@ def test_body_that_is_not_json_is_told_where_and_why_without_a_word_of_it(body: 
 @pytest.mark.parametrize(
     ("parse", "body", "told"),
     [
-        (parse_batch, b'{"messageId":"1"}', "an object without batch"),
+        (parse_batch, b'{"userId":"1"}', "an object without batch, and no event"),
         (parse_batch, b'{"batch":{}}', "whose batch is no array"),
-        (parse_batch, b"[]", "an array; these go to /v1/events"),
-        (parse_event, b"[]", "an array; these go to /v1/events"),
+        (parse_batch, b'"[[]"', "neither an object nor an array"),
+        (parse_event, b'"text"', "neither an object nor an array"),
         (parse_events, b"5", "neither an object nor an array"),
     ],
 )
@@ -601,7 +601,10 @@ def test_body_without_events_is_refused(body: bytes) -> None:
             parsed(parse, body)
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{}", b'{"batch":null}', b'{"batch":{}}', b'{"messageId":"1"}'])
+@pytest.mark.parametrize(
+    "body",
+    [b"{}", b'{"batch":null}', b'{"batch":{}}', b'{"sentAt":"now"}', b'{"batch":null,"messageId":"go"}'],
+)
 def test_batch_path_needs_a_batch(body: bytes) -> None:
     with pytest.raises(BatchMissingError):
         parsed(parse_batch, body)

@@ -41,13 +41,13 @@ class Turns:
         self.sizes.append(size_bytes)
 
 
-def read(body: bytes, limits: JSONLimits = LIMITS, *, has_items: bool = True) -> Any:
-    return asyncio.run(read_json(body, limits, Turns(), has_items=has_items))
+def read(body: bytes, limits: JSONLimits = LIMITS) -> Any:
+    return asyncio.run(read_json(body, limits, Turns()))
 
 
 def turns_of(body: bytes) -> int:
     turns = Turns()
-    asyncio.run(read_json(body, LIMITS, turns, has_items=True))
+    asyncio.run(read_json(body, LIMITS, turns))
     return turns.count
 
 
@@ -275,7 +275,7 @@ def test_event_with_too_many_marks_is_refused() -> None:
         with pytest.raises(BodyTooComplexError):
             read(body)
     with pytest.raises(BodyTooComplexError):
-        read(names, has_items=False)
+        read(names)
 
 
 def test_marks_in_strings_cost_nothing() -> None:
@@ -284,8 +284,7 @@ def test_marks_in_strings_cost_nothing() -> None:
     body = orjson.dumps(event)
     assert count_marks(body) > MARKS_AT_ONCE
     assert len(body) < AT_ONCE_BYTES
-    for has_items in (True, False):
-        assert read(body, has_items=has_items) == event
+    assert read(body) == event
 
 
 def test_body_without_a_key_in_the_head_is_never_cut() -> None:
@@ -327,14 +326,13 @@ def test_work_on_a_large_item_is_charged_with_its_size() -> None:
     turns = Turns()
     large = event(1, text="x" * (AT_ONCE_BYTES + 1))
 
-    asyncio.run(read_json(orjson.dumps({"batch": [event(0), large]}), LIMITS, turns, has_items=True))
+    asyncio.run(read_json(orjson.dumps({"batch": [event(0), large]}), LIMITS, turns))
 
     assert max(turns.sizes[1:]) > AT_ONCE_BYTES  # the first one is for looking at all of it
 
 
 def test_single_event_that_is_too_large_as_sent_is_set_aside() -> None:
     large = b'{"messageId":"1","p":"%b"}' % (b"x" * AT_ONCE_BYTES)
-    for has_items in (True, False):
-        assert read(large, has_items=has_items) == Oversize("1", large)
+    assert read(large) == Oversize("1", large)
     wide = JSONLimits(events_max=9, event_bytes_max=2 * AT_ONCE_BYTES)
     assert read(large, wide) == orjson.loads(large)
