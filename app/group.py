@@ -30,17 +30,7 @@ class GroupLanes:
         clock: Clock,
         has_disk_room: Callable[[], bool],
     ) -> None:
-        """
-        Compose the parts; `run` starts them.
-
-        Args:
-            settings: this worker's, with an address for other workers.
-            lanes: all lanes, those of quarantine last, none running.
-            membership: this worker's membership in the group.
-            listener: the bound socket for other workers.
-            clock: of all time limits.
-            has_disk_room: returns whether the disk has room for more events.
-        """
+        """Compose the parts; `lanes` are all lanes, those of quarantine last, and `listener` is bound."""
         own = settings.group
         assert own.peer_listen is not None
         member = Member(

@@ -20,9 +20,8 @@ from app.settings.units import MIB
 
 INDEX_BURST = 1 / 8
 """
-The part of its share of the index that a key may take at once; the rest it gets evenly over a
-window. So it never takes more than its share within any window, and about a day's worth of a week
-may come in one go.
+The part of its share of the index that a key may take at once; the rest it gets evenly over a window. So it
+never takes more than its share within any window, and about a day's worth of a week may come in one go.
 """
 
 REPORT_INTERVAL_S = 60.0

@@ -1,9 +1,8 @@
 """
 How commands run and end. stdout is for data only; logs, warnings and errors go to stderr.
 
-Exit codes: 0 done or stopped in order, 1 an error that may pass, 2 wrong usage or settings, 3 the
-log was written under another identity secret or partition count, 128 + n ended at once by a second
-signal n.
+Exit codes: 0 done or stopped in order, 1 an error that may pass, 2 wrong usage or settings, 3 the log was
+written under another identity secret or partition count, 128 + n ended at once by a second signal n.
 """
 
 import asyncio

@@ -73,16 +73,7 @@ class SessionKeys:
         session: ClientSession | None,
         stored: Sequence[Session | None] = (),
     ) -> None:
-        """
-        Prepare the request.
-
-        Args:
-            identity: makes keys.
-            partitions: of the clean topic.
-            source: of the request.
-            session: of the request.
-            stored: the sessions of its items where stored records are sent again; else empty.
-        """
+        """Prepare the request; `stored` are its items' sessions where stored records are sent again."""
         self._identity = identity
         self._partitions = partitions
         self._source = source

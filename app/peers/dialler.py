@@ -28,15 +28,7 @@ class Dialler(Connection):
     def __init__(
         self, shared: Shared, to: str, on_status: Callable[[Any], None], on_end: Callable[[], None]
     ) -> None:
-        """
-        Wait for the transport.
-
-        Args:
-            shared: what all connections share.
-            to: the worker to reach.
-            on_status: called with each status of the other worker, the first one after its proof.
-            on_end: called when the connection has ended, after everything that waits has failed.
-        """
+        """Wait for the transport; `on_status` is called with each status of `to` after its proof."""
         super().__init__(shared)
         self.to = to
         self._status_callback, self._end_callback = on_status, on_end

@@ -29,16 +29,7 @@ class PeerLink(links.PeerLink):
     def __init__(
         self, shared: Shared, handler: PeerRequestHandler, network: Network, worker: str, address: str
     ) -> None:
-        """
-        Connect nothing until `run`.
-
-        Args:
-            shared: what all connections share.
-            handler: is passed the worker's statuses.
-            network: connects.
-            worker: the worker to reach.
-            address: its `host:port`.
-        """
+        """Connect nothing until `run`; `handler` is passed the statuses of `worker`, at `host:port`."""
         self.worker = worker
         self.address = address
         self.is_up = False

@@ -39,17 +39,7 @@ class Peers(links.Peers):
         network: Network | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """
-        Connect nothing until `run`.
-
-        Args:
-            worker: this worker's unique name.
-            secret: the identity secret, the same for all workers.
-            clock: of the deadlines that are forwarded.
-            limits: of each connection.
-            network: TCP without TLS by default.
-            rng: of nonces and jitter; the system's by default.
-        """
+        """Connect nothing until `run`; `secret` is the same for all workers, `worker` unique."""
         self._shared = Shared(
             worker,
             key_of(secret),

@@ -65,16 +65,7 @@ class LaneManager:
         peers: Peers,
         clock: Clock,
     ) -> None:
-        """
-        Manage no lane until `run`.
-
-        Args:
-            member: this worker's name, address and options.
-            lanes: all lanes of the log, those of quarantine last.
-            membership: this worker's membership in the group.
-            peers: the links to the other workers.
-            clock: the clock of all time limits.
-        """
+        """Manage no lane until `run`; `lanes` are all lanes of the log, those of quarantine last."""
         self.generation = -1
         self.assignment = Assignment((NOBODY,) * len(lanes), (NOBODY,) * len(lanes), {})
         self.moves = 0  # lanes started here

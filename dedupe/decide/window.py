@@ -67,14 +67,7 @@ class Window:
     """The step table of one lane, and the window's start."""
 
     def __init__(self, policy: WindowPolicy, steps: Iterable[Step] = (), newest: Step | None = None) -> None:
-        """
-        Continue from a stored table.
-
-        Args:
-            policy: may differ from the table's earlier policy.
-            steps: the table, oldest first.
-            newest: the newest record; None if there is none.
-        """
+        """Continue from a stored table, oldest first, perhaps of another policy; `newest` is None without a record."""
         self._policy = policy
         self._steps = list(steps)
         self._first = 0  # place of the window's first step

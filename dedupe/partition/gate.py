@@ -1,6 +1,4 @@
-"""
-IdentityGate: no lane serves before the log is checked to be of this secret and partition count.
-"""
+"""IdentityGate: no lane serves before the log is checked to be of this secret and partition count."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -49,16 +49,7 @@ class PartitionReader:
         *,
         fetch_bytes: int,
     ) -> None:
-        """
-        Connect at the first request.
-
-        Args:
-            config: how to connect.
-            cluster: where the partition's leader is found.
-            tp: the partition.
-            start: the first offset.
-            fetch_bytes: the size of a response, in bytes; one batch is never split.
-        """
+        """Connect at the first request; a response has about `fetch_bytes`, one batch is never split."""
         self.position = start
         """Behind the last record that was read, and behind markers that follow it."""
         self._config = config

@@ -77,13 +77,7 @@ class ProduceCodec:
     """Encodes Produce requests with one record batch for one partition, and decodes their responses."""
 
     def __init__(self, tp: TopicPartition, *, timeout_ms: int) -> None:
-        """
-        Encode the constant part.
-
-        Args:
-            tp: the partition.
-            timeout_ms: the longest wait of the leader for its replicas.
-        """
+        """Encode the constant part; `timeout_ms` bounds the leader's wait for its replicas."""
         topic = tp.topic.encode()
         self._partition = b"".join(
             (_ONE_ELEMENT, struct.pack(">h", len(topic)), topic, _ONE_ELEMENT, _INT.pack(tp.partition))
