@@ -67,7 +67,7 @@ class Window:
     """The step table of one lane, and the window's start."""
 
     def __init__(self, policy: WindowPolicy, steps: Iterable[Step] = (), newest: Step | None = None) -> None:
-        """Continue from a stored table, oldest first, perhaps of another policy; `newest` is None without a record."""
+        """Continue from a stored table, oldest first; its policy may have been another one."""
         self._policy = policy
         self._steps = list(steps)
         self._first = 0  # place of the window's first step

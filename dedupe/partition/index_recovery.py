@@ -205,12 +205,15 @@ class IndexRecovery:
         Return why the index must be rebuilt, or None.
 
         Its last record proves that it follows this log. It is read after the fence, since a commit that is
-        not visible yet would look like a lost one.
+        not visible yet would look like a lost one. Behind that record it has applied control records only:
+        a log that lost those may have other records at their offsets.
         """
         index, log_start = opened.index, opened.log_start
         state = index.state
         last = await self._reader.first(max(state.last_offset, log_start), end)
         reason = reason_to_rebuild(state, last, log_start=log_start, end=end)
+        if reason is None and await self._reader.has_records(state.last_offset + 1, state.applied_offset):
+            reason = "the log holds records where it knows of none"
         if reason is not None:
             self._lost_ms = state.newest_timestamp_ms
             return reason

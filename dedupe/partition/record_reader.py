@@ -78,6 +78,15 @@ class RecordReader:
                     return records[0]
         return None
 
+    async def has_records(self, start: Offset, end: Offset) -> bool:
+        """Return whether [start, end) begins with a record of ours, control records left out."""
+        if start >= end:
+            return False
+        try:
+            return await self.first(start, end) is not None
+        except (LogCorruptError, IdentityMismatchError):  # passed over once, as an operator decided
+            return False
+
     async def last(self, start: Offset, end: Offset) -> CheckedRecord | None:
         """Return the last record of [start, end), or None."""
         span = TAIL_OFFSETS

@@ -39,8 +39,6 @@ DEADLINE_S = 4.5
 PAUSE_S = 0.05
 """Of a client after a refusal, and of whoever looks whether something has become true."""
 LATE_MAX = 10
-FOLLOWED_S = 6.0
-"""Within it a follower has every commit, from its owner or from the log."""
 PATIENCE_S = 60.0
 """Within it the group must have got over everything that is over."""
 
@@ -427,7 +425,6 @@ class GroupWorld:
                 await self.deliver([self.world.event(name) for name in told[at : at + 7]], by=[worker.name])
         self.world._forget()  # an index may know for a while what the log has deleted
         self.world.judge_log()
-        await asyncio.sleep(FOLLOWED_S)
         for worker in self.alive:
             self.check_totals(worker)
             for number in (worker.owned | worker.followed) & set(range(CLEAN.partitions)):

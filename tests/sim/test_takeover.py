@@ -50,6 +50,35 @@ async def test_gateway_with_another_secret_fences_no_partition_that_has_records(
     assert [lane.metrics.failures for lane in router.lanes] == [0, 0]
 
 
+async def test_index_that_passed_over_markers_which_the_log_has_lost_is_rebuilt() -> None:
+    world = World()
+    kept, lost, later = events_of(world, 0, 3)
+    await world.start()
+    await world.deliver([kept])
+    for _ in range(3):  # each fence takes offsets, which the index has applied
+        await world.crash()
+        await world.start()
+    await world.deliver([lost])
+    await world.crash(lost_updates=1)
+    world.lose_tail(0, 1)
+    world.log.partition(CLEAN.name, 0).end = world.committed()[0][-1].offset + 1  # the fences' markers, too
+    world.disk, world.spare_disk = world.spare_disk, world.disk
+    await world.start()
+    await world.deliver([later])
+    for _ in range(3):  # up to the end that the first index knows
+        await world.crash()
+        await world.start()
+    await world.crash()
+    world.disk, world.spare_disk = world.spare_disk, world.disk
+
+    router = await world.start()
+    await world.deliver([later])
+
+    assert router.lanes[0].metrics.rebuilds == 1
+    world.judge()
+    world.judge_index(router.lanes[0])
+
+
 @pytest.mark.parametrize("policy", [BY_TIME, BY_KEYS])
 async def test_index_rebuilt_in_a_running_process_is_the_one_that_a_new_process_builds(
     policy: WindowPolicy,

@@ -414,15 +414,18 @@ class World:
 
     def judge_index(self, lane: Lane) -> None:
         """The index of a clean lane is that of a replay, as far as the log reaches back."""
-        records = self.committed()[lane.partition]
+        live, identity = lane.partition_index, self.index_identity(lane.partition)
+        end = live.index.state.applied_offset
+        committed = self.committed()[lane.partition]
+        records = [record for record in committed if record.offset < end]
+        assert records == committed or lane.state is LaneState.FOLLOWING
         if not records:
             return
-        live, identity = lane.partition_index, self.index_identity(lane.partition)
         empty = MemoryStore().open(identity)
         replayed = PartitionIndex(empty, self.policy, self.sessions, log_start=live.log_start)
         check = RecordCheck(self.identity, lane.partition, CLEAN.partitions)
         entries = replayed.replay([check.checked(record) for record in records])
-        first, end = records[0].offset, live.index.state.applied_offset
+        first = records[0].offset
         known_from = max(first, replayed.known_from)
         assert live.index.state == replayed.index.state._replace(applied_offset=end)
         assert max(first, live.known_from) == known_from
