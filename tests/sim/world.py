@@ -368,6 +368,8 @@ class World:
             self.conflicts[content] = place
             return
         assert not self._is_told(self.conflicts, content), "a conflict became a success"
+        if offset < self.log.partition(CLEAN.name, event.partition).log_start:
+            return  # of a gateway that does not know yet what the log has deleted
         if self._is_told(self.told, event.message_id):
             assert self.told[event.message_id] == place, f"{event.message_id} has moved"
         self.told[event.message_id] = place
