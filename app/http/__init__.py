@@ -1,1 +1,1 @@
-"""From the socket to a request and back: connections, limits, bodies, client addresses, CORS, problems."""
+"""HTTP: connections, limits, bodies, client addresses, CORS, problems."""

@@ -11,11 +11,11 @@ from app.http.request_middleware import CLIENT_LEFT
 from dedupe.model.errors import GatewayError
 
 NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
-"""FastAPI's own spans have a request's query in them: write keys, and events. See app/telemetry/traces.py."""
+"""FastAPI's own spans have the query of requests: write keys, and events. See app/telemetry/traces.py."""
 
 
 def bare_application(problems: Problems) -> FastAPI:
-    """Return an application that answers every error with a problem, the framework's own included."""
+    """Return an application that answers every error, the framework's included, with a problem."""
     app = FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=NO_TELEMETRY
     )

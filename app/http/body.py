@@ -1,9 +1,9 @@
 """
 Reads a request's body within its limits: bytes on the wire, bytes inflated, and time.
 
-Memory stays bounded: the declared length is judged before anything is read, a compressed body is
-inflated once it is complete, so that a stalled one holds only what was sent, and inflating stops at the
-first byte too many. Of the content only the first bytes are looked at: they tell whether it is compressed.
+Memory is bounded: the declared length is checked before anything is read; a compressed body is inflated once
+it is complete, so that a stalled one uses only the bytes that have arrived; inflating stops at the limit. Of
+the content only the first bytes are looked at: they decide whether it is compressed.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ from app.http.errors import BodyNotDecompressableError, BodyTimeoutError, BodyTo
 from app.http.fair_scheduler import YieldToOthers
 
 GZIP_MEMBERS_MAX = 100
-"""Each costs a new decompressor; real clients send one, a proxy that concatenates a few."""
+"""Each member costs a decompressor; clients send one."""
 
 SLICE_BYTES, PIECE_BYTES = 64 * 1024, 256 * 1024
-"""Read and written by one step of inflating, well below 1 ms; other requests work between two steps."""
+"""Input and output of one step of inflating, below 1 ms; other requests run between two steps."""
 
 STEP_WORK_BYTES = PIECE_BYTES // 8
-"""Work that such a step counts as: parsing so many bytes takes as long."""
+"""The work of such a step, in parsed bytes."""
 
 _JSON_BEGINS = b"{["
 """Nearly all bodies begin so, and are not looked at further."""
 
 _GZIP = 16 + zlib.MAX_WBITS
-_ZLIB_METHOD = 8  # low half of a zlib stream's first byte; a raw deflate stream never begins with it
+_ZLIB_METHOD = 8  # low half of a zlib stream's first byte, and never of a raw deflate stream's
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class BodyLimits:
     bytes_max: int
     compressed_bytes_max: int
     timeout_s: float
-    grace_s: float = 10.0  # at any pace
-    rate_min: int = 512  # bytes a second, on average, once the grace is over; phones on 2G reach 2 KiB
+    grace_s: float = 10.0  # at any rate
+    rate_min: int = 512  # bytes a second on average after the grace; phones on 2G reach 2 KiB
 
     def patience_s(self, size: int) -> float:
-        """Return the seconds since its start within which a body must exceed a size in bytes."""
+        """Return the time limit, since its start, for a body to exceed a size in bytes."""
         return min(self.timeout_s, max(self.grace_s, size / self.rate_min))
 
 
@@ -65,15 +65,14 @@ async def read_body(
         receive: the request's ASGI channel, unread.
         headers: by lower-case name.
         limits: bounds in bytes and seconds.
-        lease: memory of the request; the connection charges what arrives, and what that inflates to is
-            charged here.
+        lease: memory of the request; the connection charges received bytes, this function inflated bytes.
         yield_to_others: awaited before each step of inflating but the first.
 
     Raises:
-        RequestError: too large, or neither plain nor compressed in a way that is understood.
-        BodyTimeoutError, BodyIncompleteError, BodyMemoryFullError: it did not arrive (in time), or
+        RequestError: the body is too large, or its encoding is not supported or broken.
+        BodyTimeoutError, BodyIncompleteError, BodyMemoryFullError: it did not arrive in time or whole, or
             there is no memory for it now.
-        ClientDisconnect: the client left before the end and reads no answer.
+        ClientDisconnect: the client disconnected before the end.
     """
     header = headers.get(b"content-encoding")
     declared = declared_encoding(header) if header else Encoding.PLAIN
@@ -93,7 +92,7 @@ async def read_body(
 async def _arrived(
     receive: Receive, declared: Encoding, limits: BodyLimits, lease: MemoryReservation
 ) -> bytes:
-    """Return the body as it was sent; see read_body."""
+    """Return the body as received; see read_body."""
     chunks: list[bytes] = []
     size, more = 0, True
     bytes_max = min(limits.compressed_bytes_max, limits.bytes_max)  # until it proves to be plain
@@ -122,7 +121,7 @@ async def _arrived(
 async def _inflated(
     inflater: "Inflater", body: bytes, lease: MemoryReservation, yield_to_others: YieldToOthers
 ) -> bytes:
-    """Return what a complete body inflates to, in steps."""
+    """Inflate a complete body in steps."""
     pieces: list[bytes] = []
     charged, size = inflater.declared_size(body), 0
     lease.take(charged)
@@ -143,7 +142,7 @@ class Inflater:
     """Inflates one complete body step by step; gzip bodies may consist of several members."""
 
     def __init__(self, *, is_gzip: bool, bytes_max: int) -> None:
-        """`bytes_max`: of the inflated body."""
+        """`bytes_max`: the limit of the inflated body."""
         self._is_gzip = is_gzip
         self._bytes_left = bytes_max
         self._stream: zlib._Decompress | None = None
@@ -151,19 +150,19 @@ class Inflater:
 
     def declared_size(self, body: bytes) -> int:
         """
-        Return the inflated size in the trailer of a gzip body (its last member's), no more than allowed.
+        Return the inflated size in the trailer of a gzip body, at most the limit.
 
-        It is charged at once, so that of many bodies those that fit are completed, and no others begun.
+        It is charged before inflating, so that only bodies that fit are inflated.
         """
         return min(int.from_bytes(body[-4:], "little"), self._bytes_left) if self._is_gzip else 0
 
     def inflate(self, body: bytes) -> Iterator[bytes]:
         """
-        Yield what the body inflates to, PIECE_BYTES at most in one step.
+        Yield the inflated body, at most PIECE_BYTES in one step.
 
         Raises:
-            BodyNotDecompressableError: it is not in this format, or cut short.
-            BodyTooLargeError: the first byte too many has come out.
+            BodyNotDecompressableError: the body is not in this format, or truncated.
+            BodyTooLargeError: the inflated body exceeds the limit.
         """
         for start in range(0, len(body), SLICE_BYTES):
             data = body[start : start + SLICE_BYTES]

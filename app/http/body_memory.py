@@ -1,13 +1,12 @@
 """
-One memory budget for the bodies of all requests, from the first byte that arrives to the answer.
+The memory budget for the bodies of all requests, from their first byte to the answer.
 
-A byte is charged before it is kept. A request whose next byte does not fit is refused, its bytes are
-given back at once, and the rest of its body is discarded as it arrives. Bytes are charged when they
-arrive, not when they are announced, so an announcement takes no memory from other requests, and as many
-large bodies as fit are always completed.
+Bytes are charged when they arrive, not when Content-Length declares them, so a declaration takes no memory
+from other requests. A request whose next byte does not fit is refused: its bytes are released at once, and
+the rest of its body is discarded.
 
-An eighth of the budget is kept for small bodies, and once half is in use, one address may not have more
-than a quarter.
+An eighth of the budget is reserved for small bodies. Once half is in use, one address may have at most a
+quarter.
 """
 
 from collections import Counter
@@ -17,13 +16,13 @@ from app.http.errors import BodyMemoryFullError
 from dedupe.model.errors import GatewayError
 
 SMALL_BODY_BYTES = 256 * 1024
-"""What one request may use of the part for small bodies; batches of SDKs mostly have 10 KB."""
+"""The limit of a request in the part for small bodies; batches of SDKs mostly have 10 KB."""
 
 RESERVE = 1 / 8
 """The part of the budget for small bodies."""
 
 ADDRESS_SHARE = 1 / 4
-"""The part that one address may hold once half is in use; alone it may have that half."""
+"""The part that one address may hold once half is in use."""
 
 
 class BodyMemory:
@@ -46,7 +45,7 @@ class BodyMemory:
         return self.used + size <= room
 
     def add(self, owner: str | None, size: int) -> None:
-        """Count bytes that an owner takes, or with a negative size gives back; None: an unknown address."""
+        """Count bytes that an owner reserves, or releases (negative); None: an unknown address."""
         self.used += size
         self.peak = max(self.peak, self.used)
         if owner is not None:
@@ -63,18 +62,18 @@ class MemoryReservation:
     def __init__(
         self, memory: BodyMemory, owner: str | None = None, on_release: Callable[[], None] | None = None
     ) -> None:
-        """`owner`: the address that it counts for; `on_release`: called once at the end."""
+        """`owner`: the address that is charged; `on_release`: called once at the end."""
         self._memory = memory
         self._owner = owner
         self.on_release = on_release
         self.held = 0
         self.error: GatewayError | None = None
-        """Why the body cannot be read to its end, once that is so."""
+        """Why the body cannot be read to its end, or None."""
         self.is_whole = False
-        """Whether all of the body has arrived, so that reading it does not wait and needs no timer."""
+        """Whether the whole body has arrived, so that reading it needs no timer."""
 
     def take(self, size: int) -> bool:
-        """Charge more bytes; if they do not fit, give all back and refuse from now on."""
+        """Charge more bytes; if they do not fit, release all, and refuse from now on."""
         if self.error is not None:
             return False
         if not self._memory.has_capacity(self._owner, self.held, size):
@@ -85,28 +84,27 @@ class MemoryReservation:
         return True
 
     def expect(self, size: int) -> None:
-        """Refuse a body that is announced and could not fit now, before it is sent."""
+        """Refuse a body whose declared size does not fit now, before it is sent."""
         more = size - self.held
         if more > 0 and not self._memory.has_capacity(self._owner, self.held, more):
             self.take(more)
 
     def hold(self, size: int) -> None:
-        """Hold another number of bytes: what the body was turned into. Raises BodyMemoryFullError."""
+        """Replace the charge by another number of bytes. Raises BodyMemoryFullError."""
         self._give_back()
         self.take(size)
         self.check()
 
     def hold_parsed(self, body_bytes: int, more_bytes: int) -> None:
         """
-        Hold a body and what it takes while it is parsed. Raises BodyMemoryFullError.
+        Charge a body and the memory of its parsed document. Raises BodyMemoryFullError.
 
-        No more is charged than one address may always have: a body that is allowed fits where nothing
-        else is held, however small the budget was made.
+        At most the share of an address is charged, so that an allowed body fits into an empty budget.
         """
         self.hold(max(body_bytes, min(body_bytes + more_bytes, int(self._memory.capacity * ADDRESS_SHARE))))
 
     def fail(self, err: GatewayError) -> None:
-        """Refuse from now on, and give all back."""
+        """Refuse from now on, and release all bytes."""
         self.error = err
         self._give_back()
 
@@ -116,7 +114,7 @@ class MemoryReservation:
             raise self.error
 
     def release(self) -> None:
-        """Give all back, for good."""
+        """Release all bytes at the end of the request."""
         self.fail(BodyMemoryFullError("the request has ended"))
         if self.on_release is not None:
             self.on_release()

@@ -1,9 +1,8 @@
 """
 The address of a request's client, also behind load balancers.
 
-Any client can send an X-Forwarded-For header. It counts only on connections from proxies that the
-operator trusts, and is read from its end, where the nearest proxy wrote: the first address that is
-not a trusted proxy itself is the client's.
+X-Forwarded-For is read only on connections from trusted proxies, since any client can send it. It is read
+from its end, where the nearest proxy writes: the first address that is no trusted proxy is the client's.
 """
 
 from collections.abc import Iterable
@@ -18,21 +17,21 @@ HEADERS_CACHED = 4096
 ADDRESSES_CACHED = 4096
 
 FORWARDED_BYTES_MAX = 512
-"""What is read, and kept, of an X-Forwarded-For, from its end: a dozen proxies with IPv6 addresses."""
+"""The part of X-Forwarded-For that is read, from its end: a dozen proxies with IPv6 addresses."""
 
 IPV6_PREFIX = 64
-"""One client of the Internet has at least so large a network of its own to choose addresses from."""
+"""A client can use all addresses of a network of this size."""
 
 
 class TrustedProxies:
-    """Finds the client's address."""
+    """Determines the client's address."""
 
     def __init__(self, networks: Iterable[Network]) -> None:
         self._networks = tuple(networks)
         self._client = lru_cache(HEADERS_CACHED)(self._last_untrusted)
 
     def are_trusted(self, peer: str) -> bool:
-        """Whether the X-Forwarded-For of a connection from there counts."""
+        """Whether X-Forwarded-For of a connection from this address is read."""
         address = _parse(peer)
         return address is not None and self._is_trusted(address)
 
@@ -50,15 +49,15 @@ class TrustedProxies:
         return self._client(peer, forwarded) if forwarded else peer
 
     def _last_untrusted(self, peer: str, forwarded: bytes) -> str:
-        found = peer
+        client = peer
         for part in reversed(forwarded.split(b",")):
             address = _parse(part.decode("ascii", "replace"))
             if address is None:
-                break  # what stands before it was not written by a proxy that writes addresses
-            found = str(address)
+                break  # no proxy that writes addresses wrote the part before it
+            client = str(address)
             if not self._is_trusted(address):
                 break
-        return found
+        return client
 
     def _is_trusted(self, address: Address) -> bool:
         return any(address in network for network in self._networks)

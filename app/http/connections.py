@@ -1,9 +1,8 @@
 """
-Counts the connections of a port and evicts some when there are too many.
+Counts the connections of a port, and evicts some when there are too many.
 
-An idle connection goes first: idle sockets cannot keep out clients that send. Where that is not enough, an
-address with more than its share loses the connections whose requests it sends slowest, or whose answers it
-does not read.
+Idle connections are evicted first. Without any, an address with more than its share loses the connections
+that have waited longest for the rest of a body, or for their client to read.
 """
 
 from collections import Counter
@@ -14,26 +13,25 @@ from typing import Protocol
 from app.http.client_address import address_group
 
 REFUSED_MAX = 256
-"""Connections beyond the limit that get an answer, or still end; of any more the oldest are aborted."""
+"""The limit of connections beyond connections_max, which are answered with a refusal or closing."""
 
 SHARE = 1 / 16
 """
-The part of all connections that one address may keep once there are no others to be had, and the
-requests that one behind a trusted proxy may have at once: 1,024 of the default. A company's NAT has
-fewer at work at once; a load balancer is a trusted proxy.
+The part of all connections that one address may keep when there are too many, and the limit of concurrent
+requests of an address behind a trusted proxy: 1,024 of the default. A company's NAT has fewer.
 """
 
 
 class Evictable(Protocol):
-    """A connection as the register sees it."""
+    """A connection that can be evicted."""
 
     def evict(self) -> None:
-        """Make room: at once, or within moments after a last answer."""
+        """Close the connection at once, or soon after a last answer."""
 
 
 @dataclass(slots=True, eq=False)
 class AddressConnections:
-    """The connections of one address group, those longest in their state first."""
+    """The connections of one address group, in the order of their last change of state."""
 
     name: str | None
     count: int = 0
@@ -52,7 +50,7 @@ class Connections:
         self._idle: dict[Evictable, None] = {}  # longest idle first
         self._leaving: dict[Evictable, None] = {}  # without a slot: refused, evicted or closing
         self._addresses: dict[str | None, AddressConnections] = {}
-        self._greedy: dict[str | None, AddressConnections] = {}  # those over the share: a few at most
+        self._greedy: dict[str | None, AddressConnections] = {}  # over the share
         self._requests: Counter[str] = Counter()  # behind trusted proxies, by address
         self.open = 0
         self.evicted = 0
@@ -60,16 +58,16 @@ class Connections:
 
     @property
     def idle(self) -> int:
-        """How many have no request at the moment."""
+        """The number of connections without a request."""
         return len(self._idle)
 
     def enter(self, connection: Evictable, address: str | None) -> bool:
         """
-        Count a new connection, an idle one at first; false if its requests have to be refused.
+        Count a new idle connection; return False if its requests must be refused.
 
         Args:
-            connection: the new one.
-            address: of the client; None for a trusted proxy, which has no share.
+            connection: the new connection.
+            address: the client's address; None for a trusted proxy, which has no share.
         """
         self.open += 1
         owner = self._join(address)
@@ -86,18 +84,18 @@ class Connections:
         return has_room
 
     def leave(self, connection: Evictable) -> None:
-        """Count a connection no more."""
+        """Stop counting a connection that has ended."""
         self.open -= 1
         self._leaving.pop(connection, None)
         self._free_slot(connection)
 
     def close(self, connection: Evictable) -> None:
-        """Give the slot of a connection that is about to end to others."""
+        """Free the slot of a connection that is closing."""
         self._free_slot(connection)
         self._leaving[connection] = None
 
     def busy(self, connection: Evictable) -> None:
-        """The gateway works on a request of the connection."""
+        """Note that the gateway processes a request of the connection."""
         owner = self._slots.get(connection)
         if owner is not None:
             self._idle.pop(connection, None)
@@ -106,13 +104,13 @@ class Connections:
                 owner.waiting.pop(connection, None)
 
     def wait(self, connection: Evictable) -> None:
-        """A busy connection waits for its client: for the rest of a body, or for it to read."""
+        """Note that a busy connection waits for its client to send the rest of a body, or to read."""
         owner = self._slots.get(connection)
         if owner is not None and connection not in owner.idle:
             owner.waiting[connection] = None
 
     def rest(self, connection: Evictable) -> None:
-        """Everything asked on the connection has been answered."""
+        """Note that all requests of the connection are answered."""
         owner = self._slots.get(connection)
         if owner is not None:
             if owner.waiting:
@@ -122,10 +120,9 @@ class Connections:
 
     def enter_request(self, address: str | None) -> bool:
         """
-        Count one request of an address behind a trusted proxy; false if it has more than its share at once.
+        Count a request of an address behind a trusted proxy; return False above the address's share.
 
-        None: the proxy's own, which has no share. Each call is undone by leave_request, also if it returns
-        false.
+        None, a proxy's own requests, have no share. Each call must be followed by leave_request, also after False.
         """
         if address is None:
             return True
@@ -146,13 +143,13 @@ class Connections:
             del self._requests[name]
 
     def _has_slot(self, owner: AddressConnections) -> bool:
-        """Whether there is a slot for a newcomer, made if necessary."""
+        """Whether there is a slot for a new connection, after an eviction if necessary."""
         if len(self._slots) < self.connections_max:
             return True
         greediest = max(self._greedy.values(), key=lambda greedy: greedy.count, default=None)
         if greediest is None:
             victim = _first(self._idle)
-        elif greediest is owner:  # which makes room for itself only
+        elif greediest is owner:  # its own new connection evicts only its own
             victim = _first(owner.idle)
         else:
             victim = _first(greediest.idle) or _first(greediest.waiting) or _first(self._idle)

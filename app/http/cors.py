@@ -1,9 +1,8 @@
 """
-CORS headers of every answer, errors included, so that a browser's SDK can read each of them.
+CORS headers of every answer, errors included.
 
-A write key is no cookie: nothing that a browser adds by itself gives any right here, so any origin
-may post, with credentials or without. A preflight allows whatever headers it asks for; an SDK that
-adds one to its retries only would otherwise lose exactly those.
+Any origin may post, with or without credentials, since a browser does not add write keys by itself, as it
+does cookies. A preflight allows all requested headers, since SDKs may add headers to retries.
 """
 
 import re
@@ -23,10 +22,10 @@ MAX_AGE_S = b"86400"  # browsers cap it, Chromium at 2 h
 _EXPOSED = (b"access-control-expose-headers", EXPOSED_HEADERS)
 
 HEADERS_WITHOUT_ORIGIN = [(b"access-control-allow-origin", b"*"), _EXPOSED]
-"""Of an answer to a request that names no origin."""
+"""The headers of an answer to a request without an origin."""
 
 _HARMLESS = re.compile(rb"[\x21-\x7e ]{1,2000}")
-"""What may be echoed: the server refuses to send control characters, and would answer 500."""
+"""The values that may be echoed: the server would refuse to send control characters."""
 
 
 def origin_headers(origin: bytes) -> list[tuple[bytes, bytes]]:
@@ -43,11 +42,11 @@ def origin_headers(origin: bytes) -> list[tuple[bytes, bytes]]:
 
 def preflight_headers(headers: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
     """Return the headers of the answer to a preflight with these headers."""
-    asked = headers.get(b"access-control-request-headers", b"")
+    requested = headers.get(b"access-control-request-headers", b"")
     return [
         *origin_headers(headers.get(b"origin", b"")),
         (b"access-control-allow-methods", METHODS),
-        (b"access-control-allow-headers", asked if _HARMLESS.fullmatch(asked) else DEFAULT_HEADERS),
+        (b"access-control-allow-headers", requested if _HARMLESS.fullmatch(requested) else DEFAULT_HEADERS),
         (b"access-control-max-age", MAX_AGE_S),
         (b"content-length", b"0"),
     ]

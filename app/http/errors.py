@@ -1,10 +1,10 @@
-"""The errors that the edge raises; app.http.problems has the HTTP answer of each code."""
+"""The errors of the ingest port; app.http.problems has the HTTP answer of each code."""
 
 from dedupe.model.errors import GatewayError, RetriableError
 
 
 class RequestError(GatewayError):
-    """The request itself is wrong: no retry of it can succeed, and nothing was accepted."""
+    """The request is wrong: no retry can succeed, and nothing was accepted."""
 
     code = "bad_request"
 
@@ -22,13 +22,13 @@ class BodyTooLargeError(RequestError):
 
 
 class BodyNotDecompressableError(RequestError):
-    """The body is said to be compressed or begins so, and is not, is damaged or is cut short."""
+    """The body is compressed by its Content-Encoding or its first bytes, and is damaged or truncated."""
 
     code = "body_not_decompressable"
 
 
 class UnsupportedEncodingError(RequestError):
-    """The body has a Content-Encoding that is not understood, or one that is none, and is no JSON."""
+    """The gateway does not support the body's Content-Encoding, and the body is no JSON."""
 
     code = "unsupported_encoding"
 
@@ -46,13 +46,13 @@ class InvalidJSONError(RequestError):
 
 
 class BatchMissingError(RequestError):
-    """The body is JSON, but holds neither an event nor a batch of events."""
+    """The body is JSON, but neither an event nor a batch of events."""
 
     code = "batch_missing"
 
 
 class TooManyEventsError(RequestError):
-    """The request carries more events than allowed."""
+    """The request has more events than allowed."""
 
     code = "too_many_events"
 
@@ -70,7 +70,7 @@ class IdempotencyKeyInvalidError(RequestError):
 
 
 class FingerprintsInvalidError(RequestError):
-    """The Gateway-Fingerprints header does not hold one fingerprint for each event."""
+    """The Gateway-Fingerprints header does not have one fingerprint for each event."""
 
     code = "fingerprints_invalid"
 
@@ -106,7 +106,7 @@ class InvalidWriteKeyError(RequestError):
 
 
 class DisabledWriteKeyError(InvalidWriteKeyError):
-    """The write key is known, but its source is switched off."""
+    """The source of the write key is disabled."""
 
 
 class ScopeMissingError(RequestError):
@@ -122,7 +122,7 @@ class BodyTimeoutError(RetriableError):
 
 
 class BodyIncompleteError(RetriableError):
-    """The client closed its side of the connection in the middle of the body. Nothing was accepted."""
+    """The client closed its side of the connection within the body. Nothing was accepted."""
 
     code = "body_incomplete"
 
@@ -134,7 +134,7 @@ class BodyMemoryFullError(RetriableError):
 
 
 class TooManyConnectionsError(RetriableError):
-    """There are too many connections, in all or of this address. Nothing was accepted."""
+    """There are too many connections, in total or of this address. Nothing was accepted."""
 
     code = "too_many_connections"
 
@@ -153,7 +153,7 @@ class QuotaExceededError(RetriableError):
     code = "quota_exceeded"
 
     def __init__(self, limit: str, wait_s: float = 0.0) -> None:
-        """`limit`: name of the limit; `wait_s`: after which the same request passes."""
+        """`limit`: the name of the limit; `wait_s`: the time after which the request passes."""
         super().__init__(limit, detail=_QUOTAS.get(limit, ""))
         self.limit = limit
         self.wait_s = wait_s

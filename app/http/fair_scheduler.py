@@ -1,15 +1,13 @@
 """
-Shares the event loop fairly between senders: work in pieces, and requests in flight.
+Shares the event loop fairly among senders: pieces of work, and requests in flight.
 
-Parsing and identifying hold the loop, so one round does no more than a few milliseconds of them, and each
-sender in turn has a piece: beside a sender with many connections another one waits for one piece, not for
-all of them. A round takes several polls of the sockets, as many as an answer takes on its way through
-lanes and log: the answer waits for a round or two, not for one at each poll.
+Parsing and identifying block the event loop. So a round processes a few milliseconds of work, one piece of
+each sender in turn: a sender waits for one piece of a sender with many connections, not for all. A round
+lasts several polls of the sockets, about as many as an answer needs on its way through lanes and log.
 
-A sender with many connections also fills the loop outside of these pieces: each of its requests is read,
-begun and answered, and each commit brings a wave of answers that brings a wave of requests. So beside
-others only some of its requests are let in, and the rest wait, whole, in the memory that they hold. A lone
-sender is let in at once, for large commits.
+A sender with many connections also uses the loop outside of these pieces, to read, begin and answer requests.
+So while there are others, only some of its requests are admitted, and the rest wait with their bodies. A lone
+sender is not limited, for large commits.
 """
 
 import asyncio
@@ -29,41 +27,41 @@ LONE_ROUND_BYTES = 512 * 1024
 """Work of one round while only one sends, for large commits: 20 ms at most."""
 
 POLLS_PER_ROUND = 16
-"""How often the loop polls its sockets in one round while several send and some work has to wait."""
+"""Polls of the sockets in one round while several send and some work waits."""
 
 SHARED_S = 1.0
 """How long after a change of sender the loop counts as shared."""
 
 PIECE_COST_BYTES = 2 * 1024
-"""What a piece counts beside its bytes: a request as such costs as much as some kilobytes."""
+"""The cost of a piece besides its bytes."""
 
 IN_FLIGHT_BYTES_MAX = 256 * 1024
 """
-Of one sender beside others, by REQUEST_COST_BYTES and the bodies; one request always. Three batches of
-100 events, or 28 single ones: more than a commit takes, so that a flood loses nothing by it.
+The limit of one sender among others, of bodies and REQUEST_COST_BYTES; one request is always admitted. It is
+three batches of 100 events, or 28 single ones, more than a commit has.
 """
 
 REQUEST_COST_BYTES = 8 * 1024
-"""What a request in flight counts beside its body: as such it costs the loop as much as ten events."""
+"""The cost of a request in flight besides its body, that of about ten events."""
 
 COUNTED_S = 0.01
 """
-How long a request counts as in flight: a commit or two. One that takes longer waits for a slow log or a
-partition that hangs and costs the loop nothing, so its sender may have the next one: however slow the log
-is, a share is 28 single requests, or three batches of 100 events, every 10 ms. With 5 ms a flood was felt.
+How long a request counts as in flight: one or two commits. A longer request waits for the log, and does not
+use the event loop. So a sender is admitted 28 single requests, or three batches of 100 events, in 10 ms, even
+if the log is slow.
 """
 
 WAITING_BYTES_MAX = 32 * 1024 * 1024
-"""How much of one sender may wait, one request always, from however many addresses."""
+"""The limit of one sender's waiting requests; one may always wait."""
 
 WAIT_SHARE = 1 / 2
 """
-The part of a request's time that it may wait. Under a flood those that have waited longest are let in: with
-no time left, each would be worked on and answered too late.
+The part of its time limit that a request may wait. Requests that have waited longest are admitted first: with
+no time left, each would be processed and answered too late.
 """
 
 YieldToOthers: TypeAlias = Callable[[int], Awaitable[None]]
-"""Waits until work on so many bytes may go on."""
+"""Waits until work on this number of bytes may continue."""
 
 
 @dataclass(slots=True)
@@ -93,13 +91,13 @@ class FairScheduler:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several have sent of late."""
+        """Whether several senders have sent within SHARED_S."""
         return asyncio.get_running_loop().time() < self._shared_until_s
 
     # ---- pieces of work
 
     async def yield_to_others(self, sender: str, size_bytes: int) -> None:
-        """Return when a sender may work on so many bytes, at once where none of its work waits."""
+        """Return when a sender may process this number of bytes, at once if no work waits."""
         if sender != self._last_sender:
             if self._last_sender is not None:
                 self._shared_until_s = asyncio.get_running_loop().time() + SHARED_S
@@ -114,7 +112,7 @@ class FairScheduler:
         await turn
 
     def _begin_round(self) -> None:
-        """Hand the round's work to those who wait, one piece for each sender in turn."""
+        """Start the waiting pieces of the round, one of each sender in turn."""
         is_shared = self.is_shared
         self._left_bytes = ROUND_BYTES if is_shared else LONE_ROUND_BYTES
         while self._pieces and self._left_bytes > 0:
@@ -124,12 +122,12 @@ class FairScheduler:
                 self._pieces.move_to_end(sender)
             else:
                 del self._pieces[sender]
-            if not turn.done():  # a client may have left meanwhile
+            if not turn.done():  # its client may have disconnected
                 turn.set_result(None)
                 self._left_bytes -= size_bytes + PIECE_COST_BYTES
         self._is_round_open = True
         polls = POLLS_PER_ROUND if is_shared else 1
-        asyncio.get_running_loop().call_soon(self._end_round, polls)  # after what was handed out
+        asyncio.get_running_loop().call_soon(self._end_round, polls)  # after the started pieces
 
     def _end_round(self, polls_left: int) -> None:
         if polls_left > 1 and (self._pieces or self._left_bytes <= 0):
@@ -144,10 +142,10 @@ class FairScheduler:
     @asynccontextmanager
     async def slot(self, sender: str, body_bytes: int, deadline: Deadline) -> AsyncIterator[None]:
         """
-        Work on a request inside; waits until its sender may have one more in flight.
+        Admit a request, which is in flight within the context; waits while its sender has too many.
 
         Raises:
-            LaneSaturatedError: too much waits, or half of the time is over; nothing was begun.
+            LaneSaturatedError: too many bytes wait, or half of the time limit is over; nothing was begun.
         """
         size_bytes = body_bytes + REQUEST_COST_BYTES
         requests = self._senders.setdefault(sender, _Sender())
@@ -171,7 +169,7 @@ class FairScheduler:
             count_off()
 
     async def _wait(self, sender: str, size_bytes: int, timeout_s: float) -> None:
-        """Return once `_leave` has let the request in."""
+        """Return once `_leave` has admitted the request."""
         requests = self._senders[sender]
         if requests.waiting_bytes and requests.waiting_bytes + size_bytes > WAITING_BYTES_MAX:
             raise LaneSaturatedError(f"{requests.waiting_bytes} bytes of its sender are waiting")
@@ -191,12 +189,12 @@ class FairScheduler:
             requests.waiting_bytes -= size_bytes
 
     def _leave(self, sender: str, size_bytes: int) -> None:
-        """Count a request off, and let in those that have a place now."""
+        """End a request, and admit waiting ones within the limit."""
         requests = self._senders[sender]
         requests.held_bytes -= size_bytes
         while requests.waiting:
             size_bytes, let_in = requests.waiting[0]
-            if not let_in.done():  # its client may have left meanwhile
+            if not let_in.done():  # its client may have disconnected
                 if self.is_shared and not requests.has_capacity(size_bytes):
                     return
                 requests.held_bytes += size_bytes

@@ -1,8 +1,7 @@
 """
 Checks of a request's head (RFC 9112) beyond those of the parser.
 
-A head that two servers in a row might read differently is refused: where one sees the end of a request
-and the other does not, one client's bytes become another's request.
+A head that two servers in a row might read differently is refused, against request smuggling.
 """
 
 import re
@@ -11,13 +10,13 @@ from collections.abc import Sequence
 from app.http.errors import HeadTooLargeError, RequestError
 
 PATH_BYTES_MAX = 8 * 1024
-"""Of the part before the query. Paths are short; unquoting and matching 64 KiB of one would take 11 ms."""
+"""The limit of the part before the query; unquoting and matching 64 KiB would take 11 ms."""
 
 HEADERS_MAX = 256
-"""Header fields of one request. SDKs send about ten; each takes some hundred bytes once parsed."""
+"""The limit of header fields. SDKs send about ten."""
 
 CONTENT_LENGTH_DIGITS_MAX = 20
-"""Of any number that the parser takes; no client sends more leading zeros."""
+"""The digits of the parser's largest number."""
 
 LINE_BYTES = len(b": \r\n")
 
@@ -29,12 +28,12 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 def check_head(method: bytes, version: str, url: bytes, headers: Headers) -> None:
     """
-    Judge a complete head.
+    Check a complete head.
 
-    Transfer codings other than `chunked` would be 501, but SDKs give up on 400 alone.
+    RFC 9112 demands 501 for transfer codings other than `chunked`, but SDKs stop retrying only after 400.
 
     Raises:
-        HeadTooLargeError: its path is longer than any of the gateway's.
+        HeadTooLargeError: its path is too long.
         RequestError: it must not be served.
     """
     if len(url) > PATH_BYTES_MAX and b"?" not in url[: PATH_BYTES_MAX + 1]:
@@ -58,11 +57,11 @@ def check_head(method: bytes, version: str, url: bytes, headers: Headers) -> Non
 
 
 def size_of(url: bytes, headers: Headers) -> int:
-    """Return the bytes of a head, or of its part that has arrived."""
+    """Return the size of a head, or of its part that has arrived."""
     return len(url) + sum([len(name) + len(value) + LINE_BYTES for name, value in headers])
 
 
 def without_offer(method: bytes, version: str, url: bytes, headers: Headers) -> bytes:
-    """Return a head without its offer to speak another protocol."""
+    """Return a head without its Upgrade header."""
     lines = [b"%b: %b\r\n" % field for field in headers if field[0] != b"upgrade"]
     return b"%b %b HTTP/%b\r\n%b\r\n" % (method, url, version.encode(), b"".join(lines))

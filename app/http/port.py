@@ -1,4 +1,4 @@
-"""What all connections of one port share: limits, and the answer to a request that cannot be parsed."""
+"""The state that all connections of a port share, and the answer to a request that cannot be parsed."""
 
 import secrets
 from collections.abc import Iterable
@@ -21,13 +21,13 @@ MALFORMED = "malformed"
 
 
 HEAD_BYTES_MAX = 64 * 1024
-"""Of a request line and its headers: four times what servers in front of a gateway pass on by default."""
+"""The limit of a request line and its headers: four times the default limit of common proxies."""
 
 HEAD_TIMEOUT_S = 10.0
-"""From the connection, or from a head's first byte, to its last: a phone on 2G sends one in two seconds."""
+"""The time limit of a head, from the connection or the head's first byte: a phone on 2G needs two seconds."""
 
 SEND_TIMEOUT_S = 30.0
-"""How long a client may leave its answers unread, which are small, before it loses the connection."""
+"""A client that does not read its answers for this time loses the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """What all connections of one port share."""
+    """The state that all connections of a port share."""
 
     limits: ConnectionLimits
     connections: Connections
@@ -51,7 +51,7 @@ class Port:
     problems: Problems
     metrics: RequestMetrics
     refuse: ASGIApp
-    """Answers the requests of a connection that is one too many."""
+    """Answers the requests of a connection beyond the limit."""
 
     def final_answer(
         self, err: GatewayError, headers: Iterable[tuple[bytes, bytes]], state: ServerState
@@ -61,8 +61,8 @@ class Port:
 
         Args:
             err: why it cannot be parsed.
-            headers: those that were parsed.
-            state: of the server, with the headers of all its answers.
+            headers: the parsed headers.
+            state: the server's state, with the headers of all its answers.
         """
         answer = self.problems.answer(err)
         self.metrics.observe(MALFORMED, answer.status_code, 0.0)

@@ -1,9 +1,9 @@
 """
-Problems: the one table from error code to HTTP answer.
+Problems: the table from error codes to HTTP answers.
 
-An error's body is a JSON object with `code` and `message`, never anything else: some SDKs retry a
-400 whose body lacks either. Size limits are 400 as well, the only status on which every SDK gives
-up. The texts are constant: nothing of a request, a topic or an exception gets into an answer.
+An error's body is a JSON object with `code` and `message`: some SDKs retry a 400 whose body lacks either.
+Size limits are 400, too, the only status after which all SDKs stop retrying. The texts are constant, without
+parts of requests, topics or exceptions.
 """
 
 import math
@@ -25,31 +25,31 @@ from dedupe.model.errors import GatewayError, RetriableError
 
 
 class Problem(NamedTuple):
-    """How one error code is answered."""
+    """The answer of one error code."""
 
     status: int
     message: str
 
 
 QUOTA_WAIT_MAX_S = 240
-"""A quarter of jitter on top makes 300 s, the longest `Retry-After` that SDKs keep to."""
+"""With a quarter of jitter at most 300 s, the longest `Retry-After` that SDKs obey."""
 
 BAD_REQUEST, UNAVAILABLE = HTTPStatus.BAD_REQUEST.value, HTTPStatus.SERVICE_UNAVAILABLE.value
 
 PROBLEMS: dict[str, Problem] = {
-    "bad_request": Problem(BAD_REQUEST, "the request cannot be understood"),
+    "bad_request": Problem(BAD_REQUEST, "the request is not valid"),
     "head_too_large": Problem(BAD_REQUEST, "the request line and headers are larger than allowed"),
     "body_too_large": Problem(BAD_REQUEST, "the body is larger than allowed"),
     "body_not_decompressable": Problem(BAD_REQUEST, "the body is not gzip or deflate, or it is cut short"),
     "unsupported_encoding": Problem(BAD_REQUEST, "the Content-Encoding must be gzip, deflate or absent"),
     "body_too_complex": Problem(
         BAD_REQUEST,
-        "the body has more than 600,000 colons and opening brackets, or one event in it, or a body whose "
-        "write key does not stand in the head, has more than 60,000; or there, or in a body of up to 2 MiB, "
-        "stand more than 500,000 commas",
+        "the body has more than 600,000 colons and opening brackets, or an event, or a body without a write "
+        "key in the head, has more than 60,000; or one of these, or a body of up to 2 MiB, has more than "
+        "500,000 commas",
     ),
     "invalid_json": Problem(BAD_REQUEST, "the body is not JSON"),
-    "batch_missing": Problem(BAD_REQUEST, "the body holds no event and no batch of events"),
+    "batch_missing": Problem(BAD_REQUEST, "the body is neither an event nor a batch of events"),
     "too_many_events": Problem(BAD_REQUEST, "the request has more events than allowed"),
     "request_too_large": Problem(
         BAD_REQUEST, "the events with the batch-level fields merged in are larger than allowed"
@@ -74,7 +74,7 @@ PROBLEMS: dict[str, Problem] = {
     "scope_missing": Problem(
         HTTPStatus.FORBIDDEN,
         "the write key may not do this: Gateway-Fingerprints and Gateway-Sessions need a key whose scopes "
-        "include replay, all else one whose scopes include ingest",
+        "include replay, other requests a key whose scopes include ingest",
     ),
     "not_found": Problem(HTTPStatus.NOT_FOUND, "the path does not exist"),
     "method_not_allowed": Problem(HTTPStatus.METHOD_NOT_ALLOWED, "the path does not have this method"),
@@ -82,11 +82,11 @@ PROBLEMS: dict[str, Problem] = {
     "overloaded": Problem(HTTPStatus.TOO_MANY_REQUESTS, "too many events are waiting; nothing was accepted"),
     "unavailable": Problem(UNAVAILABLE, "try again; retries with the same ids are harmless"),
     "lane_not_active": Problem(UNAVAILABLE, "a partition is not served now; try again"),
-    "disk_full": Problem(UNAVAILABLE, "the gateway is short of disk space; try again"),
+    "disk_full": Problem(UNAVAILABLE, "the gateway has too little free disk space; try again"),
     "deadline_exceeded": Problem(UNAVAILABLE, "no verdict in time; retry with the same ids to learn it"),
     "not_appended": Problem(UNAVAILABLE, "the log did not accept the events; try again"),
     "outcome_unknown": Problem(UNAVAILABLE, "the outcome is unknown; retry with the same ids to learn it"),
-    "fenced": Problem(UNAVAILABLE, "another gateway took over; try again"),
+    "fenced": Problem(UNAVAILABLE, "another gateway owns the partition now; try again"),
     "index_unavailable": Problem(UNAVAILABLE, "the dedupe index cannot be used now; try again"),
     "body_timeout": Problem(UNAVAILABLE, "the body did not arrive in time; try again"),
     "body_incomplete": Problem(UNAVAILABLE, "the body ended early; try again"),
@@ -101,16 +101,16 @@ _CODES_BY_STATUS = {
 }
 
 Form: TypeAlias = Callable[[str, int, str], tuple[bytes, str]]
-"""Returns the body of an error, made of code, status and message, and its media type."""
+"""Returns the body of an error from code, status and message, and its media type."""
 
 RETRY_AFTER_MAX_S = 30
-"""The largest Retry-After, except that of a quota: SDKs that wait longer fill their queues."""
+"""The largest Retry-After, except that of a quota: the queues of waiting SDKs fill."""
 
 logger = structlog.get_logger(__name__)
 
 
 def plain_form(code: str, _status: int, message: str) -> tuple[bytes, str]:
-    """Return the form that SDKs understand."""
+    """Return the body that SDKs understand."""
     return orjson.dumps({"code": code, "message": message}), "application/json"
 
 
@@ -128,15 +128,15 @@ class Problems:
         form: Form = plain_form,
     ) -> None:
         """
-        Take how answers are made.
+        Set how errors are answered.
 
         Args:
             retry_after_max: the largest Retry-After in seconds.
-            rng: what jitters it.
-            figures: by code, the limit that a client ran into, for errors without a detail.
-            refusals: where they are logged.
-            table: how codes are answered.
-            form: how a body is made.
+            rng: its jitter.
+            figures: by code, the limit that a client has exceeded, for errors without a detail.
+            refusals: the log of refusals.
+            table: the answers by code.
+            form: returns the bodies.
         """
         self._retry_after_max = retry_after_max
         self._rng = rng
@@ -147,7 +147,7 @@ class Problems:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many requests were refused, by code."""
+        """The number of refused requests by code."""
         return self._refusals.counts
 
     def watch(self, watch: Watch) -> None:
@@ -155,7 +155,7 @@ class Problems:
         self._refusals.watch = watch
 
     def answer(self, err: GatewayError, scope: Scope | None = None) -> Response:
-        """Answer an error that was raised on purpose; `scope` is that of its request."""
+        """Answer an expected error; `scope` is that of its request."""
         if err.code not in self._table:
             return self.unforeseen(err, scope)
         headers = {}
@@ -164,31 +164,31 @@ class Problems:
         if isinstance(err, QuotaExceededError):
             headers["Retry-After"] = str(self._after_quota(err.wait_s))
         self.note(err, scope)
-        return self._response(err.code, headers, self._told(err))
+        return self._response(err.code, headers, self._detail_of(err))
 
     def note(self, err: GatewayError, scope: Scope | None) -> None:
-        """Log an error that was raised on purpose, now and then; `scope` is that of its request."""
+        """Log an expected error, at a limited rate; `scope` is that of its request."""
         status = self._table[err.code].status if err.code in self._table else UNAVAILABLE
-        self._refusals.note(err.code, status, detail=self._told(err), scope=scope)
+        self._refusals.note(err.code, status, detail=self._detail_of(err), scope=scope)
 
     def http(self, err: HTTPException, scope: Scope | None = None) -> Response:
-        """Answer what the framework refuses by itself, such as an unknown path."""
+        """Answer an error of the framework, such as an unknown path."""
         code = _CODES_BY_STATUS.get(err.status_code, "bad_request")
         self._refusals.note(code, self._table[code].status, detail="", scope=scope)
         return self._response(code, err.headers or {})
 
     def unforeseen(self, err: BaseException, scope: Scope | None) -> Response:
-        """Answer an unforeseen error, and log it with the id of its request, whose scope this is."""
+        """Answer an unexpected error, and log it with the id of its request."""
         context: RequestContext | None = scope.get(CONTEXT) if scope else None
         logger.error("unforeseen error", request_id=context.request_id if context else None, exc_info=err)
         self._refusals.count("internal", scope)
         return self._response("internal", {})
 
-    def _told(self, err: GatewayError) -> str:
+    def _detail_of(self, err: GatewayError) -> str:
         return err.detail or self._figures.get(err.code, "")
 
     def _after_quota(self, wait_s: float) -> int:
-        """Return when the request would pass, and up to a quarter later: not all at once."""
+        """Return the Retry-After of a quota, with up to a quarter of jitter."""
         seconds = max(1, math.ceil(min(wait_s, QUOTA_WAIT_MAX_S)))
         return seconds + self._rng.randint(0, max(1, seconds // 4))
 
@@ -203,5 +203,5 @@ class Problems:
 
 
 def has_answer(kind: type[GatewayError]) -> bool:
-    """Whether errors of this kind may reach a client at all, so that the table must know them."""
+    """Whether errors of this kind may reach a client, so that the table must have them."""
     return issubclass(kind, RetriableError) or kind.code in PROBLEMS

@@ -1,9 +1,8 @@
 """
 One connection of a port: uvicorn's httptools protocol with the limits that it lacks.
 
-It bounds heads, bodies as they arrive, pipelines, waits, and answers that the kernel does not accept any
-more. A head that does not come in time ends the connection, since no request exists yet; every complete head
-gets an answer, malformed requests included.
+It limits heads, bodies, pipelines, waits, and unread answers. A head that does not arrive in time ends the
+connection, since no request exists yet; every complete head is answered, malformed requests included.
 """
 
 import asyncio
@@ -23,16 +22,16 @@ from app.http.request_cycle import RequestTransport, closing_unless_continued, d
 from dedupe.model.errors import GatewayError, LaneSaturatedError
 
 PIPELINE_MAX = 100
-"""Requests that may wait behind the one that is answered. SDKs and browsers send none."""
+"""The limit of pipelined requests. SDKs and browsers send none."""
 
 FRAMING_BYTES_MAX = 64 * 1024
-"""What chunk sizes and extensions may take beyond as many bytes as the body: one-byte chunks cost 6 times."""
+"""The limit of chunk sizes and extensions, besides as many bytes as the body has."""
 
 LINGER_S = 2.0
-"""How long a client that still sends has to read the last answer before it loses the connection."""
+"""The time for a client that still sends to read the last answer."""
 
 LAST_LOOK_S = 0.05
-"""Long enough for one poll of all sockets; timers that are due run before it."""
+"""Enough time for one poll of all sockets."""
 
 
 class EdgeProtocol(HttpToolsProtocol):
@@ -47,20 +46,20 @@ class EdgeProtocol(HttpToolsProtocol):
         self._client_app = self.app
         self._owner: str | None = None  # address group of the client, for memory
         self._is_proxied = False
-        self._is_refused = False  # the connection is one too many
+        self._is_refused = False  # the connection is beyond the limit
         self._is_waiting = False  # for the rest of a body
-        self._discards_input = False  # whatever still arrives
+        self._discards_input = False
         self._final_error: GatewayError | None = None  # sent once everything else is answered
         self._fault: GatewayError | None = None  # why a parser callback stopped the parser
         self._is_in_head = False
-        self._is_offer = False  # of another protocol, which is passed over
+        self._is_offer = False  # to upgrade to another protocol, which is ignored
         self._is_answering = False
         self._running: RequestResponseCycle | None = None  # the request that is answered
         self._lease = MemoryReservation(port.memory)  # of the newest request
-        self._is_fresh = False  # what is read now begins with a head
+        self._is_fresh = False  # the current read begins with a head
         self._read_bytes = 0
-        self._head_bytes = 0  # of the reads that a head stands in, at most its own
-        self._shared_bytes = 0  # of those, of the first one if something else stands in it too
+        self._head_bytes = 0  # of all reads with a part of the head
+        self._shared_bytes = 0  # of the first of these reads, if it does not begin with the head
         self._trailer_bytes = 0  # since the last byte of the body
         self._wire_bytes = self._body_bytes = 0
 
@@ -95,7 +94,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._running = self._fault = None
 
     def evict(self) -> None:
-        """Give the connection's slot to others."""
+        """See Evictable."""
         if self._discards_input or self._is_refused or self.flow.write_paused:
             self.transport.abort()
         elif self._is_answering and self._is_reading_body:
@@ -104,7 +103,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self._end(LAST_LOOK_S)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Keep the connection of a client that ended its side until what it asked is answered."""
+        """Keep the connection of a client that closed its side until its requests are answered."""
         if not self._is_answering:
             return False
         if not self._discards_input:
@@ -114,13 +113,13 @@ class EdgeProtocol(HttpToolsProtocol):
         return True
 
     def pause_writing(self) -> None:
-        """Give a client that does not read its answers some time, and no more."""
+        """Begin the time limit of a client that does not read its answers."""
         super().pause_writing()
         self._port.connections.wait(self)
         self._send_deadline = self.loop.call_later(self._limits.send_timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Undo pause_writing."""
+        """End the time limit of pause_writing."""
         super().resume_writing()
         if self._is_answering:
             self._port.connections.busy(self)
@@ -129,11 +128,11 @@ class EdgeProtocol(HttpToolsProtocol):
             self._send_deadline = None
 
     def timeout_keep_alive_handler(self) -> None:
-        """Override uvicorn's: a client that does not read must not keep the connection either."""
+        """Override uvicorn's: abort the connection if the client does not read."""
         self._end(LINGER_S)
 
     def _end(self, within_s: float) -> None:
-        """Close the connection once what is written is sent, at the latest after so long."""
+        """Close the connection once all written bytes are sent, at the latest after `within_s` seconds."""
         self._discards_input = True
         self._port.connections.close(self)
         self._disarm()
@@ -164,7 +163,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._check_progress()
 
     def _check_progress(self) -> None:
-        """Refuse requests with too many bytes; set the deadline of the rest of others."""
+        """Refuse requests with too many bytes; set the time limit of the rest of others."""
         if max(self._trailer_bytes, self._head_bytes_seen()) > self._limits.head_bytes_max:
             self._refuse(HeadTooLargeError())
         elif self._wire_bytes > 2 * self._body_bytes + FRAMING_BYTES_MAX:
@@ -177,10 +176,10 @@ class EdgeProtocol(HttpToolsProtocol):
             self._await_rest()
 
     def _head_bytes_seen(self) -> int:
-        """Return how large an unfinished head is at least."""
+        """Return a lower bound of the size of an incomplete head."""
         if not self._is_in_head:
             return 0
-        own_bytes = self._head_bytes - self._shared_bytes  # the first read may hold more of it
+        own_bytes = self._head_bytes - self._shared_bytes  # without its part in the first read
         return max(own_bytes, size_of(self.url, self.headers)) if self._shared_bytes else own_bytes
 
     def _await_rest(self) -> None:
@@ -189,10 +188,10 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _feed(self, data: bytes) -> None:
         """
-        Parse; a request that offers another protocol is an ordinary one, and so is what follows it.
+        Parse data, and ignore offers to upgrade: some clients offer HTTP/2 with their first request.
 
-        The parser would take its body for the other protocol's first bytes, so it is parsed again.
-        Some clients offer HTTP/2 with each first request.
+        The parser treats the bytes after such a head as the other protocol, so the head is parsed again
+        without the offer.
         """
         while data:
             try:
@@ -217,18 +216,18 @@ class EdgeProtocol(HttpToolsProtocol):
         self._wire_bytes = self._body_bytes = self._trailer_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Override uvicorn's: trailers are no headers, and discarded."""
+        """Override uvicorn's: trailers are discarded."""
         if self._is_in_head:
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = self.parser.get_http_version() != "1.0"
             self.headers.append((name, value))
-            if len(self.headers) > HEADERS_MAX:  # now, since each takes 20 times its bytes
+            if len(self.headers) > HEADERS_MAX:  # at once, since each takes 20 times its bytes
                 self._fault = HeadTooLargeError(detail=f"more than {HEADERS_MAX} fields")
                 raise self._fault
 
     def on_headers_complete(self) -> None:
-        """Check a complete head, and hand it to the application."""
+        """Check a complete head, and start its request."""
         self._check_head()
         self._is_offer = self.parser.should_upgrade()
         if self._is_offer:
@@ -250,7 +249,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self.cycle.transport = cast(asyncio.Transport, self._request_transport)
 
     def on_body(self, body: bytes) -> None:
-        """Keep a piece of the body if the budget has room for it."""
+        """Store a piece of the body if the memory budget has room for it."""
         self._body_bytes += len(body)
         self._trailer_bytes = 0
         cycle = self.cycle
@@ -265,7 +264,7 @@ class EdgeProtocol(HttpToolsProtocol):
         cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """Inform the request that its body is complete; if it was answered before, the connection is idle."""
+        """Inform the request that its body is complete; if it is answered, the connection is idle."""
         if self._is_offer:
             return
         cycle = self.cycle
@@ -283,7 +282,7 @@ class EdgeProtocol(HttpToolsProtocol):
             )
 
     def _check_head(self) -> None:
-        """Raise what stops the parser if a head is not as it must be, or one too many."""
+        """Raise an error, which stops the parser, if a head is not valid or the pipeline is full."""
         try:
             size_max = self._limits.head_bytes_max
             if self._head_bytes > size_max and size_of(self.url, self.headers) > size_max:
@@ -307,7 +306,7 @@ class EdgeProtocol(HttpToolsProtocol):
         return MemoryReservation(memory, address_group(address), lambda: connections.leave_request(counted))
 
     @property
-    def _newest(self) -> RequestResponseCycle | None:  # its head came last; None before the first
+    def _newest(self) -> RequestResponseCycle | None:  # with the last head; None before the first
         return self.cycle
 
     @property
@@ -324,7 +323,7 @@ class EdgeProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Begin the next request, or become idle, or send the final error."""
+        """Begin the next request, become idle, or send the final error."""
         self._request_transport.end()
         self._is_answering = bool(self.pipeline)
         if self._discards_input and not self.pipeline:
@@ -339,7 +338,7 @@ class EdgeProtocol(HttpToolsProtocol):
                 self._await_rest()
 
     def _refuse(self, err: GatewayError) -> None:
-        """Answer a request that cannot be parsed, after those before it; then end the connection."""
+        """Answer a request that cannot be parsed, after earlier ones; then end the connection."""
         self._discards_input = True
         self._disarm()
         cycle = self._newest
@@ -366,7 +365,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self.linger()
 
     def linger(self) -> None:
-        """Close the connection after a client that still sends had time to read its answer."""
+        """Close the connection after LINGER_S, in which a client that still sends can read its answer."""
         self._discards_input = True
         self._drop_pipeline()
         if self.transport.is_closing():
@@ -390,7 +389,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._deadline = self.loop.call_later(timeout_s, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        """Poll once more: data that a busy process has not read yet may have come in time."""
+        """Poll once more: data that a busy process has not read yet may have arrived in time."""
         self._deadline = self.loop.call_later(LAST_LOOK_S, self.timeout_keep_alive_handler)
 
     def _disarm(self) -> None:

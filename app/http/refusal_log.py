@@ -1,8 +1,8 @@
 """
-The log of refused requests: one line a code and interval, however many there are.
+The log of refused requests: one line for each code in an interval.
 
-A line has the id that the answer carried, the path and the source. Of a path only the words of the
-gateway's own paths are logged: others may be secrets.
+A line has the request id of the answer, the path and the source. Only words of the gateway's own paths are
+logged: others may be secrets.
 """
 
 import time
@@ -27,7 +27,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Code:
-    """What was logged of one code."""
+    """The state of one code."""
 
     next_at: float = 0.0
     unlogged: int = 0
@@ -39,16 +39,16 @@ class RefusalLog:
     def __init__(
         self, path_words: Collection[str] = (), *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`path_words`: words of paths that are no secrets; `clock`: in seconds."""
+        """`path_words`: words of paths that may be logged; `clock`: in seconds."""
         self._path_words = frozenset(path_words) | {""}
         self._clock = clock
         self._codes: dict[str, _Code] = {}
         self.counts: Counter[str] = Counter()
-        """All of them by code."""
+        """Refusals by code."""
         self.watch: Watch | None = None
 
     def note(self, code: str, status: int, *, detail: str, scope: Scope | None) -> None:
-        """Log a refusal, or count it for the code's next line; without a scope it never became a request."""
+        """Log a refusal, or count it for the code's next line; a head that cannot be parsed has no scope."""
         self.count(code, scope)
         entry = self._codes.setdefault(code, _Code())
         now = self._clock()
@@ -70,7 +70,7 @@ class RefusalLog:
         entry.next_at, entry.unlogged = now + INTERVAL_S, 0
 
     def count(self, code: str, scope: Scope | None) -> None:
-        """Count a refusal that is logged otherwise."""
+        """Count a refusal without a line."""
         self.counts[code] += 1
         if self.watch is not None:
             self.watch(code, _context_of(scope))

@@ -1,4 +1,4 @@
-"""What is known of one request while it runs: one object in its ASGI scope."""
+"""The context of a request, in its ASGI scope."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,28 +20,28 @@ class RequestContext:
     lease: MemoryReservation
     """Memory for its body."""
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
-    """By lower-case name; of a field that stands twice, the last value."""
+    """By lower-case name; the last value of a repeated field."""
     request_id: str = ""
-    """Stands in its answer and in log lines; "" on the admin port."""
+    """Part of its answer and of log lines; "" on the admin port."""
     route: str = "unknown"
     """Template of its path, for metrics."""
     source: str | None = None
-    """Who sends, once the write key is known."""
+    """Its source, once the write key is read."""
     client: str | None = None
     """Client of its session."""
     watched: Sequence[Event] = ()
-    """Its events, those of the quarantine stream included, while an operator looks at the live tail."""
+    """Its events, quarantined ones included, while the live tail has a reader."""
 
 
 def begin_context(scope: Scope, memory: BodyMemory) -> RequestContext:
-    """Put a context into the scope of a request whose connection has made none, and return it."""
+    """Return a new context of a request whose connection has created none."""
     owner = address_group(scope["client"][0]) if scope["client"] else None
     context = scope[CONTEXT] = RequestContext(MemoryReservation(memory, owner))
     return context
 
 
 class MemoryReservationMiddleware:
-    """Wraps an application: each request gives its memory back when it ends."""
+    """Wraps an application: each request releases its memory at its end."""
 
     def __init__(self, app: ASGIApp, memory: BodyMemory) -> None:
         self._app = app

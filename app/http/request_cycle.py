@@ -1,4 +1,4 @@
-"""One request as uvicorn runs it, and what its connection adds to that."""
+"""Extensions of uvicorn's request cycle."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,29 +12,29 @@ from app.http.request_context import CONTEXT
 
 
 class Connection(Protocol):
-    """The connection as its requests need it."""
+    """The connection of a request."""
 
     transport: asyncio.Transport
 
     def linger(self) -> None:
-        """Close the connection after the client had time to read its answer."""
+        """Close the connection after the client has had time to read its answer."""
 
 
 class RequestTransport:
     """
-    The connection as a request sees it: to close it is to linger, and an answer is written in one piece.
+    The transport of a request: `close` lingers, and head and body of an answer are written at once.
 
-    Uvicorn writes head and body one after the other, which are two calls of the system, and two packets.
+    Uvicorn writes them one after the other, in two system calls and two packets.
     """
 
     __slots__ = ("_connection", "_cycle", "_head", "_write", "is_closing")
 
     def __init__(self, connection: Connection) -> None:
-        """`connection`: its transport exists already."""
+        """`connection` must have its transport."""
         self._connection: Connection | None = connection
         self._write: Callable[[bytes], None] = connection.transport.write
         self.is_closing: Callable[[], bool] = connection.transport.is_closing
-        self._cycle: RequestResponseCycle | None = None  # whose head is still to be written
+        self._cycle: RequestResponseCycle | None = None  # whose head is not written yet
         self._head = b""
 
     def begin(self, cycle: RequestResponseCycle) -> None:
@@ -42,7 +42,7 @@ class RequestTransport:
         self._cycle = cycle
 
     def write(self, data: bytes) -> None:
-        """Write a part of an answer; its head waits for what follows, or for `end`."""
+        """Write a part of an answer; its head waits for the next part, or for `end`."""
         if self._cycle is not None and self._cycle.response_started:  # else it is 100 Continue
             self._cycle, self._head = None, data
         else:
@@ -55,18 +55,18 @@ class RequestTransport:
             self.write(b"")
 
     def close(self) -> None:
-        """End the connection as soon as the client can have read its answer."""
+        """End the connection after the client has had time to read its answer."""
         self.end()
         if self._connection is not None:
             self._connection.linger()
 
     def release(self) -> None:
-        """Drop the reference to the connection: the cycle collector would run late, and find thousands."""
+        """Drop the reference to the connection, so that no cycle waits for the garbage collector."""
         self._connection = self._cycle = None
 
 
 def reservation_of(cycle: RequestResponseCycle) -> MemoryReservation:
-    """Return what a request holds of the memory for bodies."""
+    """Return a request's reservation of memory for its body."""
     lease: MemoryReservation = cycle.scope[CONTEXT].lease  # type: ignore[literal-required]
     return lease
 
@@ -75,8 +75,7 @@ def closing_unless_continued(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIA
     """
     Wrap the application of a request whose client waits for 100 Continue before it sends the body.
 
-    If it gets a final answer instead, neither side can tell whether a body follows, nor where the next
-    request begins: the connection ends.
+    After a final answer instead, neither side knows whether a body follows, so the connection ends.
     """
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +90,7 @@ def closing_unless_continued(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIA
 
 
 def drop(cycle: RequestResponseCycle) -> None:
-    """Release a request that was never started: its memory, and its reference to the connection."""
+    """Release the memory of a request that was not started, and its reference to the connection."""
     reservation_of(cycle).release()
     cycle.on_response = _do_nothing
 

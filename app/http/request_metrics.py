@@ -1,4 +1,4 @@
-"""Request metrics of the ingest port: plain integers per request, rendered at a scrape."""
+"""Request metrics of the ingest port, rendered at each scrape."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Up to the deadlines of answer and body; the contract's own figures (4.5 s, 5 s) lie on an edge."""
+"""Upper edges, up to the time limits of answer and body."""
 
 
 @dataclass(slots=True)
@@ -35,14 +35,14 @@ class RequestMetrics(Collector):
         self._refused = refused
 
     def observe(self, route: str, status: int, seconds: float) -> None:
-        """Count one request; `route` is a path template, never a path."""
+        """Count a request; `route` is a path template."""
         self._requests[route, status] += 1
         durations = self._durations[route]
         durations.counts[bisect_left(BUCKETS_S, seconds)] += 1
         durations.seconds += seconds
 
     def discard(self, route: str, reason: str) -> None:
-        """Count one request that was answered 200 although its event was not accepted."""
+        """Count a request that was answered with 200 although its event was not accepted."""
         self._discarded[route, reason] += 1
 
     def describe(self) -> Iterator[Metric]:
@@ -58,7 +58,7 @@ class RequestMetrics(Collector):
         yield requests
         refused = CounterMetricFamily(
             "gateway_http_refused_requests",
-            "Requests of the ingest port, pixels included, whose events were not taken, by error code",
+            "Requests of the ingest port, pixels included, whose events were not accepted, by error code",
             labels=["code"],
         )
         for code, count in self._refused().items():
@@ -66,17 +66,19 @@ class RequestMetrics(Collector):
         yield refused
         discarded = CounterMetricFamily(
             "gateway_http_discarded",
-            "Pixels whose event was not taken, by error code",
+            "Pixels whose event was not accepted, by error code",
             labels=["route", "reason"],
         )
         for (route, reason), count in self._discarded.items():
             discarded.add_metric([route, reason], count)
         yield discarded
         durations = HistogramMetricFamily(
-            "gateway_http_request_duration_seconds", "From head to answer, body included", labels=["route"]
+            "gateway_http_request_duration_seconds",
+            "Time from head to answer, body included",
+            labels=["route"],
         )
         edges = [*map(str, BUCKETS_S), "+Inf"]
-        for route, found in self._durations.items():
-            buckets = list(zip(edges, map(float, accumulate(found.counts)), strict=True))
-            durations.add_metric([route], buckets, found.seconds)
+        for route, observed in self._durations.items():
+            buckets = list(zip(edges, map(float, accumulate(observed.counts)), strict=True))
+            durations.add_metric([route], buckets, observed.seconds)
         yield durations

@@ -1,7 +1,7 @@
 """
-Surrounds every request of the ingest port: memory, id, CORS headers, metrics, and an answer to each error.
+Wraps every request of the ingest port: memory, id, CORS headers, metrics, and answers to errors.
 
-Pure ASGI: a wrapper that starts tasks of its own would cancel handlers when clients leave.
+It is pure ASGI: a wrapper with tasks of its own would cancel handlers when clients disconnect.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from dedupe.model.errors import GatewayError, OutcomeUnknownError
 from dedupe.router import Router
 
 CLIENT_LEFT = 499
-"""Counted when a client left before its answer; never sent. The number is nginx's."""
+"""Counted, not sent, when a client disconnects before its answer; nginx uses the same number."""
 
 HEALTH_PATH = "/health"
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{8,64}")
-"""What is accepted of a client's or a load balancer's X-Request-Id: it goes into a header and the log."""
+"""The accepted values of X-Request-Id, which become part of a header and of log lines."""
 
 
 class RequestMiddleware:
@@ -51,13 +51,12 @@ class RequestMiddleware:
 
         Args:
             app: handles requests; its errors are answered here.
-            memory: for bodies.
-            problems: makes answers of errors.
+            memory: the budget for bodies.
+            problems: the answers of errors.
             metrics: count requests.
-            router: while it drains, clients are asked to use another connection.
-            health: answers load balancers; their requests are neither counted nor delayed.
-            penalty_s: how long the answer to a request without quota or memory is held back: refused at
-                once, a few clients could ask 10,000 times a second.
+            router: while it drains, answers close their connections.
+            health: answers load balancers, whose requests are neither counted nor delayed.
+            penalty_s: the delay of the answer to a request without quota or memory, against fast retries.
         """
         self._app = app
         self._memory = memory
@@ -95,11 +94,11 @@ class RequestMiddleware:
             try:
                 await self._app(scope, receive, answer)
             except (GatewayError, HTTPException) as err:
-                if not answer.has_begun:  # else it breaks off
+                if not answer.has_begun:  # else it is cut off
                     await self._answer(err, context, scope, receive, answer)
         except ClientDisconnect:
             pass
-        except asyncio.CancelledError:  # the server stops, and waits no longer
+        except asyncio.CancelledError:  # the server stops without waiting longer
             if not answer.has_begun:
                 await self._problems.answer(OutcomeUnknownError())(scope, receive, answer)
             raise
@@ -118,20 +117,20 @@ class RequestMiddleware:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Answer an error that was raised on purpose."""
+        """Answer an expected error."""
         if isinstance(err, HTTPException):
             response = self._problems.http(err, scope)
         else:
             if isinstance(err, QuotaExceededError | BodyMemoryFullError):
                 context.lease.fail(err)
-                err.__traceback__ = None  # its frames hold the body, whose memory was given back
+                err.__traceback__ = None  # its frames refer to the body, whose memory is released
                 await asyncio.sleep(self._penalty_s)
             response = self._problems.answer(err, scope)
         await response(scope, receive, send)
 
 
 class _Answer:
-    """Sends an answer with the headers that every answer has."""
+    """Sends an answer with the headers of all answers."""
 
     __slots__ = ("_context", "_router", "_send", "status")
 
@@ -163,7 +162,7 @@ async def _respond(status: int, headers: list[tuple[bytes, bytes]], body: bytes,
 
 
 def _own_id(scope: Scope) -> str:
-    """Return the request's own X-Request-Id; "" if it has no well-formed one."""
+    """Return the request's X-Request-Id; "" without a valid one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return str(value, "ascii")
