@@ -144,7 +144,6 @@ def build_ingest(
         body_limits=BodyLimits(
             bytes_max=settings.limits.body_bytes_max,
             compressed_bytes_max=settings.limits.body_compressed_bytes_max,
-            timeout_s=settings.limits.body_timeout,
         ),
         request_events_max=settings.limits.request_events_max,
         answer_timeout_s=settings.limits.answer_timeout,
@@ -231,7 +230,7 @@ def build_port(
 ) -> Port:
     """Return what the connections of the ingest port share."""
     return Port(
-        limits=ConnectionLimits(body_timeout_s=settings.limits.body_timeout),
+        limits=ConnectionLimits(),
         connections=ingress.connections,
         memory=ingress.memory,
         proxies=TrustedProxies(settings.gateway.trusted_proxies),
@@ -245,7 +244,7 @@ def build_admin_port(*, problems: Problems) -> Port:
     """Return what the connections of the admin port share: limits of its own, and small ones."""
     memory, metrics = BodyMemory(ADMIN_BODY_BYTES), RequestMetrics()
     return Port(
-        limits=ConnectionLimits(head_bytes_max=ADMIN_HEAD_BYTES_MAX, body_timeout_s=ADMIN_BODY_TIMEOUT_S),
+        limits=ConnectionLimits(head_bytes_max=ADMIN_HEAD_BYTES_MAX, rest_timeout_s=ADMIN_BODY_TIMEOUT_S),
         connections=Connections(connections_max=ADMIN_CONNECTIONS_MAX, refused_max=ADMIN_CONNECTIONS_MAX),
         memory=memory,
         proxies=TrustedProxies(()),

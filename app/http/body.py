@@ -29,6 +29,15 @@ SLICE_BYTES, PIECE_BYTES = 64 * 1024, 256 * 1024
 STEP_WORK_BYTES = PIECE_BYTES // 8
 """The work of such a step, in parsed bytes."""
 
+GRACE_S = 30.0
+"""At any pace: 60 KB of a phone's events at the lowest rate, and a tunnel or a cell without signal."""
+
+RATE_MIN = 2 * 1024
+"""
+Bytes a second on average once the grace is over: the least that 2G reaches. Slower senders do not get
+through in an SDK's own 10 to 60 s either; whoever wants to hold memory by trickling has to send more.
+"""
+
 _JSON_BEGINS = b"{["
 """Nearly all bodies begin so, and are not looked at further."""
 
@@ -42,13 +51,17 @@ class BodyLimits:
 
     bytes_max: int
     compressed_bytes_max: int
-    timeout_s: float
-    grace_s: float = 10.0  # at any rate
-    rate_min: int = 512  # bytes a second on average after the grace; phones on 2G reach 2 KiB
+    grace_s: float = GRACE_S
+    rate_min: int = RATE_MIN
 
     def patience_s(self, size: int) -> float:
-        """Return the time limit, since its start, for a body to exceed a size in bytes."""
-        return min(self.timeout_s, max(self.grace_s, size / self.rate_min))
+        """
+        Return the seconds since its start within which a body must exceed a size in bytes.
+
+        There is no end whatever the size: a slow phone would never get a large body through, and its retry
+        is as slow. What it holds meanwhile counts for its address, see app.http.body_memory.
+        """
+        return max(self.grace_s, size / self.rate_min)
 
 
 async def read_body(

@@ -122,7 +122,7 @@ class Connections:
         """
         Count a request of an address behind a trusted proxy; return False above the address's share.
 
-        None, a proxy's own requests, have no share. Each call must be followed by leave_request, also after False.
+        Requests of the proxy itself (None) have no share. leave_request must follow each call, also after False.
         """
         if address is None:
             return True

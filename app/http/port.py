@@ -26,6 +26,9 @@ HEAD_BYTES_MAX = 64 * 1024
 HEAD_TIMEOUT_S = 10.0
 """The time limit of a head, from the connection or the head's first byte: a phone on 2G needs two seconds."""
 
+REST_TIMEOUT_S = 30.0
+"""For the rest of a body that is not read, since its request was answered before."""
+
 SEND_TIMEOUT_S = 30.0
 """A client that does not read its answers for this time loses the connection."""
 
@@ -34,10 +37,10 @@ SEND_TIMEOUT_S = 30.0
 class ConnectionLimits:
     """Bounds of one connection."""
 
-    body_timeout_s: float
     head_bytes_max: int = HEAD_BYTES_MAX
     head_timeout_s: float = HEAD_TIMEOUT_S
     send_timeout_s: float = SEND_TIMEOUT_S
+    rest_timeout_s: float = REST_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)

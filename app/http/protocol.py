@@ -184,7 +184,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _await_rest(self) -> None:
         """Close the connection if the head, or the rest of an unread body, does not arrive in time."""
-        self._arm(self._limits.body_timeout_s if self._is_reading_body else self._limits.head_timeout_s)
+        self._arm(self._limits.rest_timeout_s if self._is_reading_body else self._limits.head_timeout_s)
 
     def _feed(self, data: bytes) -> None:
         """

@@ -67,7 +67,6 @@ def main() -> None:
     env = {
         "GATEWAY_BODY_MEMORY": args.memory,
         "GATEWAY_LOGGING_LEVEL": "warning",
-        "GATEWAY_BODY_TIMEOUT": "5m",
     }
     with tempfile.TemporaryDirectory() as folder, Gateway(Path(folder), env, constants=PATIENT) as gateway:
         before_mib, began = rss_mib(gateway.process.pid), time.perf_counter()

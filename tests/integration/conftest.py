@@ -22,8 +22,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
             "GATEWAY_BODY_BYTES_MAX": "200KiB",
             "GATEWAY_REQUEST_EVENTS_MAX": "50",
             "GATEWAY_EVENT_BYTES_MAX": "10KiB",
-            "GATEWAY_BODY_TIMEOUT": "500ms",
         },
+        constants={"app.http.body:BodyLimits.grace_s": 0.5},
     ) as running:
         yield running
 

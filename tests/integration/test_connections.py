@@ -24,11 +24,10 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway that waits for nobody."""
-    settings = {
-        "GATEWAY_PARTITIONS": "2",
-        "GATEWAY_BODY_TIMEOUT": "1s",
-    }
+    settings = {"GATEWAY_PARTITIONS": "2"}
     constants = {
+        "app.http.body:BodyLimits.grace_s": 1,
+        "app.http.port:ConnectionLimits.rest_timeout_s": 1,
         "app.http.port:ConnectionLimits.head_timeout_s": 0.3,
         "app.http.port:ConnectionLimits.head_bytes_max": 4096,
         "app.http.port:ConnectionLimits.send_timeout_s": 0.5,
@@ -367,10 +366,7 @@ def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
 
 
 def test_crowd_of_idle_and_slow_sockets_keeps_nobody_out(tmp_path: Path) -> None:
-    settings = {
-        "GATEWAY_PARTITIONS": "2",
-        "GATEWAY_BODY_TIMEOUT": "5m",
-    }
+    settings = {"GATEWAY_PARTITIONS": "2"}
     patient = {"app.http.body:BodyLimits.grace_s": 300}
     with Gateway(tmp_path, settings, constants=patient) as gateway:
         silent, resting, slow = ([RawConnection(gateway.port) for _ in range(150)] for _ in range(3))

@@ -179,7 +179,7 @@ def test_documented_costs_of_one_request_are_the_bounds_of_the_code() -> None:
     text = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
     table = text.partition("## What one request may cost")[2].partition("\n## ")[0]
     limits = LimitSettings.model_validate({})
-    body = BodyLimits(limits.body_bytes_max, limits.body_compressed_bytes_max, limits.body_timeout)
+    body = BodyLimits(limits.body_bytes_max, limits.body_compressed_bytes_max)
     default: dict[str, Any] = {
         field.name: field.default for kind in (Ingest, EventLimits) for field in fields(kind)
     }
@@ -193,7 +193,6 @@ def test_documented_costs_of_one_request_are_the_bounds_of_the_code() -> None:
         f"{body.compressed_bytes_max // MIB} MiB compressed or",
         f"or {body.bytes_max // MIB} MiB plain",
         f"after {body.grace_s:g} s below {body.rate_min} bytes a second",
-        f"after {body.timeout_s:g} s in any case",
         f"{limits.request_bytes_max // MIB} MiB at most",
     ):
         assert told in table, told

@@ -22,7 +22,7 @@ from app.http.errors import (
     UnsupportedEncodingError,
 )
 
-LIMITS = BodyLimits(bytes_max=10_000, compressed_bytes_max=3_000, timeout_s=5)
+LIMITS = BodyLimits(bytes_max=10_000, compressed_bytes_max=3_000)
 TEXT = b'{"batch":[' + b'{"event":"x"},' * 300 + b"{}]}"
 GZIP = {b"content-encoding": b"gzip"}
 zipped = partial(gzip.compress, mtime=0)
@@ -265,7 +265,7 @@ async def test_each_step_but_the_first_waits_for_a_turn() -> None:
     async def turn(size_bytes: int) -> None:
         turns.append(size_bytes)
 
-    limits = BodyLimits(bytes_max=8_000_000, compressed_bytes_max=10_000, timeout_s=5)
+    limits = BodyLimits(bytes_max=8_000_000, compressed_bytes_max=10_000)
     await read_body(channel([gzip.compress(b"x" * 8_000_000)]), GZIP, limits, lease(10_000_000), turn)
     assert len(turns) >= 8_000_000 // PIECE_BYTES
     turns.clear()
@@ -291,22 +291,40 @@ async def test_body_that_does_not_arrive_is_given_up() -> None:
 
     with pytest.raises(BodyTimeoutError):
         await read_body(
-            receive, {}, BodyLimits(bytes_max=1, compressed_bytes_max=1, timeout_s=0.01), lease(), look
+            receive, {}, BodyLimits(bytes_max=1, compressed_bytes_max=1, grace_s=0.01), lease(), look
         )
 
 
-def test_patience_ends_with_the_grace_the_rate_or_the_deadline() -> None:
-    limits = BodyLimits(bytes_max=1, compressed_bytes_max=1, timeout_s=30, grace_s=10, rate_min=512)
+def test_patience_ends_with_the_grace_or_the_rate() -> None:
+    limits = BodyLimits(bytes_max=1, compressed_bytes_max=1, grace_s=10, rate_min=512)
     assert limits.patience_s(0) == limits.patience_s(5_120) == 10
     assert limits.patience_s(5_120 + 1_024) == 12
-    assert limits.patience_s(8_000_000) == 30
+    assert limits.patience_s(512 * 3_600) == 3_600
 
 
-async def test_body_that_trickles_is_given_up_before_the_deadline() -> None:
+@pytest.mark.parametrize(
+    ("size", "rate", "arrives"),
+    [
+        (475_000, 12_000, True),
+        (4_500_000, 100_000, True),
+        (8 << 20, 2_300, True),
+        (60_000, 2_100, True),
+        (15_000, 600, True),  # within the grace
+        (475_000, 1_900, False),
+        (8 << 20, 1, False),
+    ],
+)
+def test_slow_uplink_gets_any_size_through(size: int, rate: int, arrives: bool) -> None:
+    limits = BodyLimits(bytes_max=8 << 20, compressed_bytes_max=4 << 20)
+    seconds = range(1, 1 + size // rate)
+    assert all(second < limits.patience_s((second - 1) * rate) for second in seconds) is arrives
+
+
+async def test_body_that_trickles_is_given_up() -> None:
     async def receive() -> Message:
         await asyncio.sleep(0)
         return {"type": "http.request", "body": b"", "more_body": True}
 
-    limits = BodyLimits(bytes_max=9, compressed_bytes_max=9, timeout_s=600, grace_s=0.01, rate_min=512)
+    limits = BodyLimits(bytes_max=9, compressed_bytes_max=9, grace_s=0.01, rate_min=512)
     with pytest.raises(BodyTimeoutError):
         await read_body(receive, {}, limits, lease(), look)

@@ -12,7 +12,7 @@ from app.http.body import BodyLimits, read_body
 from app.http.body_memory import SMALL_BODY_BYTES, BodyMemory, MemoryReservation
 from app.http.errors import BodyMemoryFullError, BodyTooLargeError
 
-LIMITS = BodyLimits(bytes_max=1_000, compressed_bytes_max=1_000, timeout_s=5)
+LIMITS = BodyLimits(bytes_max=1_000, compressed_bytes_max=1_000)
 
 
 async def look(_size_bytes: int) -> None:
@@ -185,7 +185,7 @@ async def test_body_that_says_it_cannot_fit_is_refused_before_it_is_inflated() -
         turns.append(size_bytes)
 
     memory, headers = BodyMemory(3_000_000), {b"content-encoding": b"gzip"}
-    limits = BodyLimits(bytes_max=1_500_000, compressed_bytes_max=900_000, timeout_s=5)
+    limits = BodyLimits(bytes_max=1_500_000, compressed_bytes_max=900_000)
     body = gzip.compress(b"x" * 1_500_000)
 
     async def receive() -> Message:

@@ -80,7 +80,7 @@ async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 def port_over(connections: Connections, memory: BodyMemory, proxies: str = "") -> Port:
     return Port(
-        limits=ConnectionLimits(head_bytes_max=1_000, head_timeout_s=9, body_timeout_s=9, send_timeout_s=9),
+        limits=ConnectionLimits(head_bytes_max=1_000, head_timeout_s=9, rest_timeout_s=9, send_timeout_s=9),
         connections=connections,
         memory=memory,
         proxies=TrustedProxies(parse_networks(proxies)),

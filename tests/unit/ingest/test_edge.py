@@ -102,7 +102,7 @@ def edge_over(
         identifier=Identifier(IDENTITY, 8, QUARANTINE, EventLimits(10_000, 32, 100_000)),
         write_keys=write_keys,
         clock=SystemClock(),
-        body_limits=BodyLimits(bytes_max=body_bytes_max, compressed_bytes_max=10_000, timeout_s=5),
+        body_limits=BodyLimits(bytes_max=body_bytes_max, compressed_bytes_max=10_000),
         request_events_max=100,
         answer_timeout_s=5,
         keyless_bytes_max=5_000,

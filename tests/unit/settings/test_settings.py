@@ -114,7 +114,7 @@ def test_defaults_are_those_of_the_design(monkeypatch: pytest.MonkeyPatch) -> No
     assert (limits.request_events_max, limits.request_bytes_max) == (2500, 16 << 20)
     assert (limits.event_bytes_max, limits.batch_bytes_max) == (800 << 10, 900 << 10)
     assert (limits.queue_events_max, limits.queue_bytes_max) == (20_000, 32 << 20)
-    assert (limits.answer_timeout, limits.keep_alive) == (4.5, 75)
+    assert (limits.answer_timeout, limits.keep_alive) == (4.5, 620)
 
 
 def test_limits_follow_one_another() -> None:
