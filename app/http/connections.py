@@ -122,7 +122,7 @@ class Connections:
         """
         Count a request of an address behind a trusted proxy; return False above the address's share.
 
-        Requests of the proxy itself (None) have no share. leave_request must follow each call, also after False.
+        Requests of the proxy itself (None) have no share. leave_request must follow each call, False or not.
         """
         if address is None:
             return True
