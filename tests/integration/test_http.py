@@ -212,6 +212,17 @@ def test_bad_body_is_refused_for_good(
     assert "Retry-After" not in answer.headers
 
 
+@pytest.mark.parametrize(
+    "words", [("UTF-8", "gzip"), ("gzip", "UTF-8"), ("identity", "identity"), ("gzip", "gzip")]
+)
+def test_content_encoding_in_two_lines_is_no_obstacle(client: httpx.Client, words: tuple[str, str]) -> None:
+    body = orjson.dumps({"batch": [new_event()]})
+    headers = [("Content-Encoding", word) for word in words]
+    assert client.post("/v1/batch", content=body, headers=headers).content == SUCCESS
+    compressed = client.post("/v1/batch", content=gzip.compress(body), headers=headers)
+    assert compressed.headers["Gateway-Duplicates"] == "1"
+
+
 def test_request_too_large_after_merging_is_refused(own_gateway: Gateway) -> None:
     own_gateway.start()
     batch = {"batch": [new_event() for _ in range(100)], "context": {"page": "x" * 200_000}}
