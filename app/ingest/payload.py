@@ -1,8 +1,7 @@
 """
-The parsed body of a request: its items, not judged yet, and the batch object around them.
+The parsed body of a request: its unchecked items, and the batch object around them.
 
-Only the body as a whole can be wrong here. app.ingest.identify rejects an item that is no event, so that
-the rest of its batch is taken.
+Errors here concern the whole body. app.ingest.identify rejects single items that are no events.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +15,13 @@ from dedupe.model.json_document import read_document
 
 
 class Payload(NamedTuple):
-    """What a body holds."""
+    """The content of a body."""
 
     items: Sequence[object]
     top: Mapping[str, Any] | None
     """The body's top level if it is an object: the batch, or the one event itself."""
     shared: Mapping[str, Any]
-    """The batch object, whose fields belong to every item; empty if the items came without one."""
+    """The batch object, whose fields belong to every item; empty without one."""
 
 
 async def parse_batch(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
@@ -37,7 +36,7 @@ async def parse_batch(body: bytes, limits: JSONLimits, yield_to_others: YieldToO
     document = await read_json(body, limits, yield_to_others, has_items=True)
     if isinstance(document, dict) and isinstance(batch := document.get("batch"), list):
         return _several(batch, document, limits)
-    raise BatchMissingError(detail=_found_in(document))
+    raise BatchMissingError(detail=_described(document))
 
 
 async def parse_events(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
@@ -65,7 +64,7 @@ async def read_json(
         body: inflated.
         limits: its bounds.
         yield_to_others: awaited before each piece of work.
-        has_items: whether an array, or a `batch` in an object, is one of events.
+        has_items: whether an array, or a `batch` in an object, has events.
 
     Raises:
         InvalidJSONError: it is not JSON.
@@ -91,11 +90,11 @@ def _single(document: object) -> Payload:
         return Payload([document], None, {})
     if isinstance(document, dict):
         return Payload([document], document, {})
-    raise BatchMissingError(detail=_found_in(document))
+    raise BatchMissingError(detail=_described(document))
 
 
-def _found_in(document: object) -> str:
-    """Say what a body is that was to hold events, and where it belongs."""
+def _described(document: object) -> str:
+    """Describe a body without events, and its right path."""
     match document:
         case dict() if "batch" in document:
             return "it is an object whose batch is no array"
