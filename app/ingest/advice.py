@@ -1,8 +1,7 @@
 """
 Warnings in answers of development: events that are stored as sent, and are probably wrong.
 
-They follow from the request alone, so the answers to a retry stay the same bytes. They name no part of an
-event except its index.
+They depend only on the request, so answers to retries have the same bytes. They name an event by its index.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from app.ingest.identify import Arrival
 from app.ingest.routes.paths import TYPES
 
 ADVICE_MAX = 20
-"""Of one answer; the rest would be alike."""
+"""The limit of one answer."""
 
 NO_ID = "it has no messageId: a retry of the request would be stored again (or send an Idempotency-Key)"
 UNKNOWN_TYPE = f"its type is none of {', '.join(TYPES)}"
@@ -20,17 +19,17 @@ NO_NAME = "it is a track without the name of its event, in `event`"
 
 def advice_on(items: Sequence[object], arrival: Arrival) -> list[dict[str, object]]:
     """Return the warnings on a request's items, in their order."""
-    found: list[dict[str, object]] = []
+    warnings: list[dict[str, object]] = []
     for index, item in enumerate(items):
         if type(item) is dict and not _is_complete(item):
-            found += [{"index": index, "message": message} for message in _messages(item, arrival)]
-        if len(found) >= ADVICE_MAX:
+            warnings += [{"index": index, "message": message} for message in _messages(item, arrival)]
+        if len(warnings) >= ADVICE_MAX:
             break
-    return found[:ADVICE_MAX]
+    return warnings[:ADVICE_MAX]
 
 
 def _is_complete(item: dict[str, object]) -> bool:
-    """Whether an event has an id, a known type and a name: there is no warning on it."""
+    """Whether an event has an id, a known type and a name, and so no warning."""
     return item.get("messageId") is not None and item.get("type") in TYPES and bool(item.get("event"))
 
 

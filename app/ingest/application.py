@@ -3,8 +3,7 @@ The application of the ingest port: plain ASGI, with Starlette's requests and re
 
     EdgeProtocol (a connection) -> **RequestMiddleware -> PathTable -> a handler**
 
-A framework's router would compare each path with a list of patterns and inspect a handler's signature;
-here the table of paths is looked up, and handlers read bytes.
+Paths are looked up in a table, and handlers read bytes, which costs less than a framework's router.
 """
 
 import orjson
@@ -30,8 +29,7 @@ from app.process.readiness import health_endpoint
 
 QUOTA_PENALTY_S = 0.5
 """
-How long the answer to a used-up quota, or to a body for which there is no memory, is held back, so that
-a client that ignores Retry-After cannot crowd the others out.
+The delay of answers to requests without quota or memory, against clients that ignore Retry-After.
 """
 
 
@@ -48,12 +46,12 @@ def create_edge(
     Return the ingest application.
 
     Args:
-        ingest: what the paths of events need.
-        memory: for bodies.
-        problems: makes answers of errors.
+        ingest: the collaborators of the paths of events.
+        memory: the budget for bodies.
+        problems: the answers of errors.
         metrics: count requests.
-        quota_penalty_s: how long answers to requests without quota or memory are held back.
-        public_host: the host that settings documents name, if any.
+        quota_penalty_s: the delay of answers to requests without quota or memory.
+        public_host: the host in settings documents, if any.
     """
     return RequestMiddleware(
         PathTable(PATHS, _handlers(ingest, metrics, problems, public_host)),
@@ -67,7 +65,7 @@ def create_edge(
 
 
 def create_refusal(*, memory: BodyMemory, problems: Problems, metrics: RequestMetrics) -> ASGIApp:
-    """Return the application of connections that are too many: each request of theirs is refused."""
+    """Return the application of connections beyond the limit, which refuses each request."""
 
     async def refuse(scope: Scope, _receive: Receive, _send: Send) -> None:
         context: RequestContext = scope[CONTEXT]

@@ -1,8 +1,8 @@
 """
-Client sessions of a request: the fields that name them, and the keys of their events. Pure.
+Client sessions of a request: their fields, and the keys of their events. Pure.
 
-Headers, or fields at the body's top level, name the session; the native path alone reads them, see
-docs/http-api.md. app.ingest.identify refuses items without a valid sequence.
+Headers, or fields at the body's top level, name the session; only the native path reads them, see
+docs/http-api.md. app.ingest.identify rejects items without a valid sequence.
 """
 
 import base64
@@ -30,10 +30,10 @@ CLIENT, SESSION, EPOCH, ACKNOWLEDGED = (
 """Headers, in the order of FIELDS."""
 
 SESSION_HEADERS = frozenset({CLIENT, SESSION, EPOCH, ACKNOWLEDGED})
-"""A request with one of these names a client session."""
+"""A request with one of these headers has a client session."""
 
 STORED = b"gateway-sessions"
-"""Trusted like Gateway-Fingerprints: it names sessions of any client by their hashes."""
+"""Requires the scope replay, like Gateway-Fingerprints: it names sessions of any client by their hashes."""
 
 FIELDS = ("client", "session", "epoch", "acknowledgedThrough")
 SEQUENCE, FIRST_SEQUENCE = "sequence", "firstSequence"
@@ -54,15 +54,15 @@ class ClientSession(NamedTuple):
     session: str
     epoch: int  # 0: none
     acknowledged_through: int
-    first_sequence: int | None  # of the first item, if items need not have theirs
+    first_sequence: int | None  # of the first item; items need no sequence then
     own_fields: frozenset[str]
-    """Fields of each item that give its place in the session, and are no content."""
+    """Fields of an item that name the session, and are not content."""
     client_hash: bytes
     session_hash: bytes
 
 
 class SessionKeys:
-    """What identifies the events of one request that belong to client sessions."""
+    """The keys of a request's events of client sessions."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class SessionKeys:
         self._prepared: dict[tuple[bytes, bytes], _Keys] = {}  # of stored records, by session
 
     def place_of(self, index: int, item: Mapping[str, Any]) -> Session | None:
-        """Return an item's place in its client session; None if it has none, or none that is valid."""
+        """Return an item's session with its sequence; None without a valid one."""
         if self._stored:
             return self._stored[index]
         session, sequence = self._session, item.get(SEQUENCE)
@@ -100,11 +100,11 @@ class SessionKeys:
         return session_of((*hashes, sequence, session.epoch, session.acknowledged_through, None))
 
     def id_of(self, place: Session | None) -> str | None:
-        """Return the id that follows from a place in the request's session, if it is one."""
+        """Return the assigned id of an event of the request's session; None for other events."""
         return None if place is None or self._id_of is None else self._id_of(place.sequence)
 
     def keys_of(self, place: Session, id_bytes: bytes | None) -> tuple[EventKey, int, EventKey | None]:
-        """Return key, partition and secondary_key key of an event; None: its message id was assigned."""
+        """Return key, partition and secondary key of an event; `id_bytes` is None if its id was assigned."""
         key_of, secondary_key_of, partition = self._keys or self._stored_keys(place)
         secondary_key = None if id_bytes is None else secondary_key_of(id_bytes)
         return key_of(place.sequence.to_bytes(8, "big")), partition, secondary_key
@@ -124,7 +124,7 @@ class SessionKeys:
 
 
 class _Keys(NamedTuple):
-    """What makes the keys of one session's events, and the partition of all of them."""
+    """The key functions of one session's events, and their partition."""
 
     key_of: KeyOf
     secondary_key_of: KeyOf
@@ -135,7 +135,7 @@ def client_session_of(
     headers: Mapping[bytes, bytes], payload: Payload, identity: Identity, source: str
 ) -> ClientSession:
     """
-    Return the client session of a request that names one.
+    Return the client session of a request that has one.
 
     Raises:
         SessionFieldsInvalidError: a field is malformed, or client or session is missing.
@@ -167,7 +167,7 @@ def client_session_of(
 
 def stored_sessions(header: bytes, count: int) -> list[Session | None]:
     """
-    Return the client sessions of stored records, by the header STORED.
+    Return the client sessions of stored records, from the header STORED.
 
     Raises SessionFieldsInvalidError.
     """
@@ -193,12 +193,12 @@ def _stored_session(part: bytes) -> Session | None:
 
 
 def client_of(headers: Mapping[bytes, bytes], top: Mapping[str, Any]) -> str | None:
-    """Return the client of a request, None if it names none. Raises as `client_session_of`."""
+    """Return the client of a request, None without one. Raises as `client_session_of`."""
     return _one_of(_client(_text_in(headers, CLIENT)), _client(top.get("client")), "client")
 
 
 def is_ksuid(text: str) -> bool:
-    """Whether it is the text form of a KSUID."""
+    """Whether a text is a KSUID."""
     return _KSUID.fullmatch(text) is not None and text <= KSUID_MAX
 
 
@@ -249,7 +249,7 @@ def _number_in(headers: Mapping[bytes, bytes], name: bytes) -> int | None:
 
 
 def _one_of(in_head: Value | None, in_body: Value | None, name: str) -> Value | None:
-    """Return what was given, in one of both places or alike in both. Raises SessionFieldsConflictError."""
+    """Return the value of header or body. Raises SessionFieldsConflictError if they differ."""
     if in_head is not None and in_body is not None and in_head != in_body:
         raise SessionFieldsConflictError(detail=name)
     return in_body if in_head is None else in_head

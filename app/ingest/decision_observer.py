@@ -1,7 +1,5 @@
 """
-The seam between requests and the live tail of the admin port.
-
-While no operator looks, it costs a request one flag; it never costs an answer.
+The interface between requests and the live tail of the admin port.
 """
 
 from collections.abc import Sequence
@@ -13,21 +11,21 @@ from dedupe.submission import Outcomes
 
 
 class DecisionObserver(Protocol):
-    """Called in the ingest's event loop. Takes microseconds, and never raises."""
+    """Called in the ingest's event loop. Fast, and never raises."""
 
     @property
     def is_on(self) -> bool:
-        """Whether an operator looks now. If not, only requests with quarantined events are reported."""
+        """Whether the live tail has a reader. If not, only requests with quarantined events are reported."""
 
     def decided(
         self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], context: RequestContext
     ) -> None:
         """
-        Take the verdicts of all events of a request.
+        Observe the verdicts of all events of a request.
 
         Args:
-            events: of the clean stream, n >= 0.
-            outcomes: of the events, same order.
-            rejected: of the quarantine stream, with their reasons.
-            context: of the request.
+            events: n >= 0 events of the clean topic.
+            outcomes: the outcomes of the events, same order.
+            rejected: events of the quarantine topic, with their reasons.
+            context: the request's context.
         """

@@ -1,8 +1,8 @@
 """
-JSON of any depth that the parser lets through.
+JSON of any depth that the parser accepts.
 
-orjson reads 1024 levels and writes 254. A document between the two cannot become an event; it goes to
-quarantine, and has to be written once for that.
+orjson reads 1024 levels and writes 254. A deeper document is rejected, and must be written for the
+quarantine.
 """
 
 from typing import Any
@@ -11,8 +11,8 @@ import orjson
 
 CUT_LEVELS = 32
 """
-Of what is written in one go: behind a Fragment orjson 3.13 makes room for 64 bytes, and every bracket
-that closes there takes one of them, unchecked. With more it writes past its buffer, and the process ends.
+The levels of one call of orjson.dumps: after a Fragment, orjson 3.13 reserves 64 bytes, and writes one for
+each closing bracket without a check. With more levels it would write past its buffer, and crash the process.
 """
 
 
@@ -32,7 +32,7 @@ def is_deeper(document: object, levels: int) -> bool:
 
 
 def dumps_any(document: Any) -> bytes:
-    """Return the document as JSON with sorted keys, however deep; deep parts of it are replaced."""
+    """Return the document as JSON with sorted keys, at any depth; deep parts of `document` are replaced."""
     try:
         return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
     except TypeError:

@@ -4,20 +4,19 @@ from dataclasses import dataclass
 
 RETRY_BYTES_FREE = 1024
 """
-How many bytes of the fields that retries change (`sentAt`, `_metadata`) count for no limit, as what the
-gateway adds does not: each try of an event gets the same verdict, from every address.
-app.settings.limits.RECORD_MARGIN_BYTES has room for it.
+The bytes of fields that retries change (`sentAt`, `_metadata`) that no limit counts, so that each retry has
+the same verdict. app.settings.limits.RECORD_MARGIN_BYTES includes them.
 """
 
 STEP_BYTES = 192 * 1024
-"""Of work before other requests get their turn: 2 ms of identifying."""
+"""The work of one step of identifying, 2 ms, after which other requests run."""
 
 EVENT_WORK_BYTES = 1024
-"""What an event counts as work besides the bytes of its value."""
+"""The work of an event besides the bytes of its value."""
 
 
 EVENT_DEPTH_MAX = 32
-"""Of an event: SDKs nest a few levels deep, and readers such as Spark recurse into each."""
+"""The limit of an event's depth: SDKs nest a few levels, and readers such as Spark recurse into each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,4 +26,4 @@ class EventLimits:
     event_bytes_max: int
     event_depth_max: int
     request_bytes_max: int
-    growth_bytes_max: int = 5 * 1024 * 1024  # added by batch-level fields: 500 events with 10 KB each pass
+    growth_bytes_max: int = 5 * 1024 * 1024  # of batch-level fields: 500 events with 10 KB each

@@ -1,9 +1,9 @@
 """
-Identify: makes an event, or a rejection with its reason, of each item of a request.
+Identify: returns an event, or a rejection with its reason, for each item of a request.
 
-An event's identity and fingerprint follow from the event exactly as it was sent. What the batch adds
-(context, integrations, sentAt) and what the gateway adds (type, receivedAt, an id where there is none)
-goes into the record's value alone, see app.ingest.record_values. A bad item does not harm its batch.
+An event's key and fingerprint depend on the event as sent. Fields that the batch adds (context, integrations,
+sentAt), and that the gateway adds (type, receivedAt, an id), are only part of the record's value, see
+app.ingest.record_values. An invalid item does not affect its batch.
 
 routes.post_events -> **Identifier.identify**, Router.submit -> Lane.submit -> admit -> PartitionLog.append
 """
@@ -38,41 +38,41 @@ from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
 
 TIMESTAMP = "timestamp"
-"""Clients that name no event set it anew at each try; only there it is no content."""
+"""Clients without message ids set it at each retry, so it is not content of these events."""
 
 
 class Rejection(NamedTuple):
-    """One item that is quarantined."""
+    """A rejected item."""
 
     item_index: int
-    message_id: str | None  # None if it has no valid one
+    message_id: str | None  # None without a valid one
     code: str
-    event: Event  # of the quarantine stream
+    event: Event  # of the quarantine topic
 
 
 @dataclass(slots=True)
 class Identified:
-    """The items of one request, each an event or a rejection; both are in the order of the items."""
+    """The events and the rejections of one request, in the order of its items."""
 
     events: list[Event] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
     quarantined: list[Event] = field(default_factory=list)  # of the rejections, same order
     size_bytes: int = 0
-    """Sum of all values, those of the quarantine included."""
+    """The sum of all values, those of quarantined events included."""
 
     def indexes(self) -> list[int]:
-        """Return the place of each event among the items."""
+        """Return the index of each event among the items."""
         rejected = {rejection.item_index for rejection in self.rejections}
         count = len(self.events) + len(self.rejections)
         return [index for index in range(count) if index not in rejected]
 
     def take(self, items: Iterator[Event | Rejection], work_bytes: int = sys.maxsize) -> bool:
         """
-        Take what `identify` yields next.
+        Add the next results of `identify`.
 
         Args:
-            items: of the request, in order.
-            work_bytes: stop after about so many bytes of values, each item counted as EVENT_WORK_BYTES more.
+            items: the results, in order.
+            work_bytes: stop after about this many bytes of values, and EVENT_WORK_BYTES for each item.
 
         Returns:
             Whether items may be left.
@@ -96,21 +96,21 @@ class Identified:
 
 
 class Arrival(NamedTuple):
-    """What is known of a request besides its items."""
+    """The properties of a request besides its items."""
 
     source: str
     received_ms: int
     default_type: str = "track"
     idempotency_key: bytes | None = None
     fingerprints: Sequence[Fingerprint] = ()
-    """Of the items as their clients sent them, where stored records are sent again; else empty."""
+    """The original fingerprints of the items if stored records are sent again, otherwise empty."""
     client_ip: str | None = None
-    """Becomes `context.ip` of events without; no content, since retries come from other addresses."""
+    """`context.ip` of events without; not content, since retries may come from other addresses."""
     session: ClientSession | None = None
     is_strict: bool = False
-    """Whether an event of the session that is not the next one is refused."""
+    """Whether an event of the session is refused unless it is the next one."""
     stored_sessions: Sequence[Session | None] = ()
-    """Of the items, where stored records are sent again and any of them has one; else empty."""
+    """The sessions of the items if stored records are sent again and any has one, otherwise empty."""
 
 
 class Identifier:
@@ -128,16 +128,16 @@ class Identifier:
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         """
-        Prepare what all requests have in common.
+        Prepare the common part of all requests.
 
         Args:
-            identity: makes keys.
-            partitions: of the clean topic.
-            quarantine: makes the events of the quarantine stream.
-            limits: of events and requests.
+            identity: computes keys.
+            partitions: the number of partitions of the clean topic.
+            quarantine: builds events of the quarantine topic.
+            limits: the limits of events and requests.
             fingerprint_ignore: fields that retries change, besides RETRY_FIELDS.
-            earlier_ignore: values of `fingerprint_ignore` under which remembered events were stored.
-            random_bytes: for fresh ids.
+            earlier_ignore: values of `fingerprint_ignore` by which remembered events were stored.
+            random_bytes: the source of new ids.
         """
         self.identity = identity
         self.partitions = partitions
@@ -153,8 +153,8 @@ class Identifier:
         Yield an event or a rejection for each item, in order.
 
         Raises:
-            RequestTooLargeError: the events exceed the limit once the batch-level fields are merged
-                into each, or these add too much; nothing is built beyond it.
+            RequestTooLargeError: the events with batch-level fields exceed the limit, or these fields add too
+                much.
         """
         request = _Request(self, payload.shared, arrival)
         request.check_growth(len(payload.items))
@@ -170,14 +170,14 @@ class _RefusedError(Exception):
     """An item cannot become a clean event."""
 
     def __init__(self, code: str, value: bytes | None = None, content: bytes | None = None) -> None:
-        """`value`: of the record, if it could be built; `content`: canonical, if it is known."""
+        """`value`: the record's value, if it could be built; `content`: the canonical content, if known."""
         self.code = code
         self.value = value
         self.content = content
 
 
 class _Request:
-    """The surroundings of one request's items, prepared once."""
+    """The common part of one request's items."""
 
     def __init__(self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival) -> None:
         limits = identifier.limits
@@ -207,7 +207,7 @@ class _Request:
             self._depth_max = -1  # each event of the batch nests too deep
         self._merged_bytes = self._values.merged_bytes
         self._default_type = arrival.default_type
-        self._valid_type: object = None  # the type that was judged last
+        self._valid_type: object = None  # the last valid type
         self._sessions: SessionKeys | None = None
         if arrival.session is not None or arrival.stored_sessions:
             self._sessions = SessionKeys(
@@ -223,13 +223,13 @@ class _Request:
             self._order = Order.REPLAYED
 
     def check_growth(self, count: int) -> None:
-        """Raise RequestTooLargeError if what is merged into so many events is more than allowed."""
+        """Raise RequestTooLargeError if the batch-level fields add more than allowed to `count` events."""
         growth_bytes_max = self._identifier.limits.growth_bytes_max
         if count * self._merged_bytes > growth_bytes_max:
             raise RequestTooLargeError(detail=f"batch-level fields add more than {growth_bytes_max:,} bytes")
 
     def event_of(self, index: int, item: object) -> Event:
-        """Return one item as an event of the clean stream. Raises _RefusedError, RequestTooLargeError."""
+        """Return an item as an event of the clean topic. Raises _RefusedError, RequestTooLargeError."""
         if type(item) is not dict:
             raise _no_event(item)
         place = None if self._sessions is None else self._sessions.place_of(index, item)
@@ -302,7 +302,7 @@ class _Request:
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
         content = refusal.value or dumps_any(item)
-        if refusal.value is None:  # else it is counted already
+        if refusal.value is None:  # else it is counted
             self._bytes_left -= min(len(known or content), KEPT_BYTES_MAX)
             if self._bytes_left < 0:
                 raise self._too_large()
@@ -317,11 +317,11 @@ class _Request:
 
     def _count(self, content: bytes, retried: bytes) -> None:
         """
-        Add an item to the request's size, before anything is merged.
+        Add an item to the request's size.
 
         Raises:
-            _RefusedError: it exceeds the limit of an event.
-            RequestTooLargeError: the request exceeds its own.
+            _RefusedError: the item exceeds the limit of an event.
+            RequestTooLargeError: the request exceeds its limit.
         """
         size_bytes = len(content) + self._merged_bytes
         if len(retried) > RETRY_BYTES_FREE:
@@ -336,11 +336,11 @@ class _Request:
         return RequestTooLargeError(detail=f"more than {self._identifier.limits.request_bytes_max:,} bytes")
 
     def _is_too_deep(self, item: dict[str, Any]) -> bool:
-        """Whether what the record keeps of an item nests too deep."""
+        """Whether the record of an item would nest too deep."""
         return is_deeper({name: item[name] for name in item if name not in REPLACED}, self._depth_max)
 
     def _check_type(self, event_type: object, value: bytes) -> None:
-        """Judge a type that differs from the last one; None: that of the path. Raises _RefusedError."""
+        """Check a type that differs from the last one; None: that of the path. Raises _RefusedError."""
         if event_type is None:
             event_type = self._default_type
         if not is_event_type(event_type):
@@ -358,7 +358,7 @@ class _Request:
         )
 
     def _assigned_id(self, index: int, place: Session | None) -> tuple[str, int]:
-        """Return an id for an event that has none, and the flags of its record."""
+        """Return an id for an event without one, and the flags of its record."""
         arrival = self._arrival
         if self._sessions is not None and (derived := self._sessions.id_of(place)) is not None:
             return derived, FLAG_ID_ASSIGNED
@@ -370,9 +370,9 @@ class _Request:
 
 def _content_of(item: dict[str, Any], ignored: frozenset[str]) -> tuple[bytes, bytes]:
     """
-    Return the canonical content of an item, and the JSON of the fields that its record keeps besides.
+    Return the canonical content of an item, and the JSON of the other fields of its record.
 
-    The latter are fields that retries change; b"" if there are none. Raises TypeError, see canonical_json.
+    The other fields are those that retries change; b"" without any. Raises TypeError, see canonical_json.
     """
     present = ignored.intersection(item)
     if not present:

@@ -1,17 +1,17 @@
-"""Describes where and why a body is not JSON, without quoting it. Pure."""
+"""Describes why a body is not JSON, without quoting it. Pure."""
 
 from json import JSONDecodeError
 
 _NO_UTF8 = "str is not valid UTF-8"
-"""Begins the parser's message that has no position."""
+"""The beginning of the parser's message without a position."""
 
 
 def json_problem(err: ValueError, body: bytes) -> str:
     """
     Return where the parser stopped, and why.
 
-    The parser's own messages quote nothing. Where the body has a NaN or Infinity that could be mended,
-    columns behind it in the same line are those of the mended body.
+    The parser's messages quote nothing. After a mended NaN or Infinity, the column is that of the mended
+    body.
     """
     if not body or body.isspace():
         return "it is empty"

@@ -1,14 +1,14 @@
 """
-Reads the JSON of a body without holding the event loop for long.
+Reads the JSON of a body without blocking the event loop for long.
 
-What JSON costs depends on its marks, the colons and opening brackets, more than on its bytes.
-They are counted before anything is parsed, at the speed of memory. Those within strings count too, so a
-count is never too low; only one that is too high is repeated without them. A body with few marks is parsed
-at once. One with many is cut between the items of its batch, piece by piece.
+The cost of JSON depends on its marks, the colons and opening brackets, more than on its bytes. They are
+counted before parsing, those in strings included, so a count is never too low; if it is too high, it is
+repeated without strings. A body with few marks is parsed at once, one with many is cut between the items of
+its batch.
 
-A cut is found by looking at brackets and strings alone, and proved by the parser: if what is left of
-the body parses with an empty batch in it, and every piece parses as items of an array, then the whole
-is what these are together, since JSON reads in one way only. A wrong cut can only fail.
+A cut is determined by brackets and strings, and the parser proves it: if the rest of the body parses with an
+empty batch, and every piece parses as items of an array, the parts are equal to the whole. A wrong cut can
+only fail.
 """
 
 import re
@@ -24,40 +24,40 @@ from app.ingest.json_problem import json_problem
 from dedupe.model.json_document import read_document
 
 SMALL_BYTES = 128 * 1024
-"""Bodies up to this size are parsed without a count: only brackets, the worst case, take 12 ms."""
+"""Bodies up to this size are parsed without a count, in at most 12 ms."""
 
 AT_ONCE_BYTES = 2 * 1024 * 1024
-"""Larger bodies are always cut, and an event that is larger as sent is judged by that, unparsed."""
+"""Larger bodies are always cut, and a larger event is too large without being parsed."""
 
 MARKS_AT_ONCE, COMMAS_AT_ONCE = 60_000, 500_000
-"""Of one piece, hence of one event: 15 ms at worst for either. 2,500 usual events have 55,000 marks."""
+"""The limits of one piece, hence of one event: 15 ms at most. 2,500 usual events have 55,000 marks."""
 
 MARKS_MAX = 600_000
-"""Of one body, those in strings included: 8 MiB of usual events have 250,000."""
+"""The limit of one body, marks in strings included: 8 MiB of usual events have 250,000."""
 
 MARK_BYTES, COMMA_BYTES = 64, 16
-"""What a name with its value or a container, and what a number in an array take as Python's objects, at
-least; up to four times as much, which the bound of memory in the README allows for."""
+"""The minimum of memory of a value with its name, or a container, and of a number in an array, as Python's
+objects. They may take four times as much, which the memory limit in the README includes."""
 
 GROUP_BYTES = 64 * 1024
-"""Items are parsed together until they have so many bytes."""
+"""Items are parsed together up to this size."""
 
 WINDOW_BYTES = 64 * 1024
 STEP_WORK = 256 * 1024
-"""Work of one step of looking for cuts: bytes, and BRACKET_WORK for each bracket."""
+"""The work of one step of the search for cuts: bytes, and BRACKET_WORK for each bracket."""
 
 BRACKET_WORK = 32
 
 _RUN = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _BATCH_NAME = re.compile(rb'[{,\s]"batch"\s*:\s*\Z')
-_NAME_BYTES = 64  # that stand before the batch's bracket: its name, and some blanks
+_NAME_BYTES = 64  # before the batch's bracket: its name, and blanks
 _BLANKS = b" \t\n\r"
 _AFTER_ITEM = re.compile(rb"[ \t\n\r]*([,\]])")
 
 
 class Oversize(NamedTuple):
-    """An item that is too large as it was sent, and is not looked into."""
+    """An item that is too large as sent, and is not checked further."""
 
     message_id: object
     content: bytes  # as sent, without the write key
@@ -69,16 +69,16 @@ def _nothing(_body_bytes: int, _more_bytes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JSONLimits:
-    """Bounds of one body; app.settings.limits documents the events'."""
+    """The limits of one body; app.settings.limits documents those of events."""
 
     events_max: int
     event_bytes_max: int
-    may_cut: bool = True  # false: as much as can be parsed at once
+    may_cut: bool = True  # false: the body must be small enough to be parsed at once
     hold: Callable[[int, int], None] = _nothing
-    """Called with a large body's bytes and what it takes beside them once it is parsed; may raise."""
+    """Called with a large body's size and the additional memory of its parsed document; may raise."""
 
     def judged(self, item: object, content: bytes) -> object:
-        """Return an item as it was parsed, or as Oversize if what was sent is too large."""
+        """Return a parsed item, or Oversize if its JSON is too large."""
         if len(content) <= max(self.event_bytes_max, AT_ONCE_BYTES):
             return item
         if not isinstance(item, dict):
@@ -102,9 +102,9 @@ async def read_large_json(body: bytes, limits: JSONLimits, yield_to_others: Yiel
 
     Raises:
         InvalidJSONError: it is not JSON.
-        BodyTooComplexError: it has more marks than allowed, in all or in one event.
-        TooManyEventsError: more items than allowed; only bodies that are cut are checked for it here.
-        BodyMemoryFullError: there is no memory for what it becomes; see JSONLimits.hold.
+        BodyTooComplexError: it has more marks than allowed, in total or in one event.
+        TooManyEventsError: more items than allowed; only checked for bodies that are cut.
+        BodyMemoryFullError: there is no memory for the parsed document; see JSONLimits.hold.
     """
     await yield_to_others(len(body))
     marks = count_marks(body)
@@ -119,7 +119,7 @@ async def read_large_json(body: bytes, limits: JSONLimits, yield_to_others: Yiel
 
 
 def count_marks(data: bytes) -> int:
-    """Return how many colons and opening brackets there are, in strings too."""
+    """Return the number of colons and opening brackets, those in strings included."""
     return data.count(b":") + data.count(b"{") + data.count(b"[")
 
 
@@ -130,7 +130,7 @@ def is_cheap(piece: bytes) -> bool:
     if len(piece) > AT_ONCE_BYTES:
         return False
     plain = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if plain.count(b'"') > 2 * (MARKS_AT_ONCE + COMMAS_AT_ONCE):  # each string stands behind one of them
+    if plain.count(b'"') > 2 * (MARKS_AT_ONCE + COMMAS_AT_ONCE):  # each string follows one of them
         return False
     return _has_few(b"".join(plain.split(b'"')[::2]))
 
@@ -166,9 +166,9 @@ def brackets(body: bytes) -> Iterator[int]:
 
 
 def _end_of(run: "re.Pattern[bytes]", body: bytes, place: int) -> int:
-    found = run.match(body, place, place + WINDOW_BYTES)
-    assert found is not None
-    return found.end()
+    match = run.match(body, place, place + WINDOW_BYTES)
+    assert match is not None
+    return match.end()
 
 
 class _Cutter:
@@ -193,21 +193,21 @@ class _Cutter:
         if not isinstance(document, dict) or not isinstance(batch := document.get("batch"), list):
             return self._limits.judged(document, outside)
         if batch and len(outside) > AT_ONCE_BYTES:
-            raise BodyTooComplexError  # its name is written so that it was not found
+            raise BodyTooComplexError  # its name is escaped, so the batch was not found
         if batch or (b"\\u" in outside and (await self._read_outside(yield_to_others, b"0"))[0] == document):
-            return document  # the last batch is one of such a name, and not where the items were
+            return document  # the last batch has an escaped name, and is not the one that was cut
         return document | {"batch": self._items}
 
     async def _read_outside(self, yield_to_others: YieldToOthers, inside: bytes) -> tuple[object, bytes]:
-        """Return the document with something else in the items' place, and its JSON."""
+        """Return the document with `inside` instead of the items, and its JSON."""
         outside = inside.join([*self._outside, self._body[self._outside_from :]])
         await yield_to_others(len(outside))
         return _load_piece(outside, ", counted without the events" if self._outside else ""), outside
 
     def _steps(self) -> Iterator[int]:
-        """Find the items, and parse them; yield how many bytes each step worked on."""
+        """Find the items, and parse them; yield the bytes of each step."""
         body, depth, item_from = self._body, 0, 0
-        level = 0  # of the items' array while within it: its depth, 1 or 2
+        level = 0  # the depth of the items' array, 1 or 2; 0 outside of it
         for place in brackets(body):
             if place < 0:
                 yield GROUP_BYTES
@@ -240,13 +240,13 @@ class _Cutter:
         return depth == 1
 
     def _begin_batch(self, place: int) -> None:
-        self._items = []  # of two batches the last one counts
+        self._items = []  # the last of two batches counts
         self._outside.append(self._body[self._outside_from : place])
         self._group_from = place
         self._is_item_due = False
 
     def _end_item(self, start: int, end: int) -> int:
-        """Parse what has gathered, if that is enough, and return how many bytes that was."""
+        """Parse the collected items if they are enough, and return their size."""
         if end - start > AT_ONCE_BYTES:
             before = self._body[self._group_from : start].rstrip(_BLANKS)
             if before:
@@ -273,11 +273,11 @@ class _Cutter:
         self._outside_from = place
 
     def _parse_group(self, group: bytes) -> None:
-        """Parse some items; nothing where one is due is not JSON."""
-        found = _load_piece(b"[%b]" % group, f", counted from byte {self._group_from:,}")
-        if not isinstance(found, list) or not found:
+        """Parse some items; an empty group, after a comma, is not JSON."""
+        items = _load_piece(b"[%b]" % group, f", counted from byte {self._group_from:,}")
+        if not isinstance(items, list) or not items:
             raise InvalidJSONError
-        self._items += found
+        self._items += items
         if len(self._items) > self._limits.events_max:
             raise TooManyEventsError
 

@@ -1,9 +1,9 @@
 """
-Message ids that the gateway assigns: KSUIDs, for events whose client gave them none. Pure, frozen.
+The KSUIDs that the gateway assigns to events without a message id. Pure, frozen.
 
-With an Idempotency-Key the id follows from source, key and index alone, not from the event's content, so
-a retry of the request gets the same ids; golden vectors stand in tests/unit/ingest/test_identify.py.
-Without one the id is fresh, and the receipt has `idempotent: false`: a retry would be stored again.
+With an Idempotency-Key the id depends only on source, key and index, not on the event's content, so a retry
+of the request has the same ids; tests/unit/ingest/test_identify.py has golden vectors. Without one the id is
+new, and the receipt has `idempotent: false`: a retry would be stored again.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _FIVE = 62**5
 
 
 def fresh_id(received_ms: int, payload: bytes) -> str:
-    """Return a KSUID of arrival time and 16 random bytes; a time it cannot express is 0."""
+    """Return a KSUID of arrival time and 16 random bytes; a time that it cannot express is 0."""
     since_epoch = received_ms // 1000 - KSUID_EPOCH_S
     if not 0 <= since_epoch <= KSUID_SECONDS_MAX:
         since_epoch = 0
@@ -29,21 +29,21 @@ def fresh_id(received_ms: int, payload: bytes) -> str:
 
 
 def given_session(source: str, client: str, idempotency_key: bytes) -> str:
-    """Return the KSUID of the session that a client asked for with this key; the same at each try."""
+    """Return the KSUID of a new session by its Idempotency-Key; the same for retries."""
     return _hashed(b"session", source.encode(), client.encode(), idempotency_key)
 
 
 def session_event_ids(source: str, client: str, session: str) -> Callable[[int], str]:
     """
-    Return what makes the KSUIDs of events that their client session identifies, by their sequence, u64.
+    Return a function from the sequence (u64) of an event of a client session to its KSUID.
 
     Args:
-        source: of the write key.
+        source: the source of the write key.
         client: the installation, 1 to 100 bytes.
         session: a KSUID.
     """
     begun = _hasher(b"sequence", source.encode(), client.encode(), session.encode())
-    begun.update(_SEQUENCE_BYTES.to_bytes(4, "big"))  # as _framed frames them all
+    begun.update(_SEQUENCE_BYTES.to_bytes(4, "big"))  # as _framed does
     copy = begun.copy
 
     def id_of(sequence: int) -> str:
@@ -56,20 +56,20 @@ def session_event_ids(source: str, client: str, session: str) -> Callable[[int],
 
 def derived_id(source: str, idempotency_key: bytes, index: int) -> str:
     """
-    Return the KSUID of an event that only its request identifies.
+    Return the KSUID of an event by its request's Idempotency-Key.
 
-    All of it is a hash, its time part too: an SDK may give the event another timestamp at each try.
+    It is a hash, its time part included: an SDK may change the event's timestamp at each retry.
 
     Args:
-        source: of the write key.
+        source: the source of the write key.
         idempotency_key: the header's bytes, 1 to 255.
-        index: the event's place in the request, from 0.
+        index: the event's index in the request, from 0.
     """
     return _hashed(source.encode(), idempotency_key, index.to_bytes(4, "big"))
 
 
 def _hashed(*parts: bytes) -> str:
-    """Return the KSUID of these parts; each use has another number of them, or another first one."""
+    """Return the KSUID of these parts; uses differ in the number of parts, or in the first one."""
     return _text_of(_hasher(*parts).digest())
 
 
@@ -85,7 +85,7 @@ def _text_of(ksuid: bytes) -> str:
     """
     Return the text form of a KSUID's 20 bytes: 27 digits in base 62.
 
-    It divides by 62**5, below 2**30: one digit of Python's own integers, quick to divide.
+    It divides by 62**5, below 2**30, one digit of Python's integers, which is fast.
     """
     rest, e = divmod(int.from_bytes(ksuid, "big"), _FIVE)
     rest, d = divmod(rest, _FIVE)

@@ -1,7 +1,7 @@
 """
-The OpenAPI document of the ingest port, made from the table of paths and the table of problems.
+The OpenAPI document of the ingest port, generated from the tables of paths and problems.
 
-It states what makes a request succeed or fail as a whole, so a tool that tests by it finds it true.
+It describes when a request succeeds or fails as a whole; tests check it with a tool.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from app.settings.version import VERSION
 INGEST_STATUSES = (400, 401, 403, 429, 503)
 
 UNKNOWN = 404
-"""What a client session may be; no SDK asks for any."""
+"""The status of an unknown client session."""
 
 _SUMMARIES = {
     Kind.EVENTS: "Send one event, an array of events or a batch, and get a receipt for each",
     Kind.BATCH: "Send a batch of events",
     Kind.SINGLE: "Send one event",
     Kind.SESSIONS: "Get the id of a new client session",
-    Kind.SESSION: "Get what is known of a client session",
+    Kind.SESSION: "Get the state of a client session",
     Kind.PIXEL: "Send one event in the query and get an image",
     Kind.TELEMETRY: "Send metrics of an SDK itself; they are discarded",
     Kind.SEGMENT_SETTINGS: "Get the settings document of Segment's SDKs",
@@ -52,17 +52,17 @@ _FAILURES = {
 }
 
 _WRITE_KEYS: list[Schema] = [{"basic": []}, {"header": []}, {"query": []}, {}]
-"""Optional, since it may stand in the body as well, and a request without any gets 400, not 401."""
+"""Optional, since the body may have it; a request without any is answered with 400, not 401."""
 
 _INFO = """\
-Write keys: the first one found decides: the user name of Basic authorization, X-Write-Key up to its
+Write keys: the first of these decides: the user name of Basic authorization, X-Write-Key up to its
 first colon, writeKey in the query, writeKey at the body's top level, writeKey of the first event.
 The Content-Type is ignored. Bodies may be compressed by gzip or deflate; their first bytes tell, whatever
 Content-Encoding says. Every answer carries CORS headers.
 After a 429 or 503 send the same request again, not before Retry-After seconds.
 
-Client sessions: Gateway-Client and Gateway-Session come together, and so do client and session in the body.
-What stands in both places must be the same."""
+Client sessions: Gateway-Client and Gateway-Session are required together, and so are client and session in
+the body. Fields in both places must be equal."""
 
 
 def openapi_document(paths: Sequence[Path], *, request_events_max: int) -> Schema:
@@ -115,18 +115,18 @@ def _operation_id(path: Path) -> str:
 
 def _parameters_of(path: Path) -> list[Schema]:
     names = [part[1:-1] for part in path.template.split("/") if part.startswith("{")]
-    found = [_path_parameter(name) for name in names]
+    own = [_path_parameter(name) for name in names]
     if path.kind in _BODIES:
-        found.append(ref("parameters", "IdempotencyKey"))
+        own.append(ref("parameters", "IdempotencyKey"))
     if path.kind in _EVENTS:
-        found.append(ref("parameters", "Prefer"))
+        own.append(ref("parameters", "Prefer"))
     if path.kind is Kind.EVENTS:
-        found += [ref("parameters", name) for name in ("Client", "Session", "Epoch", "AcknowledgedThrough")]
+        own += [ref("parameters", name) for name in ("Client", "Session", "Epoch", "AcknowledgedThrough")]
     if path.kind is Kind.SESSION:
-        found.append({**parameters()["Client"], "required": True})
+        own.append({**parameters()["Client"], "required": True})
     if path.kind is Kind.PIXEL:
-        found += [ref("parameters", "Data"), ref("parameters", "Fields")]
-    return found
+        own += [ref("parameters", "Data"), ref("parameters", "Fields")]
+    return own
 
 
 def _path_parameter(name: str) -> Schema:
@@ -151,7 +151,7 @@ def _success_of(kind: Kind) -> Schema:
         case Kind.SESSIONS:
             return json_answer("its id", ref("schemas", "NewSession"))
         case Kind.SESSION:
-            return json_answer("what is known of it", ref("schemas", "Session"))
+            return json_answer("its state", ref("schemas", "Session"))
         case Kind.PIXEL:
             return {"description": "a transparent image, always", "content": {"image/gif": {}}}
         case Kind.TELEMETRY:

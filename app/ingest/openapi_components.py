@@ -27,7 +27,7 @@ _U64: Schema = {"type": "integer", "minimum": 0, "maximum": U64_MAX}
 
 
 def schemas_of_all(request_events_max: int) -> Schema:
-    """Return every schema; so many events may be in a request."""
+    """Return every schema; a request may have at most `request_events_max` events."""
     return {**_schemas_of_requests(request_events_max), **_schemas_of_answers()}
 
 
@@ -185,7 +185,7 @@ def _session() -> Schema:
 
 
 def _digits(first: str) -> Schema:
-    """Return a number of 64 bits as text; no client gets near the few largest, which are left out."""
+    """Return the schema of a number of 64 bits as text; it excludes the few largest."""
     return {"type": "string", "pattern": f"^({first}|[1-9][0-9]{{1,18}}|1[0-7][0-9]{{18}})$", "example": "1"}
 
 
@@ -194,7 +194,7 @@ def _session_header(name: str, schema: Schema, description: str) -> Schema:
 
 
 def parameters() -> Schema:
-    """Return what several operations take beside their body."""
+    """Return the parameters of several operations."""
     return {
         "IdempotencyKey": {
             "name": "Idempotency-Key",
@@ -233,7 +233,7 @@ def parameters() -> Schema:
 
 
 def headers() -> Schema:
-    """Return what stands in the head of answers."""
+    """Return the headers of answers."""
     count: Schema = {"type": "integer", "minimum": 0}
     return {
         "Gateway-Accepted": {"schema": count, "description": "events that were new", "required": True},
@@ -260,7 +260,7 @@ def _preferences_applied() -> list[str]:
 
 
 def problem_of(status: int) -> Schema:
-    """Return the answer of a status that is none of success."""
+    """Return the answer of an error status."""
     codes = [code for code, problem in PROBLEMS.items() if problem.status == status]
     answer = json_answer(
         HTTPStatus(status).phrase,

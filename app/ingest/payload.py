@@ -1,5 +1,5 @@
 """
-The parsed body of a request: its items, not judged yet, and the batch object around them.
+The parsed body of a request: its unchecked items, and the batch object around them.
 
 What is plainly a batch, an array of events or one event is taken as such on every path, and one level of
 wrapping is undone: text that holds JSON, and a list or a batch within a batch. Items that are wrapped more
@@ -47,13 +47,13 @@ _BEFORE_DOCUMENT = " \t\r\n\ufeff"
 
 
 class Payload(NamedTuple):
-    """What a body holds."""
+    """The content of a body."""
 
     items: Sequence[object]
     top: Mapping[str, Any] | None
     """The body's top level if it is an object: the batch, or the one event itself."""
     shared: Mapping[str, Any]
-    """The batch object, whose fields belong to every item; empty if the items came without one."""
+    """The batch object, whose fields belong to every item; empty without one."""
 
 
 class Expected(Enum):

@@ -1,4 +1,4 @@
-"""What a client prefers: the preferences `return` and `handling` of RFC 7240. Pure."""
+"""The preferences `return` and `handling` of RFC 7240. Pure."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
@@ -7,16 +7,16 @@ Return: TypeAlias = Literal["representation", "minimal"]
 
 
 class Preferences(NamedTuple):
-    """The preferences that the gateway knows."""
+    """The preferences of a request that the gateway supports."""
 
     returned: Return | None = None
-    """Content of the answer's body; None: the default of the path."""
+    """The content of the answer's body; None: the default of the path."""
     is_strict: bool = False
     """Whether an error is preferred to a lenient answer."""
 
     @property
     def applied(self) -> str:
-        """The value of Preference-Applied; empty if none was."""
+        """The value of Preference-Applied; empty without any."""
         applied = [f"return={self.returned}"] if self.returned else []
         return ", ".join([*applied, "handling=strict"] if self.is_strict else applied)
 
@@ -26,7 +26,7 @@ _HANDLING = ("strict", "lenient")
 
 def preferences_in(prefer: bytes) -> Preferences:
     """
-    Return the first preference of each kind that the gateway knows.
+    Return the first supported preference of each kind.
 
     Args:
         prefer: the values of all Prefer headers, joined by commas.
@@ -47,6 +47,6 @@ def _returned(prefer: bytes) -> Return | None:
 
 def _values_of(name: str, prefer: bytes) -> Iterator[str]:
     for preference in prefer.decode("latin-1").lower().split(","):
-        found, _, value = preference.partition(";")[0].partition("=")
-        if found.strip() == name:
+        kind, _, value = preference.partition(";")[0].partition("=")
+        if kind.strip() == name:
             yield value.strip().strip('"')

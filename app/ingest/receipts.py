@@ -1,8 +1,9 @@
 """
 Receipts: the body of a 200, and its headers.
 
-The body follows from the events and the partitions and offsets of their originals alone, with a fixed order
-of keys, so every retry of a request gets the same bytes. Headers have what changes between tries.
+The body depends only on the events and the partitions and offsets of their originals, with a fixed order of
+keys, so the answers to all retries have the same bytes. Values that may differ between retries are in
+headers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +28,10 @@ SUCCESS = b'{"success":true}'
 CODES = {**QUARANTINE_REASONS, **RETRIABLE_CODES}
 
 KNOWN = (DUPLICATE, REPEAT, STALE)
-"""Answered as duplicates: successes, like new events."""
+"""The verdicts that are answered as duplicates, which are successes."""
 
 MISSING_RANGES_MAX = 32
-"""In a header; the document of the session has them all."""
+"""The limit in a header; the document of the session has all ranges."""
 
 REASONS: dict[str, str] = {
     RejectionCode.NOT_AN_OBJECT: "an event must be a JSON object",
@@ -51,7 +52,8 @@ REASONS: dict[str, str] = {
         "the sequence is more than 512 above what is stored without a gap"
     ),
 }
-"""The message of each code of a rejected event. Frozen like the codes: answers repeat."""
+"""The message of each code of a rejected event. Frozen like the codes, so that answers to retries are
+equal."""
 
 SESSION_REASONS: dict[str, str] = {
     **REASONS,
@@ -71,13 +73,13 @@ def answer(
     advice: Sequence[dict[str, object]] = (),
 ) -> Response:
     """
-    Build the answer to a request all of whose events have their verdict.
+    Return the answer to a request whose events are decided.
 
     Args:
         identified: the request's items.
-        outcomes: of its events, same order.
-        preferences: of the client; the answer names those that were applied.
-        wants_receipts: whether the body lists where each event is, without a preference.
+        outcomes: the outcomes of its events, same order.
+        preferences: the client's preferences; the answer names those that were applied.
+        wants_receipts: whether the body has receipts by default.
         advice: warnings, in development.
     """
     if preferences is not None and preferences.returned is not None:
@@ -123,7 +125,7 @@ def _headers(accepted: int, duplicates: int, preferences: Preferences | None) ->
 
 
 def session_headers(state: SessionState | None) -> dict[str, str]:
-    """Return the headers on a client session; None: nothing of it is stored."""
+    """Return the headers on a client session; None: no event of it is stored."""
     if state is None:
         return {"Gateway-Session-Watermark": "0"}
     headers = {"Gateway-Session-Watermark": str(state.watermark)}

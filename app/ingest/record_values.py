@@ -1,8 +1,7 @@
 """
-The values of a request's records: each event as it was sent, what its batch adds, and what the gateway adds.
+The values of a request's records: each event as sent, with fields that the batch and the gateway add.
 
-What is added is no part of an event's identity or fingerprint: app.ingest.identify takes these from the
-event alone.
+Added fields are not part of an event's key or fingerprint, which app.ingest.identify computes from the event.
 """
 
 from collections.abc import Mapping
@@ -22,10 +21,10 @@ WRITE_KEY = "writeKey"
 RECEIVED_AT = "receivedAt"
 
 REPLACED = frozenset({WRITE_KEY, RECEIVED_AT})
-"""Fields of an event that its record does not keep."""
+"""Fields of an event that are not part of its record."""
 
 SENT_AT_CHARS_MAX = 100
-"""Of a batch-level `sentAt`; a longer one is no time, and goes into no event."""
+"""The limit of a batch-level `sentAt`; a longer one is no time, and ignored."""
 
 _CONTEXT = b'"context":{'
 
@@ -44,15 +43,15 @@ class RecordValues:
         depth_max: int,
     ) -> None:
         """
-        Prepare what is added to every event.
+        Prepare the added fields.
 
         Args:
             shared: the batch object.
-            received_ms: when the request arrived.
-            default_type: of an event that has none.
-            client_ip: becomes `context.ip` of events without.
+            received_ms: the arrival of the request.
+            default_type: the type of events without one.
+            client_ip: `context.ip` of events without.
             ignored: fields that contents lack.
-            depth_max: batch-level fields that nest deeper are left out, see `is_too_deep`.
+            depth_max: deeper batch-level fields are omitted, see `is_too_deep`.
         """
         self._default_type = default_type
         self._client_ip = client_ip
@@ -64,7 +63,7 @@ class RecordValues:
         if self.is_too_deep:
             merged = {}
         self.merged_bytes = len(orjson.dumps(merged)) if merged else 0
-        """What the batch adds to each event."""
+        """The size of the batch-level fields in each event."""
         self._merging = frozenset(merged) | ignored.intersection(("messageId", "type", *SHARED_FIELDS))
         """An event with one of these fields is serialised again."""
         self._ip_field = b""
@@ -89,12 +88,12 @@ class RecordValues:
         """
         Return the value of an event's record.
 
-        Most values are the event's content with a suffix: no second serialisation.
+        Most values are the event's content with a suffix, without a second serialisation.
 
         Args:
-            item: the event as it was sent.
+            item: the event as sent.
             content: its canonical JSON, without the ignored fields.
-            retried: the JSON of the ignored fields that the record keeps; b"" if there are none.
+            retried: the JSON of the ignored fields that are part of the record; b"" without any.
             assigned_id: a KSUID for an event without an id.
 
         Raises:
@@ -116,9 +115,9 @@ class RecordValues:
 
     def _with_ip(self, item: Mapping[str, Any], content: bytes, suffix: bytes) -> bytes | None:
         """
-        Return a content with the client's address and a suffix; None if that takes a merge.
+        Return a content with the client's address and a suffix; None if that requires a merge.
 
-        Events of browsers and phones have a context without an address: it is put between the bytes.
+        Events of browsers and phones have a context without an address, which is inserted into their JSON.
         """
         context = item.get("context")
         if type(context) is dict and context and "ip" not in context:
@@ -132,12 +131,12 @@ class RecordValues:
         return content[:-1] + suffix if is_kept else None
 
     def _suffix_after(self, item: Mapping[str, Any], retried: bytes) -> bytes:
-        """Return the suffix of an event that keeps fields besides its content."""
+        """Return the suffix of an event with fields besides its content."""
         suffix = self._suffix if item.get("sentAt") is None else self._suffix_without_sent_at
         return b",%b%b" % (retried[1:-1], suffix)
 
     def _merged_value(self, item: dict[str, Any], assigned_id: str | None) -> bytes:
-        """Return the value of an event that is serialised again with what is merged into it."""
+        """Return the value of an event by a merge and a second serialisation."""
         merged = self._added | item
         if assigned_id is not None:
             merged["messageId"] = assigned_id
@@ -159,7 +158,7 @@ class RecordValues:
 
 
 def _suffix(fields: Mapping[str, Any]) -> bytes:
-    """Return what adds fields to a document without its last bracket."""
+    """Return the JSON that adds fields to a document without its last bracket."""
     return b"," + orjson.dumps(fields)[1:]
 
 

@@ -1,8 +1,8 @@
 """
-Replays: a quarantined event is identified and submitted once more, like a request's.
+Replays: a quarantined event is identified and submitted again, like an event of a request.
 
-So the same rules decide, and a second replay is a duplicate: an event with an id keeps it, one without gets
-an id that follows from its record. A record that cannot be sent unchanged is skipped, never changed unasked.
+The same rules decide, and a second replay is a duplicate: an event without an id gets one that depends on its
+record. A record that cannot be sent unchanged is skipped, unless a new id is allowed.
 """
 
 from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ class Result(NamedTuple):
     receipt: dict[str, Any] | None = None
 
     def document(self, kept: Kept) -> dict[str, Any]:
-        """Return the result and what it is of."""
+        """Return the result with its record."""
         fields: dict[str, Any] = {
             "partition": kept.place.partition,
             "offset": kept.place.offset,
@@ -57,13 +57,13 @@ class Result(NamedTuple):
 READY = Result("ready")
 
 Replay: TypeAlias = Callable[[Kept, bool], Awaitable[Result]]
-"""Replays a record here; True: under a new id if it needs one. Raises as Router.submit does."""
+"""Replays a record in this process; True: under a new id if it needs one. Raises as Router.submit does."""
 
 
 def judge(kept: Kept, *, may_renew_id: bool) -> Result:
-    """Return whether a record can be sent: ready, or skipped and why."""
+    """Return ready if a record can be sent, otherwise skipped with the reason."""
     if kept.is_truncated:
-        return Result("skipped", "only its beginning was kept")
+        return Result("skipped", "only its first bytes are stored")
     if kept.reason == RejectionCode.NOT_AN_OBJECT:
         return Result("skipped", "it is not an event")
     if kept.reason in NEEDS_NEW_ID and not may_renew_id:
@@ -72,7 +72,7 @@ def judge(kept: Kept, *, may_renew_id: bool) -> Result:
 
 
 def body_of(kept: Kept) -> bytes:
-    """Return the body of its request: an array, for an event may have a `batch` of its own."""
+    """Return the body of its request: an array, since an event may have a field `batch`."""
     event = kept.content
     if kept.reason in NEEDS_NEW_ID:
         fields = orjson.loads(event)
@@ -82,41 +82,41 @@ def body_of(kept: Kept) -> bytes:
 
 
 def key_of(kept: Kept) -> str:
-    """Return the Idempotency-Key of its request: of it, an event without an id gets one."""
+    """Return the Idempotency-Key of its request, for events without an id."""
     return f"quarantine-{kept.key.hex()}"
 
 
 def result_of(document: dict[str, Any], *, is_new: bool) -> Result:
-    """Return the result that an answer to a record's request has."""
+    """Return the result of an answer to a record's request."""
     if rejected := document.get("rejected"):
         return Result("rejected", rejected[0]["code"])
     return Result("accepted" if is_new else "duplicate", receipt=document["receipts"][0])
 
 
 def replay_by(ingest: Ingest) -> Replay:
-    """Return what replays within this process: like a request, without write key and quota."""
+    """Return a Replay within this process, without write key and quota."""
 
     async def replay(kept: Kept, may_renew_id: bool) -> Result:
-        judged = judge(kept, may_renew_id=may_renew_id)
-        if judged != READY:
-            return judged
+        verdict = judge(kept, may_renew_id=may_renew_id)
+        if verdict != READY:
+            return verdict
         limits = JSONLimits(1, ingest.identifier.limits.event_bytes_max)
         payload = await parse_events(body_of(kept), limits, _no_turn)
         received_ms = ingest.clock.now_ms()
         arrival = Arrival(kept.source, received_ms, idempotency_key=key_of(kept).encode())
-        found = Identified()
-        found.take(ingest.identifier.identify(payload, arrival))
+        identified = Identified()
+        identified.take(ingest.identifier.identify(payload, arrival))
         outcomes = await ingest.router.submit(
-            found.events,
-            found.quarantined,
+            identified.events,
+            identified.quarantined,
             received_ms=received_ms,
             deadline=Deadline(ingest.clock, ingest.answer_timeout_s),
         )
-        response = answer(found, outcomes, wants_receipts=True)
+        response = answer(identified, outcomes, wants_receipts=True)
         return result_of(orjson.loads(response.body), is_new=response.headers["Gateway-Accepted"] == "1")
 
     return replay
 
 
 async def _no_turn(_size_bytes: int) -> None:
-    """Return at once: a record of the quarantine is small."""
+    """Do not yield: a record of the quarantine is small."""

@@ -1,5 +1,5 @@
 """
-The paths that take events. Each request is decided whole: one answer, after every event's commit.
+The paths for events. A request has one answer, after the commit of all its events.
 
 **routes.post_events** -> Router.submit -> Lane.submit -> admit -> PartitionLog.append
 """
@@ -48,14 +48,14 @@ from dedupe.submission import Outcomes
 IDEMPOTENCY_KEY_BYTES_MAX = 255
 
 FINGERPRINTS = b"gateway-fingerprints"
-"""Trusted: junk under the id and fingerprint of an event to come would make that one a duplicate."""
+"""Requires the scope replay: with a wrong fingerprint, another event would be answered as a duplicate."""
 
 Parse: TypeAlias = Callable[[bytes, JSONLimits, YieldToOthers], Coroutine[Any, Any, Payload]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """What the handlers of events need; app.build makes it."""
+    """The collaborators and limits of the handlers of events; app.build creates it."""
 
     router: Router
     identifier: Identifier
@@ -71,14 +71,14 @@ class Ingest:
     scheduler: FairScheduler = field(default_factory=FairScheduler)
 
     def body_limits_for(self, source: Source | None) -> BodyLimits:
-        """Return the bounds of a body, tighter ones while its source is not known."""
+        """Return the limits of a body, smaller ones while its source is unknown."""
         if source is not None:
             return self.body_limits
         bytes_max = min(self.keyless_bytes_max, self.body_limits.bytes_max)
         return replace(self.body_limits, bytes_max=bytes_max)
 
     def json_limits_for(self, source: Source | None, lease: MemoryReservation) -> JSONLimits:
-        """Return the bounds of its JSON, likewise; the body's lease is charged for parsed documents."""
+        """Return the limits of its JSON; the body's lease is charged for parsed documents."""
         return JSONLimits(
             self.request_events_max,
             self.identifier.limits.event_bytes_max,
@@ -88,7 +88,7 @@ class Ingest:
 
 
 def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
-    """Return what handles the paths that take events in a body."""
+    """Return the handlers of paths with events in the body."""
 
     async def post_native(request: Request, path: Path) -> Response:
         return await post_events(ingest, request, parse_events, event_type=path.event_type, is_native=True)
@@ -103,7 +103,7 @@ def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
 
 
 def event_type_of(request: Request, path: Path) -> str:
-    """Return the type that the path gives to an event without one; one that is too long is cut."""
+    """Return the path's type for events without one, at most TYPE_CHARS_MAX characters."""
     event_type: str = request.path_params.get("type", path.event_type)
     return event_type[:TYPE_CHARS_MAX]
 
@@ -112,15 +112,14 @@ async def post_events(
     ingest: Ingest, request: Request, parse: Parse, *, event_type: str, is_native: bool = False
 ) -> Response:
     """
-    Submit one request's events and answer once each of them has a verdict.
+    Submit a request's events, and answer once each of them has a verdict.
 
     Args:
-        ingest: what this path needs.
-        request: its body still unread.
-        parse: finds the items in the body, by the rules of the path.
-        event_type: of an event that has no type.
-        is_native: whether client sessions are looked for, and the body lists where each event is, if the
-            client has no preference.
+        ingest: the collaborators and limits.
+        request: the request, with an unread body.
+        parse: returns the items of the body by the rules of the path.
+        event_type: the type of events without one.
+        is_native: whether the request may have a client session, and the answer has receipts by default.
 
     Raises:
         RequestError: the request is wrong; nothing was accepted.
@@ -148,7 +147,7 @@ async def post_events(
         stored_bytes, events, quarantined = identified.size_bytes, identified.events, identified.quarantined
         if source.allowance is not None:
             source.allowance.owe(stored_bytes - len(body))
-        del body, payload  # nothing else of them is needed, nor their memory
+        del body, payload  # frees their memory
         context.lease.hold(stored_bytes)
         if ingest.observer is not None and ingest.observer.is_on:
             context.watched = [*events, *quarantined]
@@ -165,10 +164,10 @@ async def post_events(
 
 
 class _RequestOptions(NamedTuple):
-    """What a request asks for, beside its events."""
+    """The options of a request besides its events."""
 
     arrival: Arrival
-    preferences: Preferences | None  # None: it has none
+    preferences: Preferences | None
 
 
 def _options_of(
@@ -181,7 +180,7 @@ def _options_of(
     default_type: str,
     is_native: bool,
 ) -> _RequestOptions:
-    """Return the options of a request, if its source has the rights for them. Raises RequestError."""
+    """Return the options of a request, if its source has the scopes for them. Raises RequestError."""
     headers, count = context.headers, len(payload.items)
     source.check(REPLAY if FINGERPRINTS in headers or STORED in headers else INGEST)
     session = preferences = None
@@ -192,7 +191,7 @@ def _options_of(
         preferences = preferences_in(
             b",".join(value for name, value in request.scope["headers"] if name == b"prefer")
         )
-        if session is None:  # strictness matters to client sessions alone
+        if session is None:  # strictness only applies to client sessions
             preferences = preferences._replace(is_strict=False)
     client = request.scope["client"]
     arrival = Arrival(
@@ -238,7 +237,7 @@ def _note(
     outcomes: Outcomes,
     context: RequestContext,
 ) -> None:
-    """Charge new events to the source's share of the index, and report the verdicts to the observer."""
+    """Charge new events to the source's quota of the index, and report the verdicts to the observer."""
     new = outcomes.admissions.count(NEW)
     if source.allowance is not None:
         source.allowance.grow(new)
@@ -247,7 +246,7 @@ def _note(
 
 
 async def _session_headers(router: Router, session: ClientSession) -> dict[str, str]:
-    """Return the headers on the session as it is now; none where its lane cannot be asked."""
+    """Return the headers on the session; none if its lane does not serve."""
     try:
         state = await router.session(session.client_hash, session.session_hash)
     except RetriableError:
@@ -291,7 +290,7 @@ def _source_in_body(
 
 
 def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """Return the header's bytes, or None without it. Raises IdempotencyKeyInvalidError."""
+    """Return the header's bytes, None without it. Raises IdempotencyKeyInvalidError."""
     key = headers.get(b"idempotency-key")
     if key is not None and not 0 < len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
         raise IdempotencyKeyInvalidError(detail=f"it has {len(key)}")
@@ -299,7 +298,7 @@ def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes | None:
 
 
 def _fingerprints(headers: Mapping[bytes, bytes], count: int) -> list[Fingerprint]:
-    """Return the fingerprints that stored records had when they came first; empty without the header."""
+    """Return the original fingerprints of stored records; empty without the header."""
     header = headers.get(FINGERPRINTS)
     if header is None:
         return []
@@ -307,6 +306,6 @@ def _fingerprints(headers: Mapping[bytes, bytes], count: int) -> list[Fingerprin
         fingerprints = [bytes.fromhex(part.decode("ascii")) for part in header.split(b",")]
     except ValueError:
         fingerprints = []
-    if len(fingerprints) != count or any(len(found) != FINGERPRINT_BYTES for found in fingerprints):
+    if len(fingerprints) != count or any(len(each) != FINGERPRINT_BYTES for each in fingerprints):
         raise FingerprintsInvalidError(detail=f"the request has {count} events")
     return fingerprints

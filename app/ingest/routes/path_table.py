@@ -1,8 +1,8 @@
 """
-Finds a request's path in the table: one look-up for most paths, however many there are.
+Finds a request's path in the table, mostly by one look-up.
 
-Slips of those who configure a host are forgiven: a slash too many, a missing /v1 and one too many.
-No answer redirects: SDKs take any status below 400 for success and forget the events.
+Common mistakes in the host of an SDK are accepted: additional slashes, a missing /v1, or a second one. No
+answer redirects, since SDKs treat every status below 400 as success.
 """
 
 import re
@@ -36,7 +36,7 @@ class PathTable:
     """The routes of the ingest port, as an ASGI application."""
 
     def __init__(self, paths: Sequence[Path], handlers: Mapping[Kind, Handler]) -> None:
-        """`handlers`: of each kind of path."""
+        """`handlers`: the handler of each kind of path."""
         self._exact: dict[str, _Route] = {}
         self._patterns: list[tuple[re.Pattern[str], _Route]] = []
         for path in paths:
@@ -47,7 +47,7 @@ class PathTable:
                 self._exact[path.template] = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request. Raises HTTPException (404, 405), and what its handler raises."""
+        """Answer a request. Raises HTTPException (404, 405), and the handler's errors."""
         route, parameters = self._exact.get(scope["path"]), dict[str, str]()
         if route is None:
             route, parameters = self._find(scope["raw_path"].decode("ascii", "replace"))
@@ -61,22 +61,22 @@ class PathTable:
         await response(scope, receive, send)
 
     def _find(self, raw_path: str) -> tuple[_Route, dict[str, str]]:
-        """Find a path that is not written as in the table. Raises HTTPException (404)."""
-        asked = _SLASHES.sub("/", raw_path).rstrip("/")
-        found = self._search(asked) or self._search(VERSION_PREFIX + asked)
-        if found is None and asked.startswith(VERSION_PREFIX + "/"):
-            found = self._search(asked.removeprefix(VERSION_PREFIX))
-        if found is None:
+        """Return the route of a path that differs from the table. Raises HTTPException (404)."""
+        requested = _SLASHES.sub("/", raw_path).rstrip("/")
+        route = self._search(requested) or self._search(VERSION_PREFIX + requested)
+        if route is None and requested.startswith(VERSION_PREFIX + "/"):
+            route = self._search(requested.removeprefix(VERSION_PREFIX))
+        if route is None:
             raise HTTPException(404)
-        return found
+        return route
 
-    def _search(self, asked: str) -> tuple[_Route, dict[str, str]] | None:
-        """Find a path as it was sent: an encoded slash belongs to a parameter."""
-        if route := self._exact.get(unquote(asked)):
+    def _search(self, requested: str) -> tuple[_Route, dict[str, str]] | None:
+        """Return the route of a path and its parameters; an encoded slash belongs to a parameter."""
+        if route := self._exact.get(unquote(requested)):
             return route, {}
         for pattern, route in self._patterns:
-            if found := pattern.fullmatch(asked):
-                return route, {name: unquote(value) for name, value in found.groupdict().items()}
+            if match := pattern.fullmatch(requested):
+                return route, {name: unquote(value) for name, value in match.groupdict().items()}
         return None
 
 

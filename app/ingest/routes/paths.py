@@ -1,8 +1,8 @@
 """
-Every path of the ingest port, once: what is routed, documented and counted comes from this table.
+The table of all paths of the ingest port, for routing, documentation and metrics.
 
-Which SDK needs which path was measured with the SDKs themselves. One method a path; a template has
-at most one {parameter}, which stands for one segment.
+tests/e2e/sdks checks the paths with the SDKs. A path has one method; a template has at most one {parameter},
+for one segment.
 """
 
 from enum import Enum
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """What a path does; app.ingest.application has the handlers, app.ingest.openapi descriptions."""
+    """The kind of a path; app.ingest.application has the handlers, app.ingest.openapi the descriptions."""
 
     EVENTS = "events"  # native: one event, an array or a batch
     BATCH = "batch"  # an object with a `batch` array
     SINGLE = "single"  # one event
     SESSIONS = "sessions"  # native: a new client session
-    SESSION = "session"  # native: what is known of one
+    SESSION = "session"  # native: the state of a client session
     PIXEL = "pixel"  # one event in the query, answered with an image
     TELEMETRY = "telemetry"  # metrics of the SDKs themselves: discarded
     SEGMENT_SETTINGS = "segment settings"
@@ -30,16 +30,16 @@ class Path(NamedTuple):
     template: str
     kind: Kind
     who: str
-    event_type: str = "track"  # of an event that has no type, unless the path's parameter is one
+    event_type: str = "track"  # of events without a type, unless the path has a parameter for it
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods it knows besides OPTIONS, the main one first."""
+        """The supported methods besides OPTIONS, the main one first."""
         match self.kind:
             case Kind.EVENTS | Kind.BATCH | Kind.SINGLE | Kind.SESSIONS | Kind.TELEMETRY:
                 return ("POST",)
             case Kind.PIXEL:
-                return ("GET",)  # no HEAD: it would store the event and ask for no image
+                return ("GET",)  # not HEAD, which would store the event
             case _:
                 return ("GET", "HEAD")
 
@@ -81,4 +81,4 @@ PATHS = (
 PATH_WORDS = frozenset(
     word for path in PATHS for word in path.template.split("/") if not word.startswith("{")
 )
-"""The words of all templates: no secrets, so they may be logged."""
+"""The words of all templates, which may be logged."""

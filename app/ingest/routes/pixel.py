@@ -1,8 +1,8 @@
 """
-Pixels: one event in the query of a GET, for mails and pages that can show an image and nothing else.
+Pixels: one event in the query of a GET, for mails and pages that can only show an image.
 
-A page shows a broken image for an error, so the answer is always the image; a pixel whose event was not
-accepted is counted under its error code.
+The answer is always the image, since an error would show a broken one; a pixel whose event was not accepted
+is counted by its error code.
 """
 
 import base64
@@ -26,16 +26,16 @@ from dedupe.model.errors import GatewayError
 GIF = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAICRAEAOw==")
 
 FIELDS_MAX = 1000
-"""Names in one query; a query has 64 KiB at most."""
+"""The limit of names in a query, which has at most 64 KiB."""
 
 LEVELS_MAX = 250
-"""Dots of one name that nest; deeper than any event may be, and no deeper than JSON can be written."""
+"""The limit of dots of a name that nest: deeper than an event may be, but not deeper than orjson writes."""
 
 
 async def get_pixel(
     ingest: Ingest, metrics: RequestMetrics, problems: Problems, request: Request, path: Path
 ) -> Response:
-    """Submit the event in the query like any other, and answer with the image in every case."""
+    """Submit the event in the query, and always answer with the image."""
     query: bytes = request.scope["query_string"]
     headers = {}
     try:
@@ -64,7 +64,7 @@ async def parse_pixel(query: bytes, limits: JSONLimits, yield_to_others: YieldTo
 
     Raises:
         InvalidJSONError: `data` is not base64 of JSON.
-        BatchMissingError: no event in it.
+        BatchMissingError: the query has no event.
     """
     await yield_to_others(len(query))
     try:
@@ -81,7 +81,7 @@ async def parse_pixel(query: bytes, limits: JSONLimits, yield_to_others: YieldTo
 
 
 def _decoded(data: str) -> bytes:
-    """Decode either alphabet of base64, padded or not; a plus sign arrives in a query as a blank."""
+    """Decode both alphabets of base64, padded or not; a query has a blank instead of a plus sign."""
     standard = data.replace(" ", "+").replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
@@ -90,7 +90,7 @@ def _decoded(data: str) -> bytes:
 
 
 def _nested(fields: list[tuple[str, str]]) -> dict[str, Any]:
-    """Return `a.b=c` as {"a": {"b": "c"}}; what has no place in there keeps its dots."""
+    """Return `a.b=c` as {"a": {"b": "c"}}; a name that contradicts another one keeps its dots."""
     event: dict[str, Any] = {}
     for name, value in fields:
         *parents, leaf = name.split(".", LEVELS_MAX)

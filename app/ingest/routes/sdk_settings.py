@@ -1,9 +1,8 @@
 """
-Settings documents: what SDKs ask for before they send anything.
+Settings documents, which SDKs request before they send events.
 
-Segment's mobile SDKs fall back to built-in settings that name Segment's own host when this fails,
-and from then on send the events there: so their document is served for every key, unknown ones too. Each
-document also switches the SDK's own telemetry off.
+When this fails, Segment's mobile SDKs use built-in settings, and send events to Segment's own host: so their
+document is served for every key, unknown ones included. Each document disables the SDK's own telemetry.
 """
 
 from typing import Any
@@ -19,11 +18,11 @@ from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 
 UNCHANGED_SINCE = "2026-01-01T00:00:00.000Z"
-"""RudderStack's SDKs take another `updatedAt` for another configuration; it never changes."""
+"""RudderStack's SDKs treat another `updatedAt` as another configuration."""
 
 
 def settings_handlers(write_keys: WriteKeys, public_host: str | None) -> dict[Kind, Handler]:
-    """Return what handles the paths of settings documents."""
+    """Return the handlers of the paths of settings documents."""
 
     async def get_segment(request: Request, _path: Path) -> Response:
         return _json(segment_settings(request.path_params["writeKey"], public_host))
@@ -45,9 +44,9 @@ def segment_settings(write_key: str, public_host: str | None) -> dict[str, Any]:
     Return the document of Segment's SDKs.
 
     Args:
-        write_key: echoed; SDKs require it.
-        public_host: where they shall send to, over https. Without it they keep the host that the
-            app configured; a wrong one would lead all of them astray.
+        write_key: the key in the document, which SDKs require.
+        public_host: the host to which SDKs send, over https. Without it they use the host that the app has
+            configured.
     """
     destination = {
         "apiKey": write_key,
@@ -68,7 +67,7 @@ def segment_settings(write_key: str, public_host: str | None) -> dict[str, Any]:
 
 
 def rudderstack_settings(write_key: str, *, enabled: bool) -> dict[str, Any]:
-    """Return the document of RudderStack's SDKs; a disabled source makes them keep quiet."""
+    """Return the document of RudderStack's SDKs, which send nothing for a disabled source."""
     return {
         "source": {
             "config": {"statsCollection": {"errors": {"enabled": False}, "metrics": {"enabled": False}}},

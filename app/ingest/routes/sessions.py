@@ -1,4 +1,4 @@
-"""Client sessions: a new one for clients that prefer to be given one, and what is known of one."""
+"""The paths of client sessions: a new session's id, and the state of a session."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ BODY_BYTES_MAX = 4096
 
 
 def session_handlers(ingest: Ingest) -> dict[Kind, Handler]:
-    """Return what handles the paths of client sessions."""
+    """Return the handlers of the paths of client sessions."""
 
     async def post(request: Request, _path: Path) -> Response:
         return await post_session(ingest, request)
@@ -38,7 +38,7 @@ def session_handlers(ingest: Ingest) -> dict[Kind, Handler]:
 
 async def post_session(ingest: Ingest, request: Request) -> Response:
     """
-    Return the id of a new session; with an Idempotency-Key, the same one at each try.
+    Return the id of a new session; with an Idempotency-Key, the same one for retries.
 
     Nothing is stored: a session begins with its first event.
 
@@ -63,11 +63,11 @@ async def post_session(ingest: Ingest, request: Request) -> Response:
 
 async def get_session(ingest: Ingest, request: Request, session: str) -> Response:
     """
-    Return what is known of a client's session now.
+    Return the state of a client's session.
 
     Raises:
         RequestError: the request is wrong.
-        SessionUnknownError: nothing is known of it: it is too old, or no event of it was stored.
+        SessionUnknownError: the session is too old, or no event of it was stored.
         RetriableError: the partition is not served now, or the key has no quota left for it.
     """
     context: RequestContext = request.scope[CONTEXT]
