@@ -63,7 +63,7 @@ def test_log_that_was_served_is_fine_and_stays_as_it_is(served: Gateway) -> None
     found = findings(served, code=0)
     assert of(found, "wrong", "unknown") == []
     assert ("ok", "identity secret", "the log was begun with it") in found
-    assert ("ok", "clock", "it fits to the log") in found
+    assert ("ok", "clock", "it fits the log") in found
     assert files_of(served.data) == before
 
 
