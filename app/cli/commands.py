@@ -91,8 +91,8 @@ def serve(
         typer.Option(
             metavar="DATE",
             formats=["%Y-%m-%d"],
-            help="Today's date in UTC, to accept a clock that is far ahead of the embedded log. It is valid on "
-            "that date, the day before and the day after.",
+            help="Today's date in UTC, to accept a clock that is far ahead of the embedded log. It is valid "
+            "on that date, the day before and the day after.",
         ),
     ] = None,
     share_ports: Annotated[bool, typer.Option("--share-ports", hidden=True)] = False,
