@@ -1,4 +1,4 @@
-"""The parts that a worker of a group has besides those of a gateway that is alone."""
+"""The parts that only a worker of a group has."""
 
 import asyncio
 import socket
@@ -34,12 +34,12 @@ class GroupLanes:
         Compose the parts; `run` starts them.
 
         Args:
-            settings: this worker's, with an address for other workers.
+            settings: this worker's settings, with an address for other workers.
             lanes: all lanes, those of quarantine last, none running.
             membership: this worker's membership in the group.
             listener: the bound socket for other workers.
-            clock: of all time limits.
-            has_disk_room: returns whether the disk has room for more events.
+            clock: the clock of all time limits.
+            has_disk_room: returns whether the disk has enough free space.
         """
         own = settings.group
         assert own.peer_listen is not None
