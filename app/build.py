@@ -1,4 +1,4 @@
-"""Builds the gateway's parts from its settings, whatever log and index it is given."""
+"""Builds the gateway's parts from its settings, for any log and index."""
 
 import asyncio
 import random
@@ -49,11 +49,11 @@ from dedupe.storage.pinning import SessionNotes, load_skips, pin
 from dedupe.storage.quarantine_reader import Place, Wanted, read_quarantine
 
 ADMIN_CONNECTIONS_MAX = 64
-"""Orchestrator, collectors and some operators, each with a few."""
+"""Enough for an orchestrator, collectors and some operators."""
 
 ADMIN_HEAD_BYTES_MAX, ADMIN_BODY_BYTES = 16 * KIB, 64 * KIB
 ADMIN_BODY_TIMEOUT_S = 10.0
-"""A small body arrives as soon as a head does."""
+"""As for a head, since the body is small."""
 
 
 def build_router(
@@ -66,7 +66,7 @@ def build_router(
     is_pinned: bool,
     crashpoint: Crashpoint | None = None,
 ) -> Router:
-    """Return the router over all lanes of both topics, none of them running yet."""
+    """Return the router over all lanes of both topics; no lane runs yet."""
     clean, quarantine = topics = settings.log.topics
     gate = IdentityGate(
         clean.partitions + quarantine.partitions,
@@ -123,7 +123,7 @@ def build_ingest(
     earlier_ignore: Sequence[frozenset[str]],
     observer: DecisionObserver | None = None,
 ) -> Ingest:
-    """Return what the paths of the ingest port need."""
+    """Return the collaborators and limits of the ingest port's paths."""
     limits = EventLimits(
         event_bytes_max=settings.limits.event_bytes_max,
         event_depth_max=EVENT_DEPTH_MAX,
@@ -154,7 +154,7 @@ def build_ingest(
 
 
 def build_replays(ingest: Ingest, store: LogStore, topic: Topic) -> ReplayAt:
-    """Return what replays a record of the quarantine topic by its place, within this process."""
+    """Return the function that replays a record of the quarantine topic in this process."""
     replay = replay_by(ingest)
 
     async def replay_at(place: Place, may_renew_id: bool) -> dict[str, Any] | None:
@@ -169,11 +169,11 @@ def build_replays(ingest: Ingest, store: LogStore, topic: Topic) -> ReplayAt:
 
 def build_ingress_limits(settings: Settings, clock: Clock, *, index_files: int) -> IngressLimits:
     """
-    Return the ingress of the ingest port.
+    Return the limits of the ingest port.
 
     Args:
-        settings: of the gateway.
-        clock: for the quotas.
+        settings: the gateway's settings.
+        clock: the clock of quotas.
         index_files: see allow_connections.
 
     Raises:
@@ -198,7 +198,7 @@ def build_ingress_limits(settings: Settings, clock: Clock, *, index_files: int) 
 
 
 def build_problems(settings: Settings) -> Problems:
-    """Return what makes answers of errors on the ingest port."""
+    """Return the answers of errors on the ingest port."""
     body, compressed = map(
         format_size, (settings.limits.body_bytes_max, settings.limits.body_compressed_bytes_max)
     )

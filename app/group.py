@@ -1,4 +1,4 @@
-"""The parts that a worker of a group has besides those of a gateway that is alone."""
+"""The parts that only a worker of a group has."""
 
 import asyncio
 import socket

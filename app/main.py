@@ -67,23 +67,23 @@ from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.pinning import renew_notes
 
 GC_THRESHOLDS = (100_000, 20, 20)
-"""With Python's own (700, 10, 10) a fifth of the CPU goes into looking for cycles that are not there."""
+"""With Python's default (700, 10, 10), a fifth of the CPU would search for cycles that do not exist."""
 
 SWITCH_INTERVAL_S = 0.0005
 """
-How soon a thread that waits for the interpreter gets it. The embedded log commits in one, with several
-such waits a commit: with Python's own 5 ms a busy loop made a commit of 2 ms take 15.
+The wait of a thread for Python's global lock. The embedded log commits in a thread, with several such waits
+in a commit: Python's default of 5 ms would make each commit slow while the event loop is busy.
 """
 
 BackgroundTask: TypeAlias = Coroutine[Any, Any, None]
-"""Runs beside the servers, for ever."""
+"""Runs until cancelled."""
 
 
 logger = structlog.get_logger(__name__)
 
 
 class Parts(NamedTuple):
-    """What the servers and background tasks of a gateway are made of."""
+    """The parts of a gateway's servers and background tasks."""
 
     settings: Settings
     opened: OpenLog
@@ -236,7 +236,7 @@ def _build_servers(parts: Parts) -> Iterator[Server]:
 
 
 def _registry_of(parts: Parts, metrics: RequestMetrics) -> CollectorRegistry:
-    """Return what `/metrics` tells."""
+    """Return the collectors of `/metrics`."""
     registry = CollectorRegistry()
     registry.register(metrics)
     registry.register(LimitCollector(parts.settings))
@@ -275,7 +275,7 @@ def _server(kind: type[Server], app: ASGIApp, port: Port, settings: Settings) ->
 
 
 def tune_interpreter() -> None:
-    """Spend no CPU on cycles that are not there, and let threads have their turn."""
+    """Set the thresholds of the garbage collector, and the switch interval of threads."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -290,7 +290,7 @@ async def _supervise(
     background_tasks: Sequence[BackgroundTask],
     stop: asyncio.Event,
 ) -> None:
-    """Run everything until stopped; what was raised on purpose is raised alone."""
+    """Run everything until stopped; raise the first expected error without its group."""
     try:
         await supervise(
             router,

@@ -1,6 +1,6 @@
 """
-Opens the log and makes the indexes that the settings name: the only module that chooses between
-implementations of the core's seams.
+Opens the log and the indexes of the settings. It is the only module that chooses implementations of the
+core's interfaces.
 """
 
 import asyncio
@@ -42,27 +42,27 @@ logger = structlog.get_logger(__name__)
 
 
 class OpenLog(NamedTuple):
-    """The log, ready to be written, and what is noted with it."""
+    """The open log, and the results of its notes."""
 
     store: LogStore
-    is_pinned: bool  # it is known to be of our secret and partition count
+    is_pinned: bool  # see check_pins
     earlier_ignore: Sequence[frozenset[str]]  # see Identifier
 
     @property
     def embedded(self) -> SqliteStore | None:
-        """The log if it is one that is ours to trim and to keep time for."""
+        """The embedded log, whose trimming and clock note are the gateway's tasks; None for Kafka."""
         return self.store if isinstance(self.store, SqliteStore) else None
 
 
 def membership_of(opened: OpenLog, settings: Settings, clock: Clock) -> Membership:
-    """Return this worker's place in the group of those that share the topic, which is on Kafka."""
+    """Return this worker's membership in the group of workers of the topic, which must be on Kafka."""
     assert isinstance(opened.store, KafkaStore)
     topic, lanes = settings.log.topic, settings.log.partitions + settings.log.quarantine_partitions
     return opened.store.membership(topic, lanes=lanes, standbys=settings.group.standby, clock=clock)
 
 
 def create_indexes(settings: Settings) -> RocksStore:
-    """Return the store of all lanes' indexes, none of them open yet."""
+    """Return the store of all lanes' indexes; no index is open yet."""
     return RocksStore(
         index_path(settings.log.data_dir),
         lanes=settings.log.partitions + settings.log.quarantine_partitions,
@@ -80,20 +80,20 @@ async def open_log(
     accepted_day: date | None = None,
 ) -> OpenLog | None:
     """
-    Open the log with its topics for the one gateway that writes to it, trying again for a while.
+    Open the log with its topics for writing; retry for GATEWAY_START_TIMEOUT.
 
     Args:
-        settings: of the gateway.
-        crashpoint: called after each commit step.
+        settings: the gateway's settings.
+        crashpoint: called at the steps of a commit.
         stop: ends the attempts.
-        clock: of this machine.
+        clock: this machine's clock.
         accepted_day: see check_clock.
 
     Returns:
-        None if `stop` is set meanwhile.
+        The log, None if `stop` was set.
 
     Raises:
-        ConfigurationError: it must not start like this.
+        ConfigurationError: the gateway must not start with these settings, topics or clock.
         IdentityMismatchError: the log was written under another secret or partition count.
         RetriableError: the log was not reachable for GATEWAY_START_TIMEOUT.
     """
@@ -113,7 +113,7 @@ async def open_log(
 async def _try_to_open(
     settings: Settings, crashpoint: Crashpoint, clock: Clock, accepted_day: date | None
 ) -> OpenLog:
-    """Connect to the log, compare its pins before anything is concluded from its topics, prepare these."""
+    """Connect to the log, compare its pins, then prepare its topics."""
     store: SqliteStore | KafkaStore
     if settings.log.kind == "sqlite":
         refuse_lost_log(settings.log.data_dir)
@@ -146,7 +146,7 @@ async def _try_to_open(
 @asynccontextmanager
 async def open_for_reading(settings: LogSettings) -> AsyncIterator[LogStore | None]:
     """
-    Open the log beside whoever writes to it; None if there is none yet.
+    Open the log for reading, also while a gateway writes to it; None if there is none yet.
 
     Raises:
         ConfigurationError: it is of a newer format, or not a log.
@@ -162,7 +162,7 @@ async def open_for_reading(settings: LogSettings) -> AsyncIterator[LogStore | No
 @asynccontextmanager
 async def open_for_notes(settings: LogSettings) -> AsyncIterator[LogStore]:
     """
-    Open the log beside whoever writes to it, to note something with it.
+    Open the log for notes, also while a gateway writes to it.
 
     Raises:
         ConfigurationError: there is none yet, it is of a newer format, or not a log.
@@ -190,7 +190,7 @@ async def _open_beside(settings: LogSettings, *, read_only: bool) -> AsyncIterat
 
 async def inspect_kafka(store: LogStore, settings: Settings) -> Inspection:
     """
-    Look at rights, topics and brokers, and change nothing; the embedded log has none.
+    Check rights, topics and brokers, and change nothing; the embedded log has none.
 
     Raises:
         RetriableError: the cluster does not answer.
@@ -200,13 +200,13 @@ async def inspect_kafka(store: LogStore, settings: Settings) -> Inspection:
     missing = await missing_rights(store, [topic.name for topic in settings.log.topics])
     hidden = tuple(f"topic {topic.name}: " for topic in settings.log.topics)
     if any(sentence.startswith(hidden) for sentence in missing):
-        return Inspection(missing, [])  # what else is wrong with topics does not show
+        return Inspection(missing, [])  # other problems of topics are not visible
     wrong, unsafe = await inspect_topics(store, *_needs(store, settings))
     return Inspection(missing + wrong, unsafe)
 
 
 async def create_kafka_topics(store: LogStore, settings: Settings, *, replication_factor: int) -> list[str]:
-    """Create the topics that are missing on Kafka and return their names. Raises as create_topics does."""
+    """Create the missing topics on Kafka, and return their names. Raises as create_topics does."""
     assert isinstance(store, KafkaStore)
     return await create_topics(store, *_needs(store, settings), replication_factor=replication_factor)
 
@@ -216,7 +216,7 @@ async def _prepare_topics(store: KafkaStore, settings: Settings) -> None:
 
 
 def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Demands]:
-    """Return which topics there have to be, and their settings."""
+    """Return the required topics, and the demands on them."""
     variables = ("GATEWAY_PARTITIONS", "GATEWAY_QUARANTINE_PARTITIONS")
     specs = [
         TopicSpec(*topic, variable) for topic, variable in zip(settings.log.topics, variables, strict=True)

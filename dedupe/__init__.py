@@ -1,1 +1,1 @@
-"""The core: decides which events are new, and makes that decision survive anything."""
+"""The core: decides which events are new, and stores each of them once."""

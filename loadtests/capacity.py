@@ -1,9 +1,9 @@
 """
-The table of docs/capacity.md: what so many events a day need, and cost. The figures are in app.cli.sizing.
+The table of docs/capacity.md: resources and cost by events a day. The figures are in app.cli.sizing.
 
     .venv/bin/python -m loadtests.capacity
 
-prints it; `make docs` writes it anew.
+prints it; `make docs` writes it.
 """
 
 import json

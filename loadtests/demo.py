@@ -1,8 +1,8 @@
 """
-`make demo`: the promise, seen once from end to end without Kafka.
+`make demo`: exactly-once storage from end to end, without Kafka.
 
-Starts a gateway on its embedded log, sends 100,000 events, throws some of its answers away as a bad
-connection would, sends some events again for no reason, and lets the Spark jobs judge the log.
+It starts a gateway on its embedded log, sends 100,000 events, drops some of its answers as a bad connection
+would, sends some events again, and checks the log with the Spark jobs.
 """
 
 import argparse
@@ -31,7 +31,7 @@ SECRET = "the secret of the demonstration"
 
 
 async def send(gateway: Gateway, events: int) -> tuple[int, int]:
-    """Send every event until it is acknowledged; return how many requests it took and answers were lost."""
+    """Send every event until it is acknowledged; return the numbers of requests and of lost answers."""
     chance = random.Random(SEED)
     batches = [range(first, first + BATCH_EVENTS) for first in range(0, events, BATCH_EVENTS)]
     batches += chance.sample(batches, int(len(batches) * RETRIES))
@@ -41,7 +41,7 @@ async def send(gateway: Gateway, events: int) -> tuple[int, int]:
 
 
 async def _send_all(url: str, batches: Iterator[range], chance: random.Random) -> int:
-    """Post batches until none is left, each as often as it takes; return the number of requests."""
+    """Post batches until none is left, each until it is acknowledged; return the number of requests."""
     requests = 0
     connection = await Connection.open(url)
     for numbers in batches:
@@ -66,7 +66,7 @@ def run_job(*arguments: object) -> int:
 
 
 def main() -> None:
-    """Send, judge, count, and say what came out."""
+    """Send, check, count, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--folder", type=Path, default=Path("build/demo"), help="emptied first")

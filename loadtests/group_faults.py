@@ -1,9 +1,9 @@
 """
-`make fault`: what befalls a group of workers on a real broker, under load, and how long it is felt.
+`make fault`: faults of a group of workers on a real broker, under load, and the length of their effect.
 
 Every scenario has a topic and a group of its own. Its clients send to all workers, lose answers and send
-again; they leave out a worker that is gone, as a load balancer would. In the end the log is read and compared
-with every answer that was ever given, and every worker is asked again.
+again; they skip a worker that is down, as a load balancer would. At the end the log is compared with every
+answer, and every worker is sent a retry.
 """
 
 import argparse
@@ -68,7 +68,7 @@ class Bench:
 
     @asynccontextmanager
     async def group(self, row: Row, count: int, **env: str) -> AsyncIterator[Workers]:
-        """Run a group; judge it in the end, and keep what it showed."""
+        """Run a group; check it at the end, and store the results."""
         topic = f"events-{uuid.uuid4().hex[:12]}"
         own = {
             "GATEWAY_LOG": "kafka",
@@ -97,7 +97,7 @@ class Bench:
 
 
 def note(row: Row, load: Load) -> None:
-    """Take over what clients saw."""
+    """Add the observations of clients."""
     row.slowest_s = load.slowest_s()
     row.refused = len(load.errors())
     row.ended = len(load.refusals()) - row.refused
@@ -172,7 +172,7 @@ async def scale(bench: Bench) -> None:
 
 
 async def leave(worker: Worker) -> float:
-    """Stop a worker in order; return how long it took. Clients send to it until it is not ready any more."""
+    """Stop a worker in order; return the duration. Clients send to it until it is not ready."""
     began = time.monotonic()
     worker.process.terminate()
     await until(lambda: not (worker.is_running and worker.is_ready()), STARTED_IN_S)

@@ -3,8 +3,8 @@ Traffic against a gateway, for locust: `make load`, or
 
     .venv/bin/python -m loadtests.load --load-profile spike --seconds 120
 
-The profile says which clients there are and how many (loadtests/load/profiles.py); they judge every
-answer. At the end receipts are compared with the log, and limits that were broken make the exit code 1.
+The profile has the kinds and numbers of clients (loadtests/load/profiles.py), which check every answer. At
+the end receipts are compared with the log. The exit code is 1 if a limit was violated.
 """
 
 import json
@@ -68,7 +68,7 @@ def _take_report(data: dict[str, Any], **_: Any) -> None:
 
 
 def _judge(environment: Environment, **_: Any) -> None:
-    """Say what came of it, on the one process that knows everything."""
+    """Print the results, in the process that has all of them."""
     if isinstance(environment.runner, WorkerRunner):
         return
     options = Options.of(environment.parsed_options)

@@ -1,1 +1,1 @@
-"""Who may send, and how much: write keys, their file, quotas, and the guards of the whole process."""
+"""Write keys, their file, quotas, and the limits of the ingest port."""

@@ -12,7 +12,7 @@ from app.process.disk import Disk
 
 @dataclass(frozen=True, slots=True)
 class IngressLimits:
-    """One of each, for the whole process."""
+    """The limits of the process."""
 
     write_keys: OpenKeys | KeyFile
     quotas: QuotaPolicy

@@ -1,9 +1,8 @@
 """
-The write key file: read at start, and again whenever it changes, while requests go on.
+The write key file: read at start, and after each change.
 
-A wrong 401 makes some SDKs give up for good, so nothing that looks like an accident takes a key
-away: a file that vanished, does not parse or holds no key leaves the keys as they are, loudly, and
-a file that is still being written is not read before it has rested for one look.
+After a 401, some SDKs never retry. So a file that is missing, cannot be parsed or has no key does not change
+the keys in use, and is reported. A changed file is read once it has not changed for one interval.
 """
 
 import asyncio
@@ -35,13 +34,13 @@ from app.settings.units import Bytes, Seconds
 from dedupe.model.errors import ConfigurationError
 
 LOOK_INTERVAL_S = 1.0
-"""How often the file is looked at; a change is used once the file has rested for as long."""
+"""The interval of checks; a change is used once the file has not changed for one interval."""
 
 logger = structlog.get_logger(__name__)
 
 
 class KeyFileStatus(NamedTuple):
-    """How the keys in use relate to the file."""
+    """The state of the keys in use, relative to the file."""
 
     keys: int
     age_s: float  # since they were read
@@ -69,7 +68,7 @@ class KeyFile:
 
     @property
     def status(self) -> KeyFileStatus:
-        """How the keys in use relate to the file."""
+        """The state of the keys in use, relative to the file."""
         return KeyFileStatus(len(self), time.monotonic() - self._read_at, self._is_stale, self._failures)
 
     def source_of(self, write_key: str) -> Source:
@@ -82,9 +81,7 @@ class KeyFile:
 
     async def watch(self, interval_s: float) -> None:
         """
-        Follow the file until cancelled; SIGHUP reads it at once.
-
-        The file has changed if its `signature_of` has.
+        Read the file after each change of its `signature_of`, until cancelled; SIGHUP reads it at once.
         """
         hangup = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
@@ -95,16 +92,16 @@ class KeyFile:
                     await hangup.wait()
             except TimeoutError:
                 pass
-            found = signature_of(self._path)
-            has_rested = found == changing
-            changing = found
-            if hangup.is_set() or (has_rested and found != self._seen):
+            current = signature_of(self._path)
+            has_rested = current == changing
+            changing = current
+            if hangup.is_set() or (has_rested and current != self._seen):
                 hangup.clear()
-                self._seen = found
+                self._seen = current
                 await self._reload()
 
     async def _reload(self) -> None:
-        """Use the content of the file, or keep the keys in use and log it."""
+        """Use the content of the file; if it is unusable, log that and keep the keys."""
         try:
             contents = await asyncio.to_thread(_read, self._path)
         except ConfigurationError as err:
@@ -124,7 +121,7 @@ class KeyFile:
         logger.info("write keys read", keys=len(self), file=str(self._path))
 
     def _use(self, contents: "_Contents") -> None:
-        """Exchange all keys in one step; a key whose quota did not change keeps its allowance."""
+        """Replace all keys in one step; a key whose quota did not change keeps its allowance."""
         previous, defaults = self._sources, contents.defaults.over(self._policy.default)
         self._sources = {
             digest: entry.source_by(self._policy, defaults, previous.get(digest))
@@ -135,7 +132,7 @@ class KeyFile:
 
 
 class _Quotas(BaseModel):
-    """The limits of one entry, or of all; one that is absent is the default's, null is none."""
+    """The limits of one entry, or the defaults; an absent limit is the default's, null is no limit."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -146,7 +143,7 @@ class _Quotas(BaseModel):
     index_share: Annotated[float, Field(gt=0, le=1)] | None = None
 
     def over(self, default: Quota) -> Quota:
-        """Return the default, with this entry's limits instead where it has any."""
+        """Return the default with this entry's own limits."""
         own = {name: getattr(self, name) for name in self.model_fields_set}
         burst_s = own.pop("burst", None) or default.burst_s
         limits = {name: own.get(name, getattr(default, name)) for name in ("requests", "events", "bytes")}
@@ -200,7 +197,7 @@ class _Contents(NamedTuple):
 
 
 _ENTRIES = TypeAdapter(list[_Entry], config=ConfigDict(hide_input_in_errors=True))
-_YAMLLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as quick, where it was built
+_YAMLLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
 
 
 def check_key_file(path: Path) -> None:
@@ -212,12 +209,12 @@ def _read(path: Path) -> _Contents:
     """
     Read a YAML or JSON file: a list of entries, or an object with the list as `keys`.
 
-    An entry has `key` or `key_sha256` (64 hex digits), `source` (the id that identities are made
-    of: never change it), and may have `name`, `enabled`, `scopes` and `quotas`. An object may have
-    `defaults`: the quotas of entries that do not have their own.
+    An entry has `key` or `key_sha256` (64 hex digits), `source` (part of event keys: never change it), and
+    may have `name`, `enabled`, `scopes` and `quotas`. An object may have `defaults`: the quotas of entries
+    without their own.
 
     Raises:
-        ConfigurationError: one sentence on the first fault and its place, without a key.
+        ConfigurationError: one sentence on the first error and its place, without a key.
     """
     try:
         raw = path.read_bytes()
@@ -234,7 +231,7 @@ def _read(path: Path) -> _Contents:
         part = ", defaults"
         defaults = _Quotas.model_validate(keyed.get("defaults", {}))
     except ValidationError as err:
-        place, message = _told(err, is_quotas=bool(part))
+        place, message = _described(err, is_quotas=bool(part))
         place = part + place
         raise ConfigurationError(f"write keys file {path}{place}: {message}") from None
     except ValueError as err:
@@ -245,16 +242,16 @@ def _read(path: Path) -> _Contents:
 def _by_digest(entries: list[_Entry]) -> dict[bytes, _Entry]:
     if not entries:
         raise ValueError("there is no key in it")
-    found: dict[bytes, _Entry] = {}
+    by_digest: dict[bytes, _Entry] = {}
     for number, entry in enumerate(entries, start=1):
-        if entry.digest in found:
+        if entry.digest in by_digest:
             raise ValueError(f"entry {number} repeats the key of an earlier one")
-        found[entry.digest] = entry
-    return found
+        by_digest[entry.digest] = entry
+    return by_digest
 
 
-def _told(err: ValidationError, *, is_quotas: bool) -> tuple[str, str]:
-    """Return place and message of the first problem; an unknown field is not named, it may be a key."""
+def _described(err: ValidationError, *, is_quotas: bool) -> tuple[str, str]:
+    """Return place and message of the first problem, without unknown fields, which may be keys."""
     problem = err.errors(include_input=False, include_url=False)[0]
     where, message = list(problem["loc"]), problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
@@ -266,7 +263,7 @@ def _told(err: ValidationError, *, is_quotas: bool) -> tuple[str, str]:
 
 
 def _place(err: Exception) -> str:
-    """Where a parser stopped; its own message could quote a key."""
+    """Return where a parser stopped, without its message, which could quote a key."""
     mark = getattr(err, "problem_mark", None)
     line = getattr(err, "lineno", None) or (mark.line + 1 if mark is not None else None)
     return f", line {line}" if line else ""

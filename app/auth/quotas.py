@@ -1,12 +1,12 @@
 """
-Quotas: how much one write key may send, measured by token buckets.
+Quotas of write keys, measured by token buckets.
 
-A request passes whole or not at all, before any of its events is submitted. It passes once its buckets are
-full, so a batch larger than a burst is slowed down and never shut out.
+A request passes as a whole, before any of its events is submitted. It passes once its buckets are full, so a
+batch larger than a burst is delayed, but not refused forever.
 
-Requests, events and bytes count with every verdict, duplicates included: they cost CPU. Bytes are those
-stored, or sent where that is more; bytes stored beyond those sent are charged as a debt. The index grows
-with accepted events only, so that limit is charged after the verdict.
+Requests, events and bytes count with every verdict, duplicates included, since they cost CPU. Bytes are those
+sent or stored, whichever is more; bytes stored beyond those sent are charged as a debt. The limit of the
+index is charged after the verdict, since only accepted events count.
 """
 
 from collections import Counter
@@ -25,49 +25,49 @@ never takes more than its share within any window, and about a day's worth of a 
 """
 
 REPORT_INTERVAL_S = 60.0
-"""Between two log lines on one limit of a key."""
+"""The interval of log lines on one limit of a key."""
 
 logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What one key may send; None is no limit."""
+    """The limits of one key; None is no limit."""
 
     requests: float | None = None  # a second
     events: float | None = None  # a second
     bytes: float | None = None  # a second, stored or inflated
-    burst_s: float = 10.0  # how many seconds' worth may come at once
+    burst_s: float = 10.0  # the burst in seconds of the rate
     index_share: float | None = None  # 0..1, of the ids that the index remembers
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether there is nothing to measure."""
+        """Whether there is no limit."""
         return self.requests is self.events is self.bytes is self.index_share is None
 
 
 PRODUCTION_QUOTA = Quota(requests=1_000, events=10_000, bytes=16 * MIB, index_share=0.5)
 """
-Of a key without a quota of its own, unless the key file has other defaults: a multiple of what a large
-app sends, which leaves room for other keys. Half of an index of 500 million ids and 7 days is 31 million
-new events at once and 361 a second, 250 million in a window.
+The quota of a key without its own, unless the key file has other defaults: a multiple of the load of a large
+app, which leaves room for other keys. Half of an index of 500 million ids and 7 days is 31 million new events
+at once, and 361 a second, 250 million in a window.
 """
 
 
 class Bucket:
-    """Tokens that come back at a steady rate, up to a capacity."""
+    """A token bucket."""
 
     __slots__ = ("_at", "_capacity", "_level", "_rate")
 
     def __init__(self, rate: float, capacity: float, now: float) -> None:
-        """Begin full; `rate` is tokens a second, `now` seconds on the clock used throughout."""
+        """Begin full; `rate` is in tokens a second, `now` in seconds of the same clock as later calls."""
         self._rate = rate
         self._capacity = capacity
         self._level = capacity
         self._at = now
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Return the seconds until the amount, or the whole capacity if that is less, is there."""
+        """Return the seconds until the amount, at most the capacity, is available."""
         self._level = min(self._capacity, self._level + (now - self._at) * self._rate)
         self._at = now
         return max(0.0, (min(amount, self._capacity) - self._level) / self._rate)
@@ -78,12 +78,12 @@ class Bucket:
 
 
 class Allowance:
-    """What is left of one key's quota."""
+    """The rest of one key's quota."""
 
     __slots__ = ("_buckets", "_growth", "_policy", "_source", "_unreported", "quota")
 
     def __init__(self, quota: Quota, policy: "QuotaPolicy", source: str) -> None:
-        """Begin with all of it; `source` stands in log lines."""
+        """Begin with the whole quota; `source` is for log lines."""
         self.quota = quota
         self._policy = policy
         self._source = source
@@ -101,14 +101,14 @@ class Allowance:
             self._growth = Bucket(rate, max(1.0, share * INDEX_BURST), now)
 
     def take(self, *, events: int, size_bytes: int) -> None:
-        """Charge one request, or nothing of it. Raises QuotaExceededError."""
+        """Charge one request as a whole. Raises QuotaExceededError."""
         self.check(events=events, size_bytes=size_bytes)
         amounts = {"requests": 1, "events": events, "bytes": size_bytes}
         for name, bucket in self._buckets:
             bucket.take(amounts[name])
 
     def check(self, *, events: int, size_bytes: int) -> None:
-        """Raise QuotaExceededError, with the true wait, if a request would not pass now."""
+        """Raise QuotaExceededError, with the wait, if a request would not pass now."""
         now = self._policy.clock()
         amounts = {"requests": 1, "events": events, "bytes": size_bytes}
         waits = [(bucket.wait_s(amounts[name], now), name) for name, bucket in self._buckets]
@@ -138,17 +138,17 @@ class Allowance:
                 bucket.take(size_bytes)
 
     def grow(self, accepted: int) -> None:
-        """Charge the events that the index now remembers."""
+        """Charge events that were added to the index."""
         if self._growth is not None:
             self._growth.take(accepted)
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaPolicy:
-    """What all allowances of a process have in common."""
+    """The common parameters of all allowances of a process."""
 
-    default: Quota  # of keys without one, where the key file has no other defaults
-    index_keys_max: int  # of which a key may have a share
+    default: Quota  # of keys without one, unless the key file has other defaults
+    index_keys_max: int
     window_s: float  # how long the index remembers them
     clock: Callable[[], float]  # seconds, never set
     refusals: Counter[str] = field(default_factory=Counter)  # requests, by limit

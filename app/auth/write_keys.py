@@ -1,10 +1,8 @@
 """
-Write keys: which one counts for a request, and its source. app.auth.key_file has the keys themselves.
+The write key of a request, and its source. app.auth.key_file has the keys.
 
-A write key names a source. It stands in apps that can be decompiled, so it identifies and does not
-authenticate. Keys are held and looked up by their SHA-256: the time of a look-up reveals nothing about a
-key, since digests that resemble one cannot be chosen, so no slower comparison is needed; and keys that the
-operator stored as a digest only are never known to the process.
+A write key identifies a source, but does not authenticate it, since apps that contain it can be decompiled.
+Keys are stored and looked up by their SHA-256, so the time of a look-up reveals nothing about a key.
 """
 
 import base64
@@ -19,14 +17,14 @@ from app.auth.quotas import Allowance, QuotaPolicy
 from app.http.errors import InvalidWriteKeyError, ScopeMissingError, WriteKeyMissingError
 
 WRITE_KEY_BYTES_MAX = 255
-"""An open key is its source, which stands in every record and every identity."""
+"""The limit of an open key, which is its own source, and so part of every record."""
 
 OPEN_KEYS_MAX = 10_000
-"""How many open keys' allowances are remembered; one that is forgotten begins anew."""
+"""The limit of cached allowances of open keys."""
 
 
 _QUERY_KEY = re.compile(rb"writeKey=(?<![^&]writeKey=)([^&]{1,1024})")
-"""Nothing else of a query is decoded before the source is known; no source has a longer key."""
+"""The rest of a query is not decoded before the source is known."""
 
 INGEST: Final = "ingest"
 REPLAY: Final = "replay"
@@ -39,27 +37,27 @@ class Source(NamedTuple):
     id: str
     name: str
     enabled: bool = True
-    allowance: Allowance | None = None  # what is left of the key's quota; None if nothing is limited
+    allowance: Allowance | None = None  # None without a limit
     scopes: frozenset[str] = frozenset({INGEST})
 
     def check(self, scope: str) -> None:
-        """Raise ScopeMissingError if the key may not do this."""
+        """Raise ScopeMissingError if the key lacks the scope."""
         if scope not in self.scopes:
             raise ScopeMissingError
 
 
 class WriteKeys(Protocol):
-    """Finds the source of a write key."""
+    """The sources by write key."""
 
     def source_of(self, write_key: str) -> Source:
         """Return the enabled source of a key. Raises InvalidWriteKeyError, DisabledWriteKeyError."""
 
 
 class OpenKeys:
-    """Development without a key file: every key is its own source, and none may replay."""
+    """The keys of development without a key file: every key is its own source, without the scope replay."""
 
     def __init__(self, policy: QuotaPolicy) -> None:
-        """`policy`: its default is the quota of every key."""
+        """The default of `policy` is the quota of every key."""
         self._policy = policy
         self._source = lru_cache(OPEN_KEYS_MAX)(self._new_source)
 
@@ -73,7 +71,7 @@ class OpenKeys:
 
 
 def key_in_head(headers: Mapping[bytes, bytes], query: bytes) -> str:
-    """Return the first write key outside the body, as find_write_key does; "" if there is none."""
+    """Return the first write key outside of the body, as find_write_key does; "" if there is none."""
     return (
         _basic_user(headers.get(b"authorization", b""))
         or _text(headers.get(b"x-write-key", b"")).partition(":")[0]
@@ -85,7 +83,7 @@ def find_write_key(
     headers: Mapping[bytes, bytes], query: bytes, body: Mapping[str, Any] | None, first_event: object
 ) -> str:
     """
-    Return the write key that decides for the whole request: the first of the places in order.
+    Return the write key of a request: the first one in the order of places.
 
     Args:
         headers: by lower-case name.
@@ -94,8 +92,7 @@ def find_write_key(
         first_event: the first event of the batch, if there is one.
 
     Raises:
-        WriteKeyMissingError: it is in none of them. A place without a non-empty text counts as one
-            without a key.
+        WriteKeyMissingError: no place has a non-empty key.
     """
     write_key = key_in_head(headers, query) or _own_key(body) or _own_key(first_event)
     if not write_key:
@@ -114,8 +111,8 @@ def _basic_user(authorization: bytes) -> str:
 
 
 def _query_key(query: bytes) -> str:
-    found = _QUERY_KEY.search(query)
-    return unquote_plus(found[1].decode("ascii", "replace")) if found else ""
+    match = _QUERY_KEY.search(query)
+    return unquote_plus(match[1].decode("ascii", "replace")) if match else ""
 
 
 def _own_key(thing: object) -> str:

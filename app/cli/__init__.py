@@ -1,4 +1,4 @@
-"""The command line. Its commands import what they need when they run, so that `--help` is quick."""
+"""The command line. Commands import their modules when they run, so that `--help` is fast."""
 
 from app.cli.commands import main
 

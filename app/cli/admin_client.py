@@ -1,4 +1,4 @@
-"""Asks the admin port of a running gateway."""
+"""The client of a running gateway's admin port."""
 
 import json
 import re
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     import httpx
 
 ANSWER_TIMEOUT_S = 15.0
-"""Another worker that is gone may hold up an answer."""
+"""Long enough for an answer that waits for a worker that is down."""
 
 
 class AdminClient(NamedTuple):
     """
-    The admin port at a URL; a query parameter that is None is left out.
+    The admin port at a URL; query parameters that are None are omitted.
 
     Every method raises ConfigurationError if the gateway refuses the request, and RetriableError if it does
-    not answer or cannot answer now.
+    not answer, or not now.
     """
 
     url: str
@@ -37,7 +37,7 @@ class AdminClient(NamedTuple):
             return document
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics that have no labels."""
+        """Return the metrics without labels."""
         try:
             with self._answer("GET", "/metrics", {}, ANSWER_TIMEOUT_S) as answer:
                 text = answer.read().decode()
@@ -49,7 +49,7 @@ class AdminClient(NamedTuple):
         return metrics
 
     def follow(self, path: str, *, silence_s: float, **query: Any) -> Iterator[dict[str, Any]]:
-        """Yield the documents of an answer of JSON lines, as they come; `silence_s` is the longest pause."""
+        """Yield the documents of an answer of JSON lines; `silence_s` is the longest pause between two."""
         with self._answer("GET", path, query, silence_s) as answer:
             rest = b""
             for piece in answer.iter_bytes():
@@ -63,10 +63,14 @@ class AdminClient(NamedTuple):
     ) -> Iterator["httpx.Response"]:
         import httpx
 
-        given = {name: value for name, value in query.items() if value is not None}
+        parameters = {name: value for name, value in query.items() if value is not None}
         try:
             with httpx.stream(
-                method, self.url.rstrip("/") + path, params=given, headers=self._headers(), timeout=timeout_s
+                method,
+                self.url.rstrip("/") + path,
+                params=parameters,
+                headers=self._headers(),
+                timeout=timeout_s,
             ) as answer:
                 if answer.status_code != HTTPStatus.OK:
                     answer.read()
@@ -76,7 +80,7 @@ class AdminClient(NamedTuple):
             raise self._no_answer(str(err) or type(err).__name__) from err
 
     def _headers(self) -> dict[str, str]:
-        """Return the token's header. Raises ConfigurationError, without the token: a message may be kept."""
+        """Return the token's header. Raises ConfigurationError, whose text does not have the token."""
         token = (self.token or "").strip()
         if not (token.isascii() and token.isprintable()):
             raise ConfigurationError("the admin token has characters that no HTTP header can have")
@@ -93,4 +97,4 @@ class AdminClient(NamedTuple):
         is_passing = answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
         kind = RetriableError if is_passing else ConfigurationError
         detail = document.get("detail") or document.get("message") or f"status {answer.status_code}"
-        return kind(f"the gateway at {self.url} says: {detail}")
+        return kind(f"the gateway at {self.url} answers: {detail}")

@@ -1,4 +1,4 @@
-"""`gateway bench`: measures what a running gateway takes."""
+"""`gateway bench`: measures the throughput of a running gateway."""
 
 import asyncio
 from typing import Annotated, Any
@@ -23,15 +23,13 @@ def bench(
             "--duplicate-ratio",
             min=0,
             max=1,
-            help="Share of events that were sent before.",
+            help="Share of events that are sent again.",
         ),
     ] = 0.0,
-    connections: Annotated[int, typer.Option(min=1, max=256, help="Requests under way at once.")] = 8,
+    connections: Annotated[int, typer.Option(min=1, max=256, help="Concurrent requests.")] = 8,
     write_keys: Annotated[
         list[str] | None,
-        typer.Option(
-            "--write-key", envvar="GATEWAY_WRITE_KEY", help="Write key to send with; several in turn."
-        ),
+        typer.Option("--write-key", envvar="GATEWAY_WRITE_KEY", help="Write key; several are used in turn."),
     ] = None,
     url: Annotated[
         str, typer.Option("--url", envvar="GATEWAY_URL", help="Ingest URL of the running gateway.")
@@ -42,13 +40,13 @@ def bench(
     output: Output = None,
 ) -> None:
     """
-    Keep a running gateway busy for some seconds, and print how many events a second it took and how fast.
+    Send events to a running gateway for some seconds, and print its throughput and latency.
 
-    The made-up events are stored as any others: use a gateway or a write key whose events are not needed.
-    What is refused is not sent again, and its connection waits as long as the gateway says; quotas of the
-    write key hold. `events_per_second` and `answer_ms` are those of answered requests. Where
-    `bench_cpu_cores` is near 1, this command was the limit, not the gateway. The gateway's CPU of an event
-    is right if it is alone and has no other clients. Exit codes: 0 measured, 1 nothing was answered.
+    The generated events are stored: use a gateway or a write key whose events are not needed. Refused
+    requests are not sent again, their connections wait for Retry-After, and quotas apply. `events_per_second`
+    and `answer_ms` are those of answered requests. With `bench_cpu_cores` near 1, this command is the limit,
+    not the gateway. The gateway's CPU of an event is right if it is in no group and has no other clients.
+    Exit codes: 0 measured, 1 no request was answered.
 
     Example: `gateway bench --seconds 30 --duplicates 0.2 --admin-url http://127.0.0.1:9090`
     """
@@ -86,7 +84,7 @@ def cpu_seconds(admin_url: str) -> float:
     Return the CPU time that a gateway has used.
 
     Raises:
-        ConfigurationError: other workers do a part of its work.
+        ConfigurationError: it is in a group, where other workers do a part of its work.
         RetriableError: no gateway's admin port answers there.
     """
     metrics = AdminClient(admin_url).metrics()

@@ -1,4 +1,4 @@
-"""`gateway check`: whether a gateway would start here and keep its promise. It changes nothing."""
+"""`gateway check`: checks whether a gateway would start here. It changes nothing."""
 
 import logging
 
@@ -11,15 +11,15 @@ from app.cli.options import Output, print_rows
 @guarded
 def check(output: Output = None) -> None:
     """
-    Look at all that a gateway started here would need, and print all findings at once, one line each.
+    Check everything that a gateway needs to start here, and print one line for each finding.
 
-    Settings, files, data folder, disk, clock, log, brokers, topics, ACLs as far as Kafka shows them, and the
-    identity secret against the log. A line has result (`ok`, `warning`, `wrong`, `unknown`), about and says:
-    the finding, and what mends it. What depends on a wrong setting is `unknown`; all else is looked at. Runs
-    beside a gateway, and changes nothing.
+    It checks settings, files, data folder, disk, clock, log, brokers, topics, ACLs as far as Kafka shows
+    them, and the identity secret. A line has result (`ok`, `warning`, `wrong`, `unknown`), about, and says:
+    the finding and its remedy. Checks that depend on a wrong setting are `unknown`. It may run while a
+    gateway runs, and changes nothing.
 
-    Exit codes: 0 nothing is wrong, 1 something could not be looked at, such as brokers that do not answer,
-    2 something is wrong: a gateway would refuse to start, or refuse events.
+    Exit codes: 0 nothing is wrong, 1 something could not be checked, such as brokers that do not answer, 2
+    something is wrong: a gateway would refuse to start, or refuse events.
 
     Example: `gateway check`, or `gateway check -o json`
     """
@@ -27,7 +27,7 @@ def check(output: Output = None) -> None:
     async def run() -> None:
         from app.cli.checks import Result, all_checks
 
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it cannot reach is a finding
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # its errors are findings
         findings = [finding async for finding in all_checks()]
         print_rows([{**finding._asdict(), "result": finding.result.value} for finding in findings], output)
         results = {finding.result for finding in findings}

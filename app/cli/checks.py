@@ -1,7 +1,7 @@
 """
-The checks of `gateway check`, each of one thing and independent of the others where it can be.
+The checks of `gateway check`, mostly independent of each other.
 
-Unlike a start it creates, locks, notes and fences nothing.
+Unlike a start, they create, lock, note and fence nothing.
 """
 
 import os
@@ -31,9 +31,9 @@ from dedupe.storage.log import LogStore, PartitionLog
 from dedupe.storage.pinning import check_pins
 
 TAIL_OFFSETS = 1_000
-"""Where the newest record of a partition is looked for: what lies behind it are a few markers, or little."""
+"""The newest record of a partition is one of the last offsets; only a few markers follow it."""
 CLOCK_BEHIND_S = 300
-"""Clocks of a fleet differ by less. A clock behind harms little: timestamps never run back."""
+"""Clocks of a fleet differ by less. A clock that is behind does little harm: timestamps never decrease."""
 
 
 class Result(StrEnum):
@@ -64,7 +64,7 @@ async def all_checks() -> AsyncIterator[Finding]:
     for sentence in problems:
         yield Finding(Result.WRONG, "settings", sentence)
     if not problems:
-        yield Finding(Result.OK, "settings", f"they contradict nothing, for {settings.gateway.mode}")
+        yield Finding(Result.OK, "settings", f"they are consistent, for {settings.gateway.mode}")
     for warning in warnings:
         yield Finding(Result.WARNING, "settings", warning)
     for about, look in LOOKS_HERE.items():
@@ -91,7 +91,7 @@ def _check_files(settings: Settings) -> Iterator[Finding]:
             path = getattr(section, name) if name.endswith("_file") else None
             if path is not None and not _is_readable(path):
                 variable = section.variable(name)
-                says = f"{variable} names {path}, which is no file that can be read here: mount or name it"
+                says = f"{variable} is {path}, which is not a readable file: mount it, or set another path"
                 yield Finding(Result.WRONG, "files", says)
 
 
@@ -110,9 +110,7 @@ def _check_folder(settings: Settings) -> Iterator[Finding]:
     folder = settings.log.data_dir
     there = _existing(folder)
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        says = (
-            f"{there} cannot be written to by user {os.geteuid()}: give it to this user, or name another one"
-        )
+        says = f"user {os.geteuid()} cannot write to {there}: change its owner, or set another folder"
         yield Finding(Result.WRONG, "data folder", f"{says} with GATEWAY_DATA_DIR")
         return
     refused = list(_refused("data folder", partial(check_format, folder)))
@@ -134,7 +132,7 @@ def _check_disk(settings: Settings) -> Iterator[Finding]:
     if disk.free < settings.limits.disk_free_min:
         says = (
             f"{_gib(disk.free)} are free under {there}, less than GATEWAY_DISK_FREE_MIN "
-            f"({format_size(settings.limits.disk_free_min)}): every request would get 503; make room"
+            f"({format_size(settings.limits.disk_free_min)}): every request would be answered with 503"
         )
         yield Finding(Result.WRONG, "disk", says)
         return
@@ -151,7 +149,7 @@ LOOKS_HERE: dict[str, Callable[[Settings], Iterator[Finding]]] = {
 
 
 async def _check_log(settings: Settings) -> AsyncIterator[Finding]:
-    """Yield what is found at the log; what cannot be looked at keeps nothing else from being so."""
+    """Yield the findings about the log; a check that fails does not prevent the others."""
     try:
         async with open_for_reading(settings.log) as store:
             if store is None:
@@ -167,10 +165,10 @@ async def _check_log(settings: Settings) -> AsyncIterator[Finding]:
             }
             for about, look in looks.items():
                 try:
-                    found = await look()
+                    findings = await look()
                 except (GatewayError, UnusableSettingError) as err:
-                    found = [_failure(about, err)]
-                for finding in found:
+                    findings = [_failure(about, err)]
+                for finding in findings:
                     yield finding
     except (GatewayError, UnusableSettingError) as err:
         yield _failure("log", err)
@@ -180,21 +178,21 @@ async def _topics(store: LogStore, settings: Settings) -> list[Finding]:
     if settings.log.kind == "sqlite":
         return await _embedded_topics(store, settings)
     wrong, unsafe = await inspect_kafka(store, settings)
-    found = [Finding(Result.WRONG, "topics", sentence) for sentence in wrong]
+    findings = [Finding(Result.WRONG, "topics", sentence) for sentence in wrong]
     result = Result.WARNING if settings.gateway.is_development else Result.WRONG
-    found += [Finding(result, "topics", sentence) for sentence in unsafe]
-    return found or [Finding(Result.OK, "topics", "topics, brokers and rights are as they should be")]
+    findings += [Finding(result, "topics", sentence) for sentence in unsafe]
+    return findings or [Finding(Result.OK, "topics", "topics, brokers and rights have no problem")]
 
 
 async def _embedded_topics(store: LogStore, settings: Settings) -> list[Finding]:
-    found = []
+    findings = []
     variables = ("GATEWAY_PARTITIONS", "GATEWAY_QUARANTINE_PARTITIONS")
     for topic, variable in zip(settings.log.topics, variables, strict=True):
         partitions = await store.partitions_of(topic.name)
         if partitions not in (0, topic.partitions):
             says = f"{topic.name} has {partitions} partitions, which never changes: set {variable}"
-            found.append(Finding(Result.WRONG, "topics", f"{says}={partitions}"))
-    return found or [Finding(Result.OK, "topics", "they have the partitions that are set")]
+            findings.append(Finding(Result.WRONG, "topics", f"{says}={partitions}"))
+    return findings or [Finding(Result.OK, "topics", "they have the partitions of the settings")]
 
 
 async def _identity(store: LogStore, settings: Settings) -> list[Finding]:
@@ -210,7 +208,7 @@ async def _identity(store: LogStore, settings: Settings) -> list[Finding]:
                 break
     if checked or is_pinned:
         return [Finding(Result.OK, "identity secret", "the log was begun with it")]
-    says = "the log is empty: any will do now, and must be kept for as long as the log"
+    says = "the log is empty, so any secret is accepted now; it must not change as long as the log exists"
     return [Finding(Result.OK, "identity secret", says)]
 
 
@@ -224,11 +222,11 @@ async def _clock(store: LogStore, settings: Settings) -> list[Finding]:
         await judge_clock(store, settings, now_ms=now_ms, newest_ms=newest_ms)
     behind_s = (newest_ms - now_ms) / 1000
     if behind_s > CLOCK_BEHIND_S:
-        says = f"it is {behind_s:,.0f} s behind the log's newest event: have the machine's clock synchronised"
+        says = f"it is {behind_s:,.0f} s behind the log's newest event: synchronise the machine's clock"
         return [Finding(Result.WARNING, "clock", says)]
     return [
         Finding(
-            Result.OK, "clock", "it fits to the log" if newest_ms else "the log has no event to compare with"
+            Result.OK, "clock", "it fits the log" if newest_ms else "the log has no event to compare with"
         )
     ]
 

@@ -1,4 +1,4 @@
-"""The command line: its commands. app.cli.console runs and ends each of them."""
+"""The commands of the command line; app.cli.console has their exit codes."""
 
 import asyncio
 import gc
@@ -30,7 +30,7 @@ app = typer.Typer(
     help="An HTTP event gateway in front of Kafka: every event is stored once, however often it is sent.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",  # paragraphs are wrapped anew, whatever width they were written in
+    rich_markup_mode="markdown",  # paragraphs are wrapped again
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(index)
@@ -57,8 +57,8 @@ def main() -> None:
     app()
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         from app.settings.version import VERSION
 
         print(VERSION)
@@ -71,7 +71,7 @@ def gateway(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Parse the options that stand before a command."""
+    """Parse the options before a command."""
 
 
 @app.command()
@@ -83,7 +83,7 @@ def serve(
             "--workers",
             metavar="N|auto",
             help="Run N workers on this machine, or one for each processor; needs the Kafka log. They share "
-            "the ports and the partitions, and one that ends is started again.",
+            "the ports and the partitions, and a worker that ends is restarted.",
         ),
     ] = None,
     accept_clock: Annotated[
@@ -91,8 +91,8 @@ def serve(
         typer.Option(
             metavar="DATE",
             formats=["%Y-%m-%d"],
-            help="Today's date in UTC, to say that a clock far ahead of the embedded log is right. It holds "
-            "for that date, the day before and the day after.",
+            help="Today's date in UTC, to accept a clock that is far ahead of the embedded log. It is valid "
+            "on that date, the day before and the day after.",
         ),
     ] = None,
     share_ports: Annotated[bool, typer.Option("--share-ports", hidden=True)] = False,
@@ -104,15 +104,16 @@ def serve(
     (GATEWAY_MODE, the default) GATEWAY_IDENTITY_SECRET and GATEWAY_WRITE_KEYS_FILE must be set;
     GATEWAY_MODE=development needs nothing.
 
-    The first signal lets open commits finish, a second one stops at once; neither loses anything.
+    After the first signal, commits in progress are finished; a second signal stops at once. Neither loses
+    events.
 
-    Exit codes: 0 stopped in order, 1 the log stayed out of reach, 2 refused settings, topics,
-    brokers, clock or data folder, 3 the log was written under another identity secret or partition count.
+    Exit codes: 0 stopped in order, 1 the log was not reachable, 2 refused settings, topics, brokers, clock or
+    data folder, 3 the log was written under another identity secret or partition count.
 
     Example: `gateway serve`, or `gateway serve --workers auto`
     """
 
-    gc.disable()  # imports make many objects, and no cycles to collect
+    gc.disable()  # imports create many objects, and no garbage
     import uvloop
 
     from app.main import serve as serve_gateway
@@ -147,23 +148,23 @@ def serve(
 def events(
     from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the oldest event.")] = False,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="Stop at what is the end when the command starts.")
+        bool, typer.Option("--until-end", help="Stop at the current end of the log.")
     ] = False,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Go on with new events; begins at the end without --from-start."),
+        typer.Option("--follow", help="Continue with new events; begins at the end without --from-start."),
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Print so many and stop.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Print this number of events, and stop.")] = None,
     source: Annotated[str | None, typer.Option(help="Only events of this source.")] = None,
     since: Since = None,
 ) -> None:
     """
     Print the stored events as JSON lines.
 
-    Each line has messageId, source, partition, offset, timestamp (log time in ms) and value (the
-    event). Without options all events up to the end. Needs only the settings of the log, runs
-    beside a gateway, and changes nothing. Order holds within a partition. Every record is read, of those
-    that arrived --since; `gateway lookup` finds a single event by its id.
+    Each line has messageId, source, partition, offset, timestamp (log time in ms) and value (the event).
+    Without options, all events up to the end are printed, in order within a partition. It needs only the
+    settings of the log, may run while a gateway runs, and changes nothing. `gateway lookup` finds a single
+    event by its id.
 
     Example: `gateway events --source web --since 2h --limit 10`, or `gateway events --follow`
     """

@@ -1,4 +1,4 @@
-"""`gateway config`: prints the settings that a gateway started here would have."""
+"""`gateway config`: prints the settings of a gateway that is started here."""
 
 from typing import Annotated
 
@@ -11,15 +11,15 @@ from app.cli.options import Output, print_rows
 @guarded
 def config(
     set_only: Annotated[
-        bool, typer.Option("--set", help="Only those that the environment sets, not defaults.")
+        bool, typer.Option("--set", help="Only settings of the environment, not defaults.")
     ] = False,
     output: Output = None,
 ) -> None:
     """
-    Print every setting that a gateway started here would have: its value, and where that comes from.
+    Print every setting of a gateway that is started here, with its value and origin.
 
-    The origin is `environment`, `default`, or `derived` from other settings. Of secrets only whether they
-    are set is shown. Asks no gateway, and changes nothing. Exit code 2: a gateway would refuse them.
+    The origin is `environment`, `default`, or `derived` from other settings. Values of secrets are not shown.
+    It needs no running gateway, and changes nothing. Exit code 2: a gateway would refuse the settings.
 
     Example: `gateway config --set`, or `gateway config -o json`
     """

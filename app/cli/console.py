@@ -1,5 +1,5 @@
 """
-How commands run and end. stdout is for data only; logs, warnings and errors go to stderr.
+Output and exit codes of commands. stdout is for data only; logs, warnings and errors go to stderr.
 
 Exit codes: 0 done or stopped in order, 1 an error that may pass, 2 wrong usage or settings, 3 the log was
 written under another identity secret or partition count, 128 + n ended at once by a second signal n.
@@ -29,17 +29,17 @@ def write_lines(lines: bytes) -> None:
 
 
 def note(sentence: str) -> None:
-    """Write a sentence that is no data to stderr."""
+    """Write a sentence to stderr."""
     print(f"gateway: {sentence}", file=sys.stderr)
 
 
 def note_no_log(data_dir: Path) -> None:
-    """Write to stderr that there is no log: a gateway may have been started with another folder."""
-    note(f"there is no log in {data_dir} yet; GATEWAY_DATA_DIR names another folder")
+    """Write to stderr that there is no log in the folder."""
+    note(f"there is no log in {data_dir} yet; GATEWAY_DATA_DIR sets another folder")
 
 
 def run_quietly(main_coroutine: Coroutine[Any, Any, None], *, level: str = "warning") -> None:
-    """Run a command's coroutine, and log only what is of this level or above."""
+    """Run a command's coroutine, and log only lines of this level or above."""
     from app.telemetry.logging_setup import configure_logging
 
     configure_logging(level=level, is_json=False)
@@ -47,7 +47,7 @@ def run_quietly(main_coroutine: Coroutine[Any, Any, None], *, level: str = "warn
 
 
 def guarded(command: Callable[P, None]) -> Callable[P, None]:
-    """Return a command whose errors raised on purpose become one sentence a line and an exit code."""
+    """Return a command whose expected errors become lines on stderr and an exit code."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -62,7 +62,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
-            # The reader of stdout has left. Python would fail again when it flushes at exit.
+            # The reader of stdout has ended. Python would fail again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     return run

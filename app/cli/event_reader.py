@@ -1,7 +1,7 @@
 """
-Reads the clean stream for `gateway events`: committed records as JSON lines.
+Reads the clean topic for `gateway events`: committed records as JSON lines, in order within a partition.
 
-It takes part in nothing: no fence, no lock, no index. Order holds within a partition only.
+It needs no fence, lock or index.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from dedupe.model.types import LogRecord, Offset
 from dedupe.storage.log import LogStore
 
 FOLLOW_POLL_S = 0.25
-"""How late a followed event may be; each poll asks every partition for its end."""
+"""The interval of polls of all partitions' ends."""
 
 Write = Callable[[bytes], None]
 
@@ -29,15 +29,15 @@ logger = structlog.get_logger(__name__)
 
 
 class Span(NamedTuple):
-    """Where to begin, which events, and whether to go on at the end."""
+    """The range and the filter of events."""
 
     is_from_start: bool
     is_followed: bool
     since_ms: int = 0
-    """Log time before which nothing is read."""
+    """Events before this log time are not read."""
     source: str | None = None
     limit: int | None = None
-    """Most events that are written."""
+    """The maximum number of events."""
 
     def includes(self, identity: RecordIdentity) -> bool:
         """Whether an event is of the wanted source."""
@@ -46,9 +46,9 @@ class Span(NamedTuple):
 
 async def print_events(settings: LogSettings, span: Span, write: Write) -> None:
     """
-    Write the clean stream's committed records as JSON lines.
+    Write the clean topic's committed records as JSON lines.
 
-    A log that does not exist yet is empty, which a note on stderr says.
+    A log that does not exist yet is read as an empty one, with a note on stderr.
     """
     is_noted = False
     while True:
@@ -66,16 +66,16 @@ async def print_events(settings: LogSettings, span: Span, write: Write) -> None:
 
 async def read_events(store: LogStore, topic: str, span: Span, write: Write) -> None:
     """
-    Write the committed records of a topic, one JSON line each; foreign records are left out.
+    Write the committed records of a topic, one JSON line each; foreign records are skipped.
 
     Args:
-        store: the log; a topic that does not exist (yet) is an empty one.
-        topic: the clean stream's.
-        span: where to begin, and whether to go on at the end.
-        write: takes one or more whole lines.
+        store: the log; a topic that does not exist is read as an empty one.
+        topic: the clean topic.
+        span: the range and the filter.
+        write: called with one or more whole lines.
 
     Raises:
-        RetriableError: the log cannot be read; when following, it is tried again instead.
+        RetriableError: the log cannot be read; when following, the read is repeated instead.
     """
     positions: dict[int, Offset] = {}
     begins_at_end = not span.is_from_start
@@ -94,7 +94,7 @@ async def read_events(store: LogStore, topic: str, span: Span, write: Write) -> 
                         positions[partition] = records[-1].offset + 1
                         if printer.is_done:
                             return
-            begins_at_end = False  # a partition that appears from now on is new
+            begins_at_end = False  # later partitions are new
         except RetriableError:
             if not span.is_followed:
                 raise
@@ -116,7 +116,7 @@ class Printer:
         return self._left == 0
 
     def take(self, records: Sequence[LogRecord], partition: int) -> None:
-        """Write the wanted ones of a partition's next records."""
+        """Write the matching records of a partition's next ones."""
         lines = [line for record in records if (line := _line(record, partition, self._span))]
         if self._left is not None:
             lines = lines[: self._left]
@@ -125,7 +125,7 @@ class Printer:
 
 
 def _line(record: LogRecord, partition: int, span: Span) -> bytes:
-    """Return a record as a line; empty if it is not wanted, or foreign."""
+    """Return a record as a line; empty if it does not match, or is foreign."""
     try:
         identity = parse_identity(record)
     except LogCorruptError as err:

@@ -1,4 +1,5 @@
-"""`gateway group` and `gateway drain`: shows a group of workers, and prepares one of them for its end."""
+"""`gateway group` and `gateway drain`: shows a group of workers, and moves the partitions of one to
+others."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from app.cli.console import guarded
 from app.cli.options import DEFAULT_URL, Format, Output, Token, Url, default_format, print_rows
 
 TIMEOUT_S = 60.0
-"""A drain takes as long as its partitions need to be served elsewhere, a second or two each time."""
+"""A drain waits until other workers serve the partitions, a second or two for each move."""
 
 Stats = Mapping[str, Any]
 
@@ -18,12 +19,12 @@ Stats = Mapping[str, Any]
 @guarded
 def group(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = None) -> None:
     """
-    Print one line for each worker of the group; any of them may be asked.
+    Print one line for each worker of the group; --url may be any of them.
 
-    A line has the worker's name, whether it answers, the partitions it serves and those it follows, and
-    restart_risks: what a restart of it would make worse now, nothing if it is safe (`no_standby`,
-    `unserved`, `silent_worker`, `leaving_worker`, `in_doubt`, `failing`, `restoring`, `disk_full`). As JSON
-    and YAML the last one has the totals of all that answered. Exit code 1: no worker answers.
+    A line has the worker's name, whether it answers, the partitions that it serves and follows, and
+    restart_risks: the risks of its restart now, none if that is safe (`no_standby`, `unserved`,
+    `silent_worker`, `leaving_worker`, `in_doubt`, `failing`, `restoring`, `disk_full`). JSON and YAML have a
+    last line with the totals of all workers that answered. Exit code 1: no worker answers.
 
     Example: `gateway group -o json --url http://10.0.0.7:9090`
     """
@@ -38,14 +39,15 @@ def group(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = No
 def drain(
     url: Url = DEFAULT_URL,
     admin_token: Token = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Have the worker own partitions again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Allow the worker to own partitions again.")] = False,
 ) -> None:
     """
-    Have other workers serve all partitions of one worker, which goes on answering its clients.
+    Move all partitions of a worker to other workers; it continues to answer its clients.
 
-    Returns once they do. SIGTERM does the same before it ends the worker. Exit code 1: they do not yet.
+    Returns once other workers serve them. SIGTERM does the same before the worker ends. Exit code 1: they do
+    not serve all partitions yet.
 
-    Example: `gateway drain --url http://10.0.0.7:9090`, and `gateway drain --undo` to take it back
+    Example: `gateway drain --url http://10.0.0.7:9090`, and `gateway drain --undo` to revert it
     """
     path = "/admin/v1/undrain" if undo else "/admin/v1/drain"
     AdminClient(url, admin_token).ask(path, method="POST", timeout_s=TIMEOUT_S)
@@ -73,7 +75,7 @@ def rows_of(document: Stats) -> list[dict[str, Any]]:
 
 
 def restart_risks(worker: str, document: Stats) -> Iterator[str]:
-    """Yield what a restart of a worker would make worse, from the statistics of its group."""
+    """Yield the risks of a worker's restart, from the statistics of its group."""
     own = document["workers"][worker]
     others = [stats for name, stats in document["workers"].items() if name != worker]
     lanes = _lanes(own)

@@ -20,7 +20,7 @@ index = typer.Typer(
 @guarded
 def rebuild(
     partitions: Annotated[
-        list[int] | None, typer.Argument(min=0, help="Numbers of partitions; without any, all are meant.")
+        list[int] | None, typer.Argument(min=0, help="Numbers of partitions; all by default.")
     ] = None,
     quarantine: Annotated[
         bool, typer.Option("--quarantine", help="Partitions of the quarantine topic, not of the clean one.")
@@ -28,12 +28,12 @@ def rebuild(
     output: Output = None,
 ) -> None:
     """
-    Delete indexes and build them anew from the log, while no gateway uses the data folder.
+    Delete indexes and rebuild them from the log, while no gateway uses the data folder.
 
-    A gateway does so by itself when it finds an index damaged or missing; this is for doing it at a time of
-    your choice, before the gateway serves. Reads the window from the log, some 40,000 records a second.
-    Needs the settings of the gateway. A line has topic, partition, records, keys and seconds. Exit codes: 2
-    a gateway uses the data folder, 3 the log was written under another identity secret or partition count.
+    A gateway rebuilds a damaged or missing index itself; this command does it before the gateway starts. It
+    reads the window from the log, about 40,000 records a second, and needs the settings of the gateway. A
+    line has topic, partition, records, keys and seconds. Exit codes: 2 a gateway uses the data folder, 3 the
+    log was written under another identity secret or partition count.
 
     Example: `gateway index rebuild`, or `gateway index rebuild 3 5`
     """

@@ -1,4 +1,4 @@
-"""`gateway keys`: makes write keys and their entries for the key file. It reads no settings."""
+"""`gateway keys`: creates write keys and their entries for the key file. It reads no settings."""
 
 import hashlib
 import secrets
@@ -10,38 +10,36 @@ import typer
 import yaml
 
 KEY_BYTES = 16
-"""As random as a UUID; hex, so that it needs no quoting in URLs, headers and files."""
+"""The size of a UUID; in hex, which needs no quoting in URLs, headers and files."""
 
 
 class Scope(StrEnum):
-    """What a key may do; app.auth.write_keys defines each."""
+    """The scopes of a key, see app.auth.write_keys."""
 
     INGEST = "ingest"
     REPLAY = "replay"
 
 
-keys = typer.Typer(name="keys", help="Make write keys for the key file.", no_args_is_help=True)
+keys = typer.Typer(name="keys", help="Create write keys for the key file.", no_args_is_help=True)
 
 
 @keys.command()
 def new(
-    source: Annotated[
-        str, typer.Option(help="Id of the source that sends with it; never change it.")
-    ] = "web",
-    name: Annotated[str, typer.Option(help="What people call that source.")] = "",
+    source: Annotated[str, typer.Option(help="Id of the source; never change it.")] = "web",
+    name: Annotated[str, typer.Option(help="Name of the source for people.")] = "",
     scopes: Annotated[
         list[Scope] | None,
         typer.Option(
             "--scope",
-            help="What it may do: `ingest`, the default, is for apps; `replay`, to send stored events again, "
-            "never stands in an app. May be given twice.",
+            help="Scope: `ingest`, the default, for apps; `replay` to send stored events again, never for "
+            "apps. May be given twice.",
         ),
     ] = None,
 ) -> None:
     """
     Print a new write key and its entry for the key file.
 
-    The entry holds the key's SHA-256 only: the key itself is shown this once.
+    The entry has only the key's SHA-256: the key itself is not shown again.
 
     Example: `gateway keys new --source ios --name "Our app for iOS"`
     """
@@ -52,7 +50,7 @@ def new(
     if scopes:
         entry["scopes"] = [scope.value for scope in scopes]
     print(f"# write key, for the app that sends: {write_key}")
-    print("# entry, for the file that GATEWAY_WRITE_KEYS_FILE names:")
+    print("# entry, for the file in GATEWAY_WRITE_KEYS_FILE:")
     print(yaml.safe_dump([entry], sort_keys=False, allow_unicode=True), end="")
 
 
@@ -61,7 +59,7 @@ def hash_key(
     write_key: Annotated[str | None, typer.Argument(help="The key; without it, one line of stdin.")] = None,
 ) -> None:
     """
-    Print the SHA-256 of a write key, as `key_sha256` in the key file wants it.
+    Print the SHA-256 of a write key, for `key_sha256` in the key file.
 
     Example: `gateway keys hash < key.txt`
     """
@@ -75,5 +73,5 @@ def hash_key(
 
 
 def digest_of(write_key: str) -> str:
-    """Return what the key file may hold instead of a key."""
+    """Return the SHA-256 of a key in hex."""
     return hashlib.sha256(write_key.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""`gateway lookup` and `gateway sessions`: what a running gateway knows of one event, or of one client."""
+"""`gateway lookup` and `gateway sessions`: look up an event, or the sessions of a client."""
 
 from typing import Annotated
 
@@ -8,31 +8,30 @@ from app.cli.admin_client import AdminClient
 from app.cli.console import EXIT_ERROR, guarded, note
 from app.cli.options import DEFAULT_URL, Output, Token, Url, print_document, print_rows
 
-sessions = typer.Typer(
-    name="sessions", help="Look at what is known of a client's sessions.", no_args_is_help=True
-)
+sessions = typer.Typer(name="sessions", help="Show the sessions of a client.", no_args_is_help=True)
 
 
 @guarded
 def lookup(
-    source: Annotated[str, typer.Argument(help="Source that it was sent for.")],
+    source: Annotated[str, typer.Argument(help="Source of the event.")],
     message_id: Annotated[str | None, typer.Argument(help="Its messageId.")] = None,
     client: Annotated[str | None, typer.Option(help="`Gateway-Client`, of an event of a session.")] = None,
-    session: Annotated[str | None, typer.Option(help="`Gateway-Session` of it.")] = None,
+    session: Annotated[str | None, typer.Option(help="Its `Gateway-Session`.")] = None,
     sequence: Annotated[int | None, typer.Option(help="Its number in the session.")] = None,
     value: Annotated[
-        bool, typer.Option("--value", help="Print all of the event; needs the token that may write.")
+        bool, typer.Option("--value", help="Print the whole event; requires the writing token.")
     ] = False,
     url: Url = DEFAULT_URL,
     admin_token: Token = None,
     output: Output = None,
 ) -> None:
     """
-    Print where and when an event was stored, and where in quarantine; any worker of a group may be asked.
+    Print where and when an event was stored, and its places in quarantine; --url may be any worker of a
+    group.
 
-    Known by its message id, or by client, session and sequence; an event of a session that has a message
-    id of its own, by that and its client. Of the event a few fields are printed, all with --value.
-    Exit code 1: it is not known: never stored, or longer ago than the window.
+    The event is identified by its message id, or by client, session and sequence; an event of a session with
+    a message id of its own also by that and its client. A few fields are printed, all with --value. Exit code
+    1: it is unknown, since it was never stored, or before the window.
 
     Example: `gateway lookup web order-4711`, or `gateway lookup ios --client C --session S --sequence 17`
     """
@@ -55,8 +54,8 @@ def lookup(
 @sessions.command()
 @guarded
 def show(
-    client: Annotated[str, typer.Argument(help="What the client calls itself: `Gateway-Client`.")],
-    source: Annotated[str, typer.Option(help="Source that the client sends for.")],
+    client: Annotated[str, typer.Argument(help="The client: `Gateway-Client`.")],
+    source: Annotated[str, typer.Option(help="Source of the client.")],
     url: Url = DEFAULT_URL,
     admin_token: Token = None,
     output: Output = None,
@@ -64,10 +63,10 @@ def show(
     """
     Print one line for each session of a client.
 
-    A line has session_hash (of a session only its hash is known), watermark (every sequence up to it is
-    stored or acknowledged), acknowledged_through, highest, missing (ranges below it), epoch, last_used_ms
-    and last_offset of its newest record, and expired: whether it takes no new sequence any more. At
-    most 200 sessions are shown. Exit code 1: none is known.
+    A line has session_hash, watermark (every sequence up to it is stored or acknowledged),
+    acknowledged_through, highest, missing (ranges below it), epoch, last_used_ms and last_offset of its
+    newest record, and expired: whether it accepts no new sequences. At most 200 sessions are shown. Exit code
+    1: there are none.
 
     Example: `gateway sessions show install-7 --source ios`
     """

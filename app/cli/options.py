@@ -1,7 +1,7 @@
 """
-Options that several commands have, and how results are printed.
+Common options of commands, and the output of results.
 
-It imports nothing that takes time, so that `--help` is quick.
+Its imports are fast, so that `--help` is.
 """
 
 import sys
@@ -19,17 +19,19 @@ DEFAULT_URL = "http://127.0.0.1:9090"
 """The admin port of `gateway serve` by default."""
 
 Url = Annotated[
-    str, typer.Option(envvar="GATEWAY_ADMIN_URL", help="Admin URL of a running gateway, of any of a group.")
+    str,
+    typer.Option(
+        envvar="GATEWAY_ADMIN_URL", help="Admin URL of a running gateway, or of any worker of a group."
+    ),
 ]
 Token = Annotated[
-    str | None, typer.Option(envvar="GATEWAY_ADMIN_TOKEN", help="Token of the admin port, if it has one.")
+    str | None,
+    typer.Option(envvar="GATEWAY_ADMIN_TOKEN", help="Token of the admin port, if it requires one."),
 ]
 
 Since = Annotated[
     str | None,
-    typer.Option(
-        help="Only events that arrived since then: `2h`, `7d`, or a time such as 2026-01-31T12:00:00Z."
-    ),
+    typer.Option(help="Only events that arrived after a time: `2h`, `7d`, or 2026-01-31T12:00:00Z."),
 ]
 
 
@@ -46,7 +48,7 @@ Output = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="`table` for people, `json` (one line each) or `yaml` for programs. Without it a table on a "
+        help="`table` for people, `json` (one line each) or `yaml` for programs. The default is a table on a "
         "terminal, and JSON elsewhere.",
     ),
 ]

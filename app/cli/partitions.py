@@ -1,4 +1,4 @@
-"""`gateway partitions`: lists partitions, and lets one pass over foreign records."""
+"""`gateway partitions`: lists partitions, and allows one to skip foreign records."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from app.cli.console import guarded, note, run_quietly
 
 partitions = typer.Typer(
     name="partitions",
-    help="Look at partitions, or let one go on that has foreign records.",
+    help="List partitions, or allow one to skip foreign records.",
     no_args_is_help=True,
 )
 
@@ -17,7 +17,7 @@ partitions = typer.Typer(
 @guarded
 def skip(
     partition: Annotated[int, typer.Argument(min=0, help="Number of the partition.")],
-    offset: Annotated[int, typer.Argument(min=0, help="Offset of the record, as `last_error` names it.")],
+    offset: Annotated[int, typer.Argument(min=0, help="Offset of the record, see `last_error`.")],
     through: Annotated[
         int | None, typer.Option(min=0, help="Last offset of a range that begins at OFFSET.")
     ] = None,
@@ -26,12 +26,12 @@ def skip(
     ] = None,
 ) -> None:
     """
-    Let the gateways pass over records that none of them wrote.
+    Allow the gateways to skip records that no gateway wrote.
 
-    Such a record stops its partition, since its meaning is not known: look at it first. Only foreign
-    records in the range are passed over, so no event is lost. The decision is kept with the log;
-    running gateways see it within seconds, and log each record that they pass over. Needs the settings
-    of the gateway, GATEWAY_IDENTITY_SECRET and GATEWAY_PARTITIONS among them.
+    Such a record stops its partition, since its meaning is unknown: read it first. Only foreign records in
+    the range are skipped, so no event is lost. The decision is a note in the log, which running gateways read
+    within seconds; they log each skipped record. It needs the settings of the gateway,
+    GATEWAY_IDENTITY_SECRET and GATEWAY_PARTITIONS among them.
 
     Example: `gateway partitions skip 3 4711`, or `gateway partitions skip 3 4711 --through 4799`
     """
@@ -56,7 +56,7 @@ def skip(
             records = await skip_records(store, settings, chosen, partition, span)
         note(
             f"{records} foreign record{'s' if records > 1 else ''} in partition {partition} of "
-            f"{chosen.name} will be passed over"
+            f"{chosen.name} will be skipped"
         )
 
     run_quietly(run())

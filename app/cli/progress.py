@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield a function to call with how much is done, and of how much."""
+    """Yield a function to call with the completed and the total amount."""
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return

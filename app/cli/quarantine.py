@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from dedupe.storage.quarantine_reader import Kept, Wanted
 
 TRIES_MAX, RETRY_S = 10, 1.0
-"""Of one event while its partition or the gateway does not answer."""
+"""The tries of an event while its partition or the gateway does not answer."""
 
 quarantine = typer.Typer(
     name="quarantine",
-    help="Look at events that were rejected or that conflict, and replay them after a fix.",
+    help="List rejected and conflicting events, and replay them after a fix.",
     no_args_is_help=True,
 )
 
@@ -37,9 +37,9 @@ def list_records(reason: Reason = None, source: Source = None, since: Since = No
     """
     Print one JSON line for each quarantined event.
 
-    A line has partition, offset, timestamp (log time in ms), reason, source, messageId (null without
-    a valid one), truncated (only the first 64 KiB were kept) and length (of the event in bytes).
-    Needs only the settings of the log, runs beside a gateway, and changes nothing.
+    A line has partition, offset, timestamp (log time in ms), reason, source, messageId (null without a valid
+    one), truncated (only the first 64 KiB are stored) and length (of the event in bytes). It needs only the
+    settings of the log, may run while a gateway runs, and changes nothing.
 
     Example: `gateway quarantine list --reason conflict --since 2h`
     """
@@ -57,7 +57,7 @@ def list_records(reason: Reason = None, source: Source = None, since: Since = No
 @guarded
 def show(place: Annotated[str, typer.Argument(help="PARTITION:OFFSET, as `list` names them.")]) -> None:
     """
-    Print one record with its event as JSON; of a truncated event its head.
+    Print one record with its event as JSON; of a truncated event the first bytes.
 
     Example: `gateway quarantine show 0:17`
     """
@@ -82,7 +82,8 @@ def replay(
     source: Source = None,
     since: Since = None,
     new_id: Annotated[
-        bool, typer.Option("--new-id", help="Give conflicting events and those with a bad id a new one.")
+        bool,
+        typer.Option("--new-id", help="Assign new ids to conflicting events and those with an invalid id."),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Replay nothing; print what would be replayed.")
@@ -91,19 +92,17 @@ def replay(
     admin_token: Token = None,
 ) -> None:
     """
-    Have a running gateway take quarantined events once more, and print a JSON line with the result of each.
+    Submit quarantined events to a running gateway again, and print a JSON line with the result of each.
 
-    Fix what made them bad first: raise a limit, or update the gateway. result is `accepted`,
-    `duplicate` (stored before: replaying twice is harmless), `rejected` (still bad), `failed` (no
-    verdict; try again) or `skipped`, and why says more. Events keep their ids. A conflicting event
-    cannot: its id belongs to the event that came first, so it is skipped unless --new-id says that
-    both are wanted. Events of which only the beginning was kept cannot be replayed.
+    Remove the cause first: raise a limit, or update the gateway. result is `accepted`, `duplicate` (stored
+    already), `rejected` (again), `failed` (no verdict; try again) or `skipped`, and why has the reason.
+    Events keep their ids, except conflicting ones, whose id belongs to another event: they are skipped
+    without --new-id. Truncated events cannot be replayed.
 
-    Without places and filters all records are meant, each under its own source. The records are
-    listed from the log, whose settings this needs, and replayed through the admin port, which needs
-    the token that may write. Events that were refused as too large or too deep are kept as they were
-    sent, without the batch-level fields of their batch. The records stay in quarantine until
-    retention deletes them. Exit code 1: not every event is stored.
+    Without places and filters all records are replayed, each with its own source. The records are read from
+    the log, whose settings this needs, and replayed through the admin port with the writing token. Events
+    that were too large or too deep are stored as sent, without the batch-level fields of their batch. The
+    records remain in quarantine until retention deletes them. Exit code 1: not every event is stored.
 
     Example: `gateway quarantine replay --reason event_too_large --source web --dry-run`
     """
@@ -121,7 +120,7 @@ def replay(
 async def _replay(
     wanted: "Wanted", admin: AdminClient | None, results: Counter[str], *, may_renew_id: bool
 ) -> None:
-    """Replay the wanted records one after another, and print and count the results."""
+    """Replay the matching records one after another; print and count the results."""
     from app.ingest.replay import judge
 
     if wanted.places:
@@ -155,7 +154,7 @@ async def replayed(admin: AdminClient, kept: "Kept", *, may_renew_id: bool) -> d
 
 
 async def _print(wanted: "Wanted", *, has_content: bool) -> int:
-    """Print the wanted records and return how many they are."""
+    """Print the matching records, and return their number."""
     count = 0
     async with _records(wanted) as records:
         async for kept in records:
@@ -166,7 +165,7 @@ async def _print(wanted: "Wanted", *, has_content: bool) -> int:
 
 @asynccontextmanager
 async def _records(wanted: "Wanted") -> "AsyncIterator[AsyncGenerator[Kept]]":
-    """Yield the wanted records of the log of the settings; one that does not exist yet is empty."""
+    """Yield the matching records; a log that does not exist yet has none."""
     from app.settings.log import LogSettings
     from app.settings.section import load
     from app.stores import open_for_reading

@@ -1,4 +1,4 @@
-"""Builds dedupe indexes anew from the log, without fencing: their folder is locked meanwhile."""
+"""Rebuilds dedupe indexes from the log without a fence, while it locks the data folder."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ Advance = Callable[[int, int], None]
 
 
 class Rebuilt(NamedTuple):
-    """An index that was built."""
+    """A rebuilt index."""
 
     topic: str
     partition: int
@@ -35,18 +35,18 @@ async def rebuild_indexes(
     settings: Settings, topic: Topic, partitions: Sequence[int], advance: Advance
 ) -> list[Rebuilt]:
     """
-    Delete the indexes of some partitions and build them, one after another.
+    Delete the indexes of some partitions, and rebuild them one after another.
 
     Args:
-        settings: those of the stopped gateway.
+        settings: the settings of the stopped gateway.
         topic: the topic.
         partitions: numbers of its partitions.
-        advance: called with the records read so far, and the offsets there are to read.
+        advance: called with the records read so far, and the offsets to read.
 
     Raises:
         ConfigurationError: the data folder is in use, or there is no log. Nothing was deleted.
         IdentityMismatchError: the log is of another secret or partition count. No index was deleted.
-        RetriableError: the log cannot be read now; what is not built a gateway builds at its start.
+        RetriableError: the log cannot be read now; a gateway rebuilds missing indexes at its start.
     """
     with ExitStack() as stack:
         stack.enter_context(locked(settings.log.data_dir))
@@ -77,7 +77,7 @@ async def rebuild_indexes(
 async def _rebuild(lane: Lane, end: Offset) -> Rebuilt:
     began, recovery = time.monotonic(), lane.recovery
     try:
-        await recovery.check()  # proves the log, so that a wrong secret deletes nothing
+        await recovery.check()  # checks the log, so that a wrong secret deletes nothing
         recovery.discard()
         await recovery.check()
         index = await recovery.replay(end, lambda _entries: None)

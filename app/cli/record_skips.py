@@ -1,4 +1,4 @@
-"""Lets recovery pass over foreign records, as an operator decides."""
+"""Allows recovery to skip foreign records, as an operator decides."""
 
 from contextlib import aclosing
 
@@ -14,10 +14,10 @@ from dedupe.storage.pinning import check_pins, load_skips
 
 async def skip(store: LogStore, settings: Settings, topic: Topic, partition: int, span: range) -> int:
     """
-    Note with the log that foreign records at these offsets are passed over; running gateways read the note.
+    Note in the log that recovery skips foreign records at these offsets; running gateways read the note.
 
     Returns:
-        How many such records there are.
+        The number of these records.
 
     Raises:
         ConfigurationError: there is no foreign record, or no such partition. Nothing was noted.
@@ -30,13 +30,11 @@ async def skip(store: LogStore, settings: Settings, topic: Topic, partition: int
     log = store.partition_log(topic.name, partition)
     check = RecordCheck(Identity(settings.gateway.identity_key), partition, topic.partitions)
     log_start, end = await log.bounds()
-    written = range(
-        span.start, min(span.stop, end)
-    )  # a record that is not written yet has not been looked at
+    written = range(span.start, min(span.stop, end))  # later records were not checked
     ours, foreign = await _count(log, check, written)
     if not foreign:
         raise ConfigurationError(
-            f"nothing to pass over at {_text(span)} of partition {partition} of {topic.name}: "
+            f"nothing to skip at {_text(span)} of partition {partition} of {topic.name}: "
             + (f"all {ours} records there are this log's own" if ours else "there is no record")
         )
     skips = await load_skips(store, topic.name, partition)
@@ -46,7 +44,7 @@ async def skip(store: LogStore, settings: Settings, topic: Topic, partition: int
 
 
 async def _count(log: PartitionLog, check: RecordCheck, span: range) -> tuple[int, int]:
-    """Return how many records of the span are ours, and how many are not."""
+    """Return the numbers of records in the span that a gateway of this log wrote, and of others."""
     ours = foreign = 0
     async with aclosing(log.read(span.start, span.stop)) as batches:
         async for records in batches:

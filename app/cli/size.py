@@ -1,4 +1,4 @@
-"""`gateway size`: computes what so many events a day need."""
+"""`gateway size`: computes the resources for a number of events a day."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from app.cli.options import Output, print_document
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kMG]?)", re.ASCII)
 _FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 KEYS_HEADROOM = 1.5
-"""A day with more events than others must not shorten the window."""
+"""For days with more events than the mean, which must not shorten the window."""
 _WINDOW = re.compile(r"(\d+(?:\.\d+)?)([hd])", re.ASCII)
 
 
@@ -36,14 +36,14 @@ def size(
     event_bytes: Annotated[float, typer.Option(min=100, help="Bytes of a stored event.")] = 1_000,
     batch: Annotated[
         float,
-        typer.Option(min=1, max=2_500, help="Events of a request: 100 of server SDKs, 1 of many web pages."),
+        typer.Option(
+            min=1, max=2_500, help="Events of a request: 100 for server SDKs, 1 for many web pages."
+        ),
     ] = 100,
     peak: Annotated[
         float, typer.Option(min=1, help="The busiest minute, as a multiple of the day's mean.")
     ] = 4,
-    duplicates: Annotated[
-        float, typer.Option(min=0, help="Events that come again, for each new one.")
-    ] = 0.05,
+    duplicates: Annotated[float, typer.Option(min=0, help="Duplicates for each new event.")] = 0.05,
     copies: Annotated[int, typer.Option(min=1, help="Replication factor of the topics.")] = 3,
     standbys: Annotated[
         bool, typer.Option(help="Whether workers follow each other: GATEWAY_STANDBY.")
@@ -51,10 +51,11 @@ def size(
     output: Output = None,
 ) -> None:
     """
-    Compute what so many events a day need: cores, gateways, partitions, memory, disk and settings.
+    Compute the resources for a number of events a day: cores, gateways, partitions, memory, disk and
+    settings.
 
-    First figures, from measurements that docs/capacity.md names; then measure with your own events. Asks no
-    gateway.
+    The figures are estimates from the measurements in docs/capacity.md; measure with your own events. It
+    needs no running gateway.
 
     Example: `gateway size 100M`, or `gateway size 5M --window 14d --batch 1 -o yaml`
     """

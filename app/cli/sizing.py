@@ -1,8 +1,8 @@
 """
-What so many events a day need, computed from measured figures, whose origin docs/capacity.md names.
+The resources for a number of events a day, computed from measurements; docs/capacity.md has their origin.
 
-`gateway size` and the table of docs/capacity.md use these numbers, and a test compares the measured ones
-with the results they were read from.
+`gateway size` and the table of docs/capacity.md use these numbers; a test compares the measured ones with the
+recorded results.
 """
 
 import math
@@ -15,16 +15,16 @@ DAY_S = 86_400
 SERVICE_US = {100: 20.9, 1: 295.1}
 """CPU of a new event in the gateway, in microseconds, by the events of a request."""
 BROKER_US = {100: 3.5, 1: 50.3}
-"""The same in Kafka, of each copy."""
+"""CPU of an event in Kafka, for each replica."""
 GROUP_COST = {False: 1.5, True: 1.7}
-"""CPU of an event in a group of several gateways, to that of one alone: without and with standbys."""
+"""CPU of an event in a group, relative to one gateway without a group: without and with standbys."""
 INDEX_BYTES_A_KEY = 38
 FILTER_BYTES_A_KEY = 5
 BASE_MIB = 2 * 256 + 300
 """Twice GATEWAY_BODY_MEMORY, and the process."""
 INDEX_MEMORY_MIB = 512
 RESTORED_PER_S = 40_000
-"""Records that one core reads back from the log after an index was lost."""
+"""Records a second that one core replays after an index was lost."""
 
 # Assumed.
 PEAK = 4.0
@@ -32,23 +32,23 @@ DUPLICATES = 0.05
 EVENT_BYTES = 1_000
 COPIES = 3
 BUSY = 0.5
-"""How much of a core is used at the peak: the rest is for a worker that is gone, and for restores."""
+"""The part of a core that is used at the peak: the rest is for the loss of a worker, and for restores."""
 DISK_HEADROOM = 2.0
-"""Of an index: room for compactions and growth."""
+"""The factor of an index's disk for compactions and growth."""
 DISK_BASE_GB = 2.0
-"""Of a gateway: its indexes' write-ahead logs, and GATEWAY_DISK_FREE_MIN."""
+"""The disk of a gateway for WALs and GATEWAY_DISK_FREE_MIN."""
 BROKER_PEAK_BYTES = 20e6
-"""A small broker's share of writes, which it takes with ease."""
+"""The bytes that a small broker writes a second without effort."""
 PARTITIONS_MIN, PARTITIONS_MAX = 8, 1024
 PARTITIONS_A_GATEWAY = 4
-"""So that there can be four times as many gateways one day: the number of partitions never changes."""
+"""The number of partitions never changes, so there is room for four times as many gateways."""
 
 
 class Load(NamedTuple):
-    """What comes in."""
+    """The load of a deployment."""
 
     events_a_day: float
-    """New ones; duplicates come on top."""
+    """New events, without duplicates."""
     window_s: float = 7 * DAY_S
     event_bytes: float = EVENT_BYTES
     batch_events: float = 100.0
@@ -66,17 +66,17 @@ class Load(NamedTuple):
 
     @property
     def peak_per_s(self) -> float:
-        """The same in the busiest minute."""
+        """Events a second in the busiest minute."""
         return self.mean_per_s * self.peak
 
     @property
     def keys(self) -> float:
-        """How many ids are remembered."""
+        """The number of remembered ids."""
         return self.events_a_day * self.window_s / DAY_S
 
 
 class Need(NamedTuple):
-    """What it needs; sizes are of all gateways, or brokers, together."""
+    """The resources; sizes are totals of all gateways, or brokers."""
 
     cores: float  # of the gateways, used at the peak
     gateways: int
@@ -87,19 +87,19 @@ class Need(NamedTuple):
     broker_cores: float
     brokers: int
     broker_gb: float
-    rebuild_s: float  # of all indexes from the log, by all gateways side by side
+    rebuild_s: float  # of all indexes, by all gateways in parallel
 
 
 def cost_us(measured: dict[int, float], batch_events: float) -> float:
-    """Return the CPU of an event, of which a part is paid once a request, in microseconds."""
+    """Return the CPU of an event in microseconds; a part is spent once for each request."""
     a_request = (measured[1] - measured[100]) / (1 - 1 / 100)
     return measured[1] - a_request * (1 - 1 / batch_events)
 
 
 def need_of(load: Load) -> Need:
-    """Return what so many events need."""
+    """Return the resources for a load."""
     cores = load.peak_per_s * cost_us(SERVICE_US, load.batch_events) / 1e6
-    if cores > BUSY:  # one is not enough, and those of a group do work for one another
+    if cores > BUSY:  # one gateway is not enough, and a group costs more
         cores *= GROUP_COST[load.has_standbys]
     gateways = max(1, math.ceil(cores / BUSY))
     partitions = max(PARTITIONS_MIN, 2 ** math.ceil(math.log2(PARTITIONS_A_GATEWAY * gateways)))

@@ -29,15 +29,13 @@ Document = Mapping[str, Any]
 CLEAR = "\x1b[H\x1b[2J"
 COUNTS = ("received", "accepted", "duplicates", "conflicts", "rejected", "unknown", "refused")
 ERROR_CHARS_MAX = 80
-"""Of a partition's last error; all of it is in the JSON."""
+"""The limit of a partition's last error in the table."""
 
 
 @guarded
 def stats(
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C, with rates.")
-    ] = False,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks of --watch.")] = 2.0,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C, with rates.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, help="Interval of --watch in seconds.")] = 2.0,
     url: Url = DEFAULT_URL,
     admin_token: Token = None,
     output: Output = None,
@@ -45,8 +43,8 @@ def stats(
     """
     Print the statistics of a running gateway: totals, and a line for each partition.
 
-    JSON and YAML have all of /admin/v1/stats, which docs/http-api.md describes. With --watch an answer that
-    does not come is named on stderr, and asked for again.
+    JSON and YAML have all fields of /admin/v1/stats, which docs/http-api.md describes. With --watch, errors
+    are printed on stderr, and the request is repeated.
 
     Example: `gateway stats --watch`, or `gateway stats -o json --url http://10.0.0.7:9090`
     """
@@ -76,7 +74,7 @@ def list_partitions(url: Url = DEFAULT_URL, admin_token: Token = None, output: O
     """
     Print a line for each partition of a running gateway: its state, window, keys, queue and last error.
 
-    A worker of a group shows those it serves or follows; `gateway group` says who has which.
+    A worker of a group shows those that it serves or follows; `gateway group` shows all workers.
 
     Example: `gateway partitions list`, or `gateway partitions list -o yaml`
     """
@@ -84,7 +82,7 @@ def list_partitions(url: Url = DEFAULT_URL, admin_token: Token = None, output: O
 
 
 def overview(document: Document, previous: Document | None = None) -> str:
-    """Return one screen: the gateway, its totals, their rates since an earlier document, its partitions."""
+    """Return a screen: the gateway, its totals, their rates since an earlier document, its partitions."""
     totals = document["totals"]
     lines = [
         f"gateway {document['version']}, up {_span(document['uptime_seconds'])}, {document['mode']}, "

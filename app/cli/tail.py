@@ -30,12 +30,12 @@ def tail(
     verdict: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only these: accepted, duplicate, conflict, rejected, refused, unknown; by commas or again."
+            help="Only these: accepted, duplicate, conflict, rejected, refused, unknown; a list or repeated."
         ),
     ] = None,
     value: Annotated[
         bool,
-        typer.Option("--value", help="Print all of each event, as JSON; needs the token that may write."),
+        typer.Option("--value", help="Print whole events, as JSON; requires the writing token."),
     ] = False,
     output: Output = None,
     url: Url = DEFAULT_URL,
@@ -44,8 +44,8 @@ def tail(
     """
     Follow the events of one worker's clients as they are decided, until Ctrl-C.
 
-    A sample of at most 100 a second; what is left out is counted on stderr. A refused request whose events
-    are not known is one line. Nothing of an event's content is printed without --value.
+    It shows a sample of at most 100 events a second, and prints the number of others on stderr. A refused
+    request whose events are unknown is one line. Contents of events are printed only with --value.
 
     Exit code 1: the gateway does not answer or has ended.
 

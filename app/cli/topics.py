@@ -13,29 +13,29 @@ if TYPE_CHECKING:
     from dedupe.storage.log import LogStore
 
 REPLICAS = 3
-"""Of fewer the gateway is warned, or refuses to start in production."""
+"""With fewer, the gateway warns, or refuses to start in production."""
 
 SETTLE_TRIES, SETTLE_RETRY_S = 20, 0.25
 
 Work: TypeAlias = "Callable[[LogStore, Settings], Coroutine[Any, Any, None]]"
 
 topics = typer.Typer(
-    name="topics", help="Make the topics that a gateway needs on Kafka, or check them.", no_args_is_help=True
+    name="topics",
+    help="Create the topics that a gateway needs on Kafka, or check them.",
+    no_args_is_help=True,
 )
 
 
 @topics.command()
 @guarded
 def create(
-    replicas: Annotated[
-        int, typer.Option(min=1, max=32, help="Copies of each, on as many brokers.")
-    ] = REPLICAS,
+    replicas: Annotated[int, typer.Option(min=1, max=32, help="Replication factor.")] = REPLICAS,
 ) -> None:
     """
-    Create the clean topic and the one of quarantine, with the settings that keep the gateway's promise.
+    Create the clean topic and its quarantine with safe settings.
 
-    Partitions and retention are those of the settings; what exists already stays as it is. Needs the right to
-    create topics. Then checks both as `gateway topics check` does, with its exit codes.
+    Partitions and retention are those of the settings; existing topics are not changed. It needs the right to
+    create topics. Then it checks both as `gateway topics check` does, with its exit codes.
 
     Example: `gateway topics create`, or `gateway topics create --replicas 1` on a single broker
     """
@@ -46,7 +46,7 @@ def create(
         were_there = [topic for topic in settings.log.topics if await store.partitions_of(topic.name)]
         await _settled(lambda: create_kafka_topics(store, settings, replication_factor=replicas))
         for topic in settings.log.topics:
-            done = "was there" if topic in were_there else f"created, {topic.partitions} partitions"
+            done = "exists" if topic in were_there else f"created, {topic.partitions} partitions"
             note(f"topic {topic.name} {done}")
         await _settled(lambda: _check(store, settings))
 
@@ -57,10 +57,10 @@ def create(
 @guarded
 def check() -> None:
     """
-    Look at topics, brokers and rights, and print one sentence for each thing that is wrong.
+    Check topics, brokers and rights, and print one sentence for each problem.
 
-    Changes nothing; part of `gateway check`. Exit codes: 0 all is well, 1 Kafka does not answer, 2 a gateway
-    would refuse to start, or warn in development.
+    It changes nothing, and is part of `gateway check`. Exit codes: 0 no problem, 1 Kafka does not answer, 2 a
+    gateway would refuse to start, or warn in development.
 
     Example: `gateway topics check`
     """
@@ -68,7 +68,7 @@ def check() -> None:
 
 
 async def _settled(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Try again until every broker knows a new topic. Raises RetriableError."""
+    """Repeat the work until every broker knows a new topic. Raises RetriableError."""
     from dedupe.model.errors import RetriableError
 
     for _ in range(SETTLE_TRIES):
@@ -99,7 +99,7 @@ def _on_kafka(work: Work) -> None:
 
         settings = load(Settings)
         if settings.log.kind != "kafka":
-            raise ConfigurationError("the embedded log has no topics to make: set GATEWAY_LOG=kafka")
+            raise ConfigurationError("the embedded log has no topics to create: set GATEWAY_LOG=kafka")
         async with open_for_notes(settings.log) as store:
             await work(store, settings)
 

@@ -12,14 +12,14 @@ from app.cli.progress import progress
 from dedupe.model.errors import RetriableError
 
 SILENCE_S = 60.0
-"""A gateway reports progress once a second; one that is silent for so long is gone."""
+"""A gateway reports progress once a second; one that is silent for longer has ended."""
 
 
 @guarded
 def verify(
     partitions: Annotated[
         list[int] | None,
-        typer.Argument(min=0, help="Numbers of partitions; without any, all that the gateway serves."),
+        typer.Argument(min=0, help="Numbers of partitions; by default all that the gateway serves."),
     ] = None,
     quarantine: Annotated[
         bool, typer.Option("--quarantine", help="Partitions of the quarantine topic, not of the clean one.")
@@ -32,11 +32,11 @@ def verify(
     output: Output = None,
 ) -> None:
     """
-    Have a running gateway compare indexes with the log, and print each difference, then a line a partition.
+    Compare indexes of a running gateway with the log; print each difference, then a line for each partition.
 
-    Reads every record of the window, one partition after another, while it serves; changes nothing. A
-    difference has kind, offset, key, source, message_id and index_offset. Exit code 1: there are differences,
-    or a partition could not be verified. `gateway index rebuild` mends an index.
+    The gateway reads every record of the window, one partition after another, while it serves. Nothing is
+    changed. A difference has kind, offset, key, source, message_id and index_offset. Exit code 1: there are
+    differences, or a partition could not be verified. `gateway index rebuild` repairs an index.
 
     Example: `gateway verify`, or `gateway verify 3 --rate 50000`
     """

@@ -1,8 +1,8 @@
 """
-Connection: what both sides of a connection between workers share: frames, liveness, and its end.
+Connection: the common part of both sides of a connection between workers: frames, liveness, and its end.
 
 All frames of one turn of the event loop are written at once. While the other side does not read, frames wait
-here and not in the transport, so that frames which were not handed over are known to be unsent.
+here and not in the transport, so that it is known which frames are unsent.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from dedupe.model.clock import Clock
 
 TICKS = 16
 """
-Liveness checks within DEAD_S. A connection is dead after this many checks without a byte, not by the clock:
-a process that was suspended has received nothing meanwhile either.
+Liveness checks within DEAD_S. A connection is dead after this many checks without a byte, not by the clock,
+since a suspended process receives nothing.
 """
 
 SILENT = "silent"
@@ -38,7 +38,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all connections of a worker share."""
+    """The state that all connections of a worker share."""
 
     worker: str
     key: bytes
@@ -58,7 +58,7 @@ class Shared:
 
 
 class Connection(asyncio.Protocol):
-    """One side of one connection. Nothing that it receives makes it raise."""
+    """One side of one connection. It never raises because of received bytes."""
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
@@ -184,10 +184,10 @@ class Connection(asyncio.Protocol):
 
     @abstractmethod
     def on_end(self) -> None:
-        """Fail what waits for an answer. Must not raise."""
+        """Fail all open requests. Must not raise."""
 
     def on_flush(self) -> None:
-        """Send what was collected during this turn of the loop. Must not raise."""
+        """Send messages that were collected in this turn of the loop. Must not raise."""
 
     def on_paused(self, is_paused: bool) -> None:
         """Handle that the other side has stopped or resumed reading."""

@@ -23,10 +23,10 @@ class Network(Protocol):
     """Connects workers."""
 
     async def connect(self, make: Callable[[], Connection], host: str, port: int) -> Any:
-        """Connect the protocol that `make` returns; has no timeout. Raises OSError."""
+        """Connect the protocol of `make`; has no timeout. Raises OSError."""
 
     async def listen(self, make: Callable[[], Connection], listener: Any) -> Callable[[], object]:
-        """Accept connections, each with a protocol that `make` returns; returns what stops it."""
+        """Accept connections, each with a protocol of `make`; return a function that stops it."""
 
 
 class SocketNetwork:

@@ -68,7 +68,7 @@ class Peers(links.Peers):
 
         Args:
             listener: a bound socket.
-            handler: serves what other workers send.
+            handler: serves the messages of other workers.
         """
 
         def accept() -> Acceptor:
@@ -119,13 +119,13 @@ class Peers(links.Peers):
         return task
 
     def _on_accept(self, acceptor: Acceptor) -> None:
-        """Keep the newest unauthenticated connections, so that a crowd of silent ones blocks no worker."""
+        """Limit unauthenticated connections to the newest, so that silent ones block no worker."""
         self._unauthenticated[acceptor] = None
         if len(self._unauthenticated) > self._shared.limits.unauthenticated_max:
             next(iter(self._unauthenticated)).refuse("too_many_strangers")
 
     def _on_authenticated(self, acceptor: Acceptor) -> None:
-        """Serve a worker on its newest connection only: it has given up earlier ones."""
+        """Serve a worker only on its newest connection: it has ended earlier ones."""
         self._unauthenticated.pop(acceptor, None)
         before = self._acceptors.get(acceptor.worker)
         self._acceptors[acceptor.worker] = acceptor

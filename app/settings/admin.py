@@ -11,7 +11,7 @@ TOKEN_MIN = 16
 
 
 def _in_a_header(token: SecretStr) -> SecretStr:
-    """Refuse a token that no request could carry, such as one with the line end of its file."""
+    """Refuse a token that no header can have, such as one with a line end."""
     text = token.get_secret_value()
     if not (text.isascii() and text.isprintable() and text == text.strip()):
         raise ValueError("must be of printable ASCII characters, with no blank or line end around them")
@@ -53,5 +53,5 @@ class AdminSettings(Section, alias_generator=variables("ADMIN_")):
 
     @property
     def has_token(self) -> bool:
-        """Whether the admin port asks for a token at all."""
+        """Whether the admin port requires a token."""
         return self.token is not None or self.read_token is not None

@@ -1,4 +1,4 @@
-"""Which settings of different sections contradict each other: one sentence each, with what would mend it."""
+"""Contradictions between settings of different sections: one sentence each, with its remedy."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

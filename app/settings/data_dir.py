@@ -1,8 +1,7 @@
 """
-The data folder: one gateway at a time, and no gateway older than what it finds.
+The data folder: its lock, for one gateway at a time, and its format version.
 
-The lock is the kernel's, tied to the open file: it ends with the process however that ends, so a
-killed gateway leaves nothing behind that blocks the next one.
+The lock is an flock of an open file: it ends with the process, also with one that is killed.
 """
 
 import fcntl
@@ -19,20 +18,20 @@ LOCK_FILE = "LOCK"
 
 
 def sqlite_path(data_dir: Path) -> Path:
-    """Where the embedded log is."""
+    """Return the path of the embedded log."""
     return data_dir / "log.sqlite"
 
 
 def index_path(data_dir: Path) -> Path:
-    """Where the dedupe indexes are; all of it can be rebuilt from the log."""
+    """Return the folder of the dedupe indexes, which can be rebuilt from the log."""
     return data_dir / "index"
 
 
 def refuse_lost_log(data_dir: Path) -> None:
     """
-    Raise ConfigurationError if the embedded log is gone, or empty, and an index of it is still there.
+    Raise ConfigurationError if the embedded log is missing or empty, but has an index.
 
-    Started like this, the gateway would begin a new log and accept everything known once more.
+    Otherwise the gateway would begin a new log, and accept retries of its events as new.
     """
     log, index = sqlite_path(data_dir), index_path(data_dir)
     if (log.exists() and log.stat().st_size) or not any(index.glob("*/*")):
@@ -40,14 +39,14 @@ def refuse_lost_log(data_dir: Path) -> None:
     raise ConfigurationError(
         f"{log} is {'empty' if log.exists() else 'missing'}, but {index} remembers its events: restore it "
         f"from a backup, and delete the {log.name}-wal and {log.name}-shm that are left here, which would "
-        f"damage it; or, to give its events up and begin a new log, delete {index}, too"
+        f"damage it; or, to abandon its events and begin a new log, delete {index}, too"
     )
 
 
 @contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
     """
-    Hold the data folder, made if it is missing.
+    Lock the data folder, which is created if it is missing.
 
     Raises:
         ConfigurationError: it cannot be used, is used by another gateway, or is of a newer format.
@@ -72,7 +71,7 @@ def locked(data_dir: Path) -> Iterator[None]:
 
 
 def check_format(data_dir: Path) -> None:
-    """Raise ConfigurationError if a newer gateway made this folder. One that is missing is fine."""
+    """Raise ConfigurationError if a newer gateway created the folder; a missing folder is accepted."""
     try:
         text = (data_dir / FORMAT_FILE).read_text(encoding="ascii").strip()
     except FileNotFoundError:
@@ -80,16 +79,16 @@ def check_format(data_dir: Path) -> None:
     except (OSError, ValueError):
         text = ""
     if not text.isdigit():
-        raise ConfigurationError(f"{data_dir / FORMAT_FILE} does not hold a format version")
+        raise ConfigurationError(f"{data_dir / FORMAT_FILE} has no format version")
     if int(text) > FORMAT_VERSION:
         raise ConfigurationError(
             f"data folder {data_dir} has format {text}, this gateway knows up to {FORMAT_VERSION}: "
-            "start the newer version that made it"
+            "start the newer version that created it"
         )
 
 
 def _write_format(data_dir: Path) -> None:
-    """Write the version once, as a whole or not at all."""
+    """Write the version once, atomically."""
     path = data_dir / FORMAT_FILE
     if path.exists():
         return
@@ -102,13 +101,13 @@ def _write_format(data_dir: Path) -> None:
 
 
 def holders_of(data_dir: Path) -> list[int]:
-    """Return the processes that hold the data folder, as far as the kernel tells; takes no lock itself."""
+    """Return the processes that lock the data folder, as far as the kernel reports them."""
     try:
-        found = (data_dir / LOCK_FILE).stat()
+        lock = (data_dir / LOCK_FILE).stat()
         locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
         return []
-    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    device = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
     # "1: FLOCK  ADVISORY  WRITE 4711 08:01:123456 0 EOF"
     fields = [line.split() for line in locks]
     return [int(words[4]) for words in fields if words[1] == "FLOCK" and words[5] == device]

@@ -1,4 +1,4 @@
-"""The settings in force: each with its value as one would write it, and where that comes from."""
+"""The settings in force, each with its value and origin."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -14,11 +14,11 @@ from app.settings.section import Section, sections_in, settings_of
 from app.settings.units import AS_DURATION, AS_SIZE, format_duration, format_size
 
 REDACTED = "(set)"
-"""Stands for a secret; not even its length is shown."""
+"""Shown instead of a secret."""
 
 
 class Origin(StrEnum):
-    """Where a value comes from."""
+    """The origin of a value."""
 
     ENVIRONMENT = "environment"
     DEFAULT = "default"

@@ -1,4 +1,4 @@
-"""Refuses GATEWAY_* variables that mean nothing, so that a misspelt limit is not a missing one."""
+"""Refuses unknown GATEWAY_* variables, such as misspelt ones."""
 
 import difflib
 import os
@@ -18,7 +18,7 @@ _LINK_NAME = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$
 
 
 def refuse_unknown_variables(environment: Mapping[str, str] = os.environ) -> None:
-    """Raise ConfigurationError for GATEWAY_* variables that mean nothing here, one sentence each."""
+    """Raise ConfigurationError for unknown GATEWAY_* variables, one sentence each."""
     known = CLIENT_VARIABLES.union(setting.variable for setting in settings_of(Settings))
     problems = []
     for name, value in sorted(environment.items()):

@@ -9,13 +9,13 @@ Signature: TypeAlias = tuple[int, ...]
 
 def signature_of(path: Path) -> Signature | None:
     """
-    Return what changes when the file does, None if it cannot be looked at.
+    Return a value that changes with the file, None if it cannot be read.
 
-    Links are followed: it sees an edit in place, a rename over the file, and the swap of a directory
-    link that Kubernetes does for a mounted Secret.
+    It follows links, and detects an edit, a rename over the file, and the swap of a directory link by which
+    Kubernetes updates a mounted Secret.
     """
     try:
-        found = os.stat(path)
+        stat = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns

@@ -1,4 +1,4 @@
-"""The settings of a worker that shares its topic with others."""
+"""The settings of a worker of a group."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How much the gateway takes: the sizes, times and counts that an operator sets, and those that follow."""
+"""The limits of the gateway: sizes, times and counts that an operator sets, and derived ones."""
 
 from collections.abc import Iterator
 
@@ -9,21 +9,21 @@ from app.settings.units import GIB, KIB, MIB, Bytes, Seconds, format_size
 
 RECORD_MARGIN_BYTES = 4 * KIB
 """
-What a record adds to its event at most: id, source, headers (dedupe.model.types), receivedAt, type,
-context.ip, and the bytes of retried fields that count for no limit (app.ingest.event_limits).
+The maximum that a record adds to its event: id, source, headers (dedupe.model.types), receivedAt, type,
+context.ip, and the bytes of retried fields that no limit counts (app.ingest.event_limits).
 """
 
 BATCH_ROOM_BYTES = 100 * KIB
 """
-How much larger a commit may be than the largest event; with the defaults 900 KiB, which fits into the
-1 MiB that Kafka takes of a batch by default. It exceeds RECORD_MARGIN_BYTES.
+The limit of a commit is that of an event and this; with the defaults 900 KiB, below Kafka's default of 1 MiB
+for a batch. It exceeds RECORD_MARGIN_BYTES.
 """
 
 QUARANTINE_RECORD_BYTES_MAX = 256 * KIB
-"""A commit takes so much: 64 KiB of a refused event, every byte of it escaped, and its envelope."""
+"""The size of the largest quarantine record: 64 KiB of an event, every byte escaped, and its envelope."""
 
 QUEUED_EVENTS_MIN, QUEUED_REQUESTS_MIN = 20_000, 8
-"""A queue holds at least 20 commits, and so many of the largest requests, which sources then share."""
+"""A queue has room for at least 20 commits, and for 8 of the largest requests, which sources share."""
 
 
 class LimitSettings(Section):
@@ -83,17 +83,17 @@ class LimitSettings(Section):
 
     @property
     def request_bytes_max(self) -> int:
-        """Most bytes of one request's events, batch-level fields merged into each."""
+        """The limit of one request's events with batch-level fields."""
         return 2 * self.body_bytes_max
 
     @property
     def batch_bytes_max(self) -> int:
-        """Most bytes of one commit: the largest event fits, whatever its record adds."""
+        """The limit of one commit, in which the largest record fits."""
         return max(self.event_bytes_max + BATCH_ROOM_BYTES, QUARANTINE_RECORD_BYTES_MAX)
 
     @property
     def queue_events_max(self) -> int:
-        """Most events that wait for one partition."""
+        """The limit of queued events of one partition."""
         return max(QUEUED_EVENTS_MIN, QUEUED_REQUESTS_MIN * self.request_events_max)
 
     def contradictions(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Where the log is: all that a command that only reads it needs."""
+"""The settings of the log, which suffice for commands that only read it."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,8 @@
 """
-Settings: every GATEWAY_* variable and what it means, in sections; docs/settings.md is made of them.
+Settings: every GATEWAY_* variable with its description, in sections; docs/settings.md is generated from them.
 
-They are read once, at start, and passed on explicitly; no other module looks at the environment.
-Durations are seconds and sizes are bytes once parsed.
+They are read once at the start, and passed on explicitly; no other module reads the environment. Durations
+are seconds, and sizes are bytes.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from app.settings.units import DAY, MIB, Bytes, Seconds
 from dedupe.model.identity import SECRET_BYTES_MAX, SECRET_BYTES_MIN
 
 DEVELOPMENT_SECRET = "public development secret"
-"""Fixed, so that an emptied data folder does not lock a developer out of a log that still exists."""
+"""Constant, so that a developer can delete the data folder and still use a log on Kafka."""
 
 
 class GatewaySettings(Section):
@@ -148,7 +148,7 @@ class AdvancedSettings(Section):
 
 
 class Settings(Section, alias_generator=None):
-    """Everything that `gateway serve` is told by its environment."""
+    """All settings of `gateway serve`."""
 
     gateway: GatewaySettings
     log: LogSettings
@@ -165,7 +165,7 @@ class Settings(Section, alias_generator=None):
         yield from self.limits.contradictions()
 
     def warnings(self) -> Iterator[str]:
-        """Yield one sentence for each thing that only development accepts."""
+        """Yield one sentence for each setting that only development accepts."""
         if not self.gateway.is_development:
             return
         if self.gateway.identity_secret is None:
@@ -173,4 +173,4 @@ class Settings(Section, alias_generator=None):
         if self.gateway.write_keys_file is None:
             yield "GATEWAY_WRITE_KEYS_FILE is not set: every write key is accepted and is its own source"
         if not self.admin.has_token and not is_loopback(self.admin.host):
-            yield "GATEWAY_ADMIN_TOKEN is not set: every client that reaches the admin port may ask anything"
+            yield "GATEWAY_ADMIN_TOKEN is not set: every client that reaches the admin port has all rights"

@@ -1,4 +1,4 @@
-"""Reads the settings that are right when others are wrong, so that `gateway check` can look at the rest."""
+"""Reads the valid settings when others are wrong, so that `gateway check` can check the rest."""
 
 import os
 import re
@@ -12,20 +12,20 @@ from app.settings.model import Settings
 from app.settings.section import Section, Setting, sentences_of, settings_of, variables_in
 
 NEEDED = ("GATEWAY_IDENTITY_SECRET", "GATEWAY_KAFKA_BOOTSTRAP_SERVERS", "GATEWAY_KAFKA_SASL_USERNAME")
-"""Those without which something cannot be looked at, if a rule says that they are missing or wrong."""
+"""Settings that checks need; a rule reports them if they are missing or wrong."""
 
 AnySection = TypeVar("AnySection", bound=Section)
 
 
 class UnusableSettingError(Exception):
-    """A setting was read that is wrong."""
+    """A wrong setting was read."""
 
     def __init__(self, variable: str) -> None:
-        super().__init__(f"this is looked at once {variable} is right")
+        super().__init__(f"this is checked once {variable} is right")
 
 
 class Remaining(NamedTuple):
-    """The settings, which raise UnusableSettingError where they are wrong, and sentences about them."""
+    """The settings, of which wrong ones raise UnusableSettingError, and sentences about them."""
 
     settings: Settings
     problems: list[str]
@@ -55,10 +55,10 @@ def remaining_settings() -> Remaining:
 
 
 def _malformed(err: ValidationError) -> set[str]:
-    """Return the variables that cannot be read, and those whose defaults follow from them."""
+    """Return the variables that cannot be read, and those whose defaults depend on them."""
     malformed: set[str] = set()
     for problem in err.errors():
-        # pydantic names a setting by its variable, and by its field where its default cannot be made
+        # pydantic names a setting by its variable, or by its field if its default cannot be computed
         setting = next(s for s in settings_of(Settings) if {s.variable, s.name} & set(problem["loc"]))
         if problem["type"] != "default_factory_not_called" or _default_follows(setting, malformed):
             malformed.add(setting.variable)
@@ -66,20 +66,20 @@ def _malformed(err: ValidationError) -> set[str]:
 
 
 def _default_follows(setting: Setting, others: set[str]) -> bool:
-    asked: set[str] = set()
+    used: set[str] = set()
 
     class Fields(dict[str, Any]):
         def get(self, name: str, default: Any = None) -> Any:
-            asked.add(name)
+            used.add(name)
             return default
 
     setting.field.get_default(call_default_factory=True, validated_data=Fields())
     fields = setting.section.model_fields
-    return not others.isdisjoint(fields[name].alias for name in asked)
+    return not others.isdisjoint(fields[name].alias for name in used)
 
 
 def _hide(section: AnySection, variables: set[str]) -> AnySection:
-    """Return the section with fields that raise UnusableSettingError where their variables are named."""
+    """Return the section with fields of these variables that raise UnusableSettingError."""
     kind = type(section)
     hidden = {s.name: s.variable for s in settings_of(kind) if s.section is kind and s.variable in variables}
     values = {name: getattr(section, name) for name in kind.model_fields}

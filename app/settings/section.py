@@ -18,7 +18,7 @@ PREFIX = "GATEWAY_"
 
 
 def variables(prefix: str = "") -> Callable[[str], str]:
-    """Return what makes the variable of a field, for a section whose variables begin with GATEWAY_PREFIX."""
+    """Return the function from a field to its variable, for a section with this prefix."""
     return lambda name: f"{PREFIX}{prefix}{name}".upper()
 
 

@@ -1,8 +1,8 @@
 """
 Quarantine: the topic of events that cannot go into the clean one. Pure.
 
-A rejected or conflicting event becomes an event of the quarantine topic. Its key there is made of source,
-message id and fingerprint, so that all retries of it are stored once.
+A rejected or conflicting event becomes an event of the quarantine topic. Its key there depends on source,
+message id and fingerprint, so that its retries are stored once.
 """
 
 import hashlib

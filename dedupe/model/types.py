@@ -88,7 +88,7 @@ RECORD_OVERHEAD_BYTES = 264
 
 
 class NewRecord(NamedTuple):
-    """A record to append; its offset is not known yet."""
+    """A record to append, without an offset yet."""
 
     timestamp_ms: int
     key: bytes

@@ -1,1 +1,1 @@
-"""One partition's owner: its queue, states and health, how its index is restored, who keeps it running."""
+"""The owner of a partition: its queue, states, health, recovery and supervision."""

@@ -1,7 +1,7 @@
 """
 RecordReader: the committed records of one partition, each checked.
 
-A record that no gateway of this log wrote stops its lane until an operator lets recovery skip it.
+A record that no gateway of this log wrote stops its lane until an operator allows recovery to skip it.
 """
 
 from collections.abc import AsyncGenerator, Sequence

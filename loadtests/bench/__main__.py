@@ -1,10 +1,10 @@
 """
-`make bench`: what an event costs this gateway, a plain service and one with Redis, in one run.
+`make bench`: the cost of an event in this gateway, a plain service and one with Redis, in one run.
 
     .venv/bin/python -m loadtests.bench [--quick] [--rounds 5] [--out build/bench/latest]
 
-Starts everything itself on loopback, on one private Kafka. Absolute figures depend on the machine and
-on what else runs there; compare within one run, by the ratios. docs/benchmarks.md explains them.
+It starts everything on loopback, with one private Kafka. Absolute figures depend on the machine and its other
+load; compare the ratios within one run. docs/benchmarks.md explains them.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 """
-What an append costs, without a gateway around it: appends to lanes' logs, one process, one real broker.
+The cost of an append without a gateway: appends to lanes' logs, one process, one real broker.
 
     .venv/bin/python -m loadtests.bench.appends [--lanes 8] [--seconds 5] [--rounds 3]
 
-Each lane appends, pauses as a gateway's does, and appends again. Lines of one run can be compared, and those
-of two versions that took turns on one broker (`--bootstrap-servers`).
+Each lane appends, pauses like a gateway's lane, and appends again. Results of one run can be compared, and
+those of two versions that ran in turn on one broker (`--bootstrap-servers`).
 """
 
 import argparse
@@ -35,7 +35,7 @@ WARM_UP_S = 2.0
 
 
 def records_of(count: int) -> list[NewRecord]:
-    """Return what a lane would write for so many events."""
+    """Return a lane's records for `count` events."""
     return [
         build_record(
             Event(bytes(16), 0, bytes(8), "web", f"ajs-next-{number:032x}", event(number)),
@@ -57,7 +57,7 @@ async def appends(log: PartitionLog, records: list[NewRecord], until: float) -> 
 
 
 async def measure(logs: Sequence[PartitionLog], events: int, seconds: float) -> tuple[int, float]:
-    """Return how many appends there were, and what each took of this process, in microseconds."""
+    """Return the number of appends, and the CPU of each in this process, in microseconds."""
     records = records_of(events)
     cpu_before, until = time.process_time(), time.monotonic() + seconds
     done = sum(await asyncio.gather(*(appends(log, records, until) for log in logs)))

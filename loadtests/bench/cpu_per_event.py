@@ -1,5 +1,5 @@
 """
-What an event costs this gateway alone: quicker than `make bench` while one works on it.
+The cost of an event in this gateway; faster than `make bench`, for development.
 
     .venv/bin/python -m loadtests.bench.cpu_per_event [--sessions 1000] [--log kafka --bootstrap-servers X]
 
@@ -23,7 +23,7 @@ WARM_UP_BATCHES = 50
 
 
 def measure(gateway: Gateway, requests: Sequence[bytes], batch_events: int, connections: int) -> str:
-    """Send all requests and say what they cost the gateway."""
+    """Send all requests, and print their cost in the gateway."""
     before, events = cpu_seconds(gateway.process.pid), len(requests) * batch_events
     answered = send_all(gateway.port, requests, connections)
     cpu_us = (cpu_seconds(gateway.process.pid) - before) / events * 1e6

@@ -1,5 +1,5 @@
 """
-What a group of workers costs against one that is alone: CPU an event, on a real broker.
+The CPU of an event in a group of workers, relative to one worker, on a real broker.
 
     .venv/bin/python -m loadtests.bench.group_cost [--rounds 7] [--requests 200] [--batch-events 100]
 
@@ -42,7 +42,7 @@ ALONE = "one worker, alone"
 
 @dataclass
 class Spent:
-    """What one turn took, in microseconds of CPU an event."""
+    """The result of one turn, in microseconds of CPU for an event."""
 
     workers: list[float]
     broker: float

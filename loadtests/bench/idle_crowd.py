@@ -1,11 +1,11 @@
 """
-What a crowd of idle and slow sockets costs healthy clients: their latency beside it and alone.
+The effect of many idle and slow connections on other clients: their latency with and without them.
 
     .venv/bin/python -m loadtests.bench.idle_crowd [--idle 10000] [--slow 500]
 
-The crowd is a process of its own. Its idle sockets asked something once and keep the connection; the
-slow ones send a body of 8 MB by one byte a second, and come back when they are cut off. Fewer sockets
-are opened where the limit of open files forbids more.
+The connections are in a process of their own. Idle ones have sent one request; slow ones send a body of 8 MB
+at one byte a second, and reconnect when they are closed. Fewer are opened if the limit of open files is
+lower.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SLOW_HEAD = b"POST /v1/batch?writeKey=slow HTTP/1.1\r\nHost: bench\r\nContent-Le
 
 
 def crowd(port: int, idle: int, slow: int, is_there: Event, is_over: Event) -> None:
-    """Keep sockets open until told to leave."""
+    """Keep connections open until a signal."""
     asyncio.run(_crowd(port, idle, slow, is_there, is_over))
 
 

@@ -1,12 +1,12 @@
 """
-How long the event loop stands still while a killed gateway's indexes are opened again.
+How long the event loop is blocked while a killed gateway's indexes are opened again.
 
     python -m loadtests.bench.index_open --lanes 4 --keys 4 --memory 512
 
-A process fills one index a lane and kills itself; then all are opened in one event loop, which is
-asked every millisecond whether it runs: first as they are, all at once, then as a gateway's lanes
-do it (IndexRecovery.check), each from a copy of the same folders. With --spinners other processes take
-the processors meanwhile. Closing is measured with full memtables.
+A process fills one index for each lane, and kills itself; then all are opened in one event loop, whose pauses
+are measured every millisecond: first all at once, then as a gateway's lanes do (IndexRecovery.check), each
+from a copy of the same folders. With --spinners, other processes use the processors meanwhile. Closing is
+measured with full memtables.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def fill_and_die(root: Path, args: argparse.Namespace) -> None:
 
 
 async def longest_stall(work: Callable[[], Awaitable[None]]) -> tuple[float, float]:
-    """Return the longest time in which the loop did not run, and how long the work took, in ms."""
+    """Return the longest pause of the loop, and the duration of the work, in ms."""
     stalls = [0.0]
 
     async def tick() -> None:
@@ -174,7 +174,7 @@ async def measure_prepared(store: RocksStore, args: argparse.Namespace) -> None:
 
 
 def spin() -> None:
-    """Take a processor, as long as the benchmark lives."""
+    """Use a processor until the benchmark ends."""
     parent = os.getppid()
     while os.getppid() == parent:
         sum(range(1_000_000))
@@ -182,7 +182,7 @@ def spin() -> None:
 
 @contextmanager
 def spinners(count: int) -> Iterator[None]:
-    """Let so many processes take the processors."""
+    """Run processes that use the processors."""
     spinning = [get_context("spawn").Process(target=spin) for _ in range(count)]
     for process in spinning:
         process.start()

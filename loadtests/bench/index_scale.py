@@ -1,15 +1,14 @@
 """
-What the index of one lane costs while it grows.
+The cost of one lane's index while it grows.
 
     python -m loadtests.bench.index_scale --keys 60 --memory 57
 
-One index takes random keys in batches, each looked up and then applied, as a lane does. After each
-million of --at it prints, in microseconds of processor time a key: getting absent keys, getting
-present ones, and getting and putting new ones since the line before, RocksDB's threads included; and
-files, bytes a key on disk, and memory. At the end the index is closed and opened again.
+Random keys are looked up and applied in batches, as a lane does. After each million of --at it prints, in
+microseconds of processor time for a key: lookups of absent keys, of present keys, and lookup and write of new
+keys since the line before, RocksDB's threads included; and files, bytes of a key on disk, and memory. At the
+end the index is closed and opened again.
 
-A figure is the best of ROUNDS: other load of the machine makes it worse, nothing makes it better.
-The generation of keys is not counted.
+A figure is the best of ROUNDS, since other load only makes it worse. The generation of keys is not counted.
 """
 
 import argparse
@@ -30,7 +29,7 @@ BATCH = 100
 ROUNDS = 7
 ROUND_KEYS = 20_000
 SAMPLED = 1_000
-"""Of so many keys one is kept, to be looked up as a present one."""
+"""One of this number of keys is remembered, for lookups of present keys."""
 IDENTITY = IndexIdentity("bench", "events", 0, 1, b"\x00" * 16)
 
 

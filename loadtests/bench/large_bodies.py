@@ -1,10 +1,10 @@
 """
-What many large bodies at once take of memory: the gateway's RSS while 1,000 clients send 8 MB each.
+The memory of many large bodies: the gateway's RSS while 1,000 clients send 8 MB each.
 
     .venv/bin/python -m loadtests.bench.large_bodies [--clients 1000] [--memory 256MiB]
 
-Every client sends a valid batch of the largest size, all at the same time, and reads its answer. What
-is asserted: each gets 200, or a 503 or 429 to come again, and the bodies never take more than the budget.
+All clients send a valid batch of the largest size at the same time, and read the answer. It checks that each
+answer is 200, 503 or 429, and that the bodies never exceed the memory limit.
 """
 
 import argparse
@@ -55,7 +55,7 @@ async def send_all(gateway: Gateway, clients: int) -> tuple[Counter[int], float]
 
 
 PATIENT = {"app.http.port:ConnectionLimits.head_timeout_s": 120}
-"""One process sends for all clients, and may take its time."""
+"""Long, since one process sends for all clients."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Sends prebuilt requests over keep-alive connections, one under way on each, and times the answers."""
+"""Sends prebuilt requests over keep-alive connections, one at a time on each, and times the answers."""
 
 import asyncio
 import gc
@@ -21,15 +21,15 @@ class Answered(NamedTuple):
 
 
 class LoadError(Exception):
-    """An answer that a benchmark cannot go on with."""
+    """An answer that ends a benchmark."""
 
 
 def send_all(port: int | Sequence[int], requests: Sequence[bytes], connections: int) -> Answered:
     """
-    Send every request once and wait for its answer; of several ports each gets as many.
+    Send every request once and wait for its answer; several ports receive equal numbers.
 
     Raises:
-        LoadError: an answer was not 200, or none came.
+        LoadError: an answer was not 200, or is missing.
     """
     gc.collect()
     gc.disable()

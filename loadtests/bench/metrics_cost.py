@@ -22,7 +22,7 @@ SECONDS = 3_600
 
 
 def fastest_us(function: Callable[[], object]) -> float:
-    """Return how long a call takes when nothing is in its way."""
+    """Return the duration of an undisturbed call."""
     return min(timeit.repeat(function, number=CALLS, repeat=ROUNDS)) / CALLS * 1e6
 
 

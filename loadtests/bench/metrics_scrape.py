@@ -1,9 +1,9 @@
 """
-How long one scrape of /metrics holds the ingest's event loop: figures collected in it, text made elsewhere.
+How long a scrape of /metrics blocks the ingest's event loop, which collects metrics but does not render them.
 
     .venv/bin/python -m loadtests.bench.metrics_scrape [--partitions 8 64]
 
-"whole" is what the loop would be held for if it made the text too.
+"whole" is the time with rendering.
 """
 
 import argparse
@@ -37,7 +37,7 @@ ROUNDS = 50
 
 
 def registry_of(router: Router, settings: Settings) -> CollectorRegistry:
-    """Return all that belongs to the ingest, with every route asked."""
+    """Return the ingest's collectors, after a request of every route."""
     registry = CollectorRegistry()
     requests = RequestMetrics()
     for path in PATHS:
@@ -50,7 +50,7 @@ def registry_of(router: Router, settings: Settings) -> CollectorRegistry:
 
 
 def median_ms(function: Callable[[], object]) -> float:
-    """Return how long a call takes."""
+    """Return the duration of a call."""
     seconds = []
     for _ in range(ROUNDS):
         began = time.perf_counter()

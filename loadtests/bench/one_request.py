@@ -1,11 +1,11 @@
 """
-How long one request holds the event loop: the most CPU between two turns of other tasks meanwhile.
+How long one request blocks the event loop: the most CPU between two turns of other tasks.
 
     .venv/bin/python -m loadtests.bench.one_request [--rounds 5]
 
-Runs the ingest application in this process, without sockets and lanes, and posts bodies made to be
-expensive. A task that asks for its turn all the time measures the loop's own CPU time between two
-turns, which other processes do not add to. What counts is the smallest of several rounds' longest pauses.
+It runs the ingest application in this process, without sockets and lanes, and posts expensive bodies. A task
+that always waits for its turn measures the loop's CPU time between two turns, which does not include other
+processes. The result is the smallest of several rounds' longest pauses.
 """
 
 import argparse
@@ -62,7 +62,7 @@ class AcceptingRouter(Router):
 
 
 def names(count: int, first: int = 0) -> bytes:
-    """Return an object of so many names, no two alike."""
+    """Return an object with different names."""
     return b"{" + b",".join(b'"%x":1' % number for number in range(first, first + count)) + b"}"
 
 

@@ -1,11 +1,11 @@
 """
-What forwarding an event to its owner costs, both sides together: CPU in one process, over loopback.
+The cost of forwarding an event to its owner, of both sides: CPU in one process, over loopback.
 
     .venv/bin/python -m loadtests.bench.peer_forwarding [--rounds 9] [--events 50000]
 
-Two workers are linked in one event loop; submissions go from one to the other, many at a time, and are
-answered at once. In each round the ways take turns, in an order drawn anew: the same events as JSON both
-ways, without a connection, and the same bytes echoed by the plainest protocols.
+Two workers are linked in one event loop; many submissions at a time are sent from one to the other, and
+answered at once. In each round the ways run in a random order: this, the same events as JSON both ways
+without a connection, and the same bytes echoed by minimal protocols.
 """
 
 import argparse
@@ -40,7 +40,7 @@ OFFSET = 1_000_000
 LINK, JSON, ECHO = "workers", "as JSON, no connection", "bytes echoed"
 
 Way = Callable[[int, int], Awaitable[None]]
-"""Brings so many events to the other side, in batches of so many, and back what became of them."""
+"""Sends a number of events to the other side, in batches of a size, and receives their outcomes."""
 
 
 class Sample(NamedTuple):
@@ -85,7 +85,7 @@ def make_events(count: int) -> list[Event]:
 
 
 async def at_a_time(send: Callable[[], Awaitable[object]], times: int) -> None:
-    """Call so many times, a few at once, as requests come."""
+    """Call repeatedly, a few at once, as requests arrive."""
     left = iter(range(times))
 
     async def one_after_the_other() -> None:
@@ -115,7 +115,7 @@ def over_link(link: PeerLink) -> Way:
 
 
 def text(data: bytes) -> str:
-    """Return bytes as JSON can say them."""
+    """Return bytes as a JSON value."""
     return b64encode(data).decode()
 
 
@@ -228,7 +228,7 @@ class Linked:
         return link
 
     async def __aexit__(self, *_error: object) -> None:
-        """Stop them, and see that all events came through."""
+        """Stop them, and check that all events arrived."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

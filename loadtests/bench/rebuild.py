@@ -54,7 +54,7 @@ def records_of(count: int) -> Iterator[NewRecord]:
 
 
 async def fill(store: LogStore, topic: str, count: int) -> None:
-    """Store so many records."""
+    """Store `count` records."""
     log = store.partition_log(topic, 0)
     await log.fence()
     records = records_of(count)
@@ -64,7 +64,7 @@ async def fill(store: LogStore, topic: str, count: int) -> None:
 
 
 async def rebuild(store: LogStore, settings: Settings, count: int) -> tuple[float, float]:
-    """Return the seconds, and the seconds of CPU, that a lane takes from an empty index to serving."""
+    """Return the time and the CPU of a lane, in seconds, from an empty index to serving."""
     indexes = create_indexes(settings)
     router = build_router(
         settings,
@@ -120,7 +120,7 @@ async def run(args: argparse.Namespace, servers: str | None, folder: Path) -> No
 
 
 def main() -> None:
-    """Take a log, and measure."""
+    """Measure a log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--log", choices=("sqlite", "kafka"), default="sqlite")
     parser.add_argument("--records", type=int, default=500_000)

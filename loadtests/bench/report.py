@@ -1,4 +1,4 @@
-"""What a run says: medians, spread and ratios to the plain service, as Markdown and JSON."""
+"""The report of a run: medians, spread and ratios to the plain service, as Markdown and JSON."""
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ MOSTLY_DUPLICATES_PERCENT = 95
 
 
 class Spread(NamedTuple):
-    """The median of some rounds, and how far they lie apart."""
+    """The median of some rounds, and their spread."""
 
     median: float
     low: float
@@ -29,7 +29,7 @@ class Spread(NamedTuple):
 
 
 class Remembered(NamedTuple):
-    """What a contestant takes for the ids it was sent between warm-up and end."""
+    """The memory and disk of a contestant for the ids of a run."""
 
     contestant: str
     new_events: int
@@ -39,7 +39,7 @@ class Remembered(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A ratio to the plain service that the gateway wants to keep to."""
+    """A target of the gateway: a ratio to the plain service."""
 
     name: str
     ratio: float
@@ -48,7 +48,7 @@ class Target(NamedTuple):
 
     @property
     def is_met(self) -> bool:
-        """Whether the median keeps to it."""
+        """Whether the median is within the target."""
         return self.found.median >= self.ratio if self.is_least else self.found.median <= self.ratio
 
 
@@ -103,7 +103,7 @@ def targets(samples: Samples) -> list[Target]:
 
 
 def _sent_again(samples: Samples) -> Spread:
-    """Return the CPU of a duplicate alone, taken out of the mix with few new events."""
+    """Return the CPU of a duplicate, without the share of the new events in its load."""
     share = MOSTLY_DUPLICATES_PERCENT / 100
 
     def duplicate(contestant: str) -> list[float]:
@@ -175,7 +175,7 @@ def _remembered_table(remembered: Sequence[Remembered]) -> Iterator[str]:
 
 
 def as_json(head: Mapping[str, Any], samples: Samples, remembered: Sequence[Remembered]) -> dict[str, Any]:
-    """Return every sample and what was made of them."""
+    """Return every sample and the results."""
     return {
         **head,
         "connections": CONNECTIONS,

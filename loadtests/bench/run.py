@@ -11,7 +11,7 @@ from loadtests.bench.contestants import Contestant
 from loadtests.bench.load import Answered, send_all
 
 CONNECTIONS = 32
-"""Enough to keep every contestant busy: one request is under way on each."""
+"""Enough to keep every contestant busy, with one request at a time on each."""
 
 
 class Load(NamedTuple):
@@ -41,7 +41,7 @@ class Sample(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """How long a run takes: events of one sample by batch size, and rounds."""
+    """The size of a run: events of one sample by batch size, and rounds."""
 
     events: dict[int, int]
     duplicate_percents: Sequence[int]
@@ -54,7 +54,7 @@ class Extent(NamedTuple):
         return [*many, Load(max(self.events), 0, connections=1)]
 
     def requests(self, load: Load) -> int:
-        """Return how many requests one sample takes."""
+        """Return the number of requests of one sample."""
         events = self.events[load.batch_events]
         return max(2, events // load.batch_events // (1 if load.connections > 1 else 5))
 
@@ -64,7 +64,7 @@ QUICK = Extent({100: 5_000, 1: 300}, (0, 95), rounds=2)
 
 
 def warm_up(contestant: Contestant, extent: Extent) -> None:
-    """Let imports, caches, connections and compilers of all processes settle."""
+    """Warm up imports, caches, connections and compilers of all processes."""
     for batch_events, events in extent.events.items():
         requests = contestant.history.requests(events // batch_events, batch_events, duplicate_percent=0)
         send_all(contestant.port, requests, CONNECTIONS)
@@ -73,7 +73,7 @@ def warm_up(contestant: Contestant, extent: Extent) -> None:
 def measure(
     contestants: Sequence[Contestant], extent: Extent, tell: Callable[[str], None]
 ) -> Iterator[Sample]:
-    """Yield the samples of all rounds; within a round, contestants take turns load by load."""
+    """Yield the samples of all rounds; within a round, contestants alternate for each load."""
     rng = random.Random(extent.rounds)
     for number in range(1, extent.rounds + 1):
         for load in extent.loads:

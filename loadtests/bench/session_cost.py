@@ -1,10 +1,10 @@
 """
-What an event of a client session costs, beside one that its id alone identifies: ratios of CPU in one run.
+The cost of an event of a client session, relative to one without: ratios of CPU in one run.
 
     .venv/bin/python -m loadtests.bench.session_cost [--rounds 9] [--events 10000] [--clients 1000]
 
-Each kind has a gateway of its own on SQLite; in each round they take turns, in an order drawn anew, with
-the same requests sent twice: new, then again. Loopback only; it ends by itself.
+Each kind has a gateway of its own on SQLite; in each round they run in a random order, with the same requests
+sent twice.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def with_ids(count: int, batch_events: int) -> list[bytes]:
 
 
 def kinds(clients: int) -> dict[str, Requests]:
-    """Return what makes the requests of each kind."""
+    """Return the functions that build the requests of each kind."""
     return {
         IDS: with_ids,
         SESSIONS: SessionWorkload(clients).requests,

@@ -133,7 +133,7 @@ class Lane:
         self._policy = policy
 
     def look_up(self, sessions: Sequence[Session]) -> None:
-        """Ask what is known of them, for admission."""
+        """Look sessions up, as admission does."""
         self._index.sessions(keys_of(sessions))
 
     def commit(self, count: int, sessions: Sequence[Session] = ()) -> None:
@@ -159,7 +159,7 @@ def use(lane: Lane, count: int, size: int) -> Iterator[tuple[float, float, float
 
 
 def measure_use(index: RocksIndex, policy: SessionPolicy, count: int) -> None:
-    """Use known sessions at random, then begin new ones, each of which evicts another."""
+    """Use existing sessions at random, then begin new ones, each of which evicts another."""
     lane = Lane(index, policy)
     for size in (1, 100, 1_000):
         looked_up, applied, plain = (median(column) for column in zip(*use(lane, count, size), strict=True))

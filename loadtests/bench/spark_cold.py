@@ -55,7 +55,7 @@ sys.exit(code)
 
 
 MAKERS: dict[str, RecordMaker] = {}
-"""By topic: each goes on where it was."""
+"""By topic; each continues at its position."""
 
 
 class Cost(NamedTuple):
@@ -75,7 +75,7 @@ class Cost(NamedTuple):
 
 
 def cpu_seconds_of(command: Sequence[object]) -> float:
-    """Run to its end, and return what it and all that it started took, JVM included."""
+    """Run a job to its end, and return the CPU of its processes, JVM included."""
     run = [sys.executable, "-c", COUNTED, *(str(word) for word in command)]
     done = subprocess.run(run, check=True, capture_output=True, text=True)
     return float(done.stdout)
@@ -127,7 +127,7 @@ def measure_all(servers: str, folder: Path, rows: tuple[int, int]) -> None:
 
 
 async def fill(servers: str, counts: dict[str, int], firsts: Sequence[int] = (0, 0)) -> None:
-    """Append so many records to each topic, which has so many already."""
+    """Append records to each topic."""
     for (name, count), begin in zip(counts.items(), firsts, strict=True):
         if begin == 0:
             await create_topic(servers, name, partitions=PARTITIONS, configs=KEPT)

@@ -13,12 +13,12 @@ CONNECTIONS, REQUESTS_PER_S, BATCH_EVENTS = 6, 60.0, 20
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Return the value below which so many percent lie."""
+    """Return a percentile."""
     return statistics.quantiles(values, n=100)[percent - 1]
 
 
 async def send_steadily(port: int, seconds: float, keys: Sequence[str]) -> list[float]:
-    """Send batches of new events at an even pace for so long; return how long each answer took."""
+    """Send batches of new events at a steady rate; return the latency of each answer."""
     latencies: list[float] = []
     pause_s = CONNECTIONS / REQUESTS_PER_S
     waiting = iter(make_bodies(round(seconds * REQUESTS_PER_S) + 2 * CONNECTIONS, BATCH_EVENTS))

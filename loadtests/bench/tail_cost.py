@@ -1,10 +1,10 @@
 """
-What the live tail costs the ingest: the CPU of what it adds to a request, by itself.
+The cost of the live tail in the ingest: the CPU that it adds to a request.
 
     .venv/bin/python -m loadtests.bench.tail_cost
 
-Within a whole request it could not be told from noise, so the calls are repeated alone; the smallest of
-several rounds counts. The events are those of the other benchmarks, 740 bytes each.
+Within a request it is less than the noise, so the calls are repeated without a request; the result is the
+smallest of several rounds. The events are those of the other benchmarks, 740 bytes each.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""What processes take of the machine, children included, as Linux counts it under /proc."""
+"""CPU and memory of processes and their children, from Linux's /proc."""
 
 import os
 import time

@@ -13,7 +13,7 @@ from app.cli.load.events import body, event, first_unused
 from clients.python.gateway_client import ksuid
 
 RECENT_EVENTS = 100_000
-"""A retry comes soon: duplicates are drawn from so many of the last events."""
+"""Duplicates are copies of the last events, since retries come soon."""
 
 _SESSION = b"Gateway-Client: %b\r\nGateway-Session: %b\r\nGateway-Acknowledged-Through: %d\r\n"
 NATIVE_PATH = b"/v1/events"
@@ -30,9 +30,9 @@ class Workload:
 
     def requests(self, count: int, batch_events: int, *, duplicate_percent: int) -> list[bytes]:
         """
-        Return so many requests; whole batches are duplicates, as SDKs send them, evenly spread.
+        Return requests; whole batches are duplicates, as SDKs send them, evenly distributed.
 
-        Their events come from requests that earlier calls returned: send those to the end first.
+        Their events are from requests of earlier calls, which must be sent before.
         """
         known = self.new_events
         assert duplicate_percent == 0 or known >= batch_events, "nothing is known that could be sent again"
@@ -53,7 +53,7 @@ class Workload:
 
 
 def make_bodies(batches: int, batch_events: int) -> list[bytes]:
-    """Return batches of events that were never made before by any process."""
+    """Return batches of events that are unique across processes."""
     first = first_unused()
     return [
         body(range(first + n, first + n + batch_events))
@@ -63,13 +63,13 @@ def make_bodies(batches: int, batch_events: int) -> list[bytes]:
 
 class SessionWorkload:
     """
-    What the reference clients send: each of many clients numbers its events in a session of its own.
+    Requests of the reference clients: each of many clients numbers its events in a session of its own.
 
-    They take turns, and each acknowledges all that it has sent before.
+    Clients send in turn, and each acknowledges its earlier events.
     """
 
     def __init__(self, clients: int, *, has_ids: bool = False) -> None:
-        """Make so many clients; `has_ids`: their events have a messageId besides, as SDKs give them."""
+        """Create clients; `has_ids`: their events also have a messageId, like those of SDKs."""
         self._clients = [(secrets.token_hex(16).encode(), ksuid().encode()) for _ in range(clients)]
         self._sent = [0] * clients
         self._turn = 0

@@ -1,8 +1,8 @@
 """
-What an event costs in units that another machine agrees on, by the best way this one has.
+The cost of an event in units that are equal on all machines, by the best method of this machine.
 
-Instructions are counted by `perf` where the processor lets it, else by valgrind. Without either, CPU time
-is told as a multiple of a fixed loop's in the same process, both repeated until the smallest are stable.
+Instructions are counted by `perf` if the processor allows it, else by valgrind. Without either, CPU time is a
+multiple of that of a fixed loop in the same process, both repeated until the smallest are stable.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ FEW, MANY, AGAIN = 5, 20, 15
 PAIRS = (f"{FEW}:0", f"{MANY}:0", f"{MANY}:{AGAIN}")
 
 ROUNDS_MAX, STEADY_ROUNDS, ROUND_BATCHES = 200, 30, 2
-"""A smallest time that so many rounds in a row did not lower is taken for what it costs undisturbed."""
+"""A smallest time that this number of rounds did not lower is the undisturbed cost."""
 
 
 class CostError(Exception):
@@ -64,7 +64,7 @@ def by_perf() -> Cost:
 
 
 def _perf(command: Sequence[str]) -> int | None:
-    """Return how many instructions a command takes; None if that is not counted here."""
+    """Return the number of a command's instructions; None if this machine cannot count them."""
     counting = ["perf", "stat", "-x,", "-e", "instructions:u", "--", *command]
     done = subprocess.run(counting, cwd=ROOT, env=_ENV, capture_output=True, text=True, check=False)
     found = re.search(r"^(\d+),.*instructions", done.stderr, flags=re.MULTILINE)

@@ -10,11 +10,11 @@ from loadtests.guard.cost import LOOP, Cost, ways
 RECORD = Path(__file__).with_name("cost.json")
 GROWTH_MAX = 1.15
 LOOP_TRIES = 5
-"""Other processes only ever make a try look dearer: the cheapest of some counts."""
+"""The number of tries, of which the cheapest counts, since other processes only add cost."""
 
 
 def key_of(way: str) -> str:
-    """Return the name under which a way's cost is recorded: each Python takes instructions of its own."""
+    """Return the name of a method's record, for each version of Python."""
     return f"{way}, Python {sys.version_info.major}.{sys.version_info.minor}"
 
 

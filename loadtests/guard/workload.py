@@ -1,11 +1,11 @@
 """
-The guard's workload: real events through the real code, without sockets and without Kafka.
+The guard's workload: events through the gateway's code, without sockets and without Kafka.
 
     python -m loadtests.guard.workload NEW:AGAIN ...
 
-Each pair is a process of its own, forked after the imports: it posts so many batches of new events to
-the ingest application, and so many of them again. Parse, identify, lanes, admission, record and index on
-RocksDB are the gateway's; the log is the simulated one, which costs about as little as a log can.
+Each pair is a process of its own, forked after the imports: it posts NEW batches of new events to the ingest
+application, and AGAIN of them again. Parse, identify, lanes, admission, record and index on RocksDB are the
+gateway's; the log is the simulated one, which costs little.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ async def run(new: Sequence[bytes], again: Sequence[bytes]) -> None:
 
 
 def bodies(count: int) -> list[bytes]:
-    """Return so many batches, always the same."""
+    """Return `count` batches, always the same."""
     return [
         body(range(first, first + BATCH_EVENTS)) for first in range(0, count * BATCH_EVENTS, BATCH_EVENTS)
     ]

@@ -1,1 +1,1 @@
-"""Traffic as clients make it, by locust: profiles, clients that judge each answer, and a verdict."""
+"""Traffic like that of clients, by locust: profiles, clients that check each answer, and a verdict."""

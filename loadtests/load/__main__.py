@@ -1,6 +1,6 @@
 """
-Starts locust: without its web page, unless --web is given, and against a gateway on this machine, unless
---host names another. All other options are locust's and those of loadtests/load/options.py.
+Starts locust: without its web page unless --web is set, and against a gateway on this machine unless --host
+is another. Other options are locust's and those of loadtests/load/options.py.
 
     .venv/bin/python -m loadtests.load --load-profile retry_storm --processes 2
     .venv/bin/python -m loadtests.load --web

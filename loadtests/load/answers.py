@@ -1,4 +1,4 @@
-"""Whether an answer says what it must: pure functions, one sentence about what is wrong or None."""
+"""Checks of answers: pure functions, which return a sentence about an error, or None."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ RETRIABLE = (429, 503)
 
 
 class Place(NamedTuple):
-    """Where the gateway says an event is."""
+    """The place of an event in a receipt."""
 
     message_id: str
     partition: int
@@ -18,14 +18,14 @@ class Place(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What the headers say: events that were new, and that were known."""
+    """The numbers of new events and of duplicates in the headers."""
 
     accepted: int
     duplicates: int
 
 
 class WrongAnswerError(Exception):
-    """The gateway said something it must not say."""
+    """An answer is wrong."""
 
 
 def receipts_of(body: bytes, message_ids: Sequence[str] | None, count: int) -> list[Place]:

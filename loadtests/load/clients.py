@@ -67,7 +67,7 @@ Judge = Callable[[Answer], list[Place]]
 
 
 class Refused(NamedTuple):
-    """An answer that asks for the same request again."""
+    """An answer after which the client must send the same request again."""
 
     after_s: float
 
@@ -158,10 +158,10 @@ class Client(FastHttpUser):
         self, data: bytes, key: str, judge: Judge, *, due: float, name: str, headers: Mapping[str, str] = {}
     ) -> list[Place] | Refused | None:
         """
-        Send one request and judge its answer.
+        Send one request and check its answer.
 
         Returns:
-            What the judge returns; when to come again; or None if no answer came, or a wrong one.
+            The result of the check; when to retry; or None without an answer, or after a wrong one.
         """
         headers = {"Authorization": authorization(key), "Content-Type": "application/json", **headers}
         with self.exchange(data, headers, name=name) as answer:
@@ -295,7 +295,7 @@ class ImpatientServer(Server):
 
 
 class Phone(Server):
-    """Comes back on a new connection with a backlog, and with a batch whose answer was lost."""
+    """Reconnects with a backlog, and with a batch whose answer was lost."""
 
     requests_per_s = 1.0
     BACKLOG_BATCHES = 3
@@ -304,7 +304,7 @@ class Phone(Server):
     lost: ClassVar[deque[Sent]] = deque(maxlen=LOST_MAX)
 
     def on_start(self) -> None:
-        """Send what was kept, one batch after another."""
+        """Send the backlog, one batch after another."""
         self.under_way.spawn(self._send_backlog)
 
     def on_stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What requests are called in locust's statistics. Importing locust patches sockets, so these are apart."""
+"""The names of requests in locust's statistics; separate, since importing locust patches sockets."""
 
 NEW, AGAIN, RETRY, REFUSED, SESSION = "new", "again", "retry", "refused", "session"
 STATE = "state of a session"

@@ -1,4 +1,4 @@
-"""What a run can be told, beside locust's own options."""
+"""The options of a run besides locust's own."""
 
 from argparse import ArgumentTypeError
 from typing import NamedTuple, Protocol, Self

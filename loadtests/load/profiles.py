@@ -62,7 +62,7 @@ PROFILES = {
 
 
 def clients_at(profile: Profile, second: float, *, seconds: float, basic: int) -> int | None:
-    """Return how many clients there are so long after the start, or None at the end."""
+    """Return the number of clients at a second after the start, or None at the end."""
     end = 0.0
     for stage in profile.stages:
         end += stage.share * seconds

@@ -1,6 +1,6 @@
 """
-Runs each profile against a gateway of its own on the embedded log, and writes what came of it; or, with
---workers, against so many workers of one machine on Kafka, of which one is killed in the middle.
+Runs each profile against a gateway of its own on the embedded log, and writes the results; or, with
+--workers, against workers of one machine on Kafka, of which one is killed in the middle.
 
     .venv/bin/python -m loadtests.load.record [--seconds 60] [--events-per-s 1000]
         [--workers 3] [--out build/load]
@@ -63,7 +63,7 @@ COLUMNS: Sequence[tuple[str, str]] = (
 
 PARTITIONS = 8
 CUT_OFF_MAX = 0.02
-"""Share of answers that may be missing where a worker is killed: clients of its connections come again."""
+"""The share of answers that may be missing when a worker is killed; its clients retry."""
 
 
 class Group:
@@ -94,7 +94,7 @@ def kill_one(parent: int) -> None:
 def measure(
     profile: str, seconds: float, events_per_s: float, folder: Path, group: Group | None
 ) -> dict[str, Any]:
-    """Run one profile; return its summary, and what the gateway took."""
+    """Run one profile; return its summary, and the resources of the gateway."""
     keys = folder / "keys.yaml"
     keys.write_text(KEYS)
     settings = {"GATEWAY_LOGGING_LEVEL": "warning", "GATEWAY_WRITE_KEYS_FILE": str(keys)}

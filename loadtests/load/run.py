@@ -1,4 +1,4 @@
-"""What the clients of one process share: the clock of the run, the sample, and what locust itself took."""
+"""The shared state of the clients of one process: the clock of the run, the sample, and locust's own CPU."""
 
 import time
 from typing import Any
@@ -9,7 +9,7 @@ from loadtests.load.sample import Sample
 
 
 class Run:
-    """One run of locust, as this process sees it; a master adds what its workers tell."""
+    """One run of locust in this process; a master adds the reports of its workers."""
 
     def __init__(self) -> None:
         self.sample = Sample()
@@ -30,7 +30,7 @@ class Run:
         return (time.monotonic() - self._began) / self._seconds
 
     def took_in(self, places: list[Place]) -> None:
-        """Count acknowledged events, and keep one of their receipts."""
+        """Count acknowledged events, and store one of their receipts."""
         self.events += len(places)
         if places:
             self.sample.take(places)
@@ -42,16 +42,16 @@ class Run:
         return lap
 
     def report(self) -> dict[str, Any]:
-        """Return what a worker tells its master, everything once."""
+        """Return a worker's report to its master since the last one."""
         events, self.events = self.events, 0
         return {"cpu_s": self.lap_cpu_s(), "events": events, "receipts": self.sample.take_unreported()}
 
     def take_report(self, told: dict[str, Any]) -> None:
-        """Add what a worker told."""
+        """Add a worker's report."""
         self.cpu_s += told["cpu_s"]
         self.events += told["events"]
         self.sample.add(Place(*place) for place in told["receipts"])
 
 
 RUN = Run()
-"""Locust makes its users itself, so they find it here."""
+"""Global, since locust creates its users itself."""

@@ -17,11 +17,11 @@ import orjson
 from loadtests.load.answers import Place
 
 SAMPLE_MAX = 200_000
-"""Receipts that are kept in all, about 200 bytes each: what comes later is not sampled."""
+"""The limit of receipts, about 200 bytes each: later ones are not sampled."""
 
 
 class Compared(NamedTuple):
-    """What the log says of a sample."""
+    """The comparison of a sample with the log."""
 
     sampled: int
     lost: Sequence[str]
@@ -30,7 +30,7 @@ class Compared(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether each sampled event is in the log once, where its receipt says."""
+        """Whether each sampled event is in the log once, at the place of its receipt."""
         return self.sampled > 0 and not (self.lost or self.doubled or self.moved)
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Sample:
                 self._unreported.append(place)
 
     def close(self) -> None:
-        """Take no more: what is stored while the log is read may be behind the reader."""
+        """Accept no more: events that are stored while the log is read may be missed."""
         self._is_closed = True
 
     def take_unreported(self) -> list[Place]:
@@ -75,7 +75,7 @@ class Sample:
         return unreported
 
     def compare(self, lines: Iterable[bytes]) -> Compared:
-        """Look for each event of the sample among the lines of `gateway events`."""
+        """Search the lines of `gateway events` for each event of the sample."""
         copies: dict[str, int] = {}
         moved = []
         for line in lines:

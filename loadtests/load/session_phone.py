@@ -13,13 +13,13 @@ from loadtests.load.clients import Answer, Client, Refused, authorization
 from loadtests.load.names import RETRY, SESSION, STATE
 
 BATCH_MAX = 100
-"""Below the 512 sequences above the watermark that the gateway takes."""
+"""Below the limit of 512 sequences above the watermark."""
 
 OFFLINE_CHANCE, OFFLINE_ARRIVALS = 0.1, 15
 
 
 class SessionPhone(Client):
-    """One client with one session; its requests follow one another, its events come when they come."""
+    """One client with one session; it sends one request at a time, its events arrive at random."""
 
     requests_per_s = 1.5
 
@@ -35,7 +35,7 @@ class SessionPhone(Client):
         self._sending = BoundedSemaphore(1)
 
     def send(self, due: float) -> None:
-        """Make events; send what is there, unless the phone is offline or sends already."""
+        """Create events, and send them unless the phone is offline or is sending."""
         self._made += self.options.batch_events
         if self._offline_arrivals:
             self._offline_arrivals -= 1
@@ -53,7 +53,7 @@ class SessionPhone(Client):
                 self._sending.release()
 
     def on_stop(self) -> None:
-        """Send the rest, and ask the gateway whether it lacks anything."""
+        """Send the rest, and check the gateway's state of the session."""
         self.under_way.join(timeout=5.0)
         if self._made:
             self._flush()

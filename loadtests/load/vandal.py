@@ -16,7 +16,7 @@ BODY_BYTES_MAX = 256 * 1024
 
 @cache
 def corpus() -> list[Hostile]:
-    """Return the bodies that it sends; the first call takes a second or two."""
+    """Return the bodies that it sends; the first call is slow."""
     return [case for case in read_corpus() if len(case.wire) <= BODY_BYTES_MAX]
 
 

@@ -1,4 +1,4 @@
-"""What came of a run: figures out of locust's statistics, limits that were broken, and a summary."""
+"""The results of a run: figures from locust's statistics, violated limits, and a summary."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,1 +1,1 @@
-"""Does the gateway stay as it is when it runs on and on? Made short by making every size small."""
+"""A soak test, short because all sizes are small."""

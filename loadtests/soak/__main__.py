@@ -1,11 +1,11 @@
 """
-The soak: minutes at 70 % of what the gateway can take, with all sizes so small that everything turns over.
+The soak test: minutes at 70 % of the gateway's throughput, with sizes so small that all data are replaced.
 
     .venv/bin/python -m loadtests.soak [--minutes 5] [--events-per-s N] [--out build/soak]
 
-The window slides by its bound of keys every few seconds, and the index drops its oldest files again and
-again. Fails if memory, open files, latency, CPU an event or the index grew, or if an event was not
-accepted once. Only the log grows, as it should: it keeps days.
+The window moves by its bound of keys every few seconds, and the index drops its oldest files repeatedly. It
+fails if memory, open files, latency, CPU of an event or the index grew, or if an event was not accepted once.
+Only the log grows, since it retains days.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def _tell(progress: str) -> None:
 
 
 def main() -> None:
-    """Run, print, write the report, and say by the exit code whether all stayed flat."""
+    """Run, print and write the report; exit with an error if a figure grew."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--events-per-s", type=float, help=f"instead of {SHARE:.0%}% of what it can take")

@@ -1,4 +1,4 @@
-"""What a soak says: which figures stayed flat, as Markdown, and how they went, as plots."""
+"""The report of a soak test: which figures were constant, as Markdown, and their course, as plots."""
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Sends at a steady pace for some minutes, and looks at the gateway every few seconds."""
+"""Sends at a steady rate for some minutes, and samples the gateway every few seconds."""
 
 import asyncio
 import statistics
@@ -22,7 +22,7 @@ LANES = 2
 KEYS_MAX = 20_000
 RECENT_EVENTS = KEYS_MAX // 2  # what is sent again is surely inside the window, in both lanes
 TURNOVER_EVENTS = 250_000
-"""After so many the index has dropped its first files: from here on nothing has a reason to grow."""
+"""After this number the index has dropped its first files: nothing must grow from there on."""
 
 SMALL = {
     "GATEWAY_PARTITIONS": str(LANES),
@@ -67,7 +67,7 @@ class Soak:
         self._scheduled = scheduled_seconds(self._pid)
 
     def capacity(self) -> float:
-        """Return how many new events a second the gateway takes now."""
+        """Return the gateway's current throughput of new events a second."""
         rates = []
         for _ in range(CAPACITY_TRIES):
             requests = self.history.requests(CAPACITY_BATCHES, BATCH_EVENTS, duplicate_percent=0)
@@ -77,7 +77,7 @@ class Soak:
         return statistics.median(rates)
 
     def run(self, events_per_s: float, *, seconds: float, interval_s: float) -> list[Moment]:
-        """Send so long at this pace; return what was seen."""
+        """Send at this rate for a time; return the samples."""
         return uvloop.run(self._run(events_per_s, seconds, interval_s))
 
     async def _run(self, events_per_s: float, seconds: float, interval_s: float) -> list[Moment]:
@@ -139,7 +139,7 @@ class Soak:
         )
 
     def _commit_ms(self, lanes: list[dict[str, Any]]) -> float:
-        """Return how long a commit took on average since the last time: log and index together."""
+        """Return the mean duration of a commit since the last call: log and index together."""
         commits = sum(lane["commits"] for lane in lanes)
         seconds = sum(lane["commit_seconds"] for lane in lanes)
         (commits_before, seconds_before), self._commits = self._commits, (commits, seconds)
@@ -152,7 +152,7 @@ class Soak:
 
 
 def requests_of(history: Workload, count: int) -> Iterator[bytes]:
-    """Yield so many requests, and have no more of them counted as sent."""
+    """Yield `count` requests, and count only those as sent."""
     for first in range(0, count, AT_ONCE):
         yield from history.requests(
             min(AT_ONCE, count - first), BATCH_EVENTS, duplicate_percent=DUPLICATE_PERCENT

@@ -63,7 +63,7 @@ def test_log_that_was_served_is_fine_and_stays_as_it_is(served: Gateway) -> None
     found = findings(served, code=0)
     assert of(found, "wrong", "unknown") == []
     assert ("ok", "identity secret", "the log was begun with it") in found
-    assert ("ok", "clock", "it fits to the log") in found
+    assert ("ok", "clock", "it fits the log") in found
     assert files_of(served.data) == before
 
 
@@ -149,7 +149,7 @@ def test_what_needs_a_wrong_setting_is_not_judged(
     ((about, _),) = of(found, "wrong")
     assert about == "settings"
     assert [about for about, _ in of(found, "unknown")] == unknown
-    assert all(says.startswith("this is looked at once GATEWAY_") for _, says in of(found, "unknown"))
+    assert all(says.startswith("this is checked once GATEWAY_") for _, says in of(found, "unknown"))
 
 
 def test_settings_that_contradict_each_other_are_said_together(tmp_path: Path) -> None:

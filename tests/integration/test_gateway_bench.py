@@ -55,7 +55,7 @@ def test_what_is_refused_is_counted_and_not_sent_again(tmp_path: Path) -> None:
         unknown = cli(gateway, "bench", "--url", gateway.url, "--write-key", "other")
         assert (unknown.returncode, unknown.stdout) == (2, b"")
         (line,) = unknown.stderr.decode().splitlines()
-        assert line == f"gateway: the gateway at {gateway.url} says 401, invalid_write_key"
+        assert line == f"gateway: the gateway at {gateway.url} answers 401, invalid_write_key"
 
 
 def test_gateway_that_does_not_answer_ends_it(gateway: Gateway) -> None:

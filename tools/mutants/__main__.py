@@ -34,7 +34,7 @@ def _options() -> argparse.Namespace:
 
 
 class Trial:
-    """Tries mutants and says of each in a line what became of it."""
+    """Tries mutants, and prints a line with the result of each."""
 
     def __init__(self, workshop: Workshop, *, all_tests: bool) -> None:
         self._workshop = workshop

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 class MutantError(Exception):
-    """A mutant does not fit the code any more, or says too little about itself."""
+    """A mutant does not fit the code any more, or lacks a field."""
 
 
 class Mutant(NamedTuple):

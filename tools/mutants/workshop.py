@@ -28,8 +28,8 @@ FAST_SUITE = [
 """What needs neither a broker nor minutes. Each mutant is a run of it."""
 
 TEST_TIMEOUT_S = 60
-"""A mutant may make its test wait for ever, which kills it. No named test takes half of this, the start
-of a Spark or a broker included."""
+"""A mutant may make its test hang, which counts as killed. No named test takes half of this time, the start
+of Spark or a broker included."""
 
 RUN_TIMEOUT_S = 1_800
 """Of a whole run. What a test raises when its time is over, a mutant may catch."""
@@ -100,7 +100,7 @@ class Workshop:
 
 
 def _ended(running: "subprocess.Popen[str]", limit_s: float) -> tuple[int, str]:
-    """Return the exit status and what was said; one that does not end in time has failed."""
+    """Return the exit status and the output; a run that does not end in time has failed."""
     try:
         output, _ = running.communicate(timeout=limit_s)
         return running.returncode, output
@@ -112,5 +112,5 @@ def _ended(running: "subprocess.Popen[str]", limit_s: float) -> tuple[int, str]:
 
 
 def failures_in(output: str) -> list[str]:
-    """Return the tests that pytest's summary calls failed, each once whatever its parameters."""
+    """Return the failed tests of pytest's summary, each once for all its parameters."""
     return sorted(set(re.findall(r"^(?:FAILED|ERROR) ([^\s\[]+)", output, flags=re.MULTILINE)))

@@ -1,1 +1,1 @@
-"""Load for a gateway: under `gateway bench`, and under the benches, the demo and the soak in loadtests."""
+"""Load for a gateway: for `gateway bench`, and for benches, demo and soak test in loadtests."""

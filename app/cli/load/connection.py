@@ -1,7 +1,7 @@
 """
-A keep-alive HTTP/1.1 connection with one request under way, for load.
+A keep-alive HTTP/1.1 connection with one request at a time, for load.
 
-A request is bytes that were built before, so that a load generator takes little CPU of its own.
+Requests are built as bytes before, so that a load generator needs little CPU.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Answer:
 
 
 class Connection(asyncio.Protocol):
-    """One connection; `open` makes it."""
+    """One connection; created by `open`."""
 
     def __init__(self) -> None:
         self._parser = HttpResponseParser(self)
@@ -77,7 +77,7 @@ class Connection(asyncio.Protocol):
     # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
 
 
 def address_of(url: str) -> tuple[str, int, bool]:
-    """Return host, port, and whether TLS is spoken. Raises ConfigurationError."""
+    """Return host, port, and whether TLS is used. Raises ConfigurationError."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

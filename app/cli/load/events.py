@@ -1,13 +1,13 @@
 """
-Events as a shop's web page sends them, about 720 bytes each.
+Events like those of a shop's web page, about 720 bytes each.
 
-An event is its number: the same number gives the same bytes, so a duplicate is the same number again.
+An event is determined by its number, so the same number is a duplicate.
 """
 
 import random
 from collections.abc import Iterable
 
-SCATTER = 0x9E3779B97F4A7C15F39CC0605CEDC835  # odd, so that no two numbers meet: ids look random
+SCATTER = 0x9E3779B97F4A7C15F39CC0605CEDC835  # odd, so that ids are unique; they look random
 
 _EVENT = (
     b'{"messageId":"ajs-next-%032x","type":"track","event":"Product Viewed","userId":"u-%d",'
@@ -22,7 +22,7 @@ _EVENT = (
 
 
 def event(number: int) -> bytes:
-    """Return one event, always the same for a number."""
+    """Return the event of a number."""
     user, product = number % 50_000, number % 997
     return _EVENT % (number * SCATTER % 2**128, user, user, product, product, product, product)
 
@@ -33,7 +33,7 @@ def message_id_of(number: int) -> str:
 
 
 def body(numbers: Iterable[int]) -> bytes:
-    """Return a batch of events as SDKs build it."""
+    """Return a batch of events, as SDKs send it."""
     return b'{"batch":[%b],"sentAt":"2026-01-01T00:00:00.000Z"}' % b",".join(map(event, numbers))
 
 

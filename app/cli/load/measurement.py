@@ -1,4 +1,4 @@
-"""Keeps a gateway busy for `gateway bench`: each connection sends a batch when the last one is answered."""
+"""Load for `gateway bench`: each connection sends a batch when the last one is answered."""
 
 import asyncio
 import random
@@ -18,11 +18,11 @@ from dedupe.model.errors import ConfigurationError
 RETRY_AFTER_S, RETRY_AFTER_MAX_S = 1.0, 10.0
 REQUEST_TIMEOUT_S = 15.0
 RECENT_MAX = 10_000
-"""Stored events of a write key that duplicates are drawn from: those sent last."""
+"""Duplicates are copies of the last events of a write key, up to this number."""
 
 
 class Plan(NamedTuple):
-    """How a gateway is kept busy."""
+    """The parameters of a measurement."""
 
     url: str
     seconds: float
@@ -55,7 +55,7 @@ class Tally:
         self._cpu_began = time.process_time()
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures until now."""
+        """Return the figures so far."""
         seconds = time.monotonic() - self._began
         counts = {name: self.verdicts[name] for name in ("accepted", "duplicates", "rejected")}
         counts |= {name: self.unanswered[name] for name in ("refused", "unanswered")}
@@ -76,7 +76,7 @@ class Tally:
 
 
 class Measurement:
-    """One measurement, which ends by itself; close it in the end."""
+    """One measurement; `close` it at the end."""
 
     def __init__(self, plan: Plan, progress: Callable[[int], None]) -> None:
         """Call `progress` with the seconds that have passed. Raises ConfigurationError for a wrong URL."""
@@ -95,10 +95,10 @@ class Measurement:
 
     async def run(self) -> None:
         """
-        Keep all connections busy, and count anew.
+        Send on all connections, with new counts.
 
         Raises:
-            ConfigurationError: the gateway refuses a write key, or what answers is no gateway.
+            ConfigurationError: the gateway refuses a write key, or the server is no gateway.
         """
         self.tally = Tally()
         await self._on_each_connection(self._keep_sending)
@@ -148,7 +148,7 @@ class Measurement:
 
 
 class _Sender:
-    """A connection that is opened again after it was closed."""
+    """A connection that reconnects after it was closed."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -173,16 +173,16 @@ class _Sender:
 
 def _verdict_of(answer: Answer, url: str) -> tuple[int, int, set[int]]:
     """
-    Return how many events were accepted and duplicates, and the indexes of the rejected ones.
+    Return the numbers of accepted events and duplicates, and the indexes of rejected events.
 
     Raises:
         Refused: the gateway refuses the request for now.
-        ConfigurationError: it refuses the write key, or is none.
+        ConfigurationError: it refuses the write key, or the server is no gateway.
     """
     if answer.status != HTTPStatus.OK:
         raise _refusal_of(answer, url)
     if b"gateway-accepted" not in answer.headers:
-        raise ConfigurationError(f"what answers at {url} is no gateway")
+        raise ConfigurationError(f"the server at {url} is no gateway")
     rejected = orjson.loads(answer.body).get("rejected", ())
     return (
         int(answer.headers[b"gateway-accepted"]),
@@ -197,7 +197,7 @@ def _refusal_of(answer: Answer, url: str) -> Exception:
     except (ValueError, KeyError, TypeError):
         code = f"status {answer.status}"
     if answer.status < HTTPStatus.INTERNAL_SERVER_ERROR and answer.status != HTTPStatus.TOO_MANY_REQUESTS:
-        return ConfigurationError(f"the gateway at {url} says {answer.status}, {code}")
+        return ConfigurationError(f"the gateway at {url} answers {answer.status}, {code}")
     after = answer.headers.get(b"retry-after", b"")
     pause_s = min(float(after), RETRY_AFTER_MAX_S) if after.isdigit() else RETRY_AFTER_S
     return Refused(code, is_answer=True, retry_after_s=pause_s)

@@ -108,7 +108,7 @@ class KafkaMembership:
         self._connection: BrokerConnection | None = None
         self._member_id = NO_MEMBER_ID
         self._generation = NO_GENERATION  # the coordinator's
-        self._assigned_generation = 0  # of the last assignment that was taken
+        self._assigned_generation = 0  # of the last assignment
         self._answered_at = -math.inf
         self._joined_at = -math.inf
         self._rejoin = asyncio.Event()
@@ -196,7 +196,7 @@ class KafkaMembership:
         self._take(answer.member_assignment, take)
 
     async def _joined(self, connection: BrokerConnection, describe: Describe) -> Joined:
-        """Join; a new member is given its id first, so that a lost answer leaves no member behind."""
+        """Join; a new member receives its id first, so that a lost answer leaves no unknown member."""
         member = describe()._replace(started_ms=self._started_ms, generation=self._assigned_generation)
         joined = await self._ask_to_join(connection, member)
         if joined.code == MEMBER_ID_REQUIRED:
@@ -257,7 +257,7 @@ class KafkaMembership:
         return decision.shares
 
     def _take(self, share: bytes | None, take: Take) -> None:
-        """Pass on a new assignment, once."""
+        """Pass a new assignment on, once."""
         try:
             assignment = read_share(share, self._lanes)
         except ValueError as err:

@@ -14,7 +14,7 @@ from aiokafka.protocol.group import JoinGroupRequest_v5, SyncGroupRequest_v3
 from dedupe.cluster.assignment import NOBODY, Assignment, Member, WorkerId, assign
 
 PROTOCOL_TYPE, PROTOCOL = "gateway", "lanes-v1"
-"""The coordinator keeps members of other types out of the group."""
+"""The coordinator refuses members of other types."""
 
 TEXT_BYTES_MAX = 1024 * 1024
 """The limit of a description or an assignment: with 1,024 lanes they take about 90 KiB."""

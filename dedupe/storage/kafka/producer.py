@@ -64,7 +64,7 @@ written nothing for a day (`producer.id.expiration.ms`), and with it the epochs 
 """
 
 EPOCH_OF_ROTATION = 32_700
-"""A producer id is given up above this epoch; the coordinator does so at 32,767."""
+"""A producer id is replaced above this epoch; the coordinator replaces it at 32,767."""
 
 SEQUENCES = 2**31
 """Sequence numbers of a producer start again at 0 here."""
@@ -169,7 +169,7 @@ class FencedProducer:
         return offset
 
     def close(self) -> None:
-        """Stop using the producer, whatever state it is in."""
+        """Close the producer's connections, in any state."""
         self._connections.close()
 
     def _must_renew(self) -> bool:

@@ -128,7 +128,7 @@ class Demands:
         }
 
     def configs(self, replication_factor: int) -> dict[str, str]:
-        """Return the settings that a topic is created with, whatever the broker's defaults are."""
+        """Return the settings of new topics, which do not depend on the broker's defaults."""
         return {
             "cleanup.policy": "delete",
             "retention.ms": str(self.retention_ms),
@@ -143,7 +143,7 @@ class Demands:
 
 
 class Inspection(NamedTuple):
-    """The problems found, a sentence each."""
+    """The problems, a sentence each."""
 
     wrong: list[str]
     """Final in every mode."""
@@ -183,7 +183,7 @@ async def create_topics(
 
     Raises:
         ConfigurationError: the cluster refuses one.
-        RetriableError: it did not answer, or not every broker knows them yet.
+        RetriableError: it did not answer, or some brokers do not know the topics yet.
     """
     created = []
     for spec in specs:

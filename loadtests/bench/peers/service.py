@@ -1,12 +1,12 @@
 """
-The services that the gateway is compared with: what a team writes when it puts HTTP before Kafka.
+The services that the gateway is compared with: simple HTTP services in front of Kafka.
 
     python -m loadtests.bench.peers.service --port P --bootstrap-servers H:P --topic T [--redis-port P]
 
-FastAPI on uvicorn, httptools and uvloop, orjson, aiokafka with idempotence, acks=all and whole batches.
-Events are keyed by their id and spread over the partitions by it, as the gateway does. Without Redis
-every event is stored, however often it is sent. With Redis, `SET NX` claims an id before its event is
-produced: a crash between the two loses the event, for its retry is taken for a duplicate.
+They use FastAPI on uvicorn, httptools and uvloop, orjson, and aiokafka with idempotence, acks=all and whole
+batches. The partition of an event follows from its id, as in the gateway. Without Redis every copy of an
+event is stored. With Redis, `SET NX` claims an id before its event is produced: a crash between the two loses
+the event, since its retry is treated as a duplicate.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class Writer:
 
 
 def claim_with(redis: Any) -> Claim:
-    """Return a function that keeps, of some events, those whose ids were not claimed yet."""
+    """Return a function that filters events whose ids were not claimed yet."""
 
     async def claim(events: Events) -> Events:
         pipeline = redis.pipeline(transaction=False)
@@ -95,7 +95,7 @@ def create_service(bootstrap_servers: str, topic: str, claim: Claim | None) -> F
 
 
 def main() -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--bootstrap-servers", required=True)

@@ -39,8 +39,8 @@ def test_token_that_no_header_can_have_is_refused_and_not_repeated(token: str) -
 @pytest.mark.parametrize(
     ("answer", "error", "says"),
     [
-        (httpx.Response(404, json={"detail": "no such path"}), ConfigurationError, "says: no such path"),
-        (httpx.Response(503, json={"message": "later"}), RetriableError, "says: later"),
+        (httpx.Response(404, json={"detail": "no such path"}), ConfigurationError, "answers: no such path"),
+        (httpx.Response(503, json={"message": "later"}), RetriableError, "answers: later"),
         (httpx.Response(200, text="<html>"), RetriableError, "no answer of a gateway's admin port"),
         (httpx.Response(502, text="<html>"), RetriableError, "no answer of a gateway's admin port"),
     ],

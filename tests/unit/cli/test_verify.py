@@ -139,4 +139,4 @@ def test_verification_that_does_not_end_is_an_error(port: AdminPort, lines: list
 def test_refusal_is_told_in_its_own_words(port: AdminPort) -> None:
     result = verified(port, "7")
     assert result.exit_code == 2
-    assert result.stderr.endswith("says: No such partition.\n")
+    assert result.stderr.endswith("answers: No such partition.\n")
