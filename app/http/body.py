@@ -35,7 +35,7 @@ GRACE_S = 30.0
 RATE_MIN = 2 * 1024
 """
 Bytes a second on average once the grace is over: the least that 2G reaches. Slower senders do not get
-through in an SDK's own 10 to 60 s either; whoever wants to hold memory by trickling has to send more.
+through in an SDK's own 10 to 60 s either. A higher rate makes it dearer to hold memory by trickling.
 """
 
 _JSON_BEGINS = b"{["
