@@ -194,7 +194,7 @@ def test_peers_speak_tls_by_the_names_of_the_documented_certificate() -> None:
     told = environment(found)
     (certificate,) = (
         document
-        for block in blocks_of(CHART.parents[2] / "docs" / "kubernetes.md", "yaml")
+        for block in blocks_of(CHART.parents[1] / "docs" / "kubernetes.md", "yaml")
         if (document := yaml.safe_load(block))["kind"] == "Certificate"
     )
     (name,) = certificate["spec"]["dnsNames"]
