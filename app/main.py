@@ -4,7 +4,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -140,11 +140,7 @@ async def serve(
         if opened is None:
             return
         stack.push_async_callback(opened.store.close)
-        traces = stack.enter_context(
-            tracing(
-                is_on=settings.advanced.traces, system=settings.log.kind, instance=settings.group.worker_id
-            )
-        )
+        traces = stack.enter_context(_tracing_of(settings))
         identity = Identity(settings.gateway.identity_key)
         router = build_router(
             settings,
@@ -171,6 +167,13 @@ async def serve(
         lanes = group or LocalLanes(router.all_lanes)
         await _supervise(settings, router, lanes, servers, background_tasks, stop)
         logger.info("stopped")
+
+
+def _tracing_of(settings: Settings) -> AbstractContextManager[Traces | None]:
+    """Return what creates spans while it is open, if the settings ask for them."""
+    return tracing(
+        is_on=settings.advanced.traces, system=settings.log.kind, instance=settings.group.worker_id
+    )
 
 
 def _addresses(settings: Settings) -> Iterator[tuple[str, int]]:

@@ -21,7 +21,7 @@ from starlette.types import Scope
 from app.http.errors import BodyTimeoutError, QuotaExceededError, TooManyConnectionsError
 from app.http.refusal_log import RefusalLog, Watch
 from app.http.request_context import CONTEXT, RequestContext
-from dedupe.model.errors import GatewayError, RetriableError
+from dedupe.model.errors import GatewayError
 
 
 class Problem(NamedTuple):
@@ -200,8 +200,3 @@ class Problems:
         if problem.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
             response.headers.setdefault("Retry-After", str(self._rng.randint(1, self._retry_after_max)))
         return response
-
-
-def has_answer(kind: type[GatewayError]) -> bool:
-    """Whether errors of this kind may reach a client, so that the table must have them."""
-    return issubclass(kind, RetriableError) or kind.code in PROBLEMS
