@@ -1,11 +1,12 @@
 """Metrics of quotas, disk, memory, connections and write keys, for /metrics and /admin/v1/stats."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from app.admin.scraped import ScrapedCollector
+from app.admin.stats import SOURCES_TOLD
 from app.auth.ingress_limits import IngressLimits
 from app.auth.key_file import KeyFile
 
@@ -23,6 +24,12 @@ class EdgeCollector(ScrapedCollector):
         for limit, count in self._ingress.quotas.refusals.items():
             refused.add_metric([limit], count)
         yield refused
+        by_source = CounterMetricFamily(
+            "gateway_source_quota_refused_requests", "The same by source", labels=["source", "limit"]
+        )
+        for (source, limit), count in self._ingress.quotas.source_refusals.items():
+            by_source.add_metric([source, limit], count)
+        yield by_source
         yield from self._resources()
         if isinstance(self._ingress.write_keys, KeyFile):
             status = self._ingress.write_keys.status
@@ -94,6 +101,7 @@ class EdgeCollector(ScrapedCollector):
                 "refused": memory.refused,
             },
             "quota_refusals": dict(self._ingress.quotas.refusals),
+            "source_quota_refusals": _source_quota_refusals(self._ingress.quotas.source_refusals),
             "write_keys": None,
         }
         if isinstance(self._ingress.write_keys, KeyFile):
@@ -105,3 +113,12 @@ class EdgeCollector(ScrapedCollector):
                 "failures": status.failures,
             }
         return fields
+
+
+def _source_quota_refusals(refusals: Mapping[tuple[str, str], int]) -> list[dict[str, Any]]:
+    """Return the sources with requests over a quota, those with the most first."""
+    sources: dict[str, dict[str, int]] = {}
+    for (source, limit), count in refusals.items():
+        sources.setdefault(source, {})[limit] = count
+    ranked = sorted(sources.items(), key=lambda entry: -sum(entry[1].values()))
+    return [{"source": source, "limits": limits} for source, limits in ranked[:SOURCES_TOLD]]

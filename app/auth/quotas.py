@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from app.http.errors import QuotaExceededError
+from app.http.refusal_counts import BoundedSources
 from app.settings.units import MIB
 
 INDEX_BURST = 1 / 8
@@ -116,7 +117,7 @@ class Allowance:
             waits.append((self._growth.wait_s(events, now), "index"))
         wait_s, limit = max(waits, default=(0.0, ""))
         if wait_s > 0:
-            self._policy.refusals[limit] += 1
+            self._policy.note_refusal(self._source, limit)
             self._report(limit, now)
             raise QuotaExceededError(limit, wait_s)
 
@@ -152,6 +153,13 @@ class QuotaPolicy:
     window_s: float  # how long the index remembers them
     clock: Callable[[], float]  # seconds, never set
     refusals: Counter[str] = field(default_factory=Counter)  # requests, by limit
+    source_refusals: Counter[tuple[str, str]] = field(default_factory=Counter)  # by source and limit
+    _sources: BoundedSources = field(default_factory=BoundedSources)
+
+    def note_refusal(self, source: str, limit: str) -> None:
+        """Count a request over a limit of its key."""
+        self.refusals[limit] += 1
+        self.source_refusals[self._sources.label_of(source), limit] += 1
 
     def allowance(self, quota: Quota, source: str) -> Allowance | None:
         """Return a full allowance of a source's key, None if nothing is limited."""

@@ -19,6 +19,8 @@ class RequestContext:
 
     lease: MemoryReservation
     """Memory for its body."""
+    unknown_behind: str | None = None
+    """The address of its trusted proxy, if this does not say who the client is."""
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
     """By lower-case name; the last value of a repeated field."""
     request_id: str = ""
@@ -27,6 +29,8 @@ class RequestContext:
     """Template of its path, for metrics."""
     source: str | None = None
     """Its source, once the write key is read."""
+    has_counted_events: bool = False
+    """Whether its events are in the counts of answers, whatever its answer."""
     client: str | None = None
     """Client of its session."""
     watched: Sequence[Event] = ()

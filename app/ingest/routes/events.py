@@ -126,8 +126,7 @@ async def post_events(
         RetriableError: nothing was accepted, or the outcome is unknown; see Router.submit.
     """
     context: RequestContext = request.scope[CONTEXT]
-    source = _source_in_head(ingest.write_keys, context.headers, request.scope["query_string"])
-    context.source = source and source.id
+    source = _source_in_head(ingest.write_keys, context, request.scope["query_string"])
     sender = source.id if source else network_of(request)
     yield_to_others = partial(ingest.scheduler.yield_to_others, sender)
     limits = ingest.body_limits_for(source)
@@ -151,6 +150,7 @@ async def post_events(
         context.lease.hold(stored_bytes)
         if ingest.observer is not None and ingest.observer.is_on:
             context.watched = [*events, *quarantined]
+        context.has_counted_events = True
         outcomes = await ingest.router.submit(
             events, quarantined, received_ms=arrival.received_ms, deadline=deadline
         )
@@ -254,7 +254,7 @@ async def _session_headers(router: Router, session: ClientSession) -> dict[str, 
     return session_headers(state)
 
 
-def _source_in_head(write_keys: WriteKeys, headers: Mapping[bytes, bytes], query: bytes) -> Source | None:
+def _source_in_head(write_keys: WriteKeys, context: RequestContext, query: bytes) -> Source | None:
     """
     Return the source of the write key in the head, None without one; refusals come before the body is read.
 
@@ -262,10 +262,12 @@ def _source_in_head(write_keys: WriteKeys, headers: Mapping[bytes, bytes], query
         InvalidWriteKeyError, DisabledWriteKeyError: the key has no enabled source.
         QuotaExceededError: the key has no quota left for it.
     """
+    headers = context.headers
     write_key = key_in_head(headers, query)
     if not write_key:
         return None
     source = write_keys.source_of(write_key)
+    context.source = source.id
     if source.allowance is not None:
         declared = headers.get(b"content-length", b"")
         size_bytes = int(declared) if declared.isdigit() and b"content-encoding" not in headers else 0
