@@ -198,7 +198,7 @@ def build_ingress_limits(settings: Settings, clock: Clock, *, index_files: int) 
     )
 
 
-def build_problems(settings: Settings, counts: RefusalCounts) -> Problems:
+def build_problems(settings: Settings, counts: RefusalCounts | None = None) -> Problems:
     """Return the answers of errors on the ingest port; `counts` counts them."""
     body, compressed = map(
         format_size, (settings.limits.body_bytes_max, settings.limits.body_compressed_bytes_max)

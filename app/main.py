@@ -316,9 +316,7 @@ def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[Background
     refusals = parts.admin_context.refusals
     running: list[BackgroundTask] = [
         parts.ingest_loop.heartbeat(),
-        parts.admin_context.history.keep(
-            lambda: router.totals, lambda: parts.admin_context.refusals.before_events
-        ),
+        parts.admin_context.history.keep(lambda: router.totals, lambda: refusals.before_events),
         announce(router, settings, url=url, admin_url=admin_url),
         tell_outages(router),
         keep_notes(partial(renew_notes, parts.opened.store, settings.log.topics)),

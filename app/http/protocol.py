@@ -299,10 +299,10 @@ class EdgeProtocol(HttpToolsProtocol):
         """Return the lease of a request behind a trusted proxy, by the address of its client."""
         memory, connections = self._port.memory, self._port.connections
         address = self._port.proxies.client_of(self.headers)
-        self.scope["client"] = address and (address, 0)
+        self.scope["client"] = None if address is None else (address, 0)
         is_served = connections.enter_request(address) and not self._is_refused
         self.app = self._client_app if is_served else cast(Any, self._port.refuse)
-        owner = address and address_group(address)
+        owner = None if address is None else address_group(address)
         return MemoryReservation(memory, owner, lambda: connections.leave_request(address))
 
     @property

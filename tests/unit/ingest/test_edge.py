@@ -24,6 +24,7 @@ from app.auth.write_keys import OpenKeys, WriteKeys
 from app.http.body import BodyLimits
 from app.http.body_memory import BodyMemory
 from app.http.problems import Problems
+from app.http.refusal_counts import RefusalCounts
 from app.http.refusal_log import RefusalLog
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
@@ -109,14 +110,17 @@ def edge_over(
         gives_advice=gives_advice,
         observer=observer,
     )
-    metrics = RequestMetrics()
+    counts = RefusalCounts()
+    metrics = RequestMetrics(counts)
     if registry is not None:
         registry.register(metrics)
     return create_edge(
         ingest,
         memory=memory or BodyMemory(1_000_000),
         quota_penalty_s=penalty_s,
-        problems=Problems(retry_after_max=30, rng=random.Random(0), refusals=RefusalLog(PATH_WORDS)),
+        problems=Problems(
+            retry_after_max=30, rng=random.Random(0), refusals=RefusalLog(PATH_WORDS, counts=refusals)
+        ),
         metrics=metrics,
     )
 
