@@ -119,7 +119,7 @@ def edge_over(
         memory=memory or BodyMemory(1_000_000),
         quota_penalty_s=penalty_s,
         problems=Problems(
-            retry_after_max=30, rng=random.Random(0), refusals=RefusalLog(PATH_WORDS, counts=refusals)
+            retry_after_max=30, rng=random.Random(0), refusals=RefusalLog(PATH_WORDS, counts=counts)
         ),
         metrics=metrics,
     )
