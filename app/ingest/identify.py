@@ -22,6 +22,7 @@ from app.ingest.large_json import Oversize
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
 from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues
+from app.ingest.salvage import Fragment
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import (
     MESSAGE_ID_BYTES_MAX,
@@ -299,6 +300,9 @@ class _Request:
                 ignored -= {SEQUENCE}
             known = known or dumps_any({name: item[name] for name in item if name not in ignored})
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
+        elif isinstance(item, Fragment):
+            known = item.content  # its identity
+            item = item.content.decode(errors="replace")
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
         content = refusal.value or dumps_any(item)
@@ -388,4 +392,6 @@ def _no_event(item: object) -> _RefusedError:
     """Return why an item that is no JSON object is refused."""
     if isinstance(item, Oversize):
         return _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)
+    if isinstance(item, Fragment):
+        return _RefusedError(item.reason)
     return _RefusedError(RejectionCode.NOT_AN_OBJECT)
