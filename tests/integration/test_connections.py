@@ -6,6 +6,7 @@ says, in order, and no client can keep a connection, or memory, longer than it m
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -439,27 +440,49 @@ def test_crowd_of_one_address_leaves_room_for_the_others(tmp_path: Path) -> None
                 connection.socket.close()
 
 
-def test_behind_a_trusted_proxy_the_forwarded_address_has_the_limit(tmp_path: Path) -> None:
+def test_behind_a_trusted_proxy_the_forwarded_address_has_the_limit_once_it_is_crowded(
+    tmp_path: Path,
+) -> None:
     settings = {
         "GATEWAY_CONNECTIONS_MAX": "16",
         "GATEWAY_TRUSTED_PROXIES": "127.0.0.0/8, ::1",
         "GATEWAY_PARTITIONS": "2",
     }
     half = POST + b"X-Forwarded-For: 203.0.113.7\r\nContent-Length: 12\r\n\r\n{"
-    with Gateway(tmp_path, settings) as gateway, RawConnection(gateway.port) as waiting:
-        waiting.send(half)
+    with Gateway(tmp_path, settings) as gateway, ExitStack() as stack:
+        crowd = [stack.enter_context(RawConnection(gateway.port)) for _ in range(8)]
+        for waiting in crowd:
+            waiting.send(half)
         until(lambda: gateway.stats()["connections"]["idle"] == 0)
         with RawConnection(gateway.port) as other:
             other.send(request(head=b"X-Forwarded-For: 203.0.113.7, 127.0.0.2\r\n"))
             assert other.answer().code == "too_many_connections"
-        with RawConnection(gateway.port) as other:
-            other.send(request(head=b"X-Forwarded-For: 203.0.113.7, 203.0.113.8\r\n"))
-            assert other.answer().body == SUCCESS
-        waiting.send(b'"batch":[]}')
-        assert waiting.answer().body == SUCCESS
+        for forwarded in (b"203.0.113.7, 203.0.113.8", b"203.0.113.7, unknown"):
+            with RawConnection(gateway.port) as other:
+                other.send(request(head=b"X-Forwarded-For: %b\r\n" % forwarded))
+                assert other.answer().body == SUCCESS
+        for waiting in crowd:
+            waiting.send(b'"batch":[]}')
+            assert waiting.answer().body == SUCCESS
         with RawConnection(gateway.port) as other:
             other.send(request(head=b"X-Forwarded-For: 203.0.113.7\r\n"))
             assert other.answer().body == SUCCESS
+
+
+def test_unknown_client_behind_a_proxy_is_counted_and_its_events_have_no_address(tmp_path: Path) -> None:
+    settings = {"GATEWAY_TRUSTED_PROXIES": "127.0.0.1", "GATEWAY_PARTITIONS": "2"}
+    with Gateway(tmp_path, settings) as gateway, httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+        for forwarded in ("unknown", "203.0.113.7,", "_hidden"):
+            post(client, "/v1/events", new_event(messageId=forwarded), **{"X-Forwarded-For": forwarded})
+        post(client, "/v1/events", new_event(messageId="absent"))
+        post(client, "/v1/events", new_event(messageId="known"), **{"X-Forwarded-For": "[2001:db8::7]:80"})
+        assert client.get("/health").status_code == 200
+        told = {line["messageId"]: line["value"].get("context", {}).get("ip") for line in stored(gateway)}
+        metrics = httpx.get(f"{gateway.admin_url}/metrics").text
+    known = told.pop("known")
+    assert (known, set(told.values()), len(told)) == ("2001:db8::7", {None}, 4)
+    assert "gateway_http_unknown_clients_total 4.0" in metrics
+    assert gateway.log_path.read_text().count("clients behind a trusted proxy are unknown") == 1
 
 
 def test_event_tells_where_it_came_from(tmp_path: Path) -> None:
