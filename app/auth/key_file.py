@@ -25,7 +25,7 @@ from app.auth.quotas import Quota, QuotaPolicy
 from app.auth.unknown_keys import UnknownKeys
 from app.auth.write_keys import INGEST, Source
 from app.http.errors import DisabledWriteKeyError, InvalidWriteKeyError
-from app.settings.file_signature import signature_of
+from dedupe.file_signature import signature_of
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError
 
