@@ -297,7 +297,9 @@ class KeyFile:
         used = [known for known in self._removed.values() if known.requests]
         requests = sum([known.requests for known in used])
         if requests > self._reported:
-            logger.warning("removed write keys are still used", requests=requests - self._reported, **_named(used))
+            logger.warning(
+                "removed write keys are still used", requests=requests - self._reported, **_named(used)
+            )
         self._reported_at, self._reported = now, requests
 
 

@@ -112,7 +112,10 @@ class KeyMemory:
 
 
 def _content_of(keys: Mapping[bytes, Remembered]) -> bytes:
-    entries = [{"key_sha256": digest.hex(), **key._asdict(), "quota": asdict(key.quota)} for digest, key in keys.items()]
+    entries = [
+        {"key_sha256": digest.hex(), **key._asdict(), "quota": asdict(key.quota)}
+        for digest, key in keys.items()
+    ]
     return json.dumps({"version": VERSION, "keys": entries}, indent=1).encode()
 
 

@@ -1,9 +1,9 @@
 """
 Who sends write keys that are unknown, for operators alone: an answer never says how a key is wrong.
 
-Most are keys that were removed while apps still use them. Memory is bounded: of more senders than SENDERS_MAX,
-the one with the fewest requests is replaced, and its count is passed on, so a sender with many requests is
-always among those that are reported (the space-saving algorithm).
+Most are keys that were removed while apps still use them. Memory is bounded: of more senders than
+SENDERS_MAX, the one with the fewest requests is replaced, and its count is passed on, so a sender with many
+requests is always among those that are reported (the space-saving algorithm).
 """
 
 from dataclasses import dataclass
