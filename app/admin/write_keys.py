@@ -22,33 +22,45 @@ KEYS_MAX = 1_000
 Document = dict[str, Any]
 
 
+class WriteKeysOfGroup:
+    """Reads and ends the write keys of this worker and the other workers of its group."""
+
+    def __init__(self, key_file: KeyFile | None, group: GroupLanes | None) -> None:
+        """`key_file` is None where every key is its own source."""
+        self._key_file = key_file
+        self._group = group
+        if group is not None:
+            group.handler.requests[LIST] = self._read_own
+            group.handler.requests[FORGET] = self._forget_own
+
+    async def read(self) -> Document:
+        """Return the keys of all workers, and the errors of those that do not answer."""
+        own = await self._read_own(None)
+        others, silent = await self._ask_others(LIST, None)
+        return {"keys": _merged([own, *others.values()]), "silent": silent}
+
+    async def forget(self, name: str) -> Document:
+        """End keys that have vanished; return their sources, and the errors of workers without an answer."""
+        own = await self._forget_own(name)
+        others, silent = await self._ask_others(FORGET, name)
+        return {"sources": sorted(set(own).union(*others.values())), "silent": silent}
+
+    async def _read_own(self, _body: Any) -> list[Document]:
+        return [] if self._key_file is None else _documents_of(self._key_file)
+
+    async def _forget_own(self, body: Any) -> list[str]:
+        forgotten = [] if self._key_file is None else await self._key_file.forget(str(body))
+        return [known.source.id for known in forgotten]
+
+    async def _ask_others(self, kind: str, body: Any) -> tuple[dict[str, Any], dict[str, str]]:
+        return ({}, {}) if self._group is None else await ask_others(self._group, kind, body)
+
+
 def add_write_keys(
     app: FastAPI, key_file: KeyFile | None, group: GroupLanes | None, ingest_loop: IngestLoop
 ) -> None:
-    """Add the paths; `key_file` is None where every key is its own source."""
-
-    async def keys_of_this_worker(_body: Any = None) -> list[Document]:
-        return [] if key_file is None else _documents_of(key_file)
-
-    async def forget_here(body: Any) -> list[str]:
-        forgotten = [] if key_file is None else await key_file.forget(str(body))
-        return [known.source.id for known in forgotten]
-
-    if group is not None:
-        group.handler.requests[LIST] = keys_of_this_worker
-        group.handler.requests[FORGET] = forget_here
-
-    async def read() -> Document:
-        own, (others, silent) = await keys_of_this_worker(), ({}, {})
-        if group is not None:
-            others, silent = await ask_others(group, LIST)
-        return {"keys": _merged([own, *others.values()]), "silent": silent}
-
-    async def forget(name: str) -> Document:
-        sources, (others, silent) = set(await forget_here(name)), ({}, {})
-        if group is not None:
-            others, silent = await ask_others(group, FORGET, name)
-        return {"sources": sorted(sources.union(*others.values())), "silent": silent}
+    """Add the paths; see WriteKeysOfGroup."""
+    write_keys = WriteKeysOfGroup(key_file, group)
 
     @app.get("/admin/v1/write-keys", dependencies=[READ])
     async def get_write_keys() -> Response:
@@ -58,7 +70,7 @@ def add_write_keys(
         Of each key the first digits of its SHA-256, never the key. In a group, uses and refusals are those of
         all workers that answer.
         """
-        return json_answer(await ingest_loop.run(read))
+        return json_answer(await ingest_loop.run(write_keys.read))
 
     @app.post("/admin/v1/write-keys/forget", dependencies=[WRITE])
     async def post_forget(name: str) -> Response:
@@ -67,7 +79,7 @@ def add_write_keys(
 
         `name` is a source, whose vanished keys all end, or the beginning of one key's SHA-256.
         """
-        document = await ingest_loop.run(lambda: forget(name))
+        document = await ingest_loop.run(lambda: write_keys.forget(name))
         if not document["sources"]:
             raise NotFoundError(detail=f"no key that has vanished from the file is named by {name!r} alone")
         return json_answer(document)

@@ -1,8 +1,8 @@
 """
 Write keys of single events, in a request that has none in its head, its query or its body's top level.
 
-Each event belongs to the source of its own key. An event without a key belongs to the source of the first good
-one; and an event whose key is not good is quarantined there.
+Each event belongs to the source of its own key. An event without a key belongs to the source of the first
+good one, and an event whose key is not good is quarantined there.
 """
 
 import hashlib
