@@ -6,7 +6,7 @@ import ssl
 
 from dedupe.login.errors import LoginError
 from dedupe.login.secret_file import read_secret
-from dedupe.login.settings import AWS, OAUTH, LoginSettings
+from dedupe.login.settings import AWS, LoginSettings
 from dedupe.login.tls import TlsContext
 from dedupe.login.tokens import AwsSigner, Fetch, TokenEndpoint, TokenFile, Tokens, region_of
 from dedupe.model.errors import ConfigurationError
@@ -79,7 +79,7 @@ class Login:
         )
 
     def _tokens_of(self, settings: LoginSettings) -> Tokens | None:
-        if not settings.uses_sasl or settings.sasl_mechanism not in (OAUTH, AWS):
+        if not settings.uses_token:
             return None
         fetch: Fetch
         if settings.sasl_mechanism == AWS:

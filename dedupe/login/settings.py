@@ -52,6 +52,11 @@ class LoginSettings:
         return self.security_protocol.endswith("SSL")
 
     @property
+    def uses_token(self) -> bool:
+        """Whether the client shows a token."""
+        return self.uses_sasl and self.sasl_mechanism in {OAUTH, AWS}
+
+    @property
     def uses_endpoint(self) -> bool:
         """Whether tokens come from an endpoint over HTTP, by the client's id and secret."""
         return self.uses_sasl and self.sasl_mechanism == OAUTH and not self.token_file
@@ -124,7 +129,7 @@ def _is_place(url: str) -> bool:
         _ = place.port
     except ValueError:
         return False
-    if place.username is not None or place.password is not None:
+    if place.username is not None or place.password is not None or any(map(str.isspace, url)):
         return False
     if place.scheme == "file":
         return place.path.startswith("/") and place.netloc in {"", "localhost"}

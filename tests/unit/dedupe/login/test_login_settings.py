@@ -45,7 +45,14 @@ def test_login_that_can_be_made_breaks_no_rule(settings: dict[str, Any]) -> None
         (OAUTH | {"oauth_token_url": None}, "X_OAUTH_TOKEN_URL must be set when X_SASL_MECHANISM is OAUTH"),
         *(
             (OAUTH | {"oauth_token_url": url}, "X_OAUTH_TOKEN_URL must be set when")
-            for url in ("idp/token", "https://", "https://idp:port/", "ftp://idp/", "https://a:b@idp/token")
+            for url in (
+                "idp/token",
+                "https://",
+                "https://idp:port/",
+                "ftp://idp/",
+                "https://idp/a b",
+                "https://a:b@idp/token",
+            )
         ),
         (TOKEN_FILE | {"oauth_token_url": "file://run/token"}, "X_OAUTH_TOKEN_URL must be set when"),
         (PLAIN | {"oauth_token_url": "https://idp/"}, "X_OAUTH_TOKEN_URL is used with X_SASL_MECHANISM=OAU"),
