@@ -3,6 +3,7 @@ Claim: whatever arrives on a connection, a request that has begun is answered as
 says, in order, and no client can keep a connection, or memory, longer than it may.
 """
 
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -260,6 +261,24 @@ def test_half_a_body_is_answered_though_no_more_can_come(connection: RawConnecti
     assert (answer.status, answer.code) == (503, "body_incomplete")
     assert "retry-after" in answer.headers
     assert connection.is_closed()
+
+
+def test_what_a_slow_or_broken_link_causes_is_counted_apart(gateway: Gateway) -> None:
+    before = link_failures(gateway)
+    for ends_its_side in (True, False):
+        with RawConnection(gateway.port) as connection:
+            connection.send(POST + b"Content-Length: 100\r\n\r\n{")
+            if ends_its_side:
+                connection.socket.shutdown(socket.SHUT_WR)
+            assert connection.answer().status == 503
+    after = link_failures(gateway)
+    assert {code: after[code] - before[code] for code in after} == {"body_timeout": 1, "body_incomplete": 1}
+
+
+def link_failures(gateway: Gateway) -> dict[str, float]:
+    metrics = httpx.get(f"{gateway.admin_url}/metrics").text
+    told = re.findall(r'^gateway_http_link_failures_total\{code="(\w+)"\} (\S+)', metrics, flags=re.MULTILINE)
+    return {code: float(count) for code, count in told}
 
 
 def test_client_that_ends_its_side_still_gets_its_answers(connection: RawConnection) -> None:
