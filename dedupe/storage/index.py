@@ -79,6 +79,17 @@ class DedupeIndex(SessionRows, Protocol):
     def files(self) -> int:
         """The number of files; the cost of looking up an absent key grows with it. Cheap."""
 
+    @property
+    def unproved(self) -> Sequence[Offset]:
+        """
+        Offsets before which records may be missing, since the index was not closed; usually empty.
+
+        The newest record before each of them must be looked up, then call `note_proved`.
+        """
+
+    def note_proved(self) -> None:
+        """Forget `unproved`, for later openings as well. Raises IndexUnavailableError."""
+
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         """
         Return each key's entry or None; same order and length as `keys`.

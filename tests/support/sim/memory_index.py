@@ -50,6 +50,7 @@ class _Disk:
     complete_from: Offset = 0  # it began here, or dropped nothing at or above it
     unsynced: deque[_Undo] = field(default_factory=lambda: deque(maxlen=UNSYNCED_MAX))
     is_damaged: bool = False
+    unproved: tuple[Offset, ...] = ()
 
     def forget(self, start: Offset) -> None:
         """Become the disk of a new, empty index."""
@@ -57,6 +58,7 @@ class _Disk:
         self.unsynced.clear()
         self.sessions.clear()
         self.session_counts = NO_SESSIONS
+        self.unproved = ()
         self.state = EMPTY_STATE._replace(applied_offset=start)
         self.steps = ()
         self.complete_from = start
@@ -211,6 +213,13 @@ class MemoryIndex:
     @property
     def files(self) -> int:
         return 0
+
+    @property
+    def unproved(self) -> Sequence[Offset]:
+        return self._disk.unproved
+
+    def note_proved(self) -> None:
+        self._disk.unproved = ()
 
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         entries = self._readable().entries
