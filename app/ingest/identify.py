@@ -22,6 +22,7 @@ from app.ingest.large_json import Oversize
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
 from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues
+from app.ingest.salvage import Fragment
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import (
     MESSAGE_ID_BYTES_MAX,
@@ -32,7 +33,7 @@ from dedupe.model.identity import (
     fingerprint_of,
 )
 from dedupe.model.json_document import is_event_type
-from dedupe.model.quarantine import KEPT_BYTES_MAX, Quarantine
+from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
@@ -47,7 +48,7 @@ class Rejection(NamedTuple):
     item_index: int
     message_id: str | None  # None without a valid one
     code: str
-    event: Event  # of the quarantine topic
+    events: tuple[Event, ...]  # of the quarantine topic: one, or the pieces of a long one
 
 
 @dataclass(slots=True)
@@ -85,8 +86,8 @@ class Identified:
             else:
                 assert isinstance(item, Rejection)
                 self.rejections.append(item)
-                self.quarantined.append(item.event)
-                size_bytes += len(item.event.value)
+                self.quarantined += item.events
+                size_bytes += sum([len(event.value) for event in item.events])
             work_bytes -= EVENT_WORK_BYTES
             if size_bytes > work_bytes:
                 self.size_bytes += size_bytes
@@ -169,11 +170,22 @@ class Identifier:
 class _RefusedError(Exception):
     """An item cannot become a clean event."""
 
-    def __init__(self, code: str, value: bytes | None = None, content: bytes | None = None) -> None:
-        """`value`: the record's value, if it could be built; `content`: the canonical content, if known."""
+    def __init__(
+        self, code: str, value: bytes | None = None, content: bytes | None = None, *, is_counted: bool = True
+    ) -> None:
+        """
+        Give the reason, and what is known of the item.
+
+        Args:
+            code: a RejectionCode.
+            value: the record's value, if it could be built.
+            content: the canonical content, if known.
+            is_counted: whether the request's size includes the item.
+        """
         self.code = code
         self.value = value
         self.content = content
+        self.is_counted = is_counted
 
 
 class _Request:
@@ -246,7 +258,7 @@ class _Request:
                 assigned_id = message_id
             value = self._values.value_of(item, content, retried, assigned_id)
         except TypeError as err:
-            raise _RefusedError(RejectionCode.EVENT_TOO_DEEP) from err
+            raise _RefusedError(RejectionCode.EVENT_TOO_DEEP, is_counted=False) from err
         brackets = len(value) - len(value.replace(b"{", b"").replace(b"[", b""))  # count() is slower
         if brackets > self._depth_max and self._is_too_deep(item):
             raise _RefusedError(RejectionCode.EVENT_TOO_DEEP)
@@ -301,19 +313,21 @@ class _Request:
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
-        content = refusal.value or dumps_any(item)
-        if refusal.value is None:  # else it is counted
-            self._bytes_left -= min(len(known or content), KEPT_BYTES_MAX)
+        content = item.content if isinstance(item, Fragment) else refusal.value or dumps_any(item)
+        if not refusal.is_counted:
+            self._bytes_left -= len(known or content)
             if self._bytes_left < 0:
                 raise self._too_large()
-        event = self._identifier.quarantine.event(
+        events = self._identifier.quarantine.events(
             source=self._arrival.source,
             message_id=message_id or assigned,
             fingerprint=fingerprint_of(known or content),
             content=content,
             reason=refusal.code,
+            position=item.position if isinstance(item, Fragment) else None,
+            is_json=not isinstance(item, Fragment),
         )
-        return Rejection(index, message_id, refusal.code, event)
+        return Rejection(index, message_id, refusal.code, events)
 
     def _count(self, content: bytes, retried: bytes) -> None:
         """
@@ -327,7 +341,7 @@ class _Request:
         if len(retried) > RETRY_BYTES_FREE:
             size_bytes += len(retried) - RETRY_BYTES_FREE
         if size_bytes > self._event_bytes_max:
-            raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content)
+            raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content, is_counted=False)
         self._bytes_left -= size_bytes
         if self._bytes_left < 0:
             raise self._too_large()
@@ -387,5 +401,7 @@ def _content_of(item: dict[str, Any], ignored: frozenset[str]) -> tuple[bytes, b
 def _no_event(item: object) -> _RefusedError:
     """Return why an item that is no JSON object is refused."""
     if isinstance(item, Oversize):
-        return _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)
-    return _RefusedError(RejectionCode.NOT_AN_OBJECT)
+        return _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content, is_counted=False)
+    if isinstance(item, Fragment):
+        return _RefusedError(item.reason, is_counted=False)
+    return _RefusedError(RejectionCode.NOT_AN_OBJECT, is_counted=False)
