@@ -51,6 +51,13 @@ class IndexUpdate(NamedTuple):
     sessions: SessionUpdate | None = None
 
 
+class WalFiles(NamedTuple):
+    """The number and the size in bytes of an index's write-ahead files."""
+
+    number: int
+    size_bytes: int
+
+
 class DedupeIndex(SessionRows, Protocol):
     """
     The index of one lane.
@@ -78,6 +85,10 @@ class DedupeIndex(SessionRows, Protocol):
     @property
     def files(self) -> int:
         """The number of files; the cost of looking up an absent key grows with it. Cheap."""
+
+    @property
+    def wal(self) -> WalFiles:
+        """The write-ahead files, closed ones included. Cheap. Raises IndexUnavailableError."""
 
     @property
     def unproved(self) -> Sequence[Offset]:

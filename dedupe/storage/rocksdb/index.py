@@ -23,7 +23,7 @@ from dedupe.decide.window import Step
 from dedupe.model.errors import ConfigurationError, GatewayError, IndexCorruptError, IndexUnavailableError
 from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Entry, EventKey, Offset
-from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
+from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, WalFiles
 from dedupe.storage.rocksdb.bloom import BloomFilterCache
 from dedupe.storage.rocksdb.database import MIB, Database, Tuning, destroy, translate, tuning_for
 from dedupe.storage.rocksdb.format import (
@@ -41,7 +41,7 @@ from dedupe.storage.rocksdb.format import (
 )
 from dedupe.storage.rocksdb.replay import WAL_BYTES_MAX, load, replay, time_limit_s
 from dedupe.storage.rocksdb.sessions import SessionTable
-from dedupe.storage.rocksdb.wal import WalFiles, check_wal, note_proved, unproved, wal_files
+from dedupe.storage.rocksdb.wal import check_wal, note_proved, unproved, wal_files
 
 LANE_BYTES_MIN = 4 * MIB
 """With less, a file would hold a few thousand keys, and each lookup would read hundreds of files."""
@@ -107,7 +107,7 @@ class RocksStore:
         structlog.get_logger(__name__).info(
             "index was not closed, its write-ahead log is checked and replayed",
             path=str(path),
-            files=files.count,
+            files=files.number,
             size_bytes=files.size_bytes,
         )
         if files.size_bytes > WAL_BYTES_MAX:

@@ -17,11 +17,11 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from dedupe.model.errors import IndexCorruptError
 from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Offset
+from dedupe.storage.index import WalFiles
 
 UNPROVED = "UNPROVED"
 """A file beside RocksDB's own: offsets that recovery must still check, as a JSON array. It outlives a process
@@ -33,13 +33,6 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _BATCH = struct.Struct("<QI")  # sequence number, count
 _PUT = 0x1  # into `default`; an update begins with its entries
 _OFFSET = struct.Struct(">Q")
-
-
-class WalFiles(NamedTuple):
-    """The number and the size in bytes of a database's write-ahead files, closed ones included."""
-
-    count: int
-    size_bytes: int
 
 
 def wal_files(path: Path) -> WalFiles:
