@@ -271,7 +271,7 @@ class Router:
             return
         quarantined = [
             kept
-            for event, admission in zip(events, outcomes.admissions, strict=True)
+            for event, admission, offset in zip(events, *outcomes, strict=True)
             if admission in QUARANTINE_REASONS
             for kept in self.quarantine.events(
                 source=event.source,
@@ -279,6 +279,7 @@ class Router:
                 fingerprint=event.fingerprint,
                 content=event.value,
                 reason=QUARANTINE_REASONS[admission],
+                original=(event.partition, offset) if admission is Admission.CONFLICT else None,
             )
         ]
         parts = [*rejected, *_parts_of(self.quarantine_routes, quarantined, received_ms, deadline)]

@@ -19,6 +19,10 @@ EVENT_DEPTH_MAX = 32
 """The limit of an event's depth: SDKs nest a few levels, and readers such as Spark recurse into each."""
 
 
+QUARANTINED_BYTES_MIN = 512
+"""The least that a quarantined event is charged: its record has a key, headers and a place in the index."""
+
+
 @dataclass(frozen=True, slots=True)
 class EventLimits:
     """Bounds of an event and of one request's events."""

@@ -172,15 +172,7 @@ class _RefusedError(Exception):
     def __init__(
         self, code: str, value: bytes | None = None, content: bytes | None = None, *, is_counted: bool = True
     ) -> None:
-        """
-        Give the reason, and what is known of the item.
-
-        Args:
-            code: a RejectionCode.
-            value: the record's value, if it could be built.
-            content: the canonical content, if known.
-            is_counted: whether the request's size includes the item.
-        """
+        """`value`: of its record, if known; `content`: canonical, if known; `is_counted`: in the size."""
         self.code = code
         self.value = value
         self.content = content

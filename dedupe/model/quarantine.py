@@ -7,13 +7,14 @@ message id and fingerprint, so that its retries are stored once.
 A record's value has one of two forms. An event that is JSON and fits into a record is a field of a JSON
 object:
 
-    {"reason":…,"truncated":false,"length":…,"sha256":…,"event":…}
+    {"reason":…,"truncated":false,"length":…,"sha256":…,"original":[0,17],"event":…}
 
 Anything else is a line of JSON, and after it bytes as they were received: all of them, or one piece:
 
     {"raw":true,"reason":…,"length":…,"sha256":…,"position":…,"json":…,"piece":0,"pieces":1}⏎…
 
-`length` and `sha256` are those of the whole. A piece has a key of its own, by the hash of the whole and its
+`length` and `sha256` are those of the whole; `original` is the partition and offset of the event that a
+conflicting one conflicts with. A piece has a key of its own, by the hash of the whole and its
 number: a retry after a crash adds the pieces that are missing.
 """
 
@@ -26,7 +27,7 @@ from dedupe.model.identity import Identity, fingerprint_of
 from dedupe.model.json_document import dumps_to_keep
 from dedupe.model.record import FLAG_PIECE
 from dedupe.model.routing import partition_of
-from dedupe.model.types import Event, Fingerprint, Topic
+from dedupe.model.types import Event, Fingerprint, Offset, Topic
 
 PIECE_BYTES = 192 * 1024
 """The bytes of each piece but the last. The same for ever: pieces of two tries must be equal."""
@@ -59,6 +60,7 @@ class Quarantine:
         reason: str,
         position: int | None = None,
         is_json: bool = True,
+        original: tuple[int, Offset] | None = None,
     ) -> tuple[Event, ...]:
         """
         Return the quarantine events of a rejected or conflicting event: one, or its pieces in order.
@@ -71,20 +73,28 @@ class Quarantine:
             reason: a RejectionCode, or the reason of a stored record.
             position: the offset of the content in its body, None if it is of no use.
             is_json: whether the content is a JSON document; if not, it is stored as it is.
+            original: partition and offset of the stored event that this one conflicts with, if known.
         """
         if len(content) > self.whole_bytes_max:
-            return self._pieces(source, message_id, content, reason, position, is_json=is_json)
+            return self._pieces(source, message_id, content, str(reason), position, is_json=is_json)
         digest = hashlib.sha256(content).hexdigest()
         if is_json:
-            value = _with_event(content, str(reason), digest, position)
+            value = _with_event(content, str(reason), digest, position, original)
         else:
             value = _head(str(reason), len(content), digest, position, is_json=False) + content
         return (self._event(source, message_id, fingerprint, value, str(reason)),)
 
     def _pieces(
-        self, source: str, message_id: str, content: bytes, reason: str, position: int | None, *, is_json: bool
+        self,
+        source: str,
+        message_id: str,
+        content: bytes,
+        reason: str,
+        position: int | None,
+        *,
+        is_json: bool,
     ) -> tuple[Event, ...]:
-        digest, reason = hashlib.sha256(content), str(reason)
+        digest = hashlib.sha256(content)
         count = -(-len(content) // PIECE_BYTES)
         view = memoryview(content)
         return tuple(
@@ -139,7 +149,9 @@ def piece_fingerprint(digest: bytes, number: int, count: int) -> Fingerprint:
     return fingerprint_of(digest + b"".join(part.to_bytes(_PIECE_NUMBER_BYTES) for part in (number, count)))
 
 
-def _with_event(content: bytes, reason: str, digest: str, position: int | None) -> bytes:
+def _with_event(
+    content: bytes, reason: str, digest: str, position: int | None, original: tuple[int, Offset] | None
+) -> bytes:
     """Return a value with the event as its last field."""
     fields: dict[str, object] = {
         "reason": reason,
@@ -149,6 +161,8 @@ def _with_event(content: bytes, reason: str, digest: str, position: int | None) 
     }
     if position is not None:
         fields["position"] = position
+    if original is not None:
+        fields["original"] = original
     fields["event"] = orjson.Fragment(content)
     return dumps_to_keep(fields)
 

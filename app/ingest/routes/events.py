@@ -4,7 +4,7 @@ The paths for events. A request has one answer, after the commit of all its even
 **routes.post_events** -> Router.submit -> Lane.submit -> admit -> PartitionLog.append
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -28,7 +28,7 @@ from app.ingest.client_sessions import (
     stored_sessions,
 )
 from app.ingest.decision_observer import DecisionObserver
-from app.ingest.event_limits import STEP_BYTES
+from app.ingest.event_limits import QUARANTINED_BYTES_MIN, STEP_BYTES
 from app.ingest.identify import Arrival, Identified, Identifier
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
@@ -37,11 +37,12 @@ from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from dedupe.decide.admission import NEW
+from dedupe.decide.rejection import QUARANTINE_REASONS
 from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import RetriableError
 from dedupe.model.identity import FINGERPRINT_BYTES
 from dedupe.model.json_document import TYPE_CHARS_MAX
-from dedupe.model.types import Fingerprint
+from dedupe.model.types import Event, Fingerprint
 from dedupe.router import Router
 from dedupe.submission import Outcomes
 
@@ -146,6 +147,7 @@ async def post_events(
         advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
         stored_bytes, events, quarantined = identified.size_bytes, identified.events, identified.quarantined
         if source.allowance is not None:
+            source.allowance.take_quarantine(quarantined_bytes(quarantined))
             source.allowance.owe(stored_bytes - len(body))
         del body, payload  # frees their memory
         context.lease.hold(stored_bytes)
@@ -237,12 +239,24 @@ def _note(
     outcomes: Outcomes,
     context: RequestContext,
 ) -> None:
-    """Charge new events to the source's quota of the index, and report the verdicts to the observer."""
+    """Charge the source's quotas of index and quarantine, and report the verdicts to the observer."""
     new = outcomes.admissions.count(NEW)
     if source.allowance is not None:
         source.allowance.grow(new)
+        if new < len(outcomes.admissions):
+            conflicting = [
+                event
+                for event, admission in zip(identified.events, outcomes.admissions, strict=True)
+                if admission in QUARANTINE_REASONS
+            ]
+            source.allowance.owe_quarantine(quarantined_bytes(conflicting))
     if observer is not None and (observer.is_on or identified.rejections or new < len(outcomes.admissions)):
         observer.decided(identified.events, outcomes, identified.quarantined, context)
+
+
+def quarantined_bytes(events: Sequence[Event]) -> int:
+    """Return what events are charged in the quota of quarantine."""
+    return sum([max(QUARANTINED_BYTES_MIN, len(event.value)) for event in events])
 
 
 async def _session_headers(router: Router, session: ClientSession) -> dict[str, str]:
