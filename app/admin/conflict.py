@@ -31,7 +31,7 @@ UNNAMED = (
     "the quarantine record does not say where the stored event is; `gateway lookup SOURCE MESSAGE_ID` tells"
 )
 UNREADABLE = "an event is no JSON object"
-SAME = "the fields are equal: they differ in what is not stored, or the rules by which events are compared changed"
+SAME = "the fields are equal: the rules by which events are compared have changed, or the rest is not stored"
 
 
 def differing_fields(

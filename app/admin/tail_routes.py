@@ -74,21 +74,8 @@ def add_tail(
         listener = tail.listen(wanted)
         if listener is None:
             raise TooManyConnectionsError(detail="the live tail has its maximum of readers")
+        compared = partial(_compared, ingest_loop, differs_in)
         return _Stream(tail, listener, _lines(listener, is_ending, compared, is_shown=is_shown))
-
-    async def compared(samples: Sequence[Sample]) -> dict[int, list[str] | None]:
-        """Return by its index how a conflict differs, of the first ones."""
-        conflicts = [index for index, sample in enumerate(samples) if sample.verdict == CONFLICT]
-
-        async def compare() -> dict[int, list[str] | None]:
-            return {index: await differs_in(samples[index]) for index in conflicts[:COMPARED_MAX]}
-
-        if not conflicts:
-            return {}
-        try:
-            return await ingest_loop.run(compare, limit_s=COMPARE_S)
-        except RetriableError:
-            return {}
 
     @app.get("/admin/v1/tail", dependencies=[READ])
     async def get_tail(request: Request) -> Response:
@@ -133,6 +120,23 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._leave()
+
+
+async def _compared(
+    ingest_loop: IngestLoop, differs_in: DiffersIn, samples: Sequence[Sample]
+) -> dict[int, list[str] | None]:
+    """Return by its index how a conflict differs, of the first ones."""
+    conflicts = [index for index, sample in enumerate(samples) if sample.verdict == CONFLICT]
+
+    async def compare() -> dict[int, list[str] | None]:
+        return {index: await differs_in(samples[index]) for index in conflicts[:COMPARED_MAX]}
+
+    if not conflicts:
+        return {}
+    try:
+        return await ingest_loop.run(compare, limit_s=COMPARE_S)
+    except RetriableError:
+        return {}
 
 
 async def _lines(

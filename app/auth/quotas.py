@@ -30,8 +30,8 @@ never takes more than its share within any window, and about a day's worth of a 
 
 QUARANTINE_SHARE = 1 / 4
 """
-The part of a key's bytes that rejected and conflicting events may be. Write keys are public, and what fills the
-quarantine serves nobody; and an app whose events are all bad usually sends less than a quarter of its quota.
+The part of a key's bytes that rejected and conflicting events may be. Write keys are public, and what fills
+the quarantine serves nobody; an app whose events are all bad usually sends less than a quarter of its quota.
 """
 
 REPORT_INTERVAL_S = 60.0

@@ -41,10 +41,10 @@ def list_records(reason: Reason = None, source: Source = None, since: Since = No
     Print one JSON line for each quarantined event.
 
     A line has partition, offset, timestamp (log time in ms), reason, source, messageId (null without a valid
-    one), truncated (an earlier version stored only the first 64 KiB), length (of the event in bytes), position
-    (of its first byte in the body, if it is a part of one), and piece and pieces: an event that exceeds a
-    record is stored in pieces, and each has a line. It needs only the settings of the log, may run while a
-    gateway runs, and changes nothing.
+    one), truncated (an earlier version stored only the first 64 KiB), length (of the event in bytes),
+    position (of its first byte in the body, if it is a part of one), and piece and pieces: an event that
+    exceeds a record is stored in pieces, and each has a line. It needs only the settings of the log, may run
+    while a gateway runs, and changes nothing.
 
     Example: `gateway quarantine list --reason conflict --since 2h`
     """
