@@ -105,7 +105,7 @@ def show(
     fields in which it differs from the stored event, with both values, shortened. Exit code 1: there is no
     record, or with --raw not every piece.
 
-    Example: `gateway quarantine show 0:17`, or `gateway quarantine show 0:17 --raw > body`
+    Example: `gateway quarantine show 0:17`, or `gateway quarantine show 0:17 --raw`
     """
     (wanted,) = _places([place])
     run_quietly(_show(wanted, is_raw=raw))
