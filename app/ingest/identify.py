@@ -305,11 +305,15 @@ class _Request:
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
         content = refusal.value or dumps_any(item)
+        quarantine = self._identifier.quarantine
+        if isinstance(item, dict) and len(content) > quarantine.whole_bytes_max:
+            # Pieces are identified by their bytes, which must be those of every try.
+            content = dumps_any({name: item[name] for name in item if name not in RETRY_FIELDS})
         if not refusal.is_counted:
             self._bytes_left -= len(known or content)
             if self._bytes_left < 0:
                 raise self._too_large()
-        events = self._identifier.quarantine.events(
+        events = quarantine.events(
             source=self._arrival.source,
             message_id=message_id or assigned,
             fingerprint=fingerprint_of(known or content),

@@ -40,6 +40,9 @@ NEEDS_SOURCE: dict[str, str] = {
 
 STILL_TOO_LARGE = "it is larger than GATEWAY_EVENT_BYTES_MAX, with what is added to it"
 
+NO_EVENT = frozenset({"unreadable", RejectionCode.NOT_AN_OBJECT})
+"""The codes of what is no event."""
+
 _WRAPPED = (b"[", b'"')
 """The first bytes of JSON that is no event, but may hold some."""
 
@@ -132,8 +135,6 @@ def result_of(document: dict[str, Any], *, accepted: int, duplicates: int, is_bo
         why = rejected[0]["code"] if rejected else None
         return Result(name, why, receipt=None if rejected else document["receipts"][0])
     counts = {"accepted": accepted, "duplicate": duplicates, "rejected": len(rejected)}
-    if not any(counts.values()):
-        return Result("rejected", "there is no event in it", events=counts)
     codes = ", ".join(sorted({each["code"] for each in rejected}))
     return Result(name, codes or None, events=counts)
 
@@ -151,7 +152,9 @@ def replay_by(ingest: Ingest) -> Replay:
         except RequestError as err:
             return Result("rejected", f"{err.code}: {err.detail}" if err.detail else err.code)
         codes = [rejection.code for rejection in identified.rejections]
-        if codes == [RejectionCode.EVENT_TOO_LARGE] and not identified.events:
+        if not identified.events and is_body(kept) and NO_EVENT.issuperset(codes):
+            return Result("skipped", "there is no event in it")
+        if not identified.events and codes == [RejectionCode.EVENT_TOO_LARGE]:
             return Result("skipped", STILL_TOO_LARGE)
         outcomes = await ingest.router.submit(
             identified.events,
