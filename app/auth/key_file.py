@@ -29,8 +29,8 @@ from pydantic import (
 from app.auth.quotas import Allowance, Quota, QuotaPolicy
 from app.auth.write_keys import INGEST, Source
 from app.http.errors import DisabledWriteKeyError, InvalidWriteKeyError
-from app.settings.file_signature import signature_of
 from app.settings.units import Bytes, Seconds
+from dedupe.file_signature import signature_of
 from dedupe.model.errors import ConfigurationError
 
 LOOK_INTERVAL_S = 1.0

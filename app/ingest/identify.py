@@ -22,6 +22,7 @@ from app.ingest.large_json import Oversize
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
 from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues
+from app.ingest.salvage import Fragment
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import (
     MESSAGE_ID_BYTES_MAX,
@@ -304,7 +305,7 @@ class _Request:
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
-        content = refusal.value or dumps_any(item)
+        content = item.content if isinstance(item, Fragment) else refusal.value or dumps_any(item)
         quarantine = self._identifier.quarantine
         if isinstance(item, dict) and len(content) > quarantine.whole_bytes_max:
             # Pieces are identified by their bytes, which must be those of every try.
@@ -319,6 +320,8 @@ class _Request:
             fingerprint=fingerprint_of(known or content),
             content=content,
             reason=refusal.code,
+            position=item.position if isinstance(item, Fragment) else None,
+            is_json=not isinstance(item, Fragment),
         )
         return Rejection(index, message_id, refusal.code, events)
 
@@ -395,4 +398,6 @@ def _no_event(item: object) -> _RefusedError:
     """Return why an item that is no JSON object is refused."""
     if isinstance(item, Oversize):
         return _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content, is_counted=False)
+    if isinstance(item, Fragment):
+        return _RefusedError(item.reason, is_counted=False)
     return _RefusedError(RejectionCode.NOT_AN_OBJECT, is_counted=False)

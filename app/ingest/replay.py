@@ -40,7 +40,7 @@ NEEDS_SOURCE: dict[str, str] = {
 
 STILL_TOO_LARGE = "it is larger than GATEWAY_EVENT_BYTES_MAX, with what is added to it"
 
-NO_EVENT = frozenset({"unreadable", RejectionCode.NOT_AN_OBJECT})
+NO_EVENT = frozenset({RejectionCode.UNREADABLE, RejectionCode.NOT_AN_OBJECT})
 """The codes of what is no event."""
 
 _WRAPPED = (b"[", b'"')
@@ -150,7 +150,7 @@ def replay_by(ingest: Ingest) -> Replay:
         try:
             identified, received_ms = await identified_in(kept, whole.content, changes)
         except RequestError as err:
-            return Result("rejected", f"{err.code}: {err.detail}" if err.detail else err.code)
+            return Result("skipped", f"{err.code}: {err.detail}" if err.detail else err.code)
         codes = [rejection.code for rejection in identified.rejections]
         if not identified.events and is_body(kept) and NO_EVENT.issuperset(codes):
             return Result("skipped", "there is no event in it")

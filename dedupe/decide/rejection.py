@@ -14,6 +14,7 @@ class RejectionCode(StrEnum):
     MESSAGE_ID_INVALID = "message_id_invalid"
     TYPE_INVALID = "type_invalid"
     SEQUENCE_INVALID = "sequence_invalid"
+    UNREADABLE = "unreadable"
     CONFLICT = "conflict"
     SESSION_FENCED = "session_fenced"
     SESSION_EXPIRED = "session_expired"
