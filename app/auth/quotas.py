@@ -133,15 +133,19 @@ class Allowance:
         wait_s, limit = max(waits, default=(0.0, ""))
         self._refuse(limit, wait_s, now)
 
-    def take_quarantine(self, size_bytes: int) -> None:
-        """Charge the rejected events of a request, before it has any effect. Raises QuotaExceededError."""
+    def check_quarantine(self, size_bytes: int) -> None:
+        """Raise QuotaExceededError if the rejected events of a request would not pass now."""
         if self._quarantine is not None and size_bytes:
             now = self._policy.clock()
             self._refuse(QUARANTINE, self._quarantine.wait_s(size_bytes, now), now)
-            self._quarantine.take(size_bytes)
+
+    def take_quarantine(self, size_bytes: int) -> None:
+        """Charge the rejected events of a request, before it has any effect. Raises QuotaExceededError."""
+        self.check_quarantine(size_bytes)
+        self.owe_quarantine(size_bytes)
 
     def owe_quarantine(self, size_bytes: int) -> None:
-        """Charge the conflicting events of a request, which are stored."""
+        """Charge events that are stored: conflicting ones are known late."""
         if self._quarantine is not None:
             self._quarantine.take(size_bytes)
 

@@ -1,6 +1,9 @@
 """Bounds of the events of one request."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from dedupe.model.types import Event
 
 RETRY_BYTES_FREE = 1024
 """
@@ -31,3 +34,8 @@ class EventLimits:
     event_depth_max: int
     request_bytes_max: int
     growth_bytes_max: int = 5 * 1024 * 1024  # of batch-level fields: 500 events with 10 KB each
+
+
+def quarantined_bytes(events: Sequence[Event]) -> int:
+    """Return what events are charged in the quota of quarantine."""
+    return sum([max(QUARANTINED_BYTES_MIN, len(event.value)) for event in events])

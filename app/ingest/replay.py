@@ -33,7 +33,7 @@ NEEDS_NEW_ID: dict[str, str] = {
 }
 
 NEEDS_SOURCE: dict[str, str] = {
-    "write_key_invalid": (
+    RejectionCode.WRITE_KEY_INVALID: (
         "its own write key was not valid; --to-source NAME (to_source=NAME) stores it under a source"
     ),
 }

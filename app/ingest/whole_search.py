@@ -56,9 +56,10 @@ class WholeSearch:
     async def _known_places(self, whole: Whole) -> frozenset[Place]:
         """Return the places of missing pieces that the index knows."""
         kept, routes = whole.kept, self._router.quarantine_routes
+        digest = bytes.fromhex(kept.sha256) + bytes.fromhex(kept.key_sha256 or "")
         places = set()
         for number in whole.missing:
-            fingerprint = piece_fingerprint(bytes.fromhex(kept.sha256), number, kept.pieces)
+            fingerprint = piece_fingerprint(digest, number, kept.pieces)
             key = self._identity.quarantine_key(kept.source, kept.message_id or "", fingerprint)
             partition = partition_of(key, len(routes))
             if (entry := await routes[partition].find(key)) is not None:

@@ -14,11 +14,13 @@ Anything else is a line of JSON, and after it bytes as they were received: all o
     {"raw":true,"reason":…,"length":…,"sha256":…,"position":…,"json":…,"piece":0,"pieces":1}⏎…
 
 `length` and `sha256` are those of the whole; `original` is the partition and offset of the event that a
-conflicting one conflicts with. A piece has a key of its own, by the hash of the whole and its
-number: a retry after a crash adds the pieces that are missing.
+conflicting one conflicts with, `position` that of the first byte in its body, and `key_sha256` the hash of an
+unknown write key. A piece has a key of its own, by the hash of the whole and its number: a retry after a
+crash adds the pieces that are missing.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -60,7 +62,7 @@ class Quarantine:
         reason: str,
         position: int | None = None,
         is_json: bool = True,
-        original: tuple[int, Offset] | None = None,
+        key_sha256: str | None = None,
     ) -> tuple[Event, ...]:
         """
         Return the quarantine events of a rejected or conflicting event: one, or its pieces in order.
@@ -73,16 +75,40 @@ class Quarantine:
             reason: a RejectionCode, or the reason of a stored record.
             position: the offset of the content in its body, None if it is of no use.
             is_json: whether the content is a JSON document; if not, it is stored as it is.
-            original: partition and offset of the stored event that this one conflicts with, if known.
+            key_sha256: of the event's own write key in hex, if its source is not known.
         """
         if len(content) > self.whole_bytes_max:
-            return self._pieces(source, message_id, content, str(reason), position, is_json=is_json)
+            return self._pieces(
+                source, message_id, content, str(reason), position, is_json=is_json, key_sha256=key_sha256
+            )
         digest = hashlib.sha256(content).hexdigest()
         if is_json:
-            value = _with_event(content, str(reason), digest, position, original)
+            facts = {"position": position, "key_sha256": key_sha256}
+            value = _with_event(content, str(reason), digest, facts)
         else:
             value = _head(str(reason), len(content), digest, position, is_json=False) + content
         return (self._event(source, message_id, fingerprint, value, str(reason)),)
+
+    def refused(self, event: Event, reason: str, original: Offset | None) -> tuple[Event, ...]:
+        """
+        Return the quarantine events of an event of the clean topic that its lane has refused.
+
+        Args:
+            event: the event.
+            reason: a RejectionCode.
+            original: of a conflict the offset of the stored event, in the event's partition.
+        """
+        if original is None or original < 0 or len(event.value) > self.whole_bytes_max:
+            return self.events(
+                source=event.source,
+                message_id=event.message_id,
+                fingerprint=event.fingerprint,
+                content=event.value,
+                reason=reason,
+            )
+        facts = {"original": (event.partition, original)}
+        value = _with_event(event.value, str(reason), hashlib.sha256(event.value).hexdigest(), facts)
+        return (self._event(event.source, event.message_id, event.fingerprint, value, str(reason)),)
 
     def _pieces(
         self,
@@ -93,15 +119,17 @@ class Quarantine:
         position: int | None,
         *,
         is_json: bool,
+        key_sha256: str | None,
     ) -> tuple[Event, ...]:
         digest = hashlib.sha256(content)
+        own_key = b"" if key_sha256 is None else bytes.fromhex(key_sha256)
         count = -(-len(content) // PIECE_BYTES)
         view = memoryview(content)
         return tuple(
             self._event(
                 source,
                 message_id,
-                piece_fingerprint(digest.digest(), number, count),
+                piece_fingerprint(digest.digest() + own_key, number, count),
                 b"".join(
                     (
                         _head(
@@ -112,6 +140,7 @@ class Quarantine:
                             is_json=is_json,
                             piece=number,
                             pieces=count,
+                            key_sha256=key_sha256,
                         ),
                         view[number * PIECE_BYTES : (number + 1) * PIECE_BYTES],
                     )
@@ -145,26 +174,17 @@ class Quarantine:
 
 
 def piece_fingerprint(digest: bytes, number: int, count: int) -> Fingerprint:
-    """Return the fingerprint of a piece: `digest` is the SHA-256 of the whole, `number` begins at 0."""
+    """Return the fingerprint of a piece: `digest` identifies the whole, `number` begins at 0."""
     return fingerprint_of(digest + b"".join(part.to_bytes(_PIECE_NUMBER_BYTES) for part in (number, count)))
 
 
-def _with_event(
-    content: bytes, reason: str, digest: str, position: int | None, original: tuple[int, Offset] | None
-) -> bytes:
-    """Return a value with the event as its last field."""
-    fields: dict[str, object] = {
-        "reason": reason,
-        "truncated": False,
-        "length": len(content),
-        "sha256": digest,
-    }
-    if position is not None:
-        fields["position"] = position
-    if original is not None:
-        fields["original"] = original
-    fields["event"] = orjson.Fragment(content)
-    return dumps_to_keep(fields)
+def _with_event(content: bytes, reason: str, digest: str, facts: Mapping[str, object]) -> bytes:
+    """Return a value with the event as its last field, and before it the facts that are known."""
+    return dumps_to_keep(
+        {"reason": reason, "truncated": False, "length": len(content), "sha256": digest}
+        | {name: fact for name, fact in facts.items() if fact is not None}
+        | {"event": orjson.Fragment(content)}
+    )
 
 
 def _head(
@@ -176,18 +196,19 @@ def _head(
     is_json: bool,
     piece: int = 0,
     pieces: int = 1,
+    key_sha256: str | None = None,
 ) -> bytes:
     """Return the line before raw bytes."""
-    return orjson.dumps(
-        {
-            "raw": True,
-            "reason": reason,
-            "length": length,
-            "sha256": digest,
-            "position": position,
-            "json": is_json,
-            "piece": piece,
-            "pieces": pieces,
-        },
-        option=orjson.OPT_APPEND_NEWLINE,
-    )
+    fields = {
+        "raw": True,
+        "reason": reason,
+        "length": length,
+        "sha256": digest,
+        "position": position,
+        "json": is_json,
+        "piece": piece,
+        "pieces": pieces,
+    }
+    if key_sha256 is not None:
+        fields["key_sha256"] = key_sha256
+    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)

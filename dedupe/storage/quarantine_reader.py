@@ -108,9 +108,15 @@ class Kept(NamedTuple):
         return None if place is None else Place(*place)
 
     @property
-    def whole_id(self) -> tuple[str, str | None, str, int]:
+    def key_sha256(self) -> str | None:
+        """The hash of the event's own write key in hex, if that was not valid."""
+        digest: str | None = self.head.get("key_sha256")
+        return digest
+
+    @property
+    def whole_id(self) -> tuple[str, str | None, str, str | None, int]:
         """What the pieces of one event have in common, and no other record."""
-        return self.source, self.message_id, self.sha256, self.pieces
+        return self.source, self.message_id, self.sha256, self.key_sha256, self.pieces
 
     def described(self) -> dict[str, Any]:
         """Return the record without its content, as a document."""
@@ -124,6 +130,7 @@ class Kept(NamedTuple):
             "truncated": self.is_truncated,
             "length": self.length,
             "position": self.head.get("position"),
+            "keySha256": self.key_sha256,
             "piece": self.piece,
             "pieces": self.pieces,
         }

@@ -85,7 +85,7 @@ def test_bad_events_are_kept_once_and_replayed_once(log_env: Mapping[str, str], 
         assert [(line["reason"], line["messageId"]) for line in lines] == KEPT
         assert list(lines[0]) == [
             "partition", "offset", "timestamp", "reason", "source", "messageId", "truncated", "length",
-            "position", "piece", "pieces",
+            "position", "keySha256", "piece", "pieces",
         ]  # fmt: skip
         assert {line["source"] for line in lines} == {AUTH[0]}
         assert not any(line["truncated"] for line in lines)

@@ -2,6 +2,7 @@
 
 import hashlib
 from random import Random
+from typing import Any
 
 import orjson
 import pytest
@@ -12,7 +13,7 @@ from dedupe.model.identity import Identity, fingerprint_of
 from dedupe.model.quarantine import PIECE_BYTES, Quarantine
 from dedupe.model.record import build_record
 from dedupe.model.types import Event, LogRecord, Topic
-from dedupe.storage.quarantine_reader import Kept, Place, Wanted, Whole, parse_kept, read_whole, shown
+from dedupe.storage.quarantine_reader import Kept, Place, Whole, parse_kept, read_whole, shown
 from tests.support.sim.sim_log import SimStore
 
 TOPIC = Topic("events.quarantine", 3)
@@ -20,9 +21,10 @@ QUARANTINE = Quarantine(Identity(b"a secret of the tests"), TOPIC)
 LONG = b"\xff[" * PIECE_BYTES + b"!"
 
 
-def events_of(content: bytes, **options: object) -> tuple[Event, ...]:
-    given = {"source": "web", "message_id": "m", "reason": "unreadable"} | options
-    return QUARANTINE.events(fingerprint=fingerprint_of(content), content=content, **given)  # type: ignore[arg-type]
+def events_of(content: bytes, **options: Any) -> tuple[Event, ...]:
+    given: dict[str, Any] = {"source": "web", "message_id": "m", "reason": "unreadable"}
+    given |= {"fingerprint": fingerprint_of(content)} | options
+    return QUARANTINE.events(content=content, **given)
 
 
 def kept_of(event: Event, offset: int = 7) -> Kept:
@@ -42,11 +44,14 @@ def test_bytes_come_back_as_they_were(content: bytes, position: int | None) -> N
 
 
 def test_event_comes_back_with_the_place_of_its_original() -> None:
-    (event,) = events_of(b'{"event":"x"}', reason="conflict", original=(3, 17))
+    clean = Event(b"k" * 16, 3, b"f" * 8, "web", "m", b'{"event":"x"}')
+    (event,) = QUARANTINE.refused(clean, "conflict", 17)
     kept = kept_of(event)
     assert (kept.content, kept.original, kept.message_id) == (b'{"event":"x"}', Place(3, 17), "m")
     assert orjson.loads(orjson.dumps(shown(kept, kept.content))) == {"event": {"event": "x"}}
-    assert kept_of(events_of(b"{}")[0]).original is None
+    assert event.key == events_of(clean.value, fingerprint=clean.fingerprint)[0].key
+    for original in (None, -1):
+        assert kept_of(QUARANTINE.refused(clean, "conflict", original)[0]).original is None
 
 
 def test_record_of_an_earlier_version_is_read() -> None:
@@ -127,4 +132,13 @@ async def test_whole_is_found_from_any_of_its_pieces() -> None:
             hashlib.sha256(LONG).hexdigest(),
         )
     assert await read_whole(store, TOPIC.name, Place(0, 99)) is None
-    assert Wanted(source="other").includes(whole.kept) is False
+
+
+def test_pieces_with_other_write_keys_are_told_apart() -> None:
+    pieces = [
+        [kept_of(event) for event in events_of(LONG, is_json=False, key_sha256=digest)]
+        for digest in (None, "ab" * 32, "cd" * 32)
+    ]
+    assert len({kept.key for of_key in pieces for kept in of_key}) == 9
+    assert [of_key[0].key_sha256 for of_key in pieces] == [None, "ab" * 32, "cd" * 32]
+    assert len({of_key[0].whole_id for of_key in pieces}) == 3
