@@ -36,7 +36,15 @@ Source = Annotated[str | None, typer.Option(help="Only events of this source.")]
 
 @quarantine.command(name="list")
 @guarded
-def list_records(reason: Reason = None, source: Source = None, since: Since = None) -> None:
+def list_records(
+    reason: Reason = None,
+    source: Source = None,
+    since: Since = None,
+    contains: Annotated[
+        str | None,
+        typer.Option(help="Only events with this text, such as a user's id; every byte of each is searched."),
+    ] = None,
+) -> None:
     """
     Print one JSON line for each quarantined event.
 
@@ -46,14 +54,14 @@ def list_records(reason: Reason = None, source: Source = None, since: Since = No
     exceeds a record is stored in pieces, and each has a line. It needs only the settings of the log, may run
     while a gateway runs, and changes nothing.
 
-    Example: `gateway quarantine list --reason conflict --since 2h`
+    Example: `gateway quarantine list --reason conflict --since 2h`, or `... list --contains u-4711`
     """
     from dedupe.storage.quarantine_reader import Wanted
 
     wanted = Wanted(reason=reason, source=source, since_ms=since_ms(since))
 
     async def run() -> None:
-        await _print(wanted)
+        await _print(wanted, contains)
 
     run_quietly(run())
 
@@ -262,11 +270,15 @@ async def replayed(admin: AdminClient, kept: "Kept", changes: "Changes") -> dict
     return Result("failed", why).document(kept)
 
 
-async def _print(wanted: "Wanted") -> None:
+async def _print(wanted: "Wanted", contains: str | None) -> None:
     """Print the matching records without their events."""
+    from dedupe.storage.quarantine_reader import TextSearch
+
+    search = TextSearch(contains or "")
     async with _records(wanted) as records:
         async for kept in records:
-            print_rows([kept.described()], Format.JSON)
+            print_rows([found.described() for found in search.take(kept)], Format.JSON)
+    print_rows([found.described() for found in search.rest()], Format.JSON)
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ It needs no fence, lock or index.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -181,6 +182,52 @@ class Whole:
     def content(self) -> bytes:
         """The pieces that are there, in order."""
         return b"".join(self._contents[number] for number in sorted(self._contents))
+
+
+class TextSearch:
+    """Finds the records with a text, as UTF-8 or escaped in JSON, also where a piece ends within it."""
+
+    def __init__(self, text: str) -> None:
+        """Search for a text; "" is in every record."""
+        self._needles = {text.encode(), json.dumps(text)[1:-1].encode()}
+        self._edge_bytes = max(map(len, self._needles)) - 1
+        self._pieces: dict[tuple[object, ...], dict[int, Kept]] = {}
+        self._hits: set[tuple[object, ...]] = set()
+
+    def take(self, kept: Kept) -> list[Kept]:
+        """Search a record; return it if it is found. Pieces are searched in `rest`."""
+        is_found = self._is_in(kept.content)
+        if kept.pieces == 1 or self._edge_bytes < 0:
+            return [kept] if is_found else []
+        if is_found:
+            self._hits.add(kept.whole_id)
+        edges = kept.content
+        if len(edges) > 2 * self._edge_bytes:
+            edges = edges[: self._edge_bytes] + edges[len(edges) - self._edge_bytes :]
+        self._pieces.setdefault(kept.whole_id, {})[kept.piece] = kept._replace(content=edges)
+        return []
+
+    def rest(self) -> list[Kept]:
+        """Return all pieces of events that have the text in any piece, or across two."""
+        return [
+            pieces[number]
+            for whole_id, pieces in self._pieces.items()
+            if whole_id in self._hits or self._is_across(pieces)
+            for number in sorted(pieces)
+        ]
+
+    def _is_across(self, pieces: Mapping[int, Kept]) -> bool:
+        return any(
+            self._is_in(self._end(pieces[number - 1].content) + pieces[number].content[: self._edge_bytes])
+            for number in pieces
+            if number - 1 in pieces
+        )
+
+    def _end(self, content: bytes) -> bytes:
+        return content[max(0, len(content) - self._edge_bytes) :]
+
+    def _is_in(self, content: bytes) -> bool:
+        return any(needle in content for needle in self._needles)
 
 
 def told_missing(pieces: int, missing: Sequence[int]) -> str:

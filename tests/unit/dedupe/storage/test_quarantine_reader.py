@@ -13,7 +13,7 @@ from dedupe.model.identity import Identity, fingerprint_of
 from dedupe.model.quarantine import PIECE_BYTES, Quarantine
 from dedupe.model.record import build_record
 from dedupe.model.types import Event, LogRecord, Topic
-from dedupe.storage.quarantine_reader import Kept, Place, Whole, parse_kept, read_whole, shown
+from dedupe.storage.quarantine_reader import Kept, Place, TextSearch, Whole, parse_kept, read_whole, shown
 from tests.support.sim.sim_log import SimStore
 
 TOPIC = Topic("events.quarantine", 3)
@@ -142,3 +142,22 @@ def test_pieces_with_other_write_keys_are_told_apart() -> None:
     assert len({kept.key for of_key in pieces for kept in of_key}) == 9
     assert [of_key[0].key_sha256 for of_key in pieces] == [None, "ab" * 32, "cd" * 32]
     assert len({of_key[0].whole_id for of_key in pieces}) == 3
+
+
+@given(place=st.integers(PIECE_BYTES - 8, PIECE_BYTES + 8), text=st.sampled_from(["u-4711", "ü", 'a"b\n']))
+def test_text_is_found_wherever_a_piece_ends(place: int, text: str) -> None:
+    for spelled in (text.encode(), orjson.dumps(text)[1:-1]):
+        content = b"x" * place + spelled + b"y" * PIECE_BYTES
+        search = TextSearch(text)
+        records = [kept_of(event) for event in (*events_of(content, is_json=False), *events_of(b"{}"))]
+        assert [kept for record in records for kept in search.take(record)] == []
+        assert [kept.piece for kept in search.rest()] == list(range(records[0].pieces))
+
+
+def test_text_is_found_in_one_record_and_none_means_all() -> None:
+    (kept, other) = (kept_of(events_of(content)[0]) for content in (b'{"u":"\\u00fc"}', b"{}"))
+    search = TextSearch("ü")
+    assert [*search.take(kept), *search.take(other), *search.rest()] == [kept]
+    everything = TextSearch("")
+    piece = kept_of(events_of(LONG, is_json=False)[1])
+    assert [*everything.take(other), *everything.take(piece), *everything.rest()] == [other, piece]
