@@ -218,15 +218,7 @@ class _RefusedError(Exception):
     def __init__(
         self, code: str, value: bytes | None = None, content: bytes | None = None, *, is_counted: bool = True
     ) -> None:
-        """
-        Give the reason, and what is known of the item.
-
-        Args:
-            code: a RejectionCode.
-            value: the record's value, if it could be built.
-            content: the canonical content, if known.
-            is_counted: whether the request's size includes the item.
-        """
+        """`value`: of its record, if known; `content`: canonical, if known; `is_counted`: in the size."""
         self.code = code
         self.value = value
         self.content = content
@@ -368,11 +360,15 @@ class _Request:
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
         content = item.content if isinstance(item, Fragment) else refusal.value or dumps_any(item)
+        quarantine = self._identifier.quarantine
+        if isinstance(item, dict) and len(content) > quarantine.whole_bytes_max:
+            # Pieces are identified by their bytes, which must be those of every try.
+            content = dumps_any({name: item[name] for name in item if name not in RETRY_FIELDS})
         if not refusal.is_counted:
             self.bytes_left -= len(known or content)
             if self.bytes_left < 0:
                 raise self._too_large()
-        events = self._identifier.quarantine.events(
+        events = quarantine.events(
             source=self._arrival.source,
             message_id=message_id or assigned,
             fingerprint=fingerprint_of((known or content) + refusal.key_digest),
