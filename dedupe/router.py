@@ -196,7 +196,7 @@ class Router:
 
         Args:
             events: n >= 0 identified events of the clean topic, in request order.
-            rejected: rejected events, as events of the quarantine topic.
+            rejected: rejected events, as events of the quarantine topic, one or more each.
             received_ms: log time of the request's arrival.
             deadline: of the answer; accepted events may be committed later.
 
@@ -270,15 +270,16 @@ class Router:
         if not rejected and not any(kind in outcomes.admissions for kind in QUARANTINE_REASONS):
             return
         quarantined = [
-            self.quarantine.event(
+            kept
+            for event, admission in zip(events, outcomes.admissions, strict=True)
+            if admission in QUARANTINE_REASONS
+            for kept in self.quarantine.events(
                 source=event.source,
                 message_id=event.message_id,
                 fingerprint=event.fingerprint,
                 content=event.value,
                 reason=QUARANTINE_REASONS[admission],
             )
-            for event, admission in zip(events, outcomes.admissions, strict=True)
-            if admission in QUARANTINE_REASONS
         ]
         parts = [*rejected, *_parts_of(self.quarantine_routes, quarantined, received_ms, deadline)]
         try:

@@ -14,15 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from app.http.errors import RequestTooLargeError
 from app.ingest.client_sessions import SEQUENCE, ClientSession, SessionKeys
 from app.ingest.deep_json import dumps_any, is_deeper
 from app.ingest.event_limits import EVENT_WORK_BYTES, RETRY_BYTES_FREE, EventLimits
-from app.ingest.large_json import Oversize
+from app.ingest.items import Fragment, Oversize, Packed
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
-from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues
-from app.ingest.salvage import Fragment
+from app.ingest.record_values import REPLACED, SHARED_FIELDS, WRITE_KEY, RecordValues
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import (
     MESSAGE_ID_BYTES_MAX,
@@ -32,8 +30,8 @@ from dedupe.model.identity import (
     canonical_json,
     fingerprint_of,
 )
-from dedupe.model.json_document import is_event_type
-from dedupe.model.quarantine import KEPT_BYTES_MAX, Quarantine
+from dedupe.model.json_document import is_event_type, read_document
+from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
@@ -48,7 +46,7 @@ class Rejection(NamedTuple):
     item_index: int
     message_id: str | None  # None without a valid one
     code: str
-    event: Event  # of the quarantine topic
+    events: tuple[Event, ...]  # of the quarantine topic: one, or the pieces of a long one
 
 
 @dataclass(slots=True)
@@ -86,8 +84,8 @@ class Identified:
             else:
                 assert isinstance(item, Rejection)
                 self.rejections.append(item)
-                self.quarantined.append(item.event)
-                size_bytes += len(item.event.value)
+                self.quarantined += item.events
+                size_bytes += sum([len(event.value) for event in item.events])
             work_bytes -= EVENT_WORK_BYTES
             if size_bytes > work_bytes:
                 self.size_bytes += size_bytes
@@ -153,18 +151,24 @@ class Identifier:
         """
         Yield an event or a rejection for each item, in order.
 
-        Raises:
-            RequestTooLargeError: the events with batch-level fields exceed the limit, or these fields add too
-                much.
+        Batch-level fields that would add too much to all events together are not merged into any, and are
+        one more rejection at the end.
         """
-        request = _Request(self, payload.shared, arrival)
-        request.check_growth(len(payload.items))
+        shared, left_out = payload.shared, None
+        request = _Request(self, shared, arrival)
+        if len(payload.items) * request.merged_bytes > self.limits.growth_bytes_max:
+            fields = dumps_any({name: shared[name] for name in SHARED_FIELDS if name in shared})
+            left_out = Fragment(0, fields, RejectionCode.BATCH_FIELDS_TOO_LARGE)
+            shared = {name: value for name, value in shared.items() if name not in SHARED_FIELDS}
+            request = _Request(self, shared, arrival)
         for index, item in enumerate(payload.items):
             try:
                 identified: Event | Rejection = request.event_of(index, item)
             except _RefusedError as refusal:
                 identified = request.rejection_of(index, item, refusal)
             yield identified
+        if left_out is not None:
+            yield request.rejection_of(len(payload.items), left_out, _RefusedError(left_out.reason))
 
 
 class _RefusedError(Exception):
@@ -206,7 +210,7 @@ class _Request:
         )
         if self._values.is_too_deep:
             self._depth_max = -1  # each event of the batch nests too deep
-        self._merged_bytes = self._values.merged_bytes
+        self.merged_bytes = self._values.merged_bytes
         self._default_type = arrival.default_type
         self._valid_type: object = None  # the last valid type
         self._sessions: SessionKeys | None = None
@@ -223,16 +227,10 @@ class _Request:
         if arrival.stored_sessions:
             self._order = Order.REPLAYED
 
-    def check_growth(self, count: int) -> None:
-        """Raise RequestTooLargeError if the batch-level fields add more than allowed to `count` events."""
-        growth_bytes_max = self._identifier.limits.growth_bytes_max
-        if count * self._merged_bytes > growth_bytes_max:
-            raise RequestTooLargeError(detail=f"batch-level fields add more than {growth_bytes_max:,} bytes")
-
     def event_of(self, index: int, item: object) -> Event:
-        """Return an item as an event of the clean topic. Raises _RefusedError, RequestTooLargeError."""
+        """Return an item as an event of the clean topic. Raises _RefusedError."""
         if type(item) is not dict:
-            raise _no_event(item)
+            item = _unpacked(item)
         place = None if self._sessions is None else self._sessions.place_of(index, item)
         message_id, assigned_id, flags = item.get("messageId"), None, 0
         ignored, retried = self._ignored if message_id is not None else self._ignored_unnamed, b""
@@ -287,10 +285,14 @@ class _Request:
         )
 
     def rejection_of(self, index: int, item: object, refusal: _RefusedError) -> Rejection:
-        """Return a refused item with the event that quarantines it. Raises RequestTooLargeError."""
-        message_id, assigned, known = None, "", refusal.content
+        """Return a refused item with the event that quarantines it."""
+        message_id, assigned, known, value = None, "", refusal.content, refusal.value
+        if isinstance(item, Packed):
+            item = read_document(item.content)
         if isinstance(item, Oversize):
             message_id = item.message_id
+        elif isinstance(item, Fragment):
+            value = item.content
         elif isinstance(item, dict):
             message_id = item.get("messageId")
             if self._sessions is not None:
@@ -300,44 +302,34 @@ class _Request:
                 ignored -= {SEQUENCE}
             known = known or dumps_any({name: item[name] for name in item if name not in ignored})
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
-        elif isinstance(item, Fragment):
-            known = item.content  # its identity
-            item = item.content.decode(errors="replace")
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
-        content = refusal.value or dumps_any(item)
-        if refusal.value is None:  # else it is counted
-            self._bytes_left -= min(len(known or content), KEPT_BYTES_MAX)
-            if self._bytes_left < 0:
-                raise self._too_large()
-        event = self._identifier.quarantine.event(
+        content = dumps_any(item) if value is None else value
+        events = self._identifier.quarantine.events(
             source=self._arrival.source,
             message_id=message_id or assigned,
             fingerprint=fingerprint_of(known or content),
             content=content,
             reason=refusal.code,
+            position=item.position if isinstance(item, Fragment) else None,
+            is_json=not isinstance(item, Fragment),
         )
-        return Rejection(index, message_id, refusal.code, event)
+        return Rejection(index, message_id, refusal.code, events)
 
     def _count(self, content: bytes, retried: bytes) -> None:
         """
         Add an item to the request's size.
 
-        Raises:
-            _RefusedError: the item exceeds the limit of an event.
-            RequestTooLargeError: the request exceeds its limit.
+        Raises _RefusedError: it exceeds the limit of an event, or the rest of that of the request.
         """
-        size_bytes = len(content) + self._merged_bytes
+        size_bytes = len(content) + self.merged_bytes
         if len(retried) > RETRY_BYTES_FREE:
             size_bytes += len(retried) - RETRY_BYTES_FREE
         if size_bytes > self._event_bytes_max:
             raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content)
+        if size_bytes > self._bytes_left:
+            raise _RefusedError(RejectionCode.REQUEST_TOO_LARGE, content=content)
         self._bytes_left -= size_bytes
-        if self._bytes_left < 0:
-            raise self._too_large()
-
-    def _too_large(self) -> RequestTooLargeError:
-        return RequestTooLargeError(detail=f"more than {self._identifier.limits.request_bytes_max:,} bytes")
 
     def _is_too_deep(self, item: dict[str, Any]) -> bool:
         """Whether the record of an item would nest too deep."""
@@ -388,10 +380,14 @@ def _content_of(item: dict[str, Any], ignored: frozenset[str]) -> tuple[bytes, b
     return canonical_json(content), canonical_json(retried) if retried else b""
 
 
-def _no_event(item: object) -> _RefusedError:
-    """Return why an item that is no JSON object is refused."""
+def _unpacked(item: object) -> dict[str, Any]:
+    """Return the object of an item that is none as it is. Raises _RefusedError."""
+    if isinstance(item, Packed):
+        document = read_document(item.content)
+        assert isinstance(document, dict)
+        return document
     if isinstance(item, Oversize):
-        return _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)
+        raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)
     if isinstance(item, Fragment):
-        return _RefusedError(item.reason)
-    return _RefusedError(RejectionCode.NOT_AN_OBJECT)
+        raise _RefusedError(item.reason)
+    raise _RefusedError(RejectionCode.NOT_AN_OBJECT)

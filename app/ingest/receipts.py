@@ -37,6 +37,13 @@ REASONS: dict[str, str] = {
     RejectionCode.NOT_AN_OBJECT: "an event must be a JSON object",
     RejectionCode.EVENT_TOO_LARGE: "the event is larger than allowed",
     RejectionCode.EVENT_TOO_DEEP: "the event is nested deeper than allowed",
+    RejectionCode.EVENT_TOO_COMPLEX: "the event has more commas, colons and opening brackets than allowed",
+    RejectionCode.TOO_MANY_EVENTS: "these events are beyond the largest number of a request",
+    RejectionCode.REQUEST_TOO_LARGE: "the events before this one have used up the bytes of a request",
+    RejectionCode.BATCH_FIELDS_TOO_LARGE: (
+        "the batch-level context and integrations are too large to be merged into each event; the events were "
+        "taken without them"
+    ),
     RejectionCode.MESSAGE_ID_INVALID: "messageId must be a string of 1 to 255 bytes",
     RejectionCode.TYPE_INVALID: (
         "type must be a string of at most 100 characters, none of them a control character"
