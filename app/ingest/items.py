@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+EVENT_FIELDS = frozenset({"type", "event", "messageId"})
+"""An object with one of these is an event, where it could be something else."""
+
 
 class Fragment(NamedTuple):
     """A part of a body that cannot be stored as an event, and is quarantined as it is."""

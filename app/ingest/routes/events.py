@@ -16,7 +16,7 @@ from app.auth.write_keys import INGEST, REPLAY, Source, WriteKeys, find_write_ke
 from app.http.body import BodyLimits, read_body
 from app.http.body_memory import MemoryReservation
 from app.http.client_address import address_group
-from app.http.errors import FingerprintsInvalidError, IdempotencyKeyInvalidError
+from app.http.errors import FingerprintsInvalidError, IdempotencyKeyInvalidError, WriteKeyMissingError
 from app.http.fair_scheduler import FairScheduler, YieldToOthers
 from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.advice import advice_on
@@ -64,27 +64,23 @@ class Ingest:
     body_limits: BodyLimits
     request_events_max: int
     answer_timeout_s: float
-    keyless_bytes_max: int = 1024 * 1024  # SDKs that put the write key into the body send 500 KB at most
     sets_context_ip: bool = False
     gives_advice: bool = False
     observer: DecisionObserver | None = None
     scheduler: FairScheduler = field(default_factory=FairScheduler)
 
-    def body_limits_for(self, source: Source | None) -> BodyLimits:
-        """Return the limits of a body, smaller ones while its source is unknown."""
-        if source is not None:
-            return self.body_limits
-        bytes_max = min(self.keyless_bytes_max, self.body_limits.bytes_max)
-        return replace(self.body_limits, bytes_max=bytes_max)
-
     def json_limits_for(self, source: Source | None, lease: MemoryReservation) -> JSONLimits:
         """Return the limits of its JSON; the body's lease is charged for parsed documents."""
-        return JSONLimits(
-            self.request_events_max,
-            self.identifier.limits.event_bytes_max,
-            may_cut=source is not None,
-            hold=lease.hold_parsed,
+        limits = JSONLimits(
+            self.request_events_max, self.identifier.limits.event_bytes_max, hold=lease.hold_parsed
         )
+        return limits if source is not None else replace(limits, check_top=self._check_top)
+
+    def _check_top(self, top: Mapping[str, Any]) -> None:
+        """Refuse a body with a wrong write key before its events are parsed. Raises InvalidWriteKeyError."""
+        write_key = top.get("writeKey")
+        if isinstance(write_key, str) and write_key:
+            self.write_keys.source_of(write_key)
 
 
 def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
@@ -130,8 +126,16 @@ async def post_events(
     context.source = source and source.id
     sender = source.id if source else network_of(request)
     yield_to_others = partial(ingest.scheduler.yield_to_others, sender)
-    limits = ingest.body_limits_for(source)
-    body = await read_body(request.receive, context.headers, limits, context.lease, yield_to_others)
+    body = await read_body(
+        request.receive,
+        context.headers,
+        ingest.body_limits,
+        context.lease,
+        yield_to_others,
+        context.note_damage,
+    )
+    if source is None and len(body) > SMALL_BYTES and not _may_have_key(body):
+        raise WriteKeyMissingError
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     async with ingest.scheduler.slot(sender, len(body), deadline):
         payload = await parse(body, ingest.json_limits_for(source, context.lease), yield_to_others)
@@ -148,7 +152,7 @@ async def post_events(
         if source.allowance is not None:
             source.allowance.owe(stored_bytes - len(body))
         del body, payload  # frees their memory
-        context.lease.hold(stored_bytes)
+        context.lease.hold(min(stored_bytes, ingest.identifier.limits.request_bytes_max))
         if ingest.observer is not None and ingest.observer.is_on:
             context.watched = [*events, *quarantined]
         outcomes = await ingest.router.submit(
@@ -221,7 +225,7 @@ async def _identified(
     body_bytes: int,
     yield_to_others: YieldToOthers,
 ) -> Identified:
-    """Identify the items, step by step. Raises RequestTooLargeError."""
+    """Identify the items, step by step."""
     if body_bytes > SMALL_BYTES:
         await yield_to_others(body_bytes)
     identified, items = Identified(), identifier.identify(payload, arrival)
@@ -271,6 +275,11 @@ def _source_in_head(write_keys: WriteKeys, headers: Mapping[bytes, bytes], query
         size_bytes = int(declared) if declared.isdigit() and b"content-encoding" not in headers else 0
         source.allowance.check(events=1, size_bytes=size_bytes)
     return source
+
+
+def _may_have_key(body: bytes) -> bool:
+    """Whether a body may have a field `writeKey`, its name escaped or not."""
+    return b"writeKey" in body or b"\\u00" in body
 
 
 def network_of(request: Request) -> str:

@@ -23,7 +23,8 @@ from app.ingest.client_sessions import ClientSession, client_session_of
 from app.ingest.deep_json import dumps_any, is_deeper
 from app.ingest.event_limits import STEP_BYTES, EventLimits
 from app.ingest.identify import Arrival, Identified, Identifier
-from app.ingest.large_json import JSONLimits, Oversize
+from app.ingest.items import Oversize
+from app.ingest.large_json import JSONLimits
 from app.ingest.message_ids import derived_id, fresh_id
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
 from app.ingest.routes.events import Parse

@@ -10,18 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.http.errors import BodyTooComplexError, InvalidJSONError, TooManyEventsError
-from app.ingest import large_json
+from app.http.errors import InvalidJSONError
+from app.ingest import json_scan, large_json
+from app.ingest.items import Fragment, Oversize, Packed
+from app.ingest.json_scan import Scan
 from app.ingest.large_json import (
     AT_ONCE_BYTES,
-    COMMAS_AT_ONCE,
+    EVENT_MARKS_MAX,
     MARKS_AT_ONCE,
     SMALL_BYTES,
-    STEP_WORK,
-    WINDOW_BYTES,
     JSONLimits,
-    Oversize,
-    brackets,
     count_marks,
 )
 from app.ingest.payload import read_json

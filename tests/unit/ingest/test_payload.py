@@ -14,7 +14,8 @@ import pytest
 
 from app.http.errors import BatchMissingError, BodyTooComplexError, TooManyEventsError
 from app.ingest.identify import Arrival, Identified, Identifier
-from app.ingest.large_json import AT_ONCE_BYTES, MARKS_AT_ONCE, SMALL_BYTES, JSONLimits, Oversize
+from app.ingest.items import Oversize
+from app.ingest.large_json import AT_ONCE_BYTES, MARKS_AT_ONCE, SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
 from app.ingest.routes.events import Parse
 from tests.unit.ingest.test_identify import identifier
