@@ -20,7 +20,7 @@ from dedupe.cluster.membership import Membership
 from dedupe.model.clock import Clock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import Identity
-from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.rights import missing_rights
 from dedupe.storage.kafka.topics import (
@@ -119,7 +119,11 @@ async def _try_to_open(
         refuse_lost_log(settings.log.data_dir)
         store = await SqliteStore.open(sqlite_path(settings.log.data_dir), crashpoint=crashpoint)
     else:
-        config = _kafka_config(settings.log, batch_bytes_max=settings.limits.batch_bytes_max)
+        config = _kafka_config(
+            settings.log,
+            client_id=f"{CLIENT_ID}-{settings.group.worker_id}",
+            batch_bytes_max=settings.limits.batch_bytes_max,
+        )
         store = await KafkaStore.open(config, crashpoint=crashpoint)
     try:
         is_pinned = await check_pins(store, settings.log.topics, Identity(settings.gateway.identity_key))

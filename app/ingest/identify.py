@@ -112,6 +112,16 @@ class Arrival(NamedTuple):
     """The sessions of the items if stored records are sent again and any has one, otherwise empty."""
 
 
+class Ownership(NamedTuple):
+    """Whose the items of a request are, where these have several write keys."""
+
+    sources: Sequence[str]
+    shares: Sequence[int]
+    """By item: the index of its source."""
+    refused: Mapping[int, bytes]
+    """By item: the SHA-256 of its write key, if that is not good. Such items are rejected."""
+
+
 class Identifier:
     """Identifies events for one deployment."""
 
@@ -147,28 +157,62 @@ class Identifier:
         self.changed_fields = frozenset[str]().union(*(rule ^ fingerprint_ignore for rule in earlier_ignore))
         self.random_bytes = random_bytes
 
-    def identify(self, payload: Payload, arrival: Arrival) -> Iterator[Event | Rejection]:
+    def identify(
+        self, payload: Payload, arrival: Arrival, ownership: Ownership | None = None
+    ) -> Iterator[Event | Rejection]:
         """
         Yield an event or a rejection for each item, in order.
 
         Batch-level fields that would add too much to all events together are not merged into any, and are
         one more rejection at the end.
+
+        Args:
+            payload: the items.
+            arrival: the properties of the request.
+            ownership: the sources of the items, if not all of them are the one of `arrival`.
         """
-        shared, left_out = payload.shared, None
-        request = _Request(self, shared, arrival)
+        request, left_out = _Request(self, payload.shared, arrival), None
         if len(payload.items) * request.merged_bytes > self.limits.growth_bytes_max:
-            fields = dumps_any({name: shared[name] for name in SHARED_FIELDS if name in shared})
-            left_out = Fragment(0, fields, RejectionCode.BATCH_FIELDS_TOO_LARGE)
-            shared = {name: value for name, value in shared.items() if name not in SHARED_FIELDS}
-            request = _Request(self, shared, arrival)
+            payload, left_out = _without_shared(payload)
+            request = _Request(self, payload.shared, arrival)
+        if ownership is not None:
+            yield from self._identify_each(payload, arrival, ownership)
+        else:
+            yield from self._identify_all(payload, request)
+        if left_out is not None:
+            yield request.rejection_of(len(payload.items), left_out, _RefusedError(left_out.reason))
+
+    def _identify_all(self, payload: Payload, request: "_Request") -> Iterator[Event | Rejection]:
         for index, item in enumerate(payload.items):
             try:
                 identified: Event | Rejection = request.event_of(index, item)
             except _RefusedError as refusal:
                 identified = request.rejection_of(index, item, refusal)
             yield identified
-        if left_out is not None:
-            yield request.rejection_of(len(payload.items), left_out, _RefusedError(left_out.reason))
+
+    def _identify_each(
+        self, payload: Payload, arrival: Arrival, ownership: Ownership
+    ) -> Iterator[Event | Rejection]:
+        """Identify each item under its own source, and count all towards one limit."""
+        requests = [
+            _Request(self, payload.shared, arrival._replace(source=source)) for source in ownership.sources
+        ]
+        bytes_left = self.limits.request_bytes_max
+        for index, (item, share) in enumerate(zip(payload.items, ownership.shares, strict=True)):
+            request, key_digest = requests[share], ownership.refused.get(index)
+            request.bytes_left = bytes_left
+            try:
+                event = request.event_of(index, item)
+                if key_digest is None:
+                    identified: Event | Rejection = event
+                else:
+                    identified = request.rejection_without_key(index, item, event, key_digest)
+            except _RefusedError as refusal:
+                if key_digest is not None:
+                    refusal.code, refusal.key_digest = RejectionCode.WRITE_KEY_INVALID, key_digest
+                identified = request.rejection_of(index, item, refusal)
+            bytes_left = request.bytes_left
+            yield identified
 
 
 class _RefusedError(Exception):
@@ -179,6 +223,8 @@ class _RefusedError(Exception):
         self.code = code
         self.value = value
         self.content = content
+        self.key_digest = b""  # SHA-256 of the item's write key, if that is why
+        self.assigned_id = ""  # the id that the item was given, if it has none
 
 
 class _Request:
@@ -190,7 +236,7 @@ class _Request:
         self._arrival = arrival
         self._partitions = identifier.partitions
         self._event_bytes_max, self._depth_max = limits.event_bytes_max, limits.event_depth_max
-        self._bytes_left = limits.request_bytes_max
+        self.bytes_left = limits.request_bytes_max
         self._changed_fields = identifier.changed_fields
         self._fingerprints = arrival.fingerprints
         self._ignored = identifier.ignore
@@ -284,9 +330,17 @@ class _Request:
             )
         )
 
+    def rejection_without_key(self, index: int, item: object, event: Event, key_digest: bytes) -> Rejection:
+        """Return an item whose only fault is its write key."""
+        refusal = _RefusedError(RejectionCode.WRITE_KEY_INVALID, event.value)
+        refusal.key_digest = key_digest
+        refusal.assigned_id = event.message_id if event.flags & FLAG_ID_ASSIGNED else ""
+        return self.rejection_of(index, item, refusal)
+
     def rejection_of(self, index: int, item: object, refusal: _RefusedError) -> Rejection:
         """Return a refused item with the event that quarantines it."""
-        message_id, assigned, known, value = None, "", refusal.content, refusal.value
+        message_id, assigned, known = None, refusal.assigned_id, refusal.content
+        value = refusal.value
         if isinstance(item, Packed):
             item = read_document(item.content)
         if isinstance(item, Oversize):
@@ -295,7 +349,7 @@ class _Request:
             value = item.content
         elif isinstance(item, dict):
             message_id = item.get("messageId")
-            if self._sessions is not None:
+            if not assigned and self._sessions is not None:
                 assigned = self._sessions.id_of(self._sessions.place_of(index, item)) or ""
             ignored = self._ignored if message_id is not None else self._ignored_unnamed
             if refusal.code == RejectionCode.SEQUENCE_INVALID:  # the one difference between such events
@@ -308,11 +362,12 @@ class _Request:
         events = self._identifier.quarantine.events(
             source=self._arrival.source,
             message_id=message_id or assigned,
-            fingerprint=fingerprint_of(known or content),
+            fingerprint=fingerprint_of((known or content) + refusal.key_digest),
             content=content,
             reason=refusal.code,
             position=item.position if isinstance(item, Fragment) else None,
             is_json=not isinstance(item, Fragment),
+            key_sha256=refusal.key_digest.hex() or None,
         )
         return Rejection(index, message_id, refusal.code, events)
 
@@ -327,9 +382,9 @@ class _Request:
             size_bytes += len(retried) - RETRY_BYTES_FREE
         if size_bytes > self._event_bytes_max:
             raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content)
-        if size_bytes > self._bytes_left:
+        if size_bytes > self.bytes_left:
             raise _RefusedError(RejectionCode.REQUEST_TOO_LARGE, content=content)
-        self._bytes_left -= size_bytes
+        self.bytes_left -= size_bytes
 
     def _is_too_deep(self, item: dict[str, Any]) -> bool:
         """Whether the record of an item would nest too deep."""
@@ -378,6 +433,14 @@ def _content_of(item: dict[str, Any], ignored: frozenset[str]) -> tuple[bytes, b
     for name in REPLACED & present:
         del retried[name]
     return canonical_json(content), canonical_json(retried) if retried else b""
+
+
+def _without_shared(payload: Payload) -> tuple[Payload, Fragment]:
+    """Return a payload whose batch-level fields are not merged, and these fields."""
+    shared = payload.shared
+    fields = dumps_any({name: shared[name] for name in SHARED_FIELDS if name in shared})
+    rest = {name: value for name, value in shared.items() if name not in SHARED_FIELDS}
+    return payload._replace(shared=rest), Fragment(0, fields, RejectionCode.BATCH_FIELDS_TOO_LARGE)
 
 
 def _unpacked(item: object) -> dict[str, Any]:

@@ -21,11 +21,12 @@ class Oversize(NamedTuple):
 
     message_id: object
     content: bytes  # as sent, without the write key
+    write_key: str = ""
 
 
 class Packed(NamedTuple):
     """An object whose JSON was parsed once, and is parsed again when it is identified, to bound the memory."""
 
     content: bytes
-    write_key: object
+    write_key: str
     is_event: bool

@@ -21,6 +21,7 @@ from typing import Any
 
 import orjson
 
+from app.auth.write_keys import own_key
 from app.http.errors import InvalidJSONError
 from app.http.fair_scheduler import YieldToOthers
 from app.ingest.deep_json import dumps_any
@@ -100,9 +101,11 @@ class JSONLimits:
             return item
         if not isinstance(item, dict):
             return Oversize(None, content)
-        if isinstance(write_key := item.get("writeKey"), str):
-            content = content.replace(orjson.dumps(write_key), b'""')
-        return Oversize(item.get("messageId"), content)
+        write_key = item.get("writeKey")
+        if not isinstance(write_key, str):
+            return Oversize(item.get("messageId"), content)
+        content = content.replace(orjson.dumps(write_key), b'""')
+        return Oversize(item.get("messageId"), content, write_key)
 
     def unparsed(self, content: bytes, position: int) -> Oversize | Fragment:
         """Return an item that is too expensive to parse."""
@@ -355,7 +358,7 @@ def _packed(item: object, content: bytes) -> object:
     """Return an object as Packed, and anything else as it is."""
     if type(item) is not dict:
         return item
-    return Packed(content, item.get("writeKey"), not EVENT_FIELDS.isdisjoint(item))
+    return Packed(content, own_key(item), not EVENT_FIELDS.isdisjoint(item))
 
 
 def _load_piece(piece: bytes, where: str = "") -> object:

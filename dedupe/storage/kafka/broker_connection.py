@@ -33,7 +33,8 @@ _RESPONSE_HEAD = struct.Struct(">ii")  # size, correlation id
 class BrokerConnection(asyncio.Protocol):
     """A connection to one broker; made by `open`."""
 
-    def __init__(self, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
+    def __init__(self, client_id: str, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
+        self._client = struct.pack(">h", len(client_id)) + client_id.encode()
         self._response_bytes_max = response_bytes_max
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
@@ -61,7 +62,7 @@ class BrokerConnection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_connection(
-                lambda: cls(response_bytes_max), *address, ssl=config.ssl_context()
+                lambda: cls(config.client_id, response_bytes_max), *address, ssl=config.ssl_context()
             )
         except UnicodeError as err:
             raise KafkaConnectionError(f"{address.host!r} is no name of a host: {err}") from err
@@ -110,8 +111,9 @@ class BrokerConnection(asyncio.Protocol):
         if self._error is not None:
             raise KafkaConnectionError(f"no connection to the broker: {self._error}")
         self._correlation_id = correlation_id = (self._correlation_id + 1) % 2**31
-        size = _REQUEST_HEAD.size - _SIZE + sum(map(len, parts))
-        self._transport.write(b"".join((_REQUEST_HEAD.pack(size, key, version, correlation_id), *parts)))
+        size = _REQUEST_HEAD.size - _SIZE + len(self._client) + sum(map(len, parts))
+        head = _REQUEST_HEAD.pack(size, key, version, correlation_id)
+        self._transport.write(b"".join((head, self._client, *parts)))
         response: asyncio.Future[bytes] = self._loop.create_future()
         self._unanswered.append((correlation_id, response))
         return response

@@ -8,6 +8,9 @@ from aiokafka.conn import collect_hosts
 
 from dedupe.model.errors import ConfigurationError
 
+CLIENT_ID = "gateway"
+"""The client.id of commands; a worker's has its name behind a hyphen."""
+
 
 class Address(NamedTuple):
     """Where a broker listens."""
@@ -22,6 +25,7 @@ class KafkaConfig:
 
     bootstrap_servers: str
     request_timeout_s: float
+    client_id: str = CLIENT_ID
     security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str = "PLAIN"
     sasl_username: str | None = None

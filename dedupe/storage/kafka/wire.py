@@ -16,17 +16,15 @@ from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 from dedupe.model.errors import RetriableError
 from dedupe.model.types import Offset
 
-CLIENT_ID = "gateway"
 PRODUCE, PRODUCE_VERSION = 0, 3
 ALL_REPLICAS = -1
 READ_COMMITTED = 1
 CONSUMER = -1
 """The replica id of a client that is no broker."""
 
-_CLIENT = struct.pack(">h", len(CLIENT_ID)) + CLIENT_ID.encode()
 _NO_TRANSACTIONAL_ID = struct.pack(">h", -1)
 _ONE_ELEMENT = struct.pack(">i", 1)
-_BEFORE_CLIENT = 8  # key, version, correlation id
+_HEAD = 10  # key, version, correlation id, and the empty client.id
 _INT = struct.Struct(">i")
 _CODE_AND_OFFSET = struct.Struct(">hq")
 
@@ -39,7 +37,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 class Request(NamedTuple):
-    """An encoded request without size, key, version and correlation id, which the connection adds."""
+    """An encoded request without what the connection adds: size, key, version, correlation id, client.id."""
 
     key: int
     version: int
@@ -48,8 +46,8 @@ class Request(NamedTuple):
 
 def request_of(structure: RequestStruct) -> Request:
     """Encode one of aiokafka's structures."""
-    header = structure.build_request_header(0, CLIENT_ID).encode()
-    part = header[_BEFORE_CLIENT:] + structure.encode()
+    header = structure.build_request_header(0, "").encode()
+    part = header[_HEAD:] + structure.encode()
     return Request(structure.API_KEY, structure.API_VERSION, (part,))
 
 
@@ -83,7 +81,7 @@ class ProduceCodec:
             (_ONE_ELEMENT, struct.pack(">h", len(topic)), topic, _ONE_ELEMENT, _INT.pack(tp.partition))
         )
         acks = struct.pack(">hi", ALL_REPLICAS, timeout_ms)
-        self._prefix = _CLIENT + _NO_TRANSACTIONAL_ID + acks + self._partition
+        self._prefix = _NO_TRANSACTIONAL_ID + acks + self._partition
 
     def encode(self, batch: bytes) -> Request:
         """Return the request that appends a record batch outside of any transaction."""
