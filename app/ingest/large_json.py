@@ -181,7 +181,7 @@ class _Cutter:
         self._body = body
         self._limits = limits
         self._start = self._end = -1  # of the items; the last of two batches counts
-        self._is_one_object = False  # without items
+        self._is_one_object = self._is_scalar = False  # without items
         self._items: list[object] = []
         self._rest: list[Fragment] = []
         self._document_bytes = 0
@@ -213,6 +213,7 @@ class _Cutter:
         scan = Scan(self._body, 0)
         yield from scan.to_bracket()
         if scan.place == len(self._body):
+            self._is_scalar = True
             return
         if self._body[scan.place] == ord("["):
             yield from self._take_array(scan)
@@ -246,6 +247,8 @@ class _Cutter:
     def _single(self) -> object:
         """Return a document without items."""
         body = self._body
+        if self._is_scalar:  # such as a text that holds JSON
+            return _load_piece(body)
         if is_cheap(body):
             return self._limits.judged(_load_piece(body), body)
         if not self._is_one_object:
