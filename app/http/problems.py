@@ -3,8 +3,8 @@ Problems: the table from error codes to HTTP answers.
 
 An error's body is a JSON object with `code` and `message`: some SDKs retry a 400 whose body lacks either.
 Size limits are 400, too, the only status after which nearly all SDKs stop retrying; RudderStack's mobile SDKs
-get 413, since older ones repeat a 400 every second for ever, and newer ones give up at either. The texts are constant, without
-parts of requests, topics or exceptions.
+get 413, since older ones repeat a 400 every second for ever, and newer ones give up at either. The texts are
+constant, without parts of requests, topics or exceptions.
 """
 
 import math

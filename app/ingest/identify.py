@@ -445,9 +445,7 @@ def _without_shared(payload: Payload) -> tuple[Payload, Fragment]:
 
 def _unpacked(item: object) -> dict[str, Any]:
     """Return the object of an item that is none as it is. Raises _RefusedError."""
-    if isinstance(item, Packed):
-        document = read_document(item.content)
-        assert isinstance(document, dict)
+    if isinstance(item, Packed) and isinstance(document := read_document(item.content), dict):
         return document
     if isinstance(item, Oversize):
         raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)

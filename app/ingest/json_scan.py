@@ -48,7 +48,7 @@ _OUTSIDE_OF_CUT_STRINGS = re.compile(rb'(?:[^"]++|%b)*+' % _STRING, re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _WITHIN_ELEMENT = re.compile(rb'(?:[^"\[\]{},]++|%b)*+' % _STRING, re.DOTALL)
 _WITHIN_FIELDS = re.compile(rb'(?:[^"\[\]{}]++|%b)*+' % _STRING, re.DOTALL)
-_BRACKET = re.compile(rb'%b|([\[\]{}])' % _STRING, re.DOTALL)
+_BRACKET = re.compile(rb"%b|([\[\]{}])" % _STRING, re.DOTALL)
 
 _DEPTHS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _OTHERS = bytes(sorted(set(range(256)) - set(_DEPTHS)))
@@ -108,7 +108,7 @@ class Scan:
                 yield from self._past_string()
 
     def past_container(self) -> Steps:
-        """Go behind the container that begins here. Raises InvalidJSONError: it has no end, or is too deep."""
+        """Go behind the container that begins here. Raises InvalidJSONError: no end, or too deep."""
         text, end = self.text, len(self.text)
         self.place += 1
         depth, window_bytes = 1, FIRST_WINDOW_BYTES

@@ -42,8 +42,8 @@ MARKS_AT_ONCE = 60_000
 
 EVENT_MARKS_MAX, EVENT_COMMAS_MAX = 200_000, 500_000
 """
-The limits of one event, which cannot be cut: 20 ms at most. Only shapes that no SDK has come near: the largest
-event that consists of nothing but pairs of digits has 133,000 marks.
+The limits of one event, which cannot be cut: 20 ms at most. Only odd shapes have more: the largest event that
+consists of nothing but pairs of digits has 133,000 marks.
 """
 
 QUOTES_MAX = 200_000
@@ -51,8 +51,8 @@ QUOTES_MAX = 200_000
 
 DOCUMENT_BYTES_MAX = 32 * 1024 * 1024
 """
-The limit of a parsed document, by the minima below. Items beyond it are packed: proved, and parsed again one by
-one when they are identified. 8 MiB of usual events take 20 MiB.
+The limit of a parsed document, by the minima below. Items beyond it are packed: proved, and parsed again one
+by one when they are identified. 8 MiB of usual events take 20 MiB.
 """
 
 MARK_BYTES, COMMA_BYTES = 64, 16
@@ -358,10 +358,10 @@ def fragments_of(items: list[object]) -> list[object]:
 
 
 def _packed(item: object, content: bytes) -> object:
-    """Return an object as Packed, and anything else as it is."""
-    if type(item) is not dict:
-        return item
-    return Packed(content, own_key(item), not EVENT_FIELDS.isdisjoint(item))
+    """Return an object or array as Packed, and anything else as it is."""
+    if type(item) is dict:
+        return Packed(content, own_key(item), not EVENT_FIELDS.isdisjoint(item))
+    return Packed(content, "", is_event=False) if type(item) is list else item
 
 
 def _load_piece(piece: bytes, where: str = "") -> object:

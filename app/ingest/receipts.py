@@ -47,8 +47,8 @@ REASONS: dict[str, str] = {
     RejectionCode.TOO_MANY_EVENTS: "these events are beyond the largest number of a request",
     RejectionCode.REQUEST_TOO_LARGE: "the events before this one have used up the bytes of a request",
     RejectionCode.BATCH_FIELDS_TOO_LARGE: (
-        "the batch-level context and integrations are too large to be merged into each event; the events were "
-        "taken without them"
+        "the batch-level context and integrations are too large to be merged into each event, taken "
+        "without them"
     ),
     RejectionCode.MESSAGE_ID_INVALID: "messageId must be a string of 1 to 255 bytes",
     RejectionCode.TYPE_INVALID: (

@@ -128,16 +128,7 @@ async def post_events(
     source, shares = _source_in_head(ingest.write_keys, request), None
     sender = source.id if source else network_of(request)
     yield_to_others = partial(ingest.scheduler.yield_to_others, sender)
-    body = await read_body(
-        request.receive,
-        context.headers,
-        ingest.body_limits,
-        context.lease,
-        yield_to_others,
-        context.note_damage,
-    )
-    if source is None and len(body) > SMALL_BYTES and not _may_have_key(body):
-        raise WriteKeyMissingError
+    body = await _body_of(ingest, request, source, yield_to_others)
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     async with ingest.scheduler.slot(sender, len(body), deadline):
         payload = await parse(body, ingest.json_limits_for(source, request), yield_to_others)
@@ -293,6 +284,20 @@ def _source_in_head(write_keys: WriteKeys, request: Request) -> Source | None:
         size_bytes = int(declared) if declared.isdigit() and b"content-encoding" not in headers else 0
         source.allowance.check(events=1, size_bytes=size_bytes)
     return source
+
+
+async def _body_of(
+    ingest: Ingest, request: Request, source: Source | None, yield_to_others: YieldToOthers
+) -> bytes:
+    """Return the body, or its undamaged part. Raises as read_body, and WriteKeyMissingError."""
+    context: RequestContext = request.scope[CONTEXT]
+    limits, lease = ingest.body_limits, context.lease
+    body = await read_body(
+        request.receive, context.headers, limits, lease, yield_to_others, context.note_damage
+    )
+    if source is None and len(body) > SMALL_BYTES and not _may_have_key(body):
+        raise WriteKeyMissingError
+    return body
 
 
 def _check_top(write_keys: WriteKeys, request: Request, top: Mapping[str, Any]) -> None:

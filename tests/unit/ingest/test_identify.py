@@ -766,8 +766,8 @@ def test_growth_is_judged_alike_wherever_and_whenever_a_request_is_sent(size: in
 
 def test_packed_event_is_identified_as_if_it_had_been_parsed() -> None:
     good, bad = {"messageId": "1", "event": "a"}, {"messageId": "1", "event": "x" * 3_000, "writeKey": "k"}
-    plain = identify([good, bad])
-    packed = identify([Packed(orjson.dumps(item), "k", is_event=True) for item in (good, bad)])
+    plain = identify([good, bad, [good]])
+    packed = identify([Packed(orjson.dumps(item), "k", is_event=True) for item in (good, bad, [good])])
     assert packed.events == plain.events
     assert packed.rejections == plain.rejections
 
