@@ -17,6 +17,7 @@ from app.settings.log import LogSettings
 from app.settings.model import Settings
 from app.settings.units import DAY
 from dedupe.cluster.membership import Membership
+from dedupe.login.login import Login
 from dedupe.model.clock import Clock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import Identity
@@ -236,20 +237,9 @@ def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Dema
 def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:
     kafka = settings.kafka
     assert kafka.bootstrap_servers is not None
-    password = kafka.sasl_password
     return KafkaConfig(
         bootstrap_servers=kafka.bootstrap_servers,
-        security_protocol=kafka.security_protocol,
-        sasl_mechanism=kafka.sasl_mechanism,
-        sasl_username=kafka.sasl_username,
-        sasl_password=password.get_secret_value() if password else None,
-        ssl_ca_file=_text(kafka.ssl_ca_file),
-        ssl_cert_file=_text(kafka.ssl_cert_file),
-        ssl_key_file=_text(kafka.ssl_key_file),
+        login=Login(kafka.login_settings, bootstrap_servers=kafka.bootstrap_servers),
         request_timeout_s=kafka.request_timeout,
         **more,
     )
-
-
-def _text(path: object) -> str | None:
-    return str(path) if path else None

@@ -6,16 +6,20 @@ any error ends the connection, and with it all requests that are unanswered.
 """
 
 import asyncio
+import ssl
 import struct
 from collections import defaultdict, deque
 from typing import Any, Self
 
-from aiokafka.conn import BaseSaslAuthenticator, SaslPlainAuthenticator, ScramAuthenticator
-from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.admin import SaslAuthenticateRequest_v0, SaslHandShakeRequest_v1
 from aiokafka.protocol.api import RequestStruct
 
+from dedupe.login.errors import LoginError
+from dedupe.login.login import Login
+from dedupe.login.tls import explain_tls
 from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.sasl import authenticator_of, mechanism_of, refusal_of
 from dedupe.storage.kafka.wire import Request, request_of
 
 RESPONSE_BYTES_MAX = 64 * 1024
@@ -25,6 +29,12 @@ IDLE_S_MAX = 540.0
 """Brokers close a connection that is idle for 10 minutes (`connections.max.idle.ms`); a request that is sent
 at that moment is lost. So a connection is not used after 9."""
 
+HANDSHAKE_TIMEOUT_S = 5.0
+"""Of TLS: less than a request's default timeout, so that the reason is told."""
+
+TLS_ALERT = b"\x15\x03"
+"""How a port with TLS answers who speaks without."""
+
 _SIZE = 4
 _REQUEST_HEAD = struct.Struct(">ihhi")  # size, key, version, correlation id
 _RESPONSE_HEAD = struct.Struct(">ii")  # size, correlation id
@@ -33,7 +43,8 @@ _RESPONSE_HEAD = struct.Struct(">ii")  # size, correlation id
 class BrokerConnection(asyncio.Protocol):
     """A connection to one broker; made by `open`."""
 
-    def __init__(self, client_id: str, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
+    def __init__(self, config: KafkaConfig, place: str, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
+        client_id, self._login, self._place = config.client_id, config.login.settings, place
         self._client = struct.pack(">h", len(client_id)) + client_id.encode()
         self._response_bytes_max = response_bytes_max
         self._loop = asyncio.get_running_loop()
@@ -59,16 +70,23 @@ class BrokerConnection(asyncio.Protocol):
         Raises:
             KafkaError, OSError: no connection; nothing is left open.
         """
-        loop = asyncio.get_running_loop()
+        login = config.login
+        context, place = await login.tls_context(), f"{address.host}:{address.port}"
         try:
-            _, connection = await loop.create_connection(
-                lambda: cls(config.client_id, response_bytes_max), *address, ssl=config.ssl_context()
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: cls(config, place, response_bytes_max),
+                *address,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else HANDSHAKE_TIMEOUT_S,
             )
         except UnicodeError as err:
             raise KafkaConnectionError(f"{address.host!r} is no name of a host: {err}") from err
+        except OSError as err:
+            said = None if context is None else explain_tls(err, place, login.settings.variable)
+            raise said or err from err
         try:
-            if config.uses_sasl:
-                await connection._authenticate(config)
+            if login.settings.uses_sasl:
+                await connection._authenticate(login)
         except BaseException:
             connection.close()
             raise
@@ -126,7 +144,8 @@ class BrokerConnection(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(exc or ConnectionResetError("closed by the broker"))
+        told = explain_tls(exc, self._place, self._login.variable) if isinstance(exc, ssl.SSLError) else exc
+        self._fail(told or self._tls_alert() or ConnectionResetError("closed by the broker"))
 
     def data_received(self, data: bytes) -> None:
         received = self._received
@@ -135,7 +154,8 @@ class BrokerConnection(asyncio.Protocol):
             size, correlation_id = _RESPONSE_HEAD.unpack_from(received)
             is_expected = bool(self._unanswered) and self._unanswered[0][0] == correlation_id
             if not is_expected or not _SIZE <= size <= self._response_bytes_max:
-                self._fail(ConnectionAbortedError("the broker sent a response to no request"))
+                what = "the broker sent a response to no request"
+                self._fail(self._tls_alert() or ConnectionAbortedError(what))
             elif len(received) < _SIZE + size:
                 return
             else:
@@ -152,16 +172,27 @@ class BrokerConnection(asyncio.Protocol):
             self._transport.abort()
             for _, response in self._unanswered:
                 if not response.done():
-                    response.set_exception(KafkaConnectionError(f"the connection ended: {err}"))
+                    text = f"the connection ended: {err}"
+                    is_told = isinstance(err, LoginError)
+                    response.set_exception(LoginError(str(err)) if is_told else KafkaConnectionError(text))
             self._unanswered.clear()
 
-    async def _authenticate(self, config: KafkaConfig) -> None:
+    def _tls_alert(self) -> LoginError | None:
+        """Return the error of a client without TLS whom a port with TLS has answered; None for any other."""
+        if self._login.uses_tls or not self._received.startswith(TLS_ALERT):
+            return None
+        protocol = f"{self._login.variable('security_protocol')}={self._login.security_protocol}"
+        return LoginError(f"{self._place} speaks TLS, and {protocol} does not")
+
+    async def _authenticate(self, login: Login) -> None:
         """Authenticate by SASL. Raises KafkaError if the broker refuses the credentials."""
-        response = await self.send(SaslHandShakeRequest_v1(config.sasl_mechanism))
-        authenticator, token = _authenticator(config), None
+        response = await self.send(SaslHandShakeRequest_v1(mechanism_of(login)))
+        if response.error_code != 0:
+            raise refusal_of(login, response.error_code, response, None)
+        authenticator, token = await authenticator_of(login), None
         while True:
             if response.error_code != 0:
-                raise for_code(response.error_code)(f"{config.sasl_mechanism} as {config.sasl_username}")
+                raise refusal_of(login, response.error_code, response, authenticator)
             try:
                 step = await authenticator.step(token)
             except (AssertionError, LookupError, ValueError) as err:
@@ -207,14 +238,3 @@ class ConnectionPool:
         self._is_closed = True
         for connection in self._connections.values():
             connection.close()
-
-
-def _authenticator(config: KafkaConfig) -> BaseSaslAuthenticator:
-    credentials = {
-        "loop": asyncio.get_running_loop(),
-        "sasl_plain_username": config.sasl_username,
-        "sasl_plain_password": config.sasl_password,
-    }
-    if config.sasl_mechanism == "PLAIN":
-        return SaslPlainAuthenticator(**credentials)
-    return ScramAuthenticator(**credentials, sasl_mechanism=config.sasl_mechanism)
