@@ -62,7 +62,7 @@ PROBLEMS: dict[str, Problem] = {
     "write_key_missing": Problem(
         BAD_REQUEST,
         "the request has no write key: it may be the user name of Basic authorization, X-Write-Key, or "
-        "writeKey in the query, at the body's top level or in the first event",
+        "writeKey in the query, at the body's top level or in the events",
     ),
     "invalid_write_key": Problem(HTTPStatus.UNAUTHORIZED, "the write key is unknown or disabled"),
     "scope_missing": Problem(
