@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dedupe.decide.admission import DUPLICATE, NEW, Admission
 from dedupe.decide.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode
+from dedupe.model.record import FLAG_PIECE
 from dedupe.model.types import Event
 
 SOURCES_MAX = 1_000
@@ -142,9 +143,9 @@ class AnswerCounts:
             own.accepted += new
             own.duplicates += known
             return
-        own.rejected += len(rejected)
         own.note(admissions)
-        reasons = Counter([event.reason or "" for event in rejected])
+        reasons = Counter([event.reason or "" for event in rejected if not event.flags & FLAG_PIECE])
+        own.rejected += reasons.total()
         for kind, reason in QUARANTINE_REASONS.items():
             if kind in admissions:
                 reasons[reason.value] += admissions.count(kind)
@@ -168,10 +169,11 @@ class AnswerCounts:
         """Count a failed request: its events are unknown, or refused without any effect."""
         if not events:
             return
-        for source, count in Counter([event.source for event in events]).items():
+        counted = [event.source for event in events if not event.flags & FLAG_PIECE]
+        for source, count in Counter(counted).items():
             own = self.sources.of(source)
             if is_untaken:
                 own.refused += count
             else:
                 own.unknown += count
-        (self.refused if is_untaken else self.unknown)[code] += len(events)
+        (self.refused if is_untaken else self.unknown)[code] += len(counted)
