@@ -294,15 +294,19 @@ class Router:
 def _parts_of(
     routes: Sequence[Route], events: Sequence[Event], received_ms: int, deadline: Deadline
 ) -> list[SubRequest]:
-    """Split a request's events by partition, keeping their order."""
-    by_partition: dict[int, tuple[list[Event], list[int]]] = {}
+    """Split a request's events by partition and source, keeping their order; most have one source."""
+    by_lane: dict[object, tuple[list[Event], list[int]]] = {}
+    first = events[0].source if events else ""
     for place, event in enumerate(events):
-        own, places = by_partition.setdefault(event.partition, ([], []))
+        partition = event.partition
+        own, places = by_lane.setdefault(
+            partition if event.source == first else (partition, event.source), ([], [])
+        )
         own.append(event)
         places.append(place)
     return [
-        SubRequest(routes[partition], Submission(own, received_ms, deadline, size_of(own)), places)
-        for partition, (own, places) in by_partition.items()
+        SubRequest(routes[own[0].partition], Submission(own, received_ms, deadline, size_of(own)), places)
+        for own, places in by_lane.values()
     ]
 
 

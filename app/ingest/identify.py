@@ -114,6 +114,16 @@ class Arrival(NamedTuple):
     """The sessions of the items if stored records are sent again and any has one, otherwise empty."""
 
 
+class Ownership(NamedTuple):
+    """Whose the items of a request are, where these have several write keys."""
+
+    sources: Sequence[str]
+    shares: Sequence[int]
+    """By item: the index of its source."""
+    refused: Mapping[int, bytes]
+    """By item: the SHA-256 of its write key, if that is not good. Such items are rejected."""
+
+
 class Identifier:
     """Identifies events for one deployment."""
 
@@ -149,14 +159,24 @@ class Identifier:
         self.changed_fields = frozenset[str]().union(*(rule ^ fingerprint_ignore for rule in earlier_ignore))
         self.random_bytes = random_bytes
 
-    def identify(self, payload: Payload, arrival: Arrival) -> Iterator[Event | Rejection]:
+    def identify(
+        self, payload: Payload, arrival: Arrival, ownership: Ownership | None = None
+    ) -> Iterator[Event | Rejection]:
         """
         Yield an event or a rejection for each item, in order.
+
+        Args:
+            payload: the items.
+            arrival: the properties of the request.
+            ownership: the sources of the items, if not all of them are the one of `arrival`.
 
         Raises:
             RequestTooLargeError: the events with batch-level fields exceed the limit, or these fields add too
                 much.
         """
+        if ownership is not None:
+            yield from self._identify_each(payload, arrival, ownership)
+            return
         request = _Request(self, payload.shared, arrival)
         request.check_growth(len(payload.items))
         for index, item in enumerate(payload.items):
@@ -164,6 +184,31 @@ class Identifier:
                 identified: Event | Rejection = request.event_of(index, item)
             except _RefusedError as refusal:
                 identified = request.rejection_of(index, item, refusal)
+            yield identified
+
+    def _identify_each(
+        self, payload: Payload, arrival: Arrival, ownership: Ownership
+    ) -> Iterator[Event | Rejection]:
+        """Identify each item under its own source, and count all towards one limit."""
+        requests = [
+            _Request(self, payload.shared, arrival._replace(source=source)) for source in ownership.sources
+        ]
+        requests[0].check_growth(len(payload.items))
+        bytes_left = self.limits.request_bytes_max
+        for index, (item, share) in enumerate(zip(payload.items, ownership.shares, strict=True)):
+            request, key_digest = requests[share], ownership.refused.get(index)
+            request.bytes_left = bytes_left
+            try:
+                event = request.event_of(index, item)
+                if key_digest is None:
+                    identified: Event | Rejection = event
+                else:
+                    identified = request.rejection_without_key(index, item, event, key_digest)
+            except _RefusedError as refusal:
+                if key_digest is not None:
+                    refusal.code, refusal.key_digest = RejectionCode.WRITE_KEY_INVALID, key_digest
+                identified = request.rejection_of(index, item, refusal)
+            bytes_left = request.bytes_left
             yield identified
 
 
@@ -186,6 +231,8 @@ class _RefusedError(Exception):
         self.value = value
         self.content = content
         self.is_counted = is_counted
+        self.key_digest = b""  # SHA-256 of the item's write key, if that is why
+        self.assigned_id = ""  # the id that the item was given, if it has none
 
 
 class _Request:
@@ -197,7 +244,7 @@ class _Request:
         self._arrival = arrival
         self._partitions = identifier.partitions
         self._event_bytes_max, self._depth_max = limits.event_bytes_max, limits.event_depth_max
-        self._bytes_left = limits.request_bytes_max
+        self.bytes_left = limits.request_bytes_max
         self._changed_fields = identifier.changed_fields
         self._fingerprints = arrival.fingerprints
         self._ignored = identifier.ignore
@@ -297,14 +344,21 @@ class _Request:
             )
         )
 
+    def rejection_without_key(self, index: int, item: object, event: Event, key_digest: bytes) -> Rejection:
+        """Return an item whose only fault is its write key. Raises RequestTooLargeError."""
+        refusal = _RefusedError(RejectionCode.WRITE_KEY_INVALID, event.value)
+        refusal.key_digest = key_digest
+        refusal.assigned_id = event.message_id if event.flags & FLAG_ID_ASSIGNED else ""
+        return self.rejection_of(index, item, refusal)
+
     def rejection_of(self, index: int, item: object, refusal: _RefusedError) -> Rejection:
         """Return a refused item with the event that quarantines it. Raises RequestTooLargeError."""
-        message_id, assigned, known = None, "", refusal.content
+        message_id, assigned, known = None, refusal.assigned_id, refusal.content
         if isinstance(item, Oversize):
             message_id = item.message_id
         elif isinstance(item, dict):
             message_id = item.get("messageId")
-            if self._sessions is not None:
+            if not assigned and self._sessions is not None:
                 assigned = self._sessions.id_of(self._sessions.place_of(index, item)) or ""
             ignored = self._ignored if message_id is not None else self._ignored_unnamed
             if refusal.code == RejectionCode.SEQUENCE_INVALID:  # the one difference between such events
@@ -315,17 +369,18 @@ class _Request:
             message_id = None
         content = item.content if isinstance(item, Fragment) else refusal.value or dumps_any(item)
         if not refusal.is_counted:
-            self._bytes_left -= len(known or content)
-            if self._bytes_left < 0:
+            self.bytes_left -= len(known or content)
+            if self.bytes_left < 0:
                 raise self._too_large()
         events = self._identifier.quarantine.events(
             source=self._arrival.source,
             message_id=message_id or assigned,
-            fingerprint=fingerprint_of(known or content),
+            fingerprint=fingerprint_of((known or content) + refusal.key_digest),
             content=content,
             reason=refusal.code,
             position=item.position if isinstance(item, Fragment) else None,
             is_json=not isinstance(item, Fragment),
+            key_sha256=refusal.key_digest.hex() or None,
         )
         return Rejection(index, message_id, refusal.code, events)
 
@@ -342,8 +397,8 @@ class _Request:
             size_bytes += len(retried) - RETRY_BYTES_FREE
         if size_bytes > self._event_bytes_max:
             raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content, is_counted=False)
-        self._bytes_left -= size_bytes
-        if self._bytes_left < 0:
+        self.bytes_left -= size_bytes
+        if self.bytes_left < 0:
             raise self._too_large()
 
     def _too_large(self) -> RequestTooLargeError:

@@ -59,6 +59,7 @@ class Quarantine:
         reason: str,
         position: int | None = None,
         is_json: bool = True,
+        key_sha256: str | None = None,
     ) -> tuple[Event, ...]:
         """
         Return the quarantine events of a rejected or conflicting event: one, or its pieces in order.
@@ -71,12 +72,15 @@ class Quarantine:
             reason: a RejectionCode, or the reason of a stored record.
             position: the offset of the content in its body, None if it is of no use.
             is_json: whether the content is a JSON document; if not, it is stored as it is.
+            key_sha256: of the event's own write key in hex, if its source is not known.
         """
         if len(content) > self.whole_bytes_max:
-            return self._pieces(source, message_id, content, reason, position, is_json=is_json)
+            return self._pieces(
+                source, message_id, content, reason, position, is_json=is_json, key_sha256=key_sha256
+            )
         digest = hashlib.sha256(content).hexdigest()
         if is_json:
-            value = _with_event(content, str(reason), digest, position)
+            value = _with_event(content, str(reason), digest, position, key_sha256)
         else:
             value = _head(str(reason), len(content), digest, position, is_json=False) + content
         return (self._event(source, message_id, fingerprint, value, str(reason)),)
@@ -90,15 +94,17 @@ class Quarantine:
         position: int | None,
         *,
         is_json: bool,
+        key_sha256: str | None,
     ) -> tuple[Event, ...]:
         digest, reason = hashlib.sha256(content), str(reason)
+        own_key = b"" if key_sha256 is None else bytes.fromhex(key_sha256)
         count = -(-len(content) // PIECE_BYTES)
         view = memoryview(content)
         return tuple(
             self._event(
                 source,
                 message_id,
-                piece_fingerprint(digest.digest(), number, count),
+                piece_fingerprint(digest.digest() + own_key, number, count),
                 b"".join(
                     (
                         _head(
@@ -109,6 +115,7 @@ class Quarantine:
                             is_json=is_json,
                             piece=number,
                             pieces=count,
+                            key_sha256=key_sha256,
                         ),
                         view[number * PIECE_BYTES : (number + 1) * PIECE_BYTES],
                     )
@@ -142,11 +149,13 @@ class Quarantine:
 
 
 def piece_fingerprint(digest: bytes, number: int, count: int) -> Fingerprint:
-    """Return the fingerprint of a piece: `digest` is the SHA-256 of the whole, `number` begins at 0."""
+    """Return the fingerprint of a piece: `digest` identifies the whole, `number` begins at 0."""
     return fingerprint_of(digest + b"".join(part.to_bytes(_PIECE_NUMBER_BYTES) for part in (number, count)))
 
 
-def _with_event(content: bytes, reason: str, digest: str, position: int | None) -> bytes:
+def _with_event(
+    content: bytes, reason: str, digest: str, position: int | None, key_sha256: str | None
+) -> bytes:
     """Return a value with the event as its last field."""
     fields: dict[str, object] = {
         "reason": reason,
@@ -156,6 +165,8 @@ def _with_event(content: bytes, reason: str, digest: str, position: int | None) 
     }
     if position is not None:
         fields["position"] = position
+    if key_sha256 is not None:
+        fields["key_sha256"] = key_sha256
     fields["event"] = orjson.Fragment(content)
     return dumps_to_keep(fields)
 
@@ -169,18 +180,19 @@ def _head(
     is_json: bool,
     piece: int = 0,
     pieces: int = 1,
+    key_sha256: str | None = None,
 ) -> bytes:
     """Return the line before raw bytes."""
-    return orjson.dumps(
-        {
-            "raw": True,
-            "reason": reason,
-            "length": length,
-            "sha256": digest,
-            "position": position,
-            "json": is_json,
-            "piece": piece,
-            "pieces": pieces,
-        },
-        option=orjson.OPT_APPEND_NEWLINE,
-    )
+    fields = {
+        "raw": True,
+        "reason": reason,
+        "length": length,
+        "sha256": digest,
+        "position": position,
+        "json": is_json,
+        "piece": piece,
+        "pieces": pieces,
+    }
+    if key_sha256 is not None:
+        fields["key_sha256"] = key_sha256
+    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
