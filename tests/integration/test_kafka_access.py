@@ -207,6 +207,7 @@ async def test_group_is_joined_through_tls_as_a_user(guarded: Guarded) -> None:
         await store.close()
 
 
+@pytest.mark.both_loops
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
@@ -243,6 +244,7 @@ async def test_whoever_is_not_believed_hears_why(
     assert "another" not in str(refused.value)
 
 
+@pytest.mark.both_loops
 @pytest.mark.parametrize(
     "names",
     [(None, None, None), ("stranger.pem", "stranger-key.pem", None)],
@@ -258,6 +260,7 @@ async def test_certificate_that_the_broker_does_not_take_is_told(
             await KafkaStore.open(guarded.config_of_mtls(**changes))
 
 
+@pytest.mark.both_loops
 async def test_port_without_tls_is_told(guarded: Guarded) -> None:
     login: dict[str, Any] = {"security_protocol": "SSL", "ssl_ca_file": guarded.folder / "crt.pem"}
     config = kafka_config(guarded.broker.bootstrap_servers, request_timeout_s=5, **login)
