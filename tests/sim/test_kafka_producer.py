@@ -108,7 +108,7 @@ async def has_marker(
 ) -> bool:
     reader = PartitionReader(CONFIG, cluster, TopicPartition("events", 0), start, fetch_bytes=64 * 1024)
     with closing(reader):
-        return await reader.has_control_marker(producer, end=end)
+        return producer in (await reader.control_markers(end)).producers
 
 
 def sent(net: SimKafkaNet) -> list[int]:

@@ -29,7 +29,7 @@ LATEST, EARLIEST = -1, -2
 NO_OFFSET = -1
 NOT_COORDINATOR = 16
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR = 0, 1, 2, 3, 10
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, API_VERSIONS = 0, 1, 2, 3, 10, 18
 INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN = 22, 24, 26
 OF_COORDINATOR = (INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN)
 
@@ -97,6 +97,8 @@ class SimKafkaNet:
         self.due: dict[int, list[str | int]] = {}
         """Faults, or codes of refusals, of the next requests of a kind."""
         self.requests: list[Any] = []
+        self.versions: dict[int, tuple[int, int]] = {}
+        """Lowest and highest version of requests, where nodes do not speak all of aiokafka's."""
         self._rng = rng
         self.transports: list[SimTransport] = []
 
@@ -182,6 +184,7 @@ class SimKafkaNet:
         else:
             fields = {
                 METADATA: self._metadata,
+                API_VERSIONS: self._api_versions,
                 FIND_COORDINATOR: self._coordinator,
                 LIST_OFFSETS: self._offsets,
             }[api](request)
@@ -207,6 +210,13 @@ class SimKafkaNet:
         coordinator = self.kafka.coordinator
         return 0, 0, "", coordinator, HOST, PORTS[coordinator]
 
+    def _api_versions(self, _request: Any) -> tuple[Any, ...]:
+        spoken: dict[int, list[int]] = {}
+        for key, version in STRUCTS:
+            spoken.setdefault(key, []).append(version)
+        ranges = {key: (min(versions), max(versions)) for key, versions in spoken.items()} | self.versions
+        return 0, [(key, *versions) for key, versions in ranges.items()]
+
     def _metadata(self, _request: Any) -> tuple[Any, ...]:
         brokers = [(node, HOST, port, None) for node, port in enumerate(PORTS)]
         partitions: list[Any] = [(0, n, 0, 0, [0, 1], [0, 1], []) for n in range(len(self.kafka.partitions))]
@@ -219,13 +229,17 @@ class SimKafkaNet:
         return 0, [(topic, [(number, 0, -1, found)])]
 
     async def _fetch(self, request: Any) -> tuple[Any, ...]:
-        ((topic, ((number, start, _),)),) = request.topics
+        ((topic, ((number, *fields),)),) = request.topics
+        start = fields[0] if request.API_VERSION == 4 else fields[1]
         partition = self.kafka.partitions[number]
         raw = b"".join(partition.read(start))
         if not raw:
             await asyncio.sleep(request.max_wait_time / 1000)
         code = OFFSET_OUT_OF_RANGE if start > partition.end else 0
-        return 0, [(topic, [(number, code, partition.end, partition.last_stable_offset, [], raw)])]
+        ends = number, code, partition.end, partition.last_stable_offset
+        if request.API_VERSION == 4:
+            return 0, [(topic, [(*ends, [], raw)])]
+        return 0, 0, 0, [(topic, [(*ends, 0, [], -1, raw)])]
 
 
 def encoded(answer: Any) -> bytes:
@@ -239,7 +253,12 @@ def batch_of(request: Any) -> tuple[str, int, bytes]:
     return topic, partition, raw
 
 
-def _produced(request: Any, code: int, offset: int) -> Any:
+def _produced(request: Any, code: int, offset: int, throttle_ms: int = 0) -> Any:
     """Return the answer to a Produce of one batch."""
     topic, partition, _ = batch_of(request)
-    return request.RESPONSE_TYPE([(topic, [(partition, code, offset, -1)])], 0)
+    fields: list[Any] = [partition, code, offset, -1]
+    if request.API_VERSION >= 5:
+        fields.append(0)
+    if request.API_VERSION >= 8:
+        fields += [[], None]
+    return request.RESPONSE_TYPE([(topic, [tuple(fields)])], throttle_ms)
