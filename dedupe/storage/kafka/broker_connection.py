@@ -53,7 +53,7 @@ class BrokerConnection(asyncio.Protocol):
         self._transport: Any = None
         self._received = bytearray()
         self._unanswered: deque[tuple[int, asyncio.Future[bytes]]] = deque()  # by correlation id
-        self._correlation_id = 0
+        self._correlation_id = -1
         self._error: BaseException | None = None
         self._used_at = self._loop.time()
         self._ends_at = math.inf

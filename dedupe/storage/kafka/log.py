@@ -19,10 +19,12 @@ from dedupe.model.errors import FencedError, NotAppendedError, RetriableError
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, NO_OFFSET, KafkaCluster, group_of
 from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.self_test import check_fencing
 from dedupe.storage.kafka.group import KafkaMembership
 from dedupe.storage.kafka.producer import RENEW_S, FencedProducer
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
 from dedupe.storage.kafka.transactions import ANSWER_S
+from dedupe.storage.kafka.wire import PROBE_HEADERS
 from dedupe.storage.log import Crashpoint, no_crashpoint
 
 PAUSE_AFTER_APPEND_S = 0.0015
@@ -76,6 +78,10 @@ class KafkaStore:
 
     def partition_log(self, topic: str, partition: int) -> "KafkaLog":
         return KafkaLog(self, topic, partition)
+
+    async def check_fencing(self, topic: str, *, now_ms: int) -> None:
+        """Test whether the brokers fence, on a quarantine topic; see check_fencing for arguments and errors."""
+        await check_fencing(self.config, self.cluster, topic, now_ms=now_ms)
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
         return await self.cluster.notes(name, topic)
@@ -189,7 +195,8 @@ class KafkaLog:
         with closing(self._reader(start, fetch_bytes)) as reader:
             while reader.position < end and left > 0:
                 read = await reader.read(min(left, READ_BATCH_RECORDS_MAX))
-                if records := [record for record in read if record.offset < end]:
+                records = [each for each in read if each.offset < end and each.headers != PROBE_HEADERS]
+                if records:
                     yield records
                     left -= len(records)
 

@@ -271,7 +271,7 @@ class FencedProducer:
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, RETRY_S_MAX)
         if end != expected + 1 and not await self._holds_only_markers(expected, end):
-            raise NotAppendedError(f"the partition ends at {end} instead of {expected + 1}")
+            raise NotAppendedError(f"the partition ends at {end}, and others have written from {expected} on")
         return end
 
     async def _check_gap(self, produced: Produced, expected: Offset) -> None:

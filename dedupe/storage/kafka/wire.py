@@ -25,6 +25,9 @@ CONSUMER = -1
 """The replica id of a client that is no broker."""
 
 _CLIENT = struct.pack(">h", len(CLIENT_ID)) + CLIENT_ID.encode()
+PROBE_HEADERS: list[tuple[str, bytes | None]] = [("gateway-fence-test", b"")]
+"""The headers of the record that tests whether a broker fences; readers skip it."""
+
 _NO_TRANSACTIONAL_ID = struct.pack(">h", -1)
 _ONE_ELEMENT = struct.pack(">i", 1)
 _BEFORE_CLIENT = 8  # key, version, correlation id
