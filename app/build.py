@@ -5,18 +5,21 @@ import random
 from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from app.admin.answers import ADMIN_PROBLEMS, problem_document
 from app.admin.replay import ReplayAt
 from app.auth.ingress_limits import IngressLimits
 from app.auth.key_file import KeyFile
+from app.auth.key_memory import KeyMemory
 from app.auth.quotas import PRODUCTION_QUOTA, Quota, QuotaPolicy
 from app.auth.write_keys import OpenKeys
 from app.http.body import BodyLimits
 from app.http.body_memory import BodyMemory
 from app.http.client_address import TrustedProxies
 from app.http.connections import Connections
+from app.http.penalties import Penalties
 from app.http.port import HEAD_BYTES_MAX, ConnectionLimits, Port
 from app.http.problems import RETRY_AFTER_MAX_S, Problems
 from app.http.refusal_log import RefusalLog
@@ -122,6 +125,7 @@ def build_ingest(
     clock: Clock,
     earlier_ignore: Sequence[frozenset[str]],
     observer: DecisionObserver | None = None,
+    penalty_s: float = 0.0,
 ) -> Ingest:
     """Return the collaborators and limits of the ingest port's paths."""
     limits = EventLimits(
@@ -150,6 +154,7 @@ def build_ingest(
         sets_context_ip=settings.gateway.context_ip,
         gives_advice=settings.gateway.is_development,
         observer=observer,
+        penalties=Penalties(penalty_s),
     )
 
 
@@ -187,7 +192,7 @@ def build_ingress_limits(settings: Settings, clock: Clock, *, index_files: int) 
     )
     key_file = settings.gateway.write_keys_file
     return IngressLimits(
-        write_keys=OpenKeys(quotas) if key_file is None else KeyFile(key_file, quotas),
+        write_keys=OpenKeys(quotas) if key_file is None else _key_file_of(settings, key_file, quotas, clock),
         quotas=quotas,
         memory=BodyMemory(settings.limits.body_memory),
         connections=Connections(
@@ -195,6 +200,11 @@ def build_ingress_limits(settings: Settings, clock: Clock, *, index_files: int) 
         ),
         disk=Disk(settings.log.data_dir, free_min_bytes=settings.limits.disk_free_min),
     )
+
+
+def _key_file_of(settings: Settings, path: Path, quotas: QuotaPolicy, clock: Clock) -> KeyFile:
+    memory = KeyMemory(settings.log.data_dir, grace_s=settings.gateway.write_keys_grace)
+    return KeyFile(path, quotas, memory, clock)
 
 
 def build_problems(settings: Settings) -> Problems:

@@ -23,6 +23,7 @@ from app.admin.limit_metrics import LimitCollector
 from app.admin.tail import Tail
 from app.auth.ingress_limits import IngressLimits
 from app.auth.key_file import LOOK_INTERVAL_S, KeyFile
+from app.auth.write_keys import WriteKeys
 from app.build import (
     build_admin_port,
     build_admin_problems,
@@ -34,12 +35,13 @@ from app.build import (
     build_router,
 )
 from app.group import GroupLanes
+from app.http.penalties import DELAY_S
 from app.http.port import SEND_TIMEOUT_S, Port
 from app.http.problems import Problems
 from app.http.protocol import EdgeProtocol
-from app.http.request_context import MemoryReservationMiddleware
+from app.http.request_context import MemoryReservationMiddleware, RequestContext
 from app.http.request_metrics import RequestMetrics
-from app.ingest.application import QUOTA_PENALTY_S, create_edge
+from app.ingest.application import create_edge
 from app.ingest.receipts import CODES, REASONS
 from app.ingest.routes.events import Ingest
 from app.process.background_tasks import announce, keep_notes, tell_outages, trim_log
@@ -203,7 +205,7 @@ def _build_servers(parts: Parts) -> Iterator[Server]:
     settings, admin_context = parts.settings, parts.admin_context
     metrics, problems = RequestMetrics(), build_problems(settings)
     metrics.count_refusals(lambda: problems.counts)
-    problems.watch(admin_context.tail.refused)
+    problems.watch(partial(_note_refusal, parts.ingress.write_keys, admin_context.tail))
     ingest = build_ingest(
         settings,
         parts.router,
@@ -212,6 +214,7 @@ def _build_servers(parts: Parts) -> Iterator[Server]:
         clock=parts.clock,
         earlier_ignore=parts.opened.earlier_ignore,
         observer=admin_context.tail,
+        penalty_s=DELAY_S,
     )
     yield _ingest_server(parts, ingest, problems, metrics)
     registry = _registry_of(parts, metrics)
@@ -238,6 +241,13 @@ def _build_servers(parts: Parts) -> Iterator[Server]:
         yield _admin_server(probes, settings, admin_problems)
 
 
+def _note_refusal(write_keys: WriteKeys, tail: Tail, code: str, context: RequestContext | None) -> None:
+    """Count a refusal for its write key, and offer it to the live tail."""
+    if context is not None and context.write_key:
+        write_keys.note_refused(context.write_key)
+    tail.refused(code, context)
+
+
 def _registry_of(parts: Parts, metrics: RequestMetrics) -> CollectorRegistry:
     """Return the collectors of `/metrics`."""
     registry = CollectorRegistry()
@@ -255,7 +265,6 @@ def _ingest_server(parts: Parts, ingest: Ingest, problems: Problems, metrics: Re
         memory=ingress.memory,
         problems=problems,
         metrics=metrics,
-        quota_penalty_s=QUOTA_PENALTY_S,
         public_host=settings.gateway.public_host,
     )
     if parts.traces is not None:

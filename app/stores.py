@@ -17,10 +17,11 @@ from app.settings.log import LogSettings
 from app.settings.model import Settings
 from app.settings.units import DAY
 from dedupe.cluster.membership import Membership
+from dedupe.login.login import Login
 from dedupe.model.clock import Clock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import Identity
-from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.rights import missing_rights
 from dedupe.storage.kafka.topics import (
@@ -119,7 +120,11 @@ async def _try_to_open(
         refuse_lost_log(settings.log.data_dir)
         store = await SqliteStore.open(sqlite_path(settings.log.data_dir), crashpoint=crashpoint)
     else:
-        config = _kafka_config(settings.log, batch_bytes_max=settings.limits.batch_bytes_max)
+        config = _kafka_config(
+            settings.log,
+            client_id=f"{CLIENT_ID}-{settings.group.worker_id}",
+            batch_bytes_max=settings.limits.batch_bytes_max,
+        )
         store = await KafkaStore.open(config, crashpoint=crashpoint)
     try:
         is_pinned = await check_pins(store, settings.log.topics, Identity(settings.gateway.identity_key))
@@ -233,20 +238,9 @@ def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Dema
 def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:
     kafka = settings.kafka
     assert kafka.bootstrap_servers is not None
-    password = kafka.sasl_password
     return KafkaConfig(
         bootstrap_servers=kafka.bootstrap_servers,
-        security_protocol=kafka.security_protocol,
-        sasl_mechanism=kafka.sasl_mechanism,
-        sasl_username=kafka.sasl_username,
-        sasl_password=password.get_secret_value() if password else None,
-        ssl_ca_file=_text(kafka.ssl_ca_file),
-        ssl_cert_file=_text(kafka.ssl_cert_file),
-        ssl_key_file=_text(kafka.ssl_key_file),
+        login=Login(kafka.login_settings, bootstrap_servers=kafka.bootstrap_servers),
         request_timeout_s=kafka.request_timeout,
         **more,
     )
-
-
-def _text(path: object) -> str | None:
-    return str(path) if path else None

@@ -96,10 +96,14 @@ class AnswerCounts:
     def note(
         self, events: Sequence[Event], rejected: Sequence[Event], admissions: Sequence[Admission]
     ) -> None:
-        """Count a decided request; all its events have one source."""
+        """Count a decided request."""
         if not events and not rejected:
             return
-        own = self.sources.of((events or rejected)[0].source)
+        source = (events or rejected)[0].source
+        if any([event.source != source for event in (*events, *rejected)]):
+            self._note_each(events, rejected, admissions)
+            return
+        own = self.sources.of(source)
         new = admissions.count(NEW)
         known = len(admissions) - new and admissions.count(DUPLICATE)
         if new + known == len(admissions) and not rejected:
@@ -114,13 +118,26 @@ class AnswerCounts:
             if kind is not Admission.CONFLICT and kind in admissions:
                 self.reasons[reason.value] += admissions.count(kind)
 
+    def _note_each(
+        self, events: Sequence[Event], rejected: Sequence[Event], admissions: Sequence[Admission]
+    ) -> None:
+        """Count a decided request whose events have several sources."""
+        for source in {event.source for event in (*events, *rejected)}:
+            own = [number for number, event in enumerate(events) if event.source == source]
+            self.note(
+                [events[number] for number in own],
+                [event for event in rejected if event.source == source],
+                [admissions[number] for number in own],
+            )
+
     def note_failure(self, events: Sequence[Event], code: str, *, is_untaken: bool) -> None:
         """Count a failed request: its events are unknown, or refused without any effect."""
         if not events:
             return
-        own = self.sources.of(events[0].source)
-        if is_untaken:
-            own.refused += len(events)
-        else:
-            own.unknown += len(events)
+        for source, count in Counter([event.source for event in events]).items():
+            own = self.sources.of(source)
+            if is_untaken:
+                own.refused += count
+            else:
+                own.unknown += count
         (self.refused if is_untaken else self.unknown)[code] += len(events)

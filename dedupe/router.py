@@ -196,7 +196,7 @@ class Router:
 
         Args:
             events: n >= 0 identified events of the clean topic, in request order.
-            rejected: rejected events, as events of the quarantine topic.
+            rejected: rejected events, as events of the quarantine topic, one or more each.
             received_ms: log time of the request's arrival.
             deadline: of the answer; accepted events may be committed later.
 
@@ -270,15 +270,16 @@ class Router:
         if not rejected and not any(kind in outcomes.admissions for kind in QUARANTINE_REASONS):
             return
         quarantined = [
-            self.quarantine.event(
+            kept
+            for event, admission in zip(events, outcomes.admissions, strict=True)
+            if admission in QUARANTINE_REASONS
+            for kept in self.quarantine.events(
                 source=event.source,
                 message_id=event.message_id,
                 fingerprint=event.fingerprint,
                 content=event.value,
                 reason=QUARANTINE_REASONS[admission],
             )
-            for event, admission in zip(events, outcomes.admissions, strict=True)
-            if admission in QUARANTINE_REASONS
         ]
         parts = [*rejected, *_parts_of(self.quarantine_routes, quarantined, received_ms, deadline)]
         try:
@@ -293,15 +294,19 @@ class Router:
 def _parts_of(
     routes: Sequence[Route], events: Sequence[Event], received_ms: int, deadline: Deadline
 ) -> list[SubRequest]:
-    """Split a request's events by partition, keeping their order."""
-    by_partition: dict[int, tuple[list[Event], list[int]]] = {}
+    """Split a request's events by partition and source, keeping their order; most have one source."""
+    by_lane: dict[object, tuple[list[Event], list[int]]] = {}
+    first = events[0].source if events else ""
     for place, event in enumerate(events):
-        own, places = by_partition.setdefault(event.partition, ([], []))
+        partition = event.partition
+        own, places = by_lane.setdefault(
+            partition if event.source == first else (partition, event.source), ([], [])
+        )
         own.append(event)
         places.append(place)
     return [
-        SubRequest(routes[partition], Submission(own, received_ms, deadline, size_of(own)), places)
-        for partition, (own, places) in by_partition.items()
+        SubRequest(routes[own[0].partition], Submission(own, received_ms, deadline, size_of(own)), places)
+        for own, places in by_lane.values()
     ]
 
 

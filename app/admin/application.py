@@ -37,6 +37,7 @@ from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of
 from app.admin.tail import Tail
 from app.admin.tail_routes import add_tail
 from app.admin.verify import add_verify
+from app.admin.write_keys import add_write_keys
 from app.group import GroupLanes
 from app.http.bare_application import bare_application
 from app.http.errors import RequestError
@@ -115,6 +116,7 @@ def create_admin(
     add_console(app)
     add_verify(app, admin_context.router, store, clock, ingest_loop)
     add_partitions(app, admin_context.group, admin_context.stats, ingest_loop)
+    add_write_keys(app, admin_context.edge.key_file, admin_context.group, ingest_loop)
     add_about(app, settings)
     add_openapi(app)
     check_scopes(app)

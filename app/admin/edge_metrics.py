@@ -1,6 +1,8 @@
 """Metrics of quotas, disk, memory, connections and write keys, for /metrics and /admin/v1/stats."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -9,12 +11,21 @@ from app.admin.scraped import ScrapedCollector
 from app.auth.ingress_limits import IngressLimits
 from app.auth.key_file import KeyFile
 
+REMOVED_TOLD = 50
+"""The limit of keys in the stats document; `/admin/v1/write-keys` has more."""
+
 
 class EdgeCollector(ScrapedCollector):
     """Collects at each scrape, in the ingest's event loop."""
 
     def __init__(self, ingress: IngressLimits) -> None:
         self._ingress = ingress
+
+    @property
+    def key_file(self) -> KeyFile | None:
+        """The keys, None without a key file."""
+        keys = self._ingress.write_keys
+        return keys if isinstance(keys, KeyFile) else None
 
     def collect(self) -> Iterator[Metric]:
         refused = CounterMetricFamily(
@@ -24,9 +35,19 @@ class EdgeCollector(ScrapedCollector):
             refused.add_metric([limit], count)
         yield refused
         yield from self._resources()
-        if isinstance(self._ingress.write_keys, KeyFile):
-            status = self._ingress.write_keys.status
+        if (key_file := self.key_file) is not None:
+            status = key_file.status
             yield GaugeMetricFamily("gateway_write_keys", "Write keys in use", status.keys)
+            yield GaugeMetricFamily(
+                "gateway_write_keys_removed",
+                "Write keys that have vanished from the file and still work",
+                status.removed,
+            )
+            yield CounterMetricFamily(
+                "gateway_unknown_write_key_requests",
+                "Requests with an unknown write key",
+                key_file.unknown.requests,
+            )
             yield GaugeMetricFamily(
                 "gateway_write_keys_age_seconds", "Age of the write keys in use", status.age_s
             )
@@ -96,12 +117,33 @@ class EdgeCollector(ScrapedCollector):
             "quota_refusals": dict(self._ingress.quotas.refusals),
             "write_keys": None,
         }
-        if isinstance(self._ingress.write_keys, KeyFile):
-            status = self._ingress.write_keys.status
-            fields["write_keys"] = {
-                "keys": status.keys,
-                "age_seconds": round(status.age_s, 3),
-                "is_stale": status.is_stale,
-                "failures": status.failures,
-            }
+        if (key_file := self.key_file) is not None:
+            fields["write_keys"] = keys_document(key_file)
         return fields
+
+
+def keys_document(key_file: KeyFile) -> dict[str, Any]:
+    """Return the state of the write keys, with those that have vanished and the senders of unknown ones."""
+    status = key_file.status
+    return {
+        "keys": status.keys,
+        "age_seconds": round(status.age_s, 3),
+        "is_stale": status.is_stale,
+        "failures": status.failures,
+        "removed": status.removed,
+        "removed_keys": [
+            {
+                "key_sha256": prefix,
+                "source": known.source.id,
+                "since_ms": known.removed_ms,
+                "until_ms": key_file.until_ms(known),
+                "requests": known.requests,
+                "last_used_ms": known.last_used_ms,
+            }
+            for prefix, known in islice(key_file.removed(), REMOVED_TOLD)
+        ],
+        "unknown_requests": key_file.unknown.requests,
+        "unknown_senders": [
+            {**sender._asdict(), **asdict(count)} for sender, count in key_file.unknown.top()
+        ],
+    }

@@ -95,13 +95,13 @@ def places_of(group: GroupLanes | None, number: int, worker: str) -> dict[str, A
     }
 
 
-async def ask_others(group: GroupLanes, kind: str) -> tuple[dict[str, Any], dict[str, str]]:
+async def ask_others(group: GroupLanes, kind: str, body: Any = None) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the answers of the other workers to a request, and the errors of those that do not answer."""
     manager = group.manager
     names = [name for name in manager.assignment.addresses if name != manager.worker]
 
     async def ask(name: str) -> Any:
-        return await manager.directory.request(name, kind, None, ANSWER_S)
+        return await manager.directory.request(name, kind, body, ANSWER_S)
 
     answers = await asyncio.gather(*map(ask, names), return_exceptions=True)
     given, silent = {}, {}

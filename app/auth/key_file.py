@@ -2,41 +2,62 @@
 The write key file: read at start, and after each change.
 
 After a 401, some SDKs never retry. So a file that is missing, cannot be parsed or has no key does not change
-the keys in use, and is reported. A changed file is read once it has not changed for one interval.
+the keys in use, and is reported; and a key that vanishes from the file goes on into its source for a grace
+period, which is reported, too. `enabled: false` ends a key at once. A changed file is read once it has not
+changed for one interval.
 """
 
 import asyncio
 import hashlib
-import json
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import NamedTuple
 
 import structlog
-import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
 
-from app.auth.quotas import Allowance, Quota, QuotaPolicy
+from app.auth.key_entries import Contents, read_key_file
+from app.auth.key_memory import KeyMemory, Remembered
+from app.auth.quotas import Quota, QuotaPolicy
+from app.auth.unknown_keys import UnknownKeys
 from app.auth.write_keys import INGEST, Source
 from app.http.errors import DisabledWriteKeyError, InvalidWriteKeyError
-from app.settings.file_signature import signature_of
-from app.settings.units import Bytes, Seconds
+from dedupe.file_signature import signature_of
+from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError
 
 LOOK_INTERVAL_S = 1.0
 """The interval of checks; a change is used once the file has not changed for one interval."""
 
+REPORT_INTERVAL_S = 60.0
+"""The interval of log lines on keys that have vanished and are still used."""
+
+SOURCES_SHOWN = 20
+"""The sources that one log line names."""
+
+PREFIX_DIGITS = 12
+"""The digits of a key's SHA-256 by which operators see it, and name it."""
+
+PREFIX_DIGITS_MIN = 6
+
 logger = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class KnownKey:
+    """A key of the file, or one that has vanished from it."""
+
+    source: Source
+    removed_ms: int | None = None
+    """When it was found to have vanished; None while it is in the file."""
+    requests: int = 0
+    """Since the start of the process, or since it has vanished."""
+    refused: int = 0
+    """Those of them that were refused, for any reason."""
+    last_used_ms: int | None = None
 
 
 class KeyFileStatus(NamedTuple):
@@ -46,38 +67,111 @@ class KeyFileStatus(NamedTuple):
     age_s: float  # since they were read
     is_stale: bool  # the file cannot be read, or has other keys
     failures: int  # changes that could not be used
+    removed: int  # further keys, which have vanished and still work
 
 
 class KeyFile:
     """The keys of a file, by the SHA-256 of each key; several keys may share a source."""
 
-    def __init__(self, path: Path, policy: QuotaPolicy) -> None:
-        """Read the file. Raises ConfigurationError: one sentence, never a key."""
+    def __init__(
+        self, path: Path, policy: QuotaPolicy, memory: KeyMemory | None = None, clock: Clock | None = None
+    ) -> None:
+        """
+        Read the file, and compare it with the remembered keys.
+
+        Args:
+            path: the key file.
+            policy: returns allowances.
+            memory: remembers the keys; None: a key that vanishes is unknown at once.
+            clock: log time.
+
+        Raises:
+            ConfigurationError: one sentence, never a key.
+        """
         self._path = path
         self._policy = policy
+        self._memory = memory
+        self._clock = clock or SystemClock()
+        self.unknown = UnknownKeys(self._clock)
+        """Who sends keys that are not in the file."""
         self._seen = signature_of(path)
-        self._sources: dict[bytes, Source] = {}
+        self._keys: dict[bytes, KnownKey] = {}
+        self._removed: dict[bytes, KnownKey] = {}  # part of `_keys`
         self._digest = b""
         self._is_stale = False
         self._failures = 0
-        self._use(_read(path))
+        self._is_stored = True
+        self._reported_at = time.monotonic()
+        self._reported = 0  # requests of removed keys
+        contents = read_key_file(path)
+        if memory is not None:
+            self._keys = {digest: self._recalled(key) for digest, key in memory.load().items()}
+        self._use(contents)
         self._report()
+        self.end_terms()
+        if memory is not None:
+            self._is_stored = memory.store(self._to_remember())
 
     def __len__(self) -> int:
-        return len(self._sources)
+        return len(self._keys) - len(self._removed)
 
     @property
     def status(self) -> KeyFileStatus:
         """The state of the keys in use, relative to the file."""
-        return KeyFileStatus(len(self), time.monotonic() - self._read_at, self._is_stale, self._failures)
+        age_s = time.monotonic() - self._read_at
+        return KeyFileStatus(len(self), age_s, self._is_stale, self._failures, len(self._removed))
 
     def source_of(self, write_key: str) -> Source:
-        source = self._sources.get(hashlib.sha256(write_key.encode()).digest())
-        if source is None:
+        known = self._keys.get(_digest_of(write_key))
+        if known is None or (known.removed_ms is not None and self._clock.now_ms() >= self.until_ms(known)):
             raise InvalidWriteKeyError
+        source = known.source
         if not source.enabled:
             raise DisabledWriteKeyError
+        known.requests += 1
+        known.last_used_ms = self._clock.now_ms()
         return source
+
+    def note_unknown(self, write_key: str, address: str, library: str) -> None:
+        self.unknown.note(write_key, address, library)
+
+    def note_refused(self, write_key: str) -> None:
+        if (known := self._keys.get(_digest_of(write_key))) is not None:
+            known.refused += 1
+
+    def until_ms(self, known: KnownKey) -> int:
+        """Return when a key that has vanished ends."""
+        assert known.removed_ms is not None
+        return known.removed_ms + (self._memory.grace_ms if self._memory else 0)
+
+    def items(self) -> Iterator[tuple[str, KnownKey]]:
+        """Yield the beginning of each key's SHA-256 in hex and the key, first those that have vanished."""
+        for is_removed in (True, False):
+            for digest, known in self._keys.items():
+                if (known.removed_ms is not None) is is_removed:
+                    yield digest.hex()[:PREFIX_DIGITS], known
+
+    def removed(self) -> Iterator[tuple[str, KnownKey]]:
+        """Yield those of `items` that have vanished."""
+        return ((digest.hex()[:PREFIX_DIGITS], known) for digest, known in self._removed.items())
+
+    async def forget(self, name: str) -> list[KnownKey]:
+        """
+        End keys that have vanished, at once and for good, and return them.
+
+        Args:
+            name: a source, whose vanished keys all end, or the beginning of one key's SHA-256 in hex.
+        """
+        chosen = [digest for digest, known in self._removed.items() if known.source.id == name]
+        if not chosen and len(name) >= PREFIX_DIGITS_MIN:
+            chosen = [digest for digest in self._removed if digest.hex().startswith(name.lower())]
+            if len(chosen) > 1:
+                return []
+        ended = [self._drop(digest) for digest in chosen]
+        if ended:
+            logger.info("removed write keys are forgotten", **_named(ended))
+            await self._store()
+        return ended
 
     async def watch(self, interval_s: float) -> None:
         """
@@ -99,11 +193,28 @@ class KeyFile:
                 hangup.clear()
                 self._seen = current
                 await self._reload()
+            if self.end_terms() or not self._is_stored:
+                await self._store()
+            self._report_use()
+
+    def end_terms(self) -> bool:
+        """Drop the keys whose grace is over; return whether there were any."""
+        if not self._removed:
+            return False
+        now_ms = self._clock.now_ms()
+        ended = [
+            self._drop(digest)
+            for digest, known in list(self._removed.items())
+            if now_ms >= self.until_ms(known)
+        ]
+        if ended:
+            logger.warning("the grace of removed write keys is over: they are unknown now", **_named(ended))
+        return bool(ended)
 
     async def _reload(self) -> None:
         """Use the content of the file; if it is unusable, log that and keep the keys."""
         try:
-            contents = await asyncio.to_thread(_read, self._path)
+            contents = await asyncio.to_thread(read_key_file, self._path)
         except ConfigurationError as err:
             self._failures += 1
             self._is_stale = True
@@ -116,154 +227,91 @@ class KeyFile:
         self._is_stale = False
         if has_changed:
             self._report()
+            await self._store()
 
     def _report(self) -> None:
         logger.info("write keys read", keys=len(self), file=str(self._path))
 
-    def _use(self, contents: "_Contents") -> None:
+    def _use(self, contents: Contents) -> None:
         """Replace all keys in one step; a key whose quota did not change keeps its allowance."""
-        previous, defaults = self._sources, contents.defaults.over(self._policy.default)
-        self._sources = {
-            digest: entry.source_by(self._policy, defaults, previous.get(digest))
-            for digest, entry in contents.entries.items()
-        }
+        previous, defaults = self._keys, contents.defaults.over(self._policy.default)
+        keys: dict[bytes, KnownKey] = {}
+        for digest, entry in contents.entries.items():
+            known = previous.get(digest)
+            source = entry.source_by(self._policy, defaults, known.source if known else None)
+            if known is None:
+                known = KnownKey(source)
+            known.source, known.removed_ms = source, None
+            keys[digest] = known
+        vanished = {digest: known for digest, known in previous.items() if digest not in keys}
+        self._removed = self._grant(vanished) if self._memory and self._memory.grace_ms else {}
+        self._keys = keys | self._removed
         self._digest = contents.digest
         self._read_at = time.monotonic()
 
+    def _grant(self, vanished: dict[bytes, KnownKey]) -> dict[bytes, KnownKey]:
+        """Return the vanished keys that were good, for their grace, without their scope replay."""
+        now_ms = self._clock.now_ms()
+        granted = {digest: known for digest, known in vanished.items() if _is_good(known.source)}
+        new = [known for known in granted.values() if known.removed_ms is None]
+        for known in new:
+            known.source = known.source._replace(scopes=frozenset({INGEST}))
+            known.removed_ms = now_ms
+            known.requests = known.refused = 0
+        for known in granted.values():
+            known.removed_ms = min(known.removed_ms or now_ms, now_ms)  # the clock was set back
+        if new:
+            until = datetime.fromtimestamp(self.until_ms(new[0]) / 1000, UTC).isoformat(timespec="seconds")
+            logger.warning("write keys have vanished from the file: they work on", until=until, **_named(new))
+        return granted
 
-class _Quotas(BaseModel):
-    """The limits of one entry, or the defaults; an absent limit is the default's, null is no limit."""
+    def _recalled(self, key: Remembered) -> KnownKey:
+        allowance = self._policy.allowance(key.quota, key.source)
+        return KnownKey(Source(key.source, key.name, allowance=allowance), key.removed_ms)
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    def _to_remember(self) -> dict[bytes, Remembered]:
+        return {
+            digest: Remembered(
+                known.source.id,
+                known.source.name,
+                known.source.allowance.quota if known.source.allowance else Quota(),
+                known.removed_ms,
+            )
+            for digest, known in self._keys.items()
+            if _is_good(known.source)
+        }
 
-    requests: Annotated[float, Field(gt=0)] | None = None
-    events: Annotated[float, Field(gt=0)] | None = None
-    bytes: Annotated[Bytes, Field(gt=0)] | None = None
-    burst: Annotated[Seconds, Field(gt=0)] | None = None
-    index_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    async def _store(self) -> None:
+        if self._memory is not None:
+            self._is_stored = await asyncio.to_thread(self._memory.store, self._to_remember())
 
-    def over(self, default: Quota) -> Quota:
-        """Return the default with this entry's own limits."""
-        own = {name: getattr(self, name) for name in self.model_fields_set}
-        burst_s = own.pop("burst", None) or default.burst_s
-        limits = {name: own.get(name, getattr(default, name)) for name in ("requests", "events", "bytes")}
-        return Quota(**limits, burst_s=burst_s, index_share=own.get("index_share", default.index_share))
+    def _drop(self, digest: bytes) -> KnownKey:
+        del self._keys[digest]
+        return self._removed.pop(digest)
 
-
-class _Entry(BaseModel):
-    """One entry of a key file."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True)
-
-    key: Annotated[str, StringConstraints(min_length=1)] | None = None
-    key_sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
-    source: Annotated[str, StringConstraints(min_length=1, max_length=100)]
-    name: str | None = None
-    enabled: bool = True
-    scopes: Annotated[list[Literal["ingest", "replay"]], Field(min_length=1)] = [INGEST]
-    quotas: _Quotas = _Quotas()
-
-    @model_validator(mode="after")
-    def _check_key(self) -> Self:
-        if (self.key is None) == (self.key_sha256 is None):
-            raise ValueError("needs either key or key_sha256")
-        if self.key is not None and ":" in self.key:
-            raise ValueError("its key has a colon, where Basic authorization would cut it: choose another")
-        return self
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the key."""
-        if self.key_sha256 is not None:
-            return bytes.fromhex(self.key_sha256)
-        assert self.key is not None
-        return hashlib.sha256(self.key.encode()).digest()
-
-    def source_by(self, policy: QuotaPolicy, defaults: Quota, previous: Source | None) -> Source:
-        """Return the source of the key, with the previous allowance if its quota is the same."""
-        quota = self.quotas.over(defaults)
-        allowance: Allowance | None = previous.allowance if previous else None
-        if allowance is None or allowance.quota != quota:
-            allowance = policy.allowance(quota, self.source)
-        return Source(self.source, self.name or self.source, self.enabled, allowance, frozenset(self.scopes))
+    def _report_use(self) -> None:
+        """Log, at intervals, that keys that have vanished are still used."""
+        now = time.monotonic()
+        if not self._removed or now - self._reported_at < REPORT_INTERVAL_S:
+            return
+        used = [known for known in self._removed.values() if known.requests]
+        requests = sum([known.requests for known in used])
+        if requests > self._reported:
+            logger.warning(
+                "removed write keys are still used", requests=requests - self._reported, **_named(used)
+            )
+        self._reported_at, self._reported = now, requests
 
 
-class _Contents(NamedTuple):
-    """A key file as read."""
-
-    defaults: _Quotas
-    entries: Mapping[bytes, _Entry]
-    digest: bytes
+def _digest_of(write_key: str) -> bytes:
+    return hashlib.sha256(write_key.encode()).digest()
 
 
-_ENTRIES = TypeAdapter(list[_Entry], config=ConfigDict(hide_input_in_errors=True))
-_YAMLLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
+def _is_good(source: Source) -> bool:
+    """Whether a key would be missed if it vanished: a disabled one, or one of a tool, would not."""
+    return source.enabled and INGEST in source.scopes
 
 
-def check_key_file(path: Path) -> None:
-    """Raise ConfigurationError if a gateway could not start with the file: one sentence, never a key."""
-    _read(path)
-
-
-def _read(path: Path) -> _Contents:
-    """
-    Read a YAML or JSON file: a list of entries, or an object with the list as `keys`.
-
-    An entry has `key` or `key_sha256` (64 hex digits), `source` (part of event keys: never change it), and
-    may have `name`, `enabled`, `scopes` and `quotas`. An object may have `defaults`: the quotas of entries
-    without their own.
-
-    Raises:
-        ConfigurationError: one sentence on the first error and its place, without a key.
-    """
-    try:
-        raw = path.read_bytes()
-        text = raw.decode("utf-8")
-        document = json.loads(text) if path.suffix == ".json" else yaml.load(text, _YAMLLoader)
-    except OSError as err:
-        raise ConfigurationError(f"write keys file {path} cannot be read: {err.strerror}") from err
-    except (ValueError, yaml.YAMLError) as err:
-        raise ConfigurationError(f"write keys file {path} is not valid YAML or JSON{_place(err)}") from None
-    keyed = document if isinstance(document, dict) else {"keys": document}
-    part = ""
-    try:
-        by_digest = _by_digest(_ENTRIES.validate_python(keyed.get("keys")))
-        part = ", defaults"
-        defaults = _Quotas.model_validate(keyed.get("defaults", {}))
-    except ValidationError as err:
-        place, message = _described(err, is_quotas=bool(part))
-        place = part + place
-        raise ConfigurationError(f"write keys file {path}{place}: {message}") from None
-    except ValueError as err:
-        raise ConfigurationError(f"write keys file {path}: {err}") from None
-    return _Contents(defaults, by_digest, hashlib.sha256(raw).digest())
-
-
-def _by_digest(entries: list[_Entry]) -> dict[bytes, _Entry]:
-    if not entries:
-        raise ValueError("there is no key in it")
-    by_digest: dict[bytes, _Entry] = {}
-    for number, entry in enumerate(entries, start=1):
-        if entry.digest in by_digest:
-            raise ValueError(f"entry {number} repeats the key of an earlier one")
-        by_digest[entry.digest] = entry
-    return by_digest
-
-
-def _described(err: ValidationError, *, is_quotas: bool) -> tuple[str, str]:
-    """Return place and message of the first problem, without unknown fields, which may be keys."""
-    problem = err.errors(include_input=False, include_url=False)[0]
-    where, message = list(problem["loc"]), problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        where.pop()
-        fields = (_Quotas if is_quotas or "quotas" in where else _Entry).model_fields
-        message = f"it has a field that is none of {', '.join(fields)}"
-    place = "".join(f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in where)
-    return place, message
-
-
-def _place(err: Exception) -> str:
-    """Return where a parser stopped, without its message, which could quote a key."""
-    mark = getattr(err, "problem_mark", None)
-    line = getattr(err, "lineno", None) or (mark.line + 1 if mark is not None else None)
-    return f", line {line}" if line else ""
+def _named(keys: list[KnownKey]) -> dict[str, object]:
+    sources = sorted({known.source.id for known in keys})
+    return {"keys": len(keys), "sources": sources[:SOURCES_SHOWN]}

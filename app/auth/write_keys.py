@@ -13,8 +13,18 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote_plus
 
+from starlette.types import Scope
+
 from app.auth.quotas import Allowance, QuotaPolicy
-from app.http.errors import InvalidWriteKeyError, ScopeMissingError, WriteKeyMissingError
+from app.http.client_address import address_group
+from app.http.errors import (
+    DisabledWriteKeyError,
+    InvalidWriteKeyError,
+    ScopeMissingError,
+    WriteKeyMissingError,
+)
+from app.http.request_context import CONTEXT, RequestContext
+from app.http.sdk_library import library_of
 
 WRITE_KEY_BYTES_MAX = 255
 """The limit of an open key, which is its own source, and so part of every record."""
@@ -52,6 +62,12 @@ class WriteKeys(Protocol):
     def source_of(self, write_key: str) -> Source:
         """Return the enabled source of a key. Raises InvalidWriteKeyError, DisabledWriteKeyError."""
 
+    def note_unknown(self, write_key: str, address: str, library: str) -> None:
+        """Count a request with an unknown key, from an address group and a library."""
+
+    def note_refused(self, write_key: str) -> None:
+        """Count a request that was refused, for its key if that is known."""
+
 
 class OpenKeys:
     """The keys of development without a key file: every key is its own source, without the scope replay."""
@@ -64,10 +80,38 @@ class OpenKeys:
     def source_of(self, write_key: str) -> Source:
         return self._source(write_key)
 
+    def note_unknown(self, write_key: str, address: str, library: str) -> None:
+        """Count nothing: only a key that is too long is unknown."""
+
+    def note_refused(self, write_key: str) -> None:
+        """Count nothing: there is no list of keys."""
+
     def _new_source(self, write_key: str) -> Source:
         if len(write_key.encode()) > WRITE_KEY_BYTES_MAX:
             raise InvalidWriteKeyError
         return Source(write_key, write_key, allowance=self._policy.allowance(self._policy.default, write_key))
+
+
+def log_in(write_keys: WriteKeys, write_key: str, scope: Scope) -> Source:
+    """
+    Return the source of a request's key; note who sends an unknown one.
+
+    Raises:
+        InvalidWriteKeyError, DisabledWriteKeyError: the key has no enabled source.
+    """
+    context: RequestContext = scope[CONTEXT]
+    context.write_key = write_key
+    try:
+        source = write_keys.source_of(write_key)
+    except DisabledWriteKeyError:
+        raise
+    except InvalidWriteKeyError:
+        client = scope["client"]
+        address = address_group(client[0]) if client else "unknown"
+        write_keys.note_unknown(write_key, address, library_of(context.headers))
+        raise
+    context.source = source.id
+    return source
 
 
 def key_in_head(headers: Mapping[bytes, bytes], query: bytes) -> str:
@@ -79,9 +123,7 @@ def key_in_head(headers: Mapping[bytes, bytes], query: bytes) -> str:
     )
 
 
-def find_write_key(
-    headers: Mapping[bytes, bytes], query: bytes, body: Mapping[str, Any] | None, first_event: object
-) -> str:
+def find_write_key(headers: Mapping[bytes, bytes], query: bytes, body: Mapping[str, Any] | None) -> str:
     """
     Return the write key of a request: the first one in the order of places.
 
@@ -89,12 +131,11 @@ def find_write_key(
         headers: by lower-case name.
         query: the raw query string.
         body: the body's top level, if it is an object.
-        first_event: the first event of the batch, if there is one.
 
     Raises:
         WriteKeyMissingError: no place has a non-empty key.
     """
-    write_key = key_in_head(headers, query) or _own_key(body) or _own_key(first_event)
+    write_key = key_in_head(headers, query) or own_key(body)
     if not write_key:
         raise WriteKeyMissingError
     return write_key
@@ -115,7 +156,8 @@ def _query_key(query: bytes) -> str:
     return unquote_plus(match[1].decode("ascii", "replace")) if match else ""
 
 
-def _own_key(thing: object) -> str:
+def own_key(thing: object) -> str:
+    """Return the write key in an object of the body; "" if there is none."""
     write_key = thing.get("writeKey") if isinstance(thing, dict) else None
     return write_key if isinstance(write_key, str) else ""
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from app.auth.key_file import check_key_file
+from app.auth.key_entries import check_key_file
 from app.process.clock_check import judge_clock
 from app.settings.data_dir import check_format, holders_of, refuse_lost_log
 from app.settings.environment import refuse_unknown_variables

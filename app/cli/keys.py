@@ -1,13 +1,21 @@
-"""`gateway keys`: creates write keys and their entries for the key file. It reads no settings."""
+"""`gateway keys`: creates write keys, lists those in use, and ends those that have vanished from the file."""
 
 import hashlib
 import secrets
 import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
+
+from app.cli.admin_client import AdminClient
+from app.cli.console import guarded, note
+from app.cli.options import DEFAULT_URL, Format, Output, Token, Url, default_format, print_rows
+
+PATH = "/admin/v1/write-keys"
 
 KEY_BYTES = 16
 """The size of a UUID; in hex, which needs no quoting in URLs, headers and files."""
@@ -20,7 +28,76 @@ class Scope(StrEnum):
     REPLAY = "replay"
 
 
-keys = typer.Typer(name="keys", help="Create write keys for the key file.", no_args_is_help=True)
+keys = typer.Typer(
+    name="keys",
+    help="List write keys, create one, or end one that has vanished.",
+    invoke_without_command=True,
+)
+
+
+@keys.callback()
+def keys_or_list(
+    context: typer.Context, url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = None
+) -> None:
+    """List, create and end write keys; without a command, `gateway keys list`."""
+    if context.invoked_subcommand is None:
+        list_keys(url, admin_token, output)
+
+
+@keys.command(name="list")
+@guarded
+def list_keys(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = None) -> None:
+    """
+    Print one line for each write key of a running gateway or group, and of those that have vanished.
+
+    A line has the first digits of the key's SHA-256, its source and name, and its state: `enabled`,
+    `disabled`, or `removed`: it has vanished from the key file and still works, since when, and until when.
+    Further its last use, its requests and how many of them were refused, since the workers' starts, or since
+    it vanished.
+
+    Example: `gateway keys`, or `gateway keys list -o json`
+    """
+    document = AdminClient(url, admin_token).ask(PATH)
+    rows, chosen = document["keys"], output or default_format()
+    if chosen is Format.TABLE:
+        rows = [
+            {
+                "key": row["key_sha256"],
+                "source": row["source"],
+                "name": row["name"],
+                "state": row["state"],
+                "since": _time(row["since_ms"]),
+                "until": _time(row["until_ms"]),
+                "last used": _time(row["last_used_ms"]),
+                "requests": row["requests"],
+                "refused": row["refused"],
+            }
+            for row in rows
+        ]
+    print_rows(rows, chosen)
+    _note_silent(document)
+
+
+@keys.command()
+@guarded
+def forget(
+    name: Annotated[
+        str, typer.Argument(help="A source, or the first digits of a key's SHA-256 as `list` shows them.")
+    ],
+    url: Url = DEFAULT_URL,
+    admin_token: Token = None,
+) -> None:
+    """
+    End keys that have vanished from the key file, at once: what is sent with them is refused by 401.
+
+    Apps that still use such a key lose what they send. Name a source to end all its vanished keys. Keys in
+    the file are not touched: `enabled: false` there ends them.
+
+    Example: `gateway keys forget ios`
+    """
+    document = AdminClient(url, admin_token).ask(f"{PATH}/forget", method="POST", name=name)
+    note(f"forgotten: {', '.join(document['sources'])}")
+    _note_silent(document)
 
 
 @keys.command()
@@ -75,3 +152,12 @@ def hash_key(
 def digest_of(write_key: str) -> str:
     """Return the SHA-256 of a key in hex."""
     return hashlib.sha256(write_key.encode()).hexdigest()
+
+
+def _time(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _note_silent(document: Mapping[str, Any]) -> None:
+    for worker, why in document["silent"].items():
+        note(f"worker {worker} does not answer: {why}")

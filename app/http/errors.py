@@ -103,6 +103,8 @@ class InvalidWriteKeyError(RequestError):
     """The write key is unknown."""
 
     code = "invalid_write_key"
+    keys: int = 1
+    """The unknown keys of the request."""
 
 
 class DisabledWriteKeyError(InvalidWriteKeyError):

@@ -25,6 +25,8 @@ class RequestContext:
     """Part of its answer and of log lines; "" on the admin port."""
     route: str = "unknown"
     """Template of its path, for metrics."""
+    write_key: str = ""
+    """Its write key, if it was read, whether known or not."""
     source: str | None = None
     """Its source, once the write key is read."""
     client: str | None = None

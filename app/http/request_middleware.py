@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.http.body_memory import BodyMemory
 from app.http.cors import HEADERS_WITHOUT_ORIGIN, origin_headers, preflight_headers
-from app.http.errors import BodyMemoryFullError, QuotaExceededError
+from app.http.penalties import Penalties
 from app.http.problems import Problems
 from app.http.request_context import CONTEXT, RequestContext, begin_context
 from app.http.request_metrics import RequestMetrics
@@ -44,7 +44,7 @@ class RequestMiddleware:
         metrics: RequestMetrics,
         router: Router | None = None,
         health: ASGIApp | None = None,
-        penalty_s: float = 0.0,
+        penalties: Penalties | None = None,
     ) -> None:
         """
         Wrap an application.
@@ -56,7 +56,7 @@ class RequestMiddleware:
             metrics: count requests.
             router: while it drains, answers close their connections.
             health: answers load balancers, whose requests are neither counted nor delayed.
-            penalty_s: the delay of the answer to a request without quota or memory, against fast retries.
+            penalties: delay the answers of errors, against fast retries.
         """
         self._app = app
         self._memory = memory
@@ -64,7 +64,7 @@ class RequestMiddleware:
         self._metrics = metrics
         self._router = router
         self._health = health
-        self._penalty_s = penalty_s
+        self._penalties = penalties or Penalties()
         self._process_id = secrets.token_hex(4)
         self._numbers = itertools.count()
 
@@ -95,7 +95,7 @@ class RequestMiddleware:
                 await self._app(scope, receive, answer)
             except (GatewayError, HTTPException) as err:
                 if not answer.has_begun:  # else it is cut off
-                    await self._answer(err, context, scope, receive, answer)
+                    await self._answer(err, scope, receive, answer)
         except ClientDisconnect:
             pass
         except asyncio.CancelledError:  # the server stops without waiting longer
@@ -110,21 +110,13 @@ class RequestMiddleware:
             self._metrics.observe(context.route, answer.status, time.perf_counter() - began)
 
     async def _answer(
-        self,
-        err: GatewayError | HTTPException,
-        context: RequestContext,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
+        self, err: GatewayError | HTTPException, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Answer an expected error."""
+        await self._penalties.hold_back(err, scope)
         if isinstance(err, HTTPException):
             response = self._problems.http(err, scope)
         else:
-            if isinstance(err, QuotaExceededError | BodyMemoryFullError):
-                context.lease.fail(err)
-                err.__traceback__ = None  # its frames refer to the body, whose memory is released
-                await asyncio.sleep(self._penalty_s)
             response = self._problems.answer(err, scope)
         await response(scope, receive, send)
 

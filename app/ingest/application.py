@@ -27,11 +27,6 @@ from app.ingest.routes.sdk_settings import settings_handlers
 from app.ingest.routes.sessions import session_handlers
 from app.process.readiness import health_endpoint
 
-QUOTA_PENALTY_S = 0.5
-"""
-The delay of answers to requests without quota or memory, against clients that ignore Retry-After.
-"""
-
 
 def create_edge(
     ingest: Ingest,
@@ -39,7 +34,6 @@ def create_edge(
     memory: BodyMemory,
     problems: Problems,
     metrics: RequestMetrics,
-    quota_penalty_s: float = 0.0,
     public_host: str | None = None,
 ) -> ASGIApp:
     """
@@ -50,7 +44,6 @@ def create_edge(
         memory: the budget for bodies.
         problems: the answers of errors.
         metrics: count requests.
-        quota_penalty_s: the delay of answers to requests without quota or memory.
         public_host: the host in settings documents, if any.
     """
     return RequestMiddleware(
@@ -60,7 +53,7 @@ def create_edge(
         metrics=metrics,
         router=ingest.router,
         health=health_endpoint(ingest.router),
-        penalty_s=quota_penalty_s,
+        penalties=ingest.penalties,
     )
 
 

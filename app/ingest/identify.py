@@ -22,6 +22,7 @@ from app.ingest.large_json import Oversize
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
 from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues
+from app.ingest.salvage import Fragment
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import (
     MESSAGE_ID_BYTES_MAX,
@@ -32,7 +33,7 @@ from dedupe.model.identity import (
     fingerprint_of,
 )
 from dedupe.model.json_document import is_event_type
-from dedupe.model.quarantine import KEPT_BYTES_MAX, Quarantine
+from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
@@ -47,7 +48,7 @@ class Rejection(NamedTuple):
     item_index: int
     message_id: str | None  # None without a valid one
     code: str
-    event: Event  # of the quarantine topic
+    events: tuple[Event, ...]  # of the quarantine topic: one, or the pieces of a long one
 
 
 @dataclass(slots=True)
@@ -85,8 +86,8 @@ class Identified:
             else:
                 assert isinstance(item, Rejection)
                 self.rejections.append(item)
-                self.quarantined.append(item.event)
-                size_bytes += len(item.event.value)
+                self.quarantined += item.events
+                size_bytes += sum([len(event.value) for event in item.events])
             work_bytes -= EVENT_WORK_BYTES
             if size_bytes > work_bytes:
                 self.size_bytes += size_bytes
@@ -111,6 +112,16 @@ class Arrival(NamedTuple):
     """Whether an event of the session is refused unless it is the next one."""
     stored_sessions: Sequence[Session | None] = ()
     """The sessions of the items if stored records are sent again and any has one, otherwise empty."""
+
+
+class Ownership(NamedTuple):
+    """Whose the items of a request are, where these have several write keys."""
+
+    sources: Sequence[str]
+    shares: Sequence[int]
+    """By item: the index of its source."""
+    refused: Mapping[int, bytes]
+    """By item: the SHA-256 of its write key, if that is not good. Such items are rejected."""
 
 
 class Identifier:
@@ -148,14 +159,24 @@ class Identifier:
         self.changed_fields = frozenset[str]().union(*(rule ^ fingerprint_ignore for rule in earlier_ignore))
         self.random_bytes = random_bytes
 
-    def identify(self, payload: Payload, arrival: Arrival) -> Iterator[Event | Rejection]:
+    def identify(
+        self, payload: Payload, arrival: Arrival, ownership: Ownership | None = None
+    ) -> Iterator[Event | Rejection]:
         """
         Yield an event or a rejection for each item, in order.
+
+        Args:
+            payload: the items.
+            arrival: the properties of the request.
+            ownership: the sources of the items, if not all of them are the one of `arrival`.
 
         Raises:
             RequestTooLargeError: the events with batch-level fields exceed the limit, or these fields add too
                 much.
         """
+        if ownership is not None:
+            yield from self._identify_each(payload, arrival, ownership)
+            return
         request = _Request(self, payload.shared, arrival)
         request.check_growth(len(payload.items))
         for index, item in enumerate(payload.items):
@@ -165,15 +186,53 @@ class Identifier:
                 identified = request.rejection_of(index, item, refusal)
             yield identified
 
+    def _identify_each(
+        self, payload: Payload, arrival: Arrival, ownership: Ownership
+    ) -> Iterator[Event | Rejection]:
+        """Identify each item under its own source, and count all towards one limit."""
+        requests = [
+            _Request(self, payload.shared, arrival._replace(source=source)) for source in ownership.sources
+        ]
+        requests[0].check_growth(len(payload.items))
+        bytes_left = self.limits.request_bytes_max
+        for index, (item, share) in enumerate(zip(payload.items, ownership.shares, strict=True)):
+            request, key_digest = requests[share], ownership.refused.get(index)
+            request.bytes_left = bytes_left
+            try:
+                event = request.event_of(index, item)
+                if key_digest is None:
+                    identified: Event | Rejection = event
+                else:
+                    identified = request.rejection_without_key(index, item, event, key_digest)
+            except _RefusedError as refusal:
+                if key_digest is not None:
+                    refusal.code, refusal.key_digest = RejectionCode.WRITE_KEY_INVALID, key_digest
+                identified = request.rejection_of(index, item, refusal)
+            bytes_left = request.bytes_left
+            yield identified
+
 
 class _RefusedError(Exception):
     """An item cannot become a clean event."""
 
-    def __init__(self, code: str, value: bytes | None = None, content: bytes | None = None) -> None:
-        """`value`: the record's value, if it could be built; `content`: the canonical content, if known."""
+    def __init__(
+        self, code: str, value: bytes | None = None, content: bytes | None = None, *, is_counted: bool = True
+    ) -> None:
+        """
+        Give the reason, and what is known of the item.
+
+        Args:
+            code: a RejectionCode.
+            value: the record's value, if it could be built.
+            content: the canonical content, if known.
+            is_counted: whether the request's size includes the item.
+        """
         self.code = code
         self.value = value
         self.content = content
+        self.is_counted = is_counted
+        self.key_digest = b""  # SHA-256 of the item's write key, if that is why
+        self.assigned_id = ""  # the id that the item was given, if it has none
 
 
 class _Request:
@@ -185,7 +244,7 @@ class _Request:
         self._arrival = arrival
         self._partitions = identifier.partitions
         self._event_bytes_max, self._depth_max = limits.event_bytes_max, limits.event_depth_max
-        self._bytes_left = limits.request_bytes_max
+        self.bytes_left = limits.request_bytes_max
         self._changed_fields = identifier.changed_fields
         self._fingerprints = arrival.fingerprints
         self._ignored = identifier.ignore
@@ -246,7 +305,7 @@ class _Request:
                 assigned_id = message_id
             value = self._values.value_of(item, content, retried, assigned_id)
         except TypeError as err:
-            raise _RefusedError(RejectionCode.EVENT_TOO_DEEP) from err
+            raise _RefusedError(RejectionCode.EVENT_TOO_DEEP, is_counted=False) from err
         brackets = len(value) - len(value.replace(b"{", b"").replace(b"[", b""))  # count() is slower
         if brackets > self._depth_max and self._is_too_deep(item):
             raise _RefusedError(RejectionCode.EVENT_TOO_DEEP)
@@ -285,14 +344,21 @@ class _Request:
             )
         )
 
+    def rejection_without_key(self, index: int, item: object, event: Event, key_digest: bytes) -> Rejection:
+        """Return an item whose only fault is its write key. Raises RequestTooLargeError."""
+        refusal = _RefusedError(RejectionCode.WRITE_KEY_INVALID, event.value)
+        refusal.key_digest = key_digest
+        refusal.assigned_id = event.message_id if event.flags & FLAG_ID_ASSIGNED else ""
+        return self.rejection_of(index, item, refusal)
+
     def rejection_of(self, index: int, item: object, refusal: _RefusedError) -> Rejection:
         """Return a refused item with the event that quarantines it. Raises RequestTooLargeError."""
-        message_id, assigned, known = None, "", refusal.content
+        message_id, assigned, known = None, refusal.assigned_id, refusal.content
         if isinstance(item, Oversize):
             message_id = item.message_id
         elif isinstance(item, dict):
             message_id = item.get("messageId")
-            if self._sessions is not None:
+            if not assigned and self._sessions is not None:
                 assigned = self._sessions.id_of(self._sessions.place_of(index, item)) or ""
             ignored = self._ignored if message_id is not None else self._ignored_unnamed
             if refusal.code == RejectionCode.SEQUENCE_INVALID:  # the one difference between such events
@@ -301,19 +367,22 @@ class _Request:
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
-        content = refusal.value or dumps_any(item)
-        if refusal.value is None:  # else it is counted
-            self._bytes_left -= min(len(known or content), KEPT_BYTES_MAX)
-            if self._bytes_left < 0:
+        content = item.content if isinstance(item, Fragment) else refusal.value or dumps_any(item)
+        if not refusal.is_counted:
+            self.bytes_left -= len(known or content)
+            if self.bytes_left < 0:
                 raise self._too_large()
-        event = self._identifier.quarantine.event(
+        events = self._identifier.quarantine.events(
             source=self._arrival.source,
             message_id=message_id or assigned,
-            fingerprint=fingerprint_of(known or content),
+            fingerprint=fingerprint_of((known or content) + refusal.key_digest),
             content=content,
             reason=refusal.code,
+            position=item.position if isinstance(item, Fragment) else None,
+            is_json=not isinstance(item, Fragment),
+            key_sha256=refusal.key_digest.hex() or None,
         )
-        return Rejection(index, message_id, refusal.code, event)
+        return Rejection(index, message_id, refusal.code, events)
 
     def _count(self, content: bytes, retried: bytes) -> None:
         """
@@ -327,9 +396,9 @@ class _Request:
         if len(retried) > RETRY_BYTES_FREE:
             size_bytes += len(retried) - RETRY_BYTES_FREE
         if size_bytes > self._event_bytes_max:
-            raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content)
-        self._bytes_left -= size_bytes
-        if self._bytes_left < 0:
+            raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content, is_counted=False)
+        self.bytes_left -= size_bytes
+        if self.bytes_left < 0:
             raise self._too_large()
 
     def _too_large(self) -> RequestTooLargeError:
@@ -387,5 +456,7 @@ def _content_of(item: dict[str, Any], ignored: frozenset[str]) -> tuple[bytes, b
 def _no_event(item: object) -> _RefusedError:
     """Return why an item that is no JSON object is refused."""
     if isinstance(item, Oversize):
-        return _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)
-    return _RefusedError(RejectionCode.NOT_AN_OBJECT)
+        return _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content, is_counted=False)
+    if isinstance(item, Fragment):
+        return _RefusedError(item.reason, is_counted=False)
+    return _RefusedError(RejectionCode.NOT_AN_OBJECT, is_counted=False)

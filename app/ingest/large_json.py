@@ -61,6 +61,7 @@ class Oversize(NamedTuple):
 
     message_id: object
     content: bytes  # as sent, without the write key
+    write_key: str = ""
 
 
 def _nothing(_body_bytes: int, _more_bytes: int) -> None:
@@ -83,9 +84,11 @@ class JSONLimits:
             return item
         if not isinstance(item, dict):
             return Oversize(None, content)
-        if isinstance(write_key := item.get("writeKey"), str):
-            content = content.replace(orjson.dumps(write_key), b'""')
-        return Oversize(item.get("messageId"), content)
+        write_key = item.get("writeKey")
+        if not isinstance(write_key, str):
+            return Oversize(item.get("messageId"), content)
+        content = content.replace(orjson.dumps(write_key), b'""')
+        return Oversize(item.get("messageId"), content, write_key)
 
 
 async def read_large_json(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> object:

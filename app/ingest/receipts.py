@@ -44,6 +44,10 @@ REASONS: dict[str, str] = {
     RejectionCode.SEQUENCE_INVALID: (
         "an event of a client session needs a sequence, a whole number of 64 bits from 1 on"
     ),
+    RejectionCode.UNREADABLE: "this part of the body holds no complete event",
+    RejectionCode.WRITE_KEY_INVALID: (
+        "the event's writeKey is unknown or disabled, or the 17th one or later of its request"
+    ),
     RejectionCode.CONFLICT: "another event with this messageId was accepted before",
     RejectionCode.SESSION_FENCED: "the client has used a newer epoch",
     RejectionCode.SESSION_EXPIRED: "the session was not used for longer than its lease: begin a new one",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import structlog
 
-from app.settings.file_signature import signature_of
+from dedupe.file_signature import signature_of
 from dedupe.model.errors import ConfigurationError
 
 logger = structlog.get_logger(__name__)

@@ -46,6 +46,13 @@ class GatewaySettings(Section):
         description="YAML or JSON file of write keys and their quotas; required in production. In "
         "development without it, every key is its own source.",
     )
+    write_keys_grace: Seconds = Field(
+        DAY,
+        ge=0,
+        description="How long a write key that vanishes from the file still works, with an alert: as long as "
+        "it may take until somebody looks. SDKs give up what they send with an unknown key. `0` ends it at "
+        "once, as `enabled: false` in the file always does.",
+    )
     identity_secret: SecretStr | None = Field(
         None,
         description=f"Secret of {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes of text that keys all event "

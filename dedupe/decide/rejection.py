@@ -14,6 +14,8 @@ class RejectionCode(StrEnum):
     MESSAGE_ID_INVALID = "message_id_invalid"
     TYPE_INVALID = "type_invalid"
     SEQUENCE_INVALID = "sequence_invalid"
+    UNREADABLE = "unreadable"
+    WRITE_KEY_INVALID = "write_key_invalid"
     CONFLICT = "conflict"
     SESSION_FENCED = "session_fenced"
     SESSION_EXPIRED = "session_expired"

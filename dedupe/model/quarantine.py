@@ -3,6 +3,18 @@ Quarantine: the topic of events that cannot go into the clean one. Pure.
 
 A rejected or conflicting event becomes an event of the quarantine topic. Its key there depends on source,
 message id and fingerprint, so that its retries are stored once.
+
+A record's value has one of two forms. An event that is JSON and fits into a record is a field of a JSON
+object:
+
+    {"reason":…,"truncated":false,"length":…,"sha256":…,"event":…}
+
+Anything else is a line of JSON, and after it bytes as they were received: all of them, or one piece:
+
+    {"raw":true,"reason":…,"length":…,"sha256":…,"position":…,"json":…,"piece":0,"pieces":1}⏎…
+
+`length` and `sha256` are those of the whole. A piece has a key of its own, by the hash of the whole and its
+number: a retry after a crash adds the pieces that are missing.
 """
 
 import hashlib
@@ -10,14 +22,22 @@ from dataclasses import dataclass
 
 import orjson
 
-from dedupe.model.identity import Identity
+from dedupe.model.identity import Identity, fingerprint_of
 from dedupe.model.json_document import dumps_to_keep
+from dedupe.model.record import FLAG_PIECE
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Topic
 
-KEPT_BYTES_MAX = 64 * 1024
-"""The limit of a quarantined event's content. Of a longer event the first bytes, length and hash are stored,
-which suffice to identify the sender."""
+PIECE_BYTES = 192 * 1024
+"""The bytes of each piece but the last. The same for ever: pieces of two tries must be equal."""
+
+HEAD_BYTES_MAX = 512
+"""The limit of what a record's value has besides the event's bytes."""
+
+RAW = b'{"raw":true,'
+"""The beginning of a value whose event is not a part of its JSON."""
+
+_PIECE_NUMBER_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +46,95 @@ class Quarantine:
 
     identity: Identity
     topic: Topic
+    whole_bytes_max: int = PIECE_BYTES
+    """The largest content of one record; a longer one is stored in pieces."""
 
-    def event(
-        self, *, source: str, message_id: str, fingerprint: Fingerprint, content: bytes, reason: str
-    ) -> Event:
+    def events(
+        self,
+        *,
+        source: str,
+        message_id: str,
+        fingerprint: Fingerprint,
+        content: bytes,
+        reason: str,
+        position: int | None = None,
+        is_json: bool = True,
+        key_sha256: str | None = None,
+    ) -> tuple[Event, ...]:
         """
-        Return the quarantine event of a rejected or conflicting event.
+        Return the quarantine events of a rejected or conflicting event: one, or its pieces in order.
 
         Args:
             source: its sender.
             message_id: "" without a valid one.
             fingerprint: of its content, or of its raw bytes without a valid id.
-            content: the event as JSON bytes.
+            content: the event, any bytes.
             reason: a RejectionCode, or the reason of a stored record.
+            position: the offset of the content in its body, None if it is of no use.
+            is_json: whether the content is a JSON document; if not, it is stored as it is.
+            key_sha256: of the event's own write key in hex, if its source is not known.
         """
+        if len(content) > self.whole_bytes_max:
+            return self._pieces(
+                source, message_id, content, reason, position, is_json=is_json, key_sha256=key_sha256
+            )
+        digest = hashlib.sha256(content).hexdigest()
+        if is_json:
+            value = _with_event(content, str(reason), digest, position, key_sha256)
+        else:
+            value = _head(str(reason), len(content), digest, position, is_json=False) + content
+        return (self._event(source, message_id, fingerprint, value, str(reason)),)
+
+    def _pieces(
+        self,
+        source: str,
+        message_id: str,
+        content: bytes,
+        reason: str,
+        position: int | None,
+        *,
+        is_json: bool,
+        key_sha256: str | None,
+    ) -> tuple[Event, ...]:
+        digest, reason = hashlib.sha256(content), str(reason)
+        own_key = b"" if key_sha256 is None else bytes.fromhex(key_sha256)
+        count = -(-len(content) // PIECE_BYTES)
+        view = memoryview(content)
+        return tuple(
+            self._event(
+                source,
+                message_id,
+                piece_fingerprint(digest.digest() + own_key, number, count),
+                b"".join(
+                    (
+                        _head(
+                            reason,
+                            len(content),
+                            digest.hexdigest(),
+                            position,
+                            is_json=is_json,
+                            piece=number,
+                            pieces=count,
+                            key_sha256=key_sha256,
+                        ),
+                        view[number * PIECE_BYTES : (number + 1) * PIECE_BYTES],
+                    )
+                ),
+                reason,
+                FLAG_PIECE if number else 0,
+            )
+            for number in range(count)
+        )
+
+    def _event(
+        self,
+        source: str,
+        message_id: str,
+        fingerprint: Fingerprint,
+        value: bytes,
+        reason: str,
+        flags: int = 0,
+    ) -> Event:
         key = self.identity.quarantine_key(source, message_id, fingerprint)
         return Event(
             key=key,
@@ -47,22 +142,57 @@ class Quarantine:
             fingerprint=fingerprint,
             source=source,
             message_id=message_id,
-            value=_wrapped(content, reason),
-            reason=str(reason),
+            value=value,
+            flags=flags,
+            reason=reason,
         )
 
 
-def _wrapped(content: bytes, reason: str) -> bytes:
-    """Return the quarantine record's value: JSON with the event, or with its first bytes."""
-    is_truncated = len(content) > KEPT_BYTES_MAX
+def piece_fingerprint(digest: bytes, number: int, count: int) -> Fingerprint:
+    """Return the fingerprint of a piece: `digest` identifies the whole, `number` begins at 0."""
+    return fingerprint_of(digest + b"".join(part.to_bytes(_PIECE_NUMBER_BYTES) for part in (number, count)))
+
+
+def _with_event(
+    content: bytes, reason: str, digest: str, position: int | None, key_sha256: str | None
+) -> bytes:
+    """Return a value with the event as its last field."""
     fields: dict[str, object] = {
         "reason": reason,
-        "truncated": is_truncated,
+        "truncated": False,
         "length": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
+        "sha256": digest,
     }
-    if is_truncated:
-        fields["head"] = content[:KEPT_BYTES_MAX].decode(errors="replace")
-    else:
-        fields["event"] = orjson.Fragment(content)
+    if position is not None:
+        fields["position"] = position
+    if key_sha256 is not None:
+        fields["key_sha256"] = key_sha256
+    fields["event"] = orjson.Fragment(content)
     return dumps_to_keep(fields)
+
+
+def _head(
+    reason: str,
+    length: int,
+    digest: str,
+    position: int | None,
+    *,
+    is_json: bool,
+    piece: int = 0,
+    pieces: int = 1,
+    key_sha256: str | None = None,
+) -> bytes:
+    """Return the line before raw bytes."""
+    fields = {
+        "raw": True,
+        "reason": reason,
+        "length": length,
+        "sha256": digest,
+        "position": position,
+        "json": is_json,
+        "piece": piece,
+        "pieces": pieces,
+    }
+    if key_sha256 is not None:
+        fields["key_sha256"] = key_sha256
+    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)

@@ -2,7 +2,7 @@
 Record format v1: the contract with every reader of the clean topic. Pure and frozen.
 
     Kafka key   messageId, UTF-8 (empty in quarantine when the event has no valid id)
-    value       the event as JSON
+    value       the event as JSON (in quarantine: dedupe.model.quarantine)
     timestamp   the gateway's arrival time, ms, never decreasing within a partition
     headers     source  (text)
                 gw      (packed big-endian, below)
@@ -11,7 +11,8 @@ Record format v1: the contract with every reader of the clean topic. Pure and fr
 
     gw bytes    field
     0           version = 1
-    1           flags: 1 client session, 2 id assigned by the gateway, 4 not idempotent
+    1           flags: 1 client session, 2 id assigned by the gateway, 4 not idempotent,
+                8 a further piece of a quarantined event
     2-17        event key
     18-25       fingerprint
     26-33       lane_seq: 0, 1, 2, ... per partition, without gaps
@@ -38,6 +39,7 @@ VERSION = 1
 FLAG_SESSION = 1
 FLAG_ID_ASSIGNED = 2
 FLAG_NOT_IDEMPOTENT = 4
+FLAG_PIECE = 8
 
 HEADER_SOURCE = "source"
 HEADER_GATEWAY = "gw"

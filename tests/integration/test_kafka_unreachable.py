@@ -23,7 +23,7 @@ from dedupe.storage.kafka import reader as kafka_reader
 from dedupe.storage.kafka.broker_connection import BrokerConnection
 from dedupe.storage.kafka.log import KafkaLog, KafkaStore
 from dedupe.storage.kafka.reader import PartitionReader
-from dedupe.storage.kafka.wire import CLIENT_ID, Request
+from dedupe.storage.kafka.wire import Request
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.processes import free_port
@@ -89,7 +89,6 @@ async def set_quota(broker: KafkaBroker, bytes_per_s: float | None) -> None:
     config = kafka_config(broker.bootstrap_servers)
     connection = await BrokerConnection.open(config, *config.bootstrap_addresses())
     parts = (
-        STRING.encode(CLIENT_ID),
         struct.pack(">ii", 1, 1) + STRING.encode("client-id") + struct.pack(">h", -1),
         struct.pack(">i", 1) + STRING.encode("consumer_byte_rate"),
         struct.pack(">d??", bytes_per_s or 0, bytes_per_s is None, False),

@@ -310,13 +310,14 @@ class World:
     def rejected(self, content: str) -> Event:
         """Return an event that the edge has refused, for the quarantine."""
         value = f'"{content}"'.encode()
-        return Quarantine(self.identity, QUARANTINE).event(
+        (event,) = Quarantine(self.identity, QUARANTINE).events(
             source=SOURCE,
             message_id="",
             fingerprint=fingerprint_of(value),
             content=value,
             reason="not_an_object",
         )
+        return event
 
     async def send(
         self,

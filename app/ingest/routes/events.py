@@ -4,7 +4,7 @@ The paths for events. A request has one answer, after the commit of all its even
 **routes.post_events** -> Router.submit -> Lane.submit -> admit -> PartitionLog.append
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -12,12 +12,18 @@ from typing import Any, NamedTuple, TypeAlias
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.auth.write_keys import INGEST, REPLAY, Source, WriteKeys, find_write_key, key_in_head
+from app.auth.write_keys import INGEST, REPLAY, Source, WriteKeys, key_in_head, log_in, own_key
 from app.http.body import BodyLimits, read_body
 from app.http.body_memory import MemoryReservation
 from app.http.client_address import address_group
-from app.http.errors import FingerprintsInvalidError, IdempotencyKeyInvalidError
+from app.http.errors import (
+    FingerprintsInvalidError,
+    IdempotencyKeyInvalidError,
+    SessionFieldsInvalidError,
+    WriteKeyMissingError,
+)
 from app.http.fair_scheduler import FairScheduler, YieldToOthers
+from app.http.penalties import Penalties
 from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.advice import advice_on
 from app.ingest.client_sessions import (
@@ -28,8 +34,9 @@ from app.ingest.client_sessions import (
     stored_sessions,
 )
 from app.ingest.decision_observer import DecisionObserver
+from app.ingest.event_keys import Shares, keys_of, shares_of
 from app.ingest.event_limits import STEP_BYTES
-from app.ingest.identify import Arrival, Identified, Identifier
+from app.ingest.identify import Arrival, Identified, Identifier, Rejection
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
 from app.ingest.prefer import Preferences, preferences_in
@@ -41,7 +48,7 @@ from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import RetriableError
 from dedupe.model.identity import FINGERPRINT_BYTES
 from dedupe.model.json_document import TYPE_CHARS_MAX
-from dedupe.model.types import Fingerprint
+from dedupe.model.types import Event, Fingerprint
 from dedupe.router import Router
 from dedupe.submission import Outcomes
 
@@ -69,6 +76,7 @@ class Ingest:
     gives_advice: bool = False
     observer: DecisionObserver | None = None
     scheduler: FairScheduler = field(default_factory=FairScheduler)
+    penalties: Penalties = field(default_factory=Penalties)
 
     def body_limits_for(self, source: Source | None) -> BodyLimits:
         """Return the limits of a body, smaller ones while its source is unknown."""
@@ -126,8 +134,7 @@ async def post_events(
         RetriableError: nothing was accepted, or the outcome is unknown; see Router.submit.
     """
     context: RequestContext = request.scope[CONTEXT]
-    source = _source_in_head(ingest.write_keys, context.headers, request.scope["query_string"])
-    context.source = source and source.id
+    source, shares = _source_in_head(ingest.write_keys, request), None
     sender = source.id if source else network_of(request)
     yield_to_others = partial(ingest.scheduler.yield_to_others, sender)
     limits = ingest.body_limits_for(source)
@@ -135,17 +142,25 @@ async def post_events(
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     async with ingest.scheduler.slot(sender, len(body), deadline):
         payload = await parse(body, ingest.json_limits_for(source, context.lease), yield_to_others)
-        source = source or _source_in_body(ingest.write_keys, request, context, payload)
-        if source.allowance is not None:
+        if source is None:
+            source, shares = _source_in_body(ingest.write_keys, request, payload)
+        if shares is not None:
+            shares.take(len(body))
+        elif source.allowance is not None:
             source.allowance.take(events=len(payload.items), size_bytes=len(body))
         options = _options_of(
             ingest, request, context, payload, source, default_type=event_type, is_native=is_native
         )
         arrival = options.arrival
-        identified = await _identified(ingest.identifier, payload, arrival, len(body), yield_to_others)
+        if shares is not None and arrival.session is not None and shares.has_several_sources:
+            raise SessionFieldsInvalidError(detail="its events have write keys of several sources")
+        items = ingest.identifier.identify(payload, arrival, shares and shares.ownership)
+        identified = await _identified(items, len(body), yield_to_others)
         advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
         stored_bytes, events, quarantined = identified.size_bytes, identified.events, identified.quarantined
-        if source.allowance is not None:
+        if shares is not None:
+            shares.owe(identified, len(body))
+        elif source.allowance is not None:
             source.allowance.owe(stored_bytes - len(body))
         del body, payload  # frees their memory
         context.lease.hold(stored_bytes)
@@ -154,7 +169,9 @@ async def post_events(
         outcomes = await ingest.router.submit(
             events, quarantined, received_ms=arrival.received_ms, deadline=deadline
         )
-    _note(ingest.observer, source, identified, outcomes, context)
+    _note(ingest.observer, source, shares, identified, outcomes, context)
+    if shares is not None:
+        await ingest.penalties.note_failed_log_ins(shares.failed_log_ins, request.scope)
     response = answer(
         identified, outcomes, preferences=options.preferences, wants_receipts=is_native, advice=advice
     )
@@ -182,7 +199,7 @@ def _options_of(
 ) -> _RequestOptions:
     """Return the options of a request, if its source has the scopes for them. Raises RequestError."""
     headers, count = context.headers, len(payload.items)
-    source.check(REPLAY if FINGERPRINTS in headers or STORED in headers else INGEST)
+    source.check(REPLAY if _is_replay(headers) else INGEST)
     session = preferences = None
     if is_native and _has_session(headers, payload.top):
         session = client_session_of(headers, payload, ingest.identifier.identity, source.id)
@@ -214,17 +231,18 @@ def _has_session(headers: Mapping[bytes, bytes], top: Mapping[str, Any] | None) 
     return in_body or not SESSION_HEADERS.isdisjoint(headers)
 
 
+def _is_replay(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request sends stored records again."""
+    return FINGERPRINTS in headers or STORED in headers
+
+
 async def _identified(
-    identifier: Identifier,
-    payload: Payload,
-    arrival: Arrival,
-    body_bytes: int,
-    yield_to_others: YieldToOthers,
+    items: Iterator[Event | Rejection], body_bytes: int, yield_to_others: YieldToOthers
 ) -> Identified:
     """Identify the items, step by step. Raises RequestTooLargeError."""
     if body_bytes > SMALL_BYTES:
         await yield_to_others(body_bytes)
-    identified, items = Identified(), identifier.identify(payload, arrival)
+    identified = Identified()
     while identified.take(items, STEP_BYTES):
         await yield_to_others(STEP_BYTES)
     return identified
@@ -233,13 +251,16 @@ async def _identified(
 def _note(
     observer: DecisionObserver | None,
     source: Source,
+    shares: Shares | None,
     identified: Identified,
     outcomes: Outcomes,
     context: RequestContext,
 ) -> None:
-    """Charge new events to the source's quota of the index, and report the verdicts to the observer."""
+    """Charge new events to their key's quota of the index, and report the verdicts to the observer."""
     new = outcomes.admissions.count(NEW)
-    if source.allowance is not None:
+    if shares is not None:
+        shares.grow(identified, outcomes.admissions)
+    elif source.allowance is not None:
         source.allowance.grow(new)
     if observer is not None and (observer.is_on or identified.rejections or new < len(outcomes.admissions)):
         observer.decided(identified.events, outcomes, identified.quarantined, context)
@@ -254,7 +275,7 @@ async def _session_headers(router: Router, session: ClientSession) -> dict[str, 
     return session_headers(state)
 
 
-def _source_in_head(write_keys: WriteKeys, headers: Mapping[bytes, bytes], query: bytes) -> Source | None:
+def _source_in_head(write_keys: WriteKeys, request: Request) -> Source | None:
     """
     Return the source of the write key in the head, None without one; refusals come before the body is read.
 
@@ -262,10 +283,12 @@ def _source_in_head(write_keys: WriteKeys, headers: Mapping[bytes, bytes], query
         InvalidWriteKeyError, DisabledWriteKeyError: the key has no enabled source.
         QuotaExceededError: the key has no quota left for it.
     """
-    write_key = key_in_head(headers, query)
+    scope = request.scope
+    headers = scope[CONTEXT].headers
+    write_key = key_in_head(headers, scope["query_string"])
     if not write_key:
         return None
-    source = write_keys.source_of(write_key)
+    source = log_in(write_keys, write_key, scope)
     if source.allowance is not None:
         declared = headers.get(b"content-length", b"")
         size_bytes = int(declared) if declared.isdigit() and b"content-encoding" not in headers else 0
@@ -280,13 +303,40 @@ def network_of(request: Request) -> str:
 
 
 def _source_in_body(
-    write_keys: WriteKeys, request: Request, context: RequestContext, payload: Payload
-) -> Source:
-    first = payload.items[0] if payload.items else None
-    key = find_write_key(context.headers, request.scope["query_string"], payload.top, first)
-    source = write_keys.source_of(key)
-    context.source = source.id
-    return source
+    write_keys: WriteKeys, request: Request, payload: Payload
+) -> tuple[Source, Shares | None]:
+    """
+    Return the source of the key in a body, or the first one of its events' keys, and the share of each key.
+
+    There are shares if its events have several keys.
+
+    Raises:
+        WriteKeyMissingError: there is no key.
+        InvalidWriteKeyError, DisabledWriteKeyError: no key is good.
+    """
+    write_key = own_key(payload.top)
+    if not write_key:
+        keys = keys_of(payload.items)
+        distinct = set(keys) - {""}
+        if not distinct:
+            raise WriteKeyMissingError
+        if len(distinct) > 1:
+            return _source_of_each(write_keys, request, keys)
+        write_key = distinct.pop()
+    return log_in(write_keys, write_key, request.scope), None
+
+
+def _source_of_each(write_keys: WriteKeys, request: Request, keys: Sequence[str]) -> tuple[Source, Shares]:
+    """Return the first source of a request whose events have several keys, and all shares."""
+    context: RequestContext = request.scope[CONTEXT]
+    shares = shares_of(
+        keys,
+        lambda key: log_in(write_keys, key, request.scope),
+        is_replay=_is_replay(context.headers),
+    )
+    first = shares.shares[0]
+    context.source, context.write_key = first.source.id, first.write_key
+    return first.source, shares
 
 
 def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes | None:

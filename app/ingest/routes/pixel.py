@@ -49,6 +49,7 @@ async def get_pixel(
     except GatewayError as err:
         metrics.discard(path.template, err.code)
         problems.note(err, request.scope)
+        await ingest.penalties.hold_back(err, request.scope)
     return Response(GIF, 200, {"Cache-Control": "no-store", **headers}, media_type="image/gif")
 
 

@@ -11,7 +11,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.auth.write_keys import WriteKeys, find_write_key
+from app.auth.write_keys import WriteKeys, find_write_key, log_in
 from app.http.errors import DisabledWriteKeyError
 from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.routes.path_table import Handler
@@ -29,9 +29,9 @@ def settings_handlers(write_keys: WriteKeys, public_host: str | None) -> dict[Ki
 
     async def get_rudderstack(request: Request, _path: Path) -> Response:
         context: RequestContext = request.scope[CONTEXT]
-        write_key = find_write_key(context.headers, request.scope["query_string"], None, None)
+        write_key = find_write_key(context.headers, request.scope["query_string"], None)
         try:
-            write_keys.source_of(write_key)
+            log_in(write_keys, write_key, request.scope)
         except DisabledWriteKeyError:
             return _json(rudderstack_settings(write_key, enabled=False))
         return _json(rudderstack_settings(write_key, enabled=True))

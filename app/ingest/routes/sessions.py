@@ -9,7 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.auth.write_keys import INGEST, Source, find_write_key
+from app.auth.write_keys import INGEST, Source, find_write_key, log_in
 from app.http.body import read_body
 from app.http.errors import InvalidJSONError, SessionFieldsInvalidError, SessionUnknownError
 from app.http.request_context import CONTEXT, RequestContext
@@ -88,9 +88,8 @@ async def get_session(ingest: Ingest, request: Request, session: str) -> Respons
 
 def _source_of(ingest: Ingest, request: Request, context: RequestContext, top: Mapping[str, Any]) -> Source:
     """Return the source of a request. Raises RequestError, QuotaExceededError."""
-    write_key = find_write_key(context.headers, request.scope["query_string"], top, None)
-    source = ingest.write_keys.source_of(write_key)
-    context.source = source.id
+    write_key = find_write_key(context.headers, request.scope["query_string"], top)
+    source = log_in(ingest.write_keys, write_key, request.scope)
     source.check(INGEST)
     if source.allowance is not None:
         source.allowance.take(events=0, size_bytes=0)

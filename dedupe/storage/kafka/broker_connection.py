@@ -7,12 +7,12 @@ any error ends the connection, and with it all requests that are unanswered.
 
 import asyncio
 import math
+import ssl
 import struct
 from collections import defaultdict, deque
 from typing import Any, Self
 
-from aiokafka.conn import BaseSaslAuthenticator, SaslPlainAuthenticator, ScramAuthenticator
-from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.admin import (
     ApiVersionRequest_v0,
     SaslAuthenticateRequest_v0,
@@ -21,7 +21,11 @@ from aiokafka.protocol.admin import (
 )
 from aiokafka.protocol.api import RequestStruct
 
+from dedupe.login.errors import LoginError
+from dedupe.login.login import Login
+from dedupe.login.tls import explain_tls
 from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.sasl import authenticator_of, mechanism_of, refusal_of
 from dedupe.storage.kafka.versions import BrokerVersions, read_versions
 from dedupe.storage.kafka.wire import Request, request_of
 
@@ -39,6 +43,12 @@ the broker closes it at the first request after the end."""
 SASL_AUTHENTICATE = {0: SaslAuthenticateRequest_v0, 1: SaslAuthenticateRequest_v1}
 """By version; the response of 0 does not tell the lifetime."""
 
+HANDSHAKE_TIMEOUT_S = 5.0
+"""Of TLS: less than a request's default timeout, so that the reason is told."""
+
+TLS_ALERT = b"\x15\x03"
+"""How a port with TLS answers who speaks without."""
+
 _SIZE = 4
 _REQUEST_HEAD = struct.Struct(">ihhi")  # size, key, version, correlation id
 _RESPONSE_HEAD = struct.Struct(">ii")  # size, correlation id
@@ -47,7 +57,9 @@ _RESPONSE_HEAD = struct.Struct(">ii")  # size, correlation id
 class BrokerConnection(asyncio.Protocol):
     """A connection to one broker; made by `open`."""
 
-    def __init__(self, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
+    def __init__(self, config: KafkaConfig, place: str, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
+        client_id, self._login, self._place = config.client_id, config.login.settings, place
+        self._client = struct.pack(">h", len(client_id)) + client_id.encode()
         self._response_bytes_max = response_bytes_max
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
@@ -77,18 +89,25 @@ class BrokerConnection(asyncio.Protocol):
             KafkaError, OSError: no connection; nothing is left open.
             ConfigurationError: the broker does not speak a version of SASL's requests.
         """
-        loop = asyncio.get_running_loop()
+        login = config.login
+        context, place = await login.tls_context(), f"{address.host}:{address.port}"
         try:
-            _, connection = await loop.create_connection(
-                lambda: cls(response_bytes_max), *address, ssl=config.ssl_context()
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: cls(config, place, response_bytes_max),
+                *address,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else HANDSHAKE_TIMEOUT_S,
             )
         except UnicodeError as err:
             raise KafkaConnectionError(f"{address.host!r} is no name of a host: {err}") from err
+        except OSError as err:
+            said = None if context is None else explain_tls(err, place, login.settings.variable)
+            raise said or err from err
         try:
             response = await connection.send_encoded(request_of(ApiVersionRequest_v0()))
             connection._versions = read_versions(address, response)
-            if config.uses_sasl:
-                await connection._authenticate(config)
+            if login.settings.uses_sasl:
+                await connection._authenticate(login)
         except BaseException:
             connection.close()
             raise
@@ -164,8 +183,9 @@ class BrokerConnection(asyncio.Protocol):
         if self._error is not None:
             raise KafkaConnectionError(f"no connection to the broker: {self._error}")
         self._correlation_id = correlation_id = (self._correlation_id + 1) % 2**31
-        size = _REQUEST_HEAD.size - _SIZE + sum(map(len, parts))
-        self._transport.write(b"".join((_REQUEST_HEAD.pack(size, key, version, correlation_id), *parts)))
+        size = _REQUEST_HEAD.size - _SIZE + len(self._client) + sum(map(len, parts))
+        head = _REQUEST_HEAD.pack(size, key, version, correlation_id)
+        self._transport.write(b"".join((head, self._client, *parts)))
         response: asyncio.Future[bytes] = self._loop.create_future()
         self._unanswered.append((correlation_id, response))
         return response
@@ -184,7 +204,8 @@ class BrokerConnection(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(exc or ConnectionResetError("closed by the broker"))
+        told = explain_tls(exc, self._place, self._login.variable) if isinstance(exc, ssl.SSLError) else exc
+        self._fail(told or self._tls_alert() or ConnectionResetError("closed by the broker"))
 
     def data_received(self, data: bytes) -> None:
         received = self._received
@@ -193,7 +214,8 @@ class BrokerConnection(asyncio.Protocol):
             size, correlation_id = _RESPONSE_HEAD.unpack_from(received)
             is_expected = bool(self._unanswered) and self._unanswered[0][0] == correlation_id
             if not is_expected or not _SIZE <= size <= self._response_bytes_max:
-                self._fail(ConnectionAbortedError("the broker sent a response to no request"))
+                what = "the broker sent a response to no request"
+                self._fail(self._tls_alert() or ConnectionAbortedError(what))
             elif len(received) < _SIZE + size:
                 return
             else:
@@ -212,18 +234,29 @@ class BrokerConnection(asyncio.Protocol):
             self._transport.abort()
             for _, response in self._unanswered:
                 if not response.done():
-                    response.set_exception(KafkaConnectionError(f"the connection ended: {err}"))
+                    text = f"the connection ended: {err}"
+                    is_told = isinstance(err, LoginError)
+                    response.set_exception(LoginError(str(err)) if is_told else KafkaConnectionError(text))
             self._unanswered.clear()
 
-    async def _authenticate(self, config: KafkaConfig) -> None:
+    def _tls_alert(self) -> LoginError | None:
+        """Return the error of a client without TLS whom a port with TLS has answered; None for any other."""
+        if self._login.uses_tls or not self._received.startswith(TLS_ALERT):
+            return None
+        protocol = f"{self._login.variable('security_protocol')}={self._login.security_protocol}"
+        return LoginError(f"{self._place} speaks TLS, and {protocol} does not")
+
+    async def _authenticate(self, login: Login) -> None:
         """Authenticate by SASL. Raises KafkaError if the broker refuses the credentials."""
-        response = await self.send(SaslHandShakeRequest_v1(config.sasl_mechanism))
-        authenticator, token = _authenticator(config), None
         lifetime_ms = 0
         authenticate = SASL_AUTHENTICATE[self.version_of(SASL_AUTHENTICATE[0].API_KEY, *SASL_AUTHENTICATE)]
+        response = await self.send(SaslHandShakeRequest_v1(mechanism_of(login)))
+        if response.error_code != 0:
+            raise refusal_of(login, response.error_code, response, None)
+        authenticator, token = await authenticator_of(login), None
         while True:
             if response.error_code != 0:
-                raise for_code(response.error_code)(f"{config.sasl_mechanism} as {config.sasl_username}")
+                raise refusal_of(login, response.error_code, response, authenticator)
             try:
                 step = await authenticator.step(token)
             except (AssertionError, LookupError, ValueError) as err:
@@ -271,14 +304,3 @@ class ConnectionPool:
         self._is_closed = True
         for connection in self._connections.values():
             connection.close()
-
-
-def _authenticator(config: KafkaConfig) -> BaseSaslAuthenticator:
-    credentials = {
-        "loop": asyncio.get_running_loop(),
-        "sasl_plain_username": config.sasl_username,
-        "sasl_plain_password": config.sasl_password,
-    }
-    if config.sasl_mechanism == "PLAIN":
-        return SaslPlainAuthenticator(**credentials)
-    return ScramAuthenticator(**credentials, sasl_mechanism=config.sasl_mechanism)

@@ -55,8 +55,9 @@ class KafkaStore:
 
         Raises:
             RetriableError: no broker answers (yet).
-            ConfigurationError: the bootstrap servers are no list of host:port.
+            ConfigurationError: the bootstrap servers are no list of host:port, or the login lacks a file.
         """
+        await config.login.check()
         store = cls(config, crashpoint)
         try:
             cluster = await store.cluster.describe()

@@ -222,7 +222,7 @@ class FencedProducer:
 
     async def _connect(self, patience: Patience) -> None:
         self._leader = await self._cluster.leader_of(self._tp)
-        connection = await patience.wait_for(self._connections.connect(self._leader), of="a connection")
+        connection = await patience.connect(self._connections, self._leader)
         self._produce.version = connection.version_of(PRODUCE, *PRODUCE_VERSIONS)
 
     async def _take_again(self, err: RetriableError, patience: Patience) -> ProducerIdAndEpoch:

@@ -72,7 +72,7 @@ async def check_fencing(config: KafkaConfig, cluster: KafkaCluster, topic: str, 
         coordinator = TransactionCoordinator(config, tp, transactional_id_of_test(topic), cluster, connections)
         patience = Patience(config.request_timeout_s, config.request_timeout_s)
         leader = await cluster.leader_of(tp)
-        connection = await patience.wait_for(connections.connect(leader), of="a connection")
+        connection = await patience.connect(connections, leader)
         marked = await _marked_epoch(coordinator, patience)
         codec = ProduceCodec(tp, timeout_ms=round(config.request_timeout_s * 1000))
         codec.version = connection.version_of(PRODUCE, *PRODUCE_VERSIONS)

@@ -19,7 +19,7 @@ from aiokafka.protocol.transaction import (
 )
 
 from dedupe.model.errors import FencedError, NotAppendedError
-from dedupe.storage.kafka.broker_connection import ConnectionPool
+from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionPool
 from dedupe.storage.kafka.cluster import NO_COORDINATOR_CODES, KafkaCluster, error_name
 from dedupe.storage.kafka.config import Address, KafkaConfig
 from dedupe.storage.kafka.wire import ProducerIdAndEpoch, response_for
@@ -55,9 +55,19 @@ class Patience:
         self._until = self._loop.time() + seconds
         self._answer_s = answer_s
 
+    async def connect(self, connections: ConnectionPool, broker: Address) -> BrokerConnection:
+        """Return the connection to a broker; a login may take all the time. Raises KafkaError, OSError."""
+        return await self._wait_for(connections.connect(broker), self._left_s, of="a connection")
+
     async def wait_for(self, request: Coroutine[Any, Any, Result], *, of: str) -> Result:
         """Return a request's result. Raises KafkaConnectionError after its limit, or where no time is left."""
-        limit_s = max(min(self._answer_s, self._until - self._loop.time()), 0.0)
+        return await self._wait_for(request, min(self._answer_s, self._left_s), of=of)
+
+    @property
+    def _left_s(self) -> float:
+        return max(self._until - self._loop.time(), 0.0)
+
+    async def _wait_for(self, request: Coroutine[Any, Any, Result], limit_s: float, *, of: str) -> Result:
         try:
             async with asyncio.timeout(limit_s):
                 return await request
@@ -154,7 +164,7 @@ class TransactionCoordinator:
 
     async def _send(self, address: Address, request: Any, patience: Patience) -> Any:
         name = type(request).__name__.partition("Request_")[0]
-        connection = await patience.wait_for(self._connections.connect(address), of="a connection")
+        connection = await patience.connect(self._connections, address)
         paused_s = await connection.rest()
         self.throttled_s += paused_s
         patience.extend(paused_s)

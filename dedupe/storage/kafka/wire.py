@@ -16,7 +16,6 @@ from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 from dedupe.model.errors import RetriableError
 from dedupe.model.types import Offset
 
-CLIENT_ID = "gateway"
 PRODUCE, PRODUCE_VERSIONS = 0, (3, 4, 5, 6, 7, 8)
 """They differ in the response only, behind the offset; from version 9 on the encoding is another one."""
 ALL_REPLICAS = -1
@@ -24,13 +23,12 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 CONSUMER = -1
 """The replica id of a client that is no broker."""
 
-_CLIENT = struct.pack(">h", len(CLIENT_ID)) + CLIENT_ID.encode()
 PROBE_HEADERS: list[tuple[str, bytes | None]] = [("gateway-fence-test", b"")]
 """The headers of the record that tests whether a broker fences; readers skip it."""
 
 _NO_TRANSACTIONAL_ID = struct.pack(">h", -1)
 _ONE_ELEMENT = struct.pack(">i", 1)
-_BEFORE_CLIENT = 8  # key, version, correlation id
+_HEAD = 10  # key, version, correlation id, and the empty client.id
 _INT = struct.Struct(">i")
 _CODE_AND_OFFSET = struct.Struct(">hq")
 
@@ -51,7 +49,7 @@ class Produced(NamedTuple):
 
 
 class Request(NamedTuple):
-    """An encoded request without size, key, version and correlation id, which the connection adds."""
+    """An encoded request without what the connection adds: size, key, version, correlation id, client.id."""
 
     key: int
     version: int
@@ -60,8 +58,8 @@ class Request(NamedTuple):
 
 def request_of(structure: RequestStruct) -> Request:
     """Encode one of aiokafka's structures."""
-    header = structure.build_request_header(0, CLIENT_ID).encode()
-    part = header[_BEFORE_CLIENT:] + structure.encode()
+    header = structure.build_request_header(0, "").encode()
+    part = header[_HEAD:] + structure.encode()
     return Request(structure.API_KEY, structure.API_VERSION, (part,))
 
 
@@ -100,7 +98,7 @@ class ProduceCodec:
         )
         acks = struct.pack(">hi", ALL_REPLICAS, timeout_ms)
         self.version = PRODUCE_VERSIONS[0]
-        self._prefix = _CLIENT + _NO_TRANSACTIONAL_ID + acks + self._partition
+        self._prefix = _NO_TRANSACTIONAL_ID + acks + self._partition
 
     def encode(self, batch: bytes) -> Request:
         """Return the request that appends a record batch outside of any transaction."""

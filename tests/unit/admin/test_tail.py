@@ -68,9 +68,10 @@ def rejected_event(reason: str, **fields: Any) -> Event:
     quarantine = Quarantine(Identity(b"0123456789abcdef"), Topic("events.quarantine", 1))
     content = orjson.dumps(fields)
     fingerprint = content[:8].ljust(8)
-    return quarantine.event(
+    (event,) = quarantine.events(
         source="web", message_id="", fingerprint=fingerprint, content=content, reason=reason
     )
+    return event
 
 
 def decide(tail: Tail, events: Sequence[Event], *admissions: Admission, **known: Any) -> None:

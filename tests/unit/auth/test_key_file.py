@@ -15,7 +15,7 @@ from app.auth.key_file import KeyFile
 from app.auth.quotas import Quota, QuotaPolicy
 from app.auth.write_keys import INGEST, REPLAY, Source
 from app.http.errors import InvalidWriteKeyError, QuotaExceededError, ScopeMissingError
-from app.settings.file_signature import signature_of
+from dedupe.file_signature import signature_of
 from dedupe.model.errors import ConfigurationError
 
 POLICY = QuotaPolicy(Quota(), index_keys_max=1000, window_s=100, clock=time.monotonic)

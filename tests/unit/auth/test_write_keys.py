@@ -25,14 +25,13 @@ HEADERS = {b"authorization": basic("from-basic"), b"x-write-key": b"from-header:
         (("authorization",), "from-header"),
         (("authorization", "x-write-key"), "from-query"),
         (("authorization", "x-write-key", "query"), "from-body"),
-        (("authorization", "x-write-key", "query", "body"), "from-event"),
     ],
 )
 def test_first_place_in_order_decides(without: tuple[str, ...], found: str) -> None:
     headers = {name: value for name, value in HEADERS.items() if name.decode() not in without}
     query = b"" if "query" in without else b"a=b&writeKey=from%2Dquery"
     body = {} if "body" in without else {"writeKey": "from-body"}
-    assert find_write_key(headers, query, body, {"writeKey": "from-event"}) == found
+    assert find_write_key(headers, query, body) == found
 
 
 @pytest.mark.parametrize(
@@ -48,12 +47,12 @@ def test_first_place_in_order_decides(without: tuple[str, ...], found: str) -> N
     ],
 )
 def test_authorization_without_a_basic_user_is_passed_over(authorization: bytes) -> None:
-    assert find_write_key({b"authorization": authorization}, b"", {"writeKey": "k"}, None) == "k"
+    assert find_write_key({b"authorization": authorization}, b"", {"writeKey": "k"}) == "k"
 
 
 def test_basic_scheme_is_case_insensitive_and_password_ignored() -> None:
     authorization = b"bASIC " + base64.b64encode(b"key:pass:word")
-    assert find_write_key({b"authorization": authorization}, b"", None, None) == "key"
+    assert find_write_key({b"authorization": authorization}, b"", None) == "key"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +61,7 @@ def test_basic_scheme_is_case_insensitive_and_password_ignored() -> None:
 def test_no_write_key_anywhere_is_missing(thing: object) -> None:
     body = thing if isinstance(thing, dict) else None
     with pytest.raises(WriteKeyMissingError):
-        find_write_key({}, b"writeKey=&x=writeKey", body, thing)
+        find_write_key({}, b"writeKey=&x=writeKey", body)
 
 
 def test_open_keys_are_their_own_sources() -> None:

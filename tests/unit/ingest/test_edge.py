@@ -23,6 +23,7 @@ from app.auth.quotas import Quota, QuotaPolicy
 from app.auth.write_keys import OpenKeys, WriteKeys
 from app.http.body import BodyLimits
 from app.http.body_memory import BodyMemory
+from app.http.penalties import Penalties
 from app.http.problems import Problems
 from app.http.refusal_log import RefusalLog
 from app.http.request_metrics import RequestMetrics
@@ -108,6 +109,7 @@ def edge_over(
         keyless_bytes_max=5_000,
         gives_advice=gives_advice,
         observer=observer,
+        penalties=Penalties(penalty_s),
     )
     metrics = RequestMetrics()
     if registry is not None:
@@ -115,7 +117,6 @@ def edge_over(
     return create_edge(
         ingest,
         memory=memory or BodyMemory(1_000_000),
-        quota_penalty_s=penalty_s,
         problems=Problems(retry_after_max=30, rng=random.Random(0), refusals=RefusalLog(PATH_WORDS)),
         metrics=metrics,
     )

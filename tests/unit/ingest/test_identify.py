@@ -27,6 +27,7 @@ from app.ingest.large_json import JSONLimits, Oversize
 from app.ingest.message_ids import derived_id, fresh_id
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
 from app.ingest.routes.events import Parse
+from app.ingest.salvage import Fragment
 from app.settings.limits import RECORD_MARGIN_BYTES
 from dedupe.model.identity import MESSAGE_ID_BYTES_MAX, Identity, canonical_content, fingerprint_of
 from dedupe.model.quarantine import Quarantine
@@ -71,6 +72,17 @@ def identified(by: Identifier, payload: Payload, arrival: Arrival) -> Identified
 def told(found: Identified) -> list[tuple[int, str | None, str]]:
     """Return what receipts tell of rejections."""
     return [(index, message_id, code) for index, message_id, code, _ in found.rejections]
+
+
+def test_fragment_is_quarantined_and_identified_by_its_bytes() -> None:
+    first, moved, other = (
+        identify([Fragment(place, content, "unreadable")])
+        for place, content in ((0, b'{"a":"\xff'), (9, b'{"a":"\xff'), (0, b'{"a":"\xfe'))
+    )
+    assert told(first) == [(0, None, "unreadable")]
+    assert first.quarantined[0].key == moved.quarantined[0].key != other.quarantined[0].key
+    assert first.quarantined[0].fingerprint == fingerprint_of(b'{"a":"\xff')
+    assert not first.events
 
 
 def parsed(parse: Parse, body: bytes) -> Payload:

@@ -319,7 +319,7 @@ def test_item_that_is_too_large_as_sent_is_set_aside_and_its_batch_is_read() -> 
     large = b'{"messageId":"1","writeKey":"s3cret","p":"%b"}' % (b"x" * AT_ONCE_BYTES)
     items = read(b'{"batch":[{"messageId":"0"}, %b ,{"messageId":"2"},5,%b]}' % (large, large))["batch"]
     assert [items[0], items[2], items[3]] == [{"messageId": "0"}, {"messageId": "2"}, 5]
-    assert items[1] == items[4] == Oversize("1", large.replace(b"s3cret", b""))
+    assert items[1] == items[4] == Oversize("1", large.replace(b"s3cret", b""), "s3cret")
 
 
 def test_work_on_a_large_item_is_charged_with_its_size() -> None:

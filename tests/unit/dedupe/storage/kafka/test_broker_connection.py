@@ -27,7 +27,7 @@ METADATA, API_VERSIONS, END_TXN = 3, 18, 26
 VERSIONS = struct.pack(">hihhhhhh", 0, 2, METADATA, 0, 13, END_TXN, 0, 5)
 """The response to ApiVersions 0: what the broker speaks."""
 
-REQUEST = Request(END_TXN, 0, (b"\0\7gateway", b"body"))
+REQUEST = Request(END_TXN, 0, (b"bo", b"dy"))
 
 
 class Broker(TCPServer):
@@ -76,7 +76,9 @@ async def broker() -> AsyncIterator[Broker]:
 
 @pytest.fixture
 async def connection(broker: Broker) -> AsyncIterator[BrokerConnection]:
-    connection = await BrokerConnection.open(kafka_config(""), Address(HOST, broker.port))
+    connection = await BrokerConnection.open(
+        kafka_config("", client_id="gateway-w1"), Address(HOST, broker.port)
+    )
     yield connection
     connection.close()
 
@@ -88,7 +90,7 @@ async def test_request_has_its_size_kind_and_number_in_front(
 
     assert await connection.send_encoded(REQUEST) == b"a"
     assert await connection.send_encoded(REQUEST) == b"b"
-    assert broker.frames == [struct.pack(">hhi", END_TXN, 0, n) + b"\0\7gatewaybody" for n in (1, 2)]
+    assert broker.frames == [struct.pack(">hhi", END_TXN, 0, n) + b"\0\x0agateway-w1body" for n in (1, 2)]
 
 
 async def test_answer_may_come_byte_by_byte(broker: Broker, connection: BrokerConnection) -> None:
