@@ -32,8 +32,8 @@ PAUSE_AFTER_APPEND_S = 0.0015
 READ_BATCH_RECORDS_MAX = 2_000
 FETCH_BYTES = 2 * 1024 * 1024
 
-RENEW_AGAIN_S = 60.0
-"""Between two renewals of an idle partition of which the first failed."""
+RENEW_AGAIN_S = 10.0
+"""Between two renewals of an idle partition of which the first failed; within a transaction's timeout."""
 
 logger = structlog.get_logger(__name__)
 

@@ -229,16 +229,18 @@ class FencedProducer:
         """
         Mark a new epoch where the coordinator refuses the producer's own, unless somebody has taken one since.
 
-        It refuses an id that was unused for a week, and the epoch where a request for the next one came late.
+        It refuses an id that was unused for a week, and an epoch behind which this gateway's own earlier
+        attempt has come late.
         """
         is_forgotten = isinstance(err, UnknownProducerError)
-        if not is_forgotten and not self._coordinator.unanswered:
+        late = self._coordinator.own_late_epochs
+        if not is_forgotten and not late:
             raise err
         producer = await self._coordinator.take_epoch(patience)
         taken = producer.epoch if is_forgotten else producer.epoch - self._producer.epoch - 1
-        if (producer.id == self._producer.id) == is_forgotten or taken > self._coordinator.unanswered:
+        if (producer.id == self._producer.id) == is_forgotten or taken > late:
             raise FencedError("another gateway has taken an epoch since") from err
-        self._coordinator.unanswered -= taken  # they have arrived
+        self._coordinator.unanswered -= min(taken, self._coordinator.unanswered)  # they have arrived
         await self._coordinator.mark(producer, patience)
         return producer
 

@@ -79,8 +79,8 @@ async def check_fencing(config: KafkaConfig, cluster: KafkaCluster, topic: str, 
         probe = codec.encode(_probe(marked._replace(epoch=marked.epoch - 1), now_ms))
         await connection.rest()
         produced = codec.decode(await patience.wait_for(_answer(connection, probe), of="Produce"))
-    except (KafkaError, OSError) as err:
-        _raise_if_right_is_missing(getattr(err, "errno", None), topic)
+    except (KafkaError, OSError, RetriableError) as err:
+        _raise_if_right_is_missing(getattr(err.__cause__ or err, "errno", None), topic)
         raise RetriableError(f"cannot test whether the brokers fence: {config.explain(err)}") from err
     finally:
         connections.close()

@@ -104,6 +104,7 @@ class TransactionCoordinator:
         self._address: Address | None = None
         self.unanswered = 0
         """Requests for an epoch without a response: each may be executed late, and fence a successor."""
+        self._has_open_transaction = False  # perhaps
         self.throttled_s = 0.0
         """How long quotas of the brokers have held requests back."""
 
@@ -119,6 +120,7 @@ class TransactionCoordinator:
         code, response = await self._ask(request, patience, again={CONCURRENT_TRANSACTIONS})
         if code != NONE:
             raise for_code(code)()
+        self._has_open_transaction = False
         return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 
     async def mark(self, producer: ProducerIdAndEpoch, patience: Patience) -> None:
@@ -130,13 +132,24 @@ class TransactionCoordinator:
             UnknownProducerError: the coordinator does not know the producer id (any more).
             KafkaError, OSError, RetriableError: no answer in time, or another refusal.
         """
+        self._has_open_transaction = True
         topics = [(self._tp.topic, [self._tp.partition])]
         begin = AddPartitionsToTxnRequest_v0(self._transactional_id, *producer, topics)
         code, _ = await self._ask(begin, patience, again={CONCURRENT_TRANSACTIONS})
         raise_for_code("AddPartitionsToTxn", code)
         end = EndTxnRequest_v0(self._transactional_id, *producer, True)
         code, _ = await self._ask(end, patience, again=TAKEOVER_CODES)
+        self._has_open_transaction = False
         raise_for_code("EndTxn", code)
+
+    @property
+    def own_late_epochs(self) -> int:
+        """
+        The number of epochs that the coordinator may have given to none but this gateway.
+
+        It executes a request late, or aborts a transaction that was not ended in time, under a new epoch.
+        """
+        return self.unanswered + self._has_open_transaction
 
     async def _ask(self, request: Any, patience: Patience, *, again: Set[int]) -> tuple[int, Any]:
         """Send a request, again after these codes, and return the error code and the response."""
@@ -192,4 +205,4 @@ def raise_for_code(request: str, code: int) -> None:
             "(InvalidTimestampError)"
         )
     if code != NONE:
-        raise NotAppendedError(f"{request} was refused: {error_name(code)}")
+        raise NotAppendedError(f"{request} was refused: {error_name(code)}") from for_code(code)()
