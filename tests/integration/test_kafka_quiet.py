@@ -188,7 +188,7 @@ async def test_byte_quota_is_a_pause(broker: KafkaBroker, store: KafkaStore) -> 
     )
     number, until = 1, time.monotonic() + SECONDS
     while time.monotonic() < until:
-        await log.append([record(str(number), 300_000)])
+        await log.append([record(str(number), 60_000)])
         number += 1
         await asyncio.sleep(min(log.pause_after_append_s, max(until - time.monotonic(), 0)))
 

@@ -277,6 +277,21 @@ async def test_leader_that_moves_is_found_by_the_next_fence(net: SimKafkaNet, lo
     assert await stored(log) == 3
 
 
+async def test_marker_of_an_earlier_fence_proves_nothing(net: SimKafkaNet, log: KafkaLog) -> None:
+    """A leader that was deposed during a fence shows what it knew before."""
+    partition = net.kafka.partitions[0]
+    partition.shown_end = partition.end
+    start, net_bounds = 0, log.bounds
+
+    async def bounds_of_before() -> tuple[int, int]:
+        _, end = await net_bounds()
+        return start, start if log._producer and not log._producer.marked.epoch >= 0 else end
+
+    log.bounds = bounds_of_before  # type: ignore[method-assign]
+    with pytest.raises(RetriableError, match="does not know of its fence"):
+        await log.fence()
+
+
 async def test_strangers_open_transaction_is_named(net: SimKafkaNet, log: KafkaLog) -> None:
     net.kafka.partitions[0].open_since = net.kafka.partitions[0].end
     with pytest.raises(RetriableError, match=r"kafka-transactions.sh .* --topic events --partition 0 --start-offset 3"):
