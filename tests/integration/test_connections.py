@@ -258,7 +258,7 @@ def test_half_a_body_is_answered_though_no_more_can_come(connection: RawConnecti
     connection.send(begin)
     connection.socket.shutdown(socket.SHUT_WR)
     answer = connection.answer()
-    assert (answer.status, answer.code) == (503, "body_incomplete")
+    assert (answer.status, answer.code) == (503, "body_truncated")
     assert "retry-after" in answer.headers
     assert connection.is_closed()
 
@@ -405,7 +405,7 @@ def test_crowd_of_idle_and_slow_sockets_keeps_nobody_out(tmp_path: Path) -> None
             assert gateway.stats()["body_memory"]["used_bytes"] == 150 * 20
             for connection in slow:
                 connection.socket.shutdown(socket.SHUT_WR)
-            assert {connection.answer().code for connection in slow} == {"body_incomplete"}
+            assert {connection.answer().code for connection in slow} == {"body_truncated"}
             assert gateway.stats()["body_memory"]["used_bytes"] == 0
         finally:
             for connection in (*silent, *resting, *slow):
