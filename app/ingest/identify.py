@@ -293,11 +293,15 @@ class _Request:
             raise _no_event(item)
         place = None if self._sessions is None else self._sessions.place_of(index, item)
         message_id, assigned_id, flags = item.get("messageId"), None, 0
+        if type(message_id) is not str or not "!" <= message_id < "\x7f":
+            message_id = take_message_id(item)
         ignored, retried = self._ignored if message_id is not None else self._ignored_unnamed, b""
+        numbers: list[Place] = []
         try:
-            if ignored.isdisjoint(item):
-                content = canonical_json(item)
-            else:
+            try:
+                content, retried = _content_of(item, ignored)
+            except TypeError:
+                numbers = replace_numbers(item, Number.stored)
                 content, retried = _content_of(item, ignored)
             self._count(content, retried)
             if message_id is None:
@@ -324,7 +328,11 @@ class _Request:
             key, secondary_key = self._key_of(id_bytes), None
             partition = partition_of(key, self._partitions)
         fingerprint = self._fingerprints[index] if self._fingerprints else fingerprint_of(content)
-        earlier = self._earlier_fingerprints(item, ignored) if self._changed_fields else ()
+        earlier: tuple[Fingerprint, ...] = ()
+        if numbers:
+            fingerprint, earlier = self._compared(index, item, ignored, numbers)
+        elif self._changed_fields:
+            earlier = self._earlier_fingerprints(item, ignored)
         order = Order.ANY if place is None else self._order
         source = self._arrival.source
         return event_of(

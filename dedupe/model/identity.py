@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import orjson
 
+from dedupe.model.json_number import Number, fill, replace_numbers
 from dedupe.model.types import EventKey, Fingerprint
 
 KeyOf: TypeAlias = Callable[[bytes], EventKey]
@@ -124,22 +125,33 @@ def canonical_content(event: Mapping[str, object], ignore: frozenset[str] = RETR
     """
     Return the event's content as JSON bytes, which are equal for all retries.
 
+    Equal numbers are equal, however they are spelled.
+
     Args:
         event: the event as sent, without batch-level fields.
         ignore: top-level fields that retries change.
 
     Raises:
-        TypeError: the event is nested more than 254 deep.
+        TypeError: the event is nested more than 254 deep, or more than LEVELS_MAX with a Number.
     """
-    kept = event
-    if not ignore.isdisjoint(event):
-        kept = {name: value for name, value in event.items() if name not in ignore}
-    return canonical_json(kept)
+    kept = {name: value for name, value in event.items() if name not in ignore}
+    try:
+        return canonical_json(kept)
+    except TypeError:
+        places = replace_numbers(kept, Number.compared)
+        content = canonical_json(kept)
+        fill(places, Number.as_sent)
+        return content
+
+
+_begun = hashlib.blake2b(digest_size=FINGERPRINT_BYTES).copy
 
 
 def fingerprint_of(content: bytes) -> Fingerprint:
     """Return 8 bytes that differ between two contents of one key, except with probability 2**-64."""
-    return hashlib.blake2b(content, digest_size=FINGERPRINT_BYTES).digest()
+    state = _begun()
+    state.update(content)
+    return state.digest()
 
 
 def _prefixed(part: bytes) -> bytes:
