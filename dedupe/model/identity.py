@@ -36,6 +36,26 @@ _KIND_CHECK = b"check"
 
 SOURCES_CACHED = 4096  # hash states, about 0.5 KB each
 
+BLANK = (
+    *range(0x09, 0x0E),
+    *range(0x1C, 0x21),
+    *(0x00, 0x85, 0xA0, 0xAD, 0x034F, 0x061C, 0x115F, 0x1160, 0x1680, 0x17B4, 0x17B5),
+    *range(0x180B, 0x1810),
+    *range(0x2000, 0x2010),
+    *range(0x2028, 0x2030),
+    *range(0x205F, 0x2070),
+    *(0x2800, 0x3000, 0x3164),
+    *range(0xFE00, 0xFE10),
+    *(0xFEFF, 0xFFA0),
+    *range(0xE0000, 0xE0080),
+)
+"""The characters that show nothing: NUL, white space, zero-width and other formatting. A list of our own,
+since Unicode's grows. A text of these alone identifies nothing."""
+
+EQUAL_NUMBERS = "=numbers"
+"""What the note of a log says, among ignored fields, of a rule by which equal numbers are equal: an older
+gateway takes it for the name of a field that no event has."""
+
 RETRY_FIELDS = frozenset({"sentAt", "receivedAt", "_metadata", "writeKey"})
 """Fields that SDKs change when they retry an event (`sentAt`; `_metadata.retryCount` of analytics.js), or
 that name the sender."""
@@ -119,6 +139,14 @@ class Identity:
         """Return the hash state after the length-prefixed kind and source."""
         prefix = _prefixed(kind) + _prefixed(source.encode())
         return hashlib.blake2b(prefix, digest_size=KEY_BYTES, key=self._secret)
+
+
+_BLANKS = "".join(map(chr, BLANK))
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text is empty or shows nothing."""
+    return not text.strip(_BLANKS)
 
 
 def canonical_content(event: Mapping[str, object], ignore: frozenset[str] = RETRY_FIELDS) -> bytes:

@@ -125,8 +125,9 @@ def mend_surrogates(document: bytes) -> bytes:
 
 def mend_numbers(document: bytes) -> bytes:
     """
-    Return the JSON document with TOO_LARGE for each NaN, Infinity, -Infinity and too long integer outside of strings.
+    Return the JSON document with TOO_LARGE for each NaN, Infinity, -Infinity and too long integer.
 
+    Those in strings are left unchanged.
     A word that occurs more than NO_NUMBERS_MAX times is left unchanged.
     """
     words = [(place, word) for word in NO_NUMBERS for place in _places(document, word)]

@@ -1,16 +1,16 @@
 """
 The numbers of JSON documents: what is stored of one, and what a fingerprint compares. Pure and frozen.
 
-Most numbers are Python's `int` and `float`, which orjson writes as the parser has read them. A `Number` is one
-of which this is not true: an integer with a point or an exponent, or a number with more digits than a float
-has. orjson refuses it, so nobody stores one by mistake: `replace_numbers` puts a form in its place first.
-Numbers beyond 64 bits are Python's `int` as well, which orjson refuses too.
+Most numbers are Python's `int` and `float`, which orjson writes as the parser has read them. A `Number` is
+one of which this is not true: an integer with a point or an exponent, or a number with more digits than a
+float has. orjson refuses it, and integers beyond 64 bits, so nobody stores one by mistake: `replace_numbers`
+puts a form in its place first.
 
 docs/adr/0023-ids-and-numbers.md has the rules and the reasons; tests/unit/dedupe/model/test_golden_vectors.py
 has golden vectors.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -19,7 +19,7 @@ NUMBER_CHARS_MAX = 1_000
 """The limit of a number's text: Spark's parser refuses longer ones, and with them the whole event."""
 
 EXACT_CHARS = 16
-"""A number of so many characters has at most 15 digits besides its point or exponent, and a float keeps 15."""
+"""A number of so many characters has at most 15 digits beside its point or exponent; a float keeps 15."""
 
 SMALLEST = 1e-290
 """Below, floats have fewer digits; the smallest of them is 5e-324."""
@@ -50,8 +50,8 @@ FLOAT_DIGITS = 17
 
 LEVELS_MAX = 48
 """
-The limit of a document's levels around a number that is written as a Fragment: after one, orjson 3.13 reserves
-64 bytes, and writes one for each closing bracket without a check.
+The limit of a document's levels around a number that is written as a Fragment: after one, orjson 3.13
+reserves 64 bytes, and writes one for each closing bracket without a check.
 """
 
 
@@ -66,7 +66,7 @@ class Number:
 
     @property
     def nearest(self) -> float | None:
-        """The float that orjson reads, by which numbers were stored and compared before; None if it refuses."""
+        """The float that orjson reads, and that was stored and compared before; None if it refuses."""
         value = float(self.text)
         return value if value - value == 0 else None
 
@@ -78,24 +78,30 @@ class Number:
     @property
     def integer(self) -> int | None:
         """Its value if it is an integer of 64 bits."""
+        decimal = self.decimal(INTEGER_DIGITS_MAX)
+        value = None if decimal is None else int(decimal)
+        return value if value is not None and value in INTEGERS else None
+
+    def decimal(self, digits_max: int) -> str | None:
+        """Return its decimal text if it is an integer of at most `digits_max` digits, otherwise None."""
         sign, digits, exponent = parts_of(self.text)
         if not digits:
-            return 0
-        if exponent < 0 or len(digits) + exponent > INTEGER_DIGITS_MAX:
+            return "0"
+        if exponent < 0 or len(digits) + exponent > digits_max:
             return None
-        value = int(f"{sign}{digits}{'0' * exponent}")
-        return value if value in INTEGERS else None
+        return f"{sign}{digits}{'0' * exponent}"
 
     def stored(self) -> Form:
         """Return what is stored: as sent, digit for digit, unless a float is equal and has all digits."""
         if self.is_lost:
             return None
         nearest = self.nearest
-        has_all = _digits_as_sent(self.text) <= FLOAT_DIGITS and parts_of(repr(nearest)) == parts_of(self.text)
-        return nearest if has_all else orjson.Fragment(self.text)
+        is_whole = _digits_as_sent(self.text) <= FLOAT_DIGITS
+        is_whole = is_whole and parts_of(repr(nearest)) == parts_of(self.text)
+        return nearest if is_whole else orjson.Fragment(self.text)
 
     def compared(self) -> Form:
-        """Return what stands in a fingerprint's content: equal for equal numbers, however they are spelled."""
+        """Return what stands in a fingerprint's content: equal for equal numbers, in any spelling."""
         if self.is_lost:
             return None
         if (integer := self.integer) is not None:
@@ -123,7 +129,7 @@ class Place(NamedTuple):
 
 
 class Floats(dict[str, float | Number]):
-    """The numbers with a point or an exponent by their texts, as the parser's hook; the last ones are kept."""
+    """The numbers with a point or an exponent by their texts, as a hook of the parser; some are kept."""
 
     def __missing__(self, text: str) -> "float | Number":
         """Return a number that is not kept yet."""
@@ -163,6 +169,13 @@ def parts_of(text: str) -> Parts:
     return Parts(sign, stripped, exponent)
 
 
+def as_number(value: object) -> Number | None:
+    """Return a value that orjson refuses as a Number; None for all others."""
+    if type(value) is int:
+        return None if value in INTEGERS else Number(str(value))
+    return value if type(value) is Number else None
+
+
 def replace_numbers(document: Any, form: Callable[[Number], Form]) -> list[Place]:
     """
     Put a form in the place of each Number, and of each integer beyond 64 bits.
@@ -184,18 +197,15 @@ def replace_numbers(document: Any, form: Callable[[Number], Form]) -> list[Place
         if level > LEVELS_MAX:
             raise TypeError(f"more than {LEVELS_MAX} levels")
         for at, child in node.items() if type(node) is dict else enumerate(node):
-            kind = type(child)
-            if kind is dict or kind is list:
+            if type(child) is dict or type(child) is list:
                 stack.append((level + 1, child))
-            elif kind is Number:
-                places.append(Place(node, at, child))
-            elif kind is int and not -(2**63) <= child < 2**64:
-                places.append(Place(node, at, Number(str(child))))
+            elif (number := as_number(child)) is not None:
+                places.append(Place(node, at, number))
     fill(places, form)
     return places
 
 
-def fill(places: list[Place], form: Callable[[Number], Form]) -> None:
+def fill(places: Sequence[Place], form: Callable[[Number], Form]) -> None:
     """Put a form in the place of each number."""
     for node, at, number in places:
         node[at] = form(number)
