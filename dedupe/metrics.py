@@ -144,8 +144,9 @@ class AnswerCounts:
             own.duplicates += known
             return
         own.note(admissions)
-        reasons = Counter([event.reason or "" for event in rejected if not event.flags & FLAG_PIECE])
-        own.rejected += reasons.total()
+        whole = [event for event in rejected if not event.flags & FLAG_PIECE]
+        own.rejected += len(whole)
+        reasons = Counter([event.reason or "" for event in whole])
         for kind, reason in QUARANTINE_REASONS.items():
             if kind in admissions:
                 reasons[reason.value] += admissions.count(kind)

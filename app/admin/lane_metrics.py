@@ -249,6 +249,11 @@ COUNTERS: Table = (
         "Fencings of the lane by another writer",
         lambda lane: lane.metrics.fenced,
     ),
+    (
+        "gateway_log_throttled_seconds",
+        "Time for which a quota of Kafka's brokers made the lane pause",
+        lambda lane: lane.throttled_s,
+    ),
     ("gateway_index_rebuilds", "Indexes rebuilt from the log", lambda lane: lane.metrics.rebuilds),
     (
         "gateway_index_begun_empty",

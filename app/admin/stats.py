@@ -126,6 +126,8 @@ def partition_of(lane: Lane) -> dict[str, Any]:
         "failures": metrics.failures,
         "restarts": metrics.restarts,
         "fenced": metrics.fenced,
+        "throttled": lane.is_throttled,
+        "throttled_seconds": round(lane.throttled_s, 3),
         "rebuilds": metrics.rebuilds,
         "sequence_gaps": metrics.sequence_gaps,
         "skipped_records": metrics.skipped_records,

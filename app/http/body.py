@@ -184,10 +184,11 @@ class _Inflating:
             with suppress(BodyNotDecompressableError, BodyTruncatedError):
                 await self._run(again)
             on_damage(err)
-        body = b"".join(self._pieces)
-        if not body:
+        else:
+            return b"".join(self._pieces)
+        if not (undamaged := b"".join(self._pieces)):
             raise BodyNotDecompressableError
-        return body
+        return undamaged
 
     async def _run(self, inflater: "Inflater") -> None:
         pieces = self._pieces = []

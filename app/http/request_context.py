@@ -32,10 +32,10 @@ class RequestContext:
     """Its write key, if it was read, whether known or not."""
     source: str | None = None
     """Its source, once the write key is read."""
-    has_counted_events: bool = False
-    """Whether its events are in the counts of answers, whatever its answer."""
     damage: GatewayError | None = None
     """What is wrong with its body, of which the rest was read; counted as a refusal of its own."""
+    has_counted_events: bool = False
+    """Whether its events are in the counts of answers, whatever its answer."""
     client: str | None = None
     """Client of its session."""
     watched: Sequence[Event] = ()
