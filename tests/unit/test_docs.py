@@ -186,9 +186,9 @@ def test_documented_costs_of_one_request_are_the_bounds_of_the_code() -> None:
     for told in (
         f"above {large_json.SMALL_BYTES // 1024} KiB are counted",
         f"above {large_json.AT_ONCE_BYTES // MIB} MiB or {large_json.MARKS_AT_ONCE:,} colons",
-        f"at most {large_json.MARKS_MAX:,} colons",
+        f"at most {large_json.DOCUMENT_BYTES_MAX // MIB} MiB by the lower figures",
+        f"{large_json.MARK_BYTES} to 250 bytes for each colon",
         f"identified {event_limits.STEP_BYTES // 1024} KiB at a time",
-        f"{default['keyless_bytes_max'] // MIB} MiB and {large_json.MARKS_AT_ONCE:,} colons",
         f"at most {default['growth_bytes_max'] // MIB} MiB of batch-level",
         f"{body.compressed_bytes_max // MIB} MiB compressed or",
         f"or {body.bytes_max // MIB} MiB plain",
