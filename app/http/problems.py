@@ -159,7 +159,7 @@ class Problems:
         return response
 
     def note(self, err: GatewayError, scope: Scope | None) -> None:
-        """Log an expected error, at a limited rate, that has no answer of its own; `scope`: of its request."""
+        """Log an expected error that has no answer of its own; `scope` is that of its request."""
         status = self._table[err.code].status if err.code in self._table else UNAVAILABLE
         self._refusals.note(err.code, status, detail=self._detail_of(err), scope=scope)
 
