@@ -4,7 +4,10 @@ after a fix as often as he likes; on both logs, beside a running gateway.
 """
 
 import hashlib
+import re
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from tests.fault.conftest import kafka_log, sqlite_log
 from tests.support.constants import Constants
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, stored
+from tests.support.documents import ROOT
 
 DEEP = {"messageId": "deep", "type": "track", "properties": {"a": {"b": {"c": {"d": 1}}}}}
 NAMELESS = {name: value for name, value in DEEP.items() if name != "messageId"}
@@ -245,3 +249,33 @@ def test_replay_needs_the_token_that_may_write(own_gateway: Gateway) -> None:
             assert (done.returncode, done.stdout) == (2, b"")
             assert sentence in done.stderr
         assert stored(gateway) == []
+
+
+def test_person_is_erased_from_quarantine_as_the_runbook_says(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path / "gateway", LIMITS, constants=SHALLOW)
+    person = {"messageId": 5, "type": "track", "userId": "u-4711", "text": "x" * 5_000}
+    long_one = {"messageId": "long", "type": "track", "text": "y" * (300 * 1024) + "u-4711"}
+    with gateway:
+        send(gateway, orjson.dumps([person, long_one, 7]))
+        found = listed(gateway, "--contains", "u-4711")
+        assert [(line["reason"], line["piece"]) for line in found] == [
+            ("message_id_invalid", 0),
+            ("event_too_large", 0),
+            ("event_too_large", 1),
+        ]
+        before = listed(gateway)
+    runbook = (ROOT / "docs/runbooks/erase-a-person.md").read_text()
+    (sql,) = re.findall(r"```sql\n(PRAGMA .*?)```", runbook, re.DOTALL)
+    for line in found:
+        filled = sql.replace("<17>", str(line["offset"])).replace("<0>", str(line["partition"]))
+        with closing(sqlite3.connect(gateway.data / "log.sqlite", isolation_level=None)) as log:
+            log.executescript(filled.replace("<events.quarantine>", "events.quarantine"))
+            assert log.total_changes == 1
+    assert b"u-4711" not in b"".join(path.read_bytes() for path in gateway.data.glob("log.sqlite*"))
+    gateway.delete_index()
+    with gateway:
+        assert listed(gateway, "--contains", "u-4711") == []
+        assert [place_of(line) for line in listed(gateway)] == [place_of(line) for line in before]
+        erased = replayed(gateway, "--new-id", *map(place_of, found), code=1)
+        assert {line["result"] for line in erased.values()} == {"skipped"}
+        assert send(gateway, b'[{"messageId":"next","type":"track"}]')

@@ -175,6 +175,14 @@ def test_every_reason_for_quarantine_is_documented() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == set(REASONS)
 
 
+def test_every_reason_has_what_an_operator_does_about_it() -> None:
+    text = (ROOT / "docs" / "quarantine.md").read_text(encoding="utf-8")
+    table = text.partition("## What lands there")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", table, flags=re.MULTILINE)
+    told = [code for row in rows for code in re.findall(r"`(\w+)`", row)]
+    assert sorted(told) == sorted(set(REASONS) - set(RETRIABLE_CODES.values()))
+
+
 def test_documented_costs_of_one_request_are_the_bounds_of_the_code() -> None:
     text = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
     table = text.partition("## What one request may cost")[2].partition("\n## ")[0]
