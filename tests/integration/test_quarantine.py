@@ -17,9 +17,9 @@ import pytest
 
 from tests.fault.conftest import kafka_log, sqlite_log
 from tests.support.constants import Constants
+from tests.support.documents import ROOT
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, stored
-from tests.support.documents import ROOT
 
 DEEP = {"messageId": "deep", "type": "track", "properties": {"a": {"b": {"c": {"d": 1}}}}}
 NAMELESS = {name: value for name, value in DEEP.items() if name != "messageId"}

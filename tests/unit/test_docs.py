@@ -20,11 +20,11 @@ from app.ingest.event_limits import EventLimits
 from app.ingest.receipts import REASONS
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATHS
-from dedupe.decide.rejection import RETRIABLE_CODES
 from app.settings.environment import CLIENT_VARIABLES
 from app.settings.limits import LimitSettings
 from app.settings.replaced import REPLACED
 from app.settings.units import MIB
+from dedupe.decide.rejection import RETRIABLE_CODES
 from tests.support.generated import written_anew
 from tests.support.settings import VARIABLES
 

@@ -366,7 +366,7 @@ async def test_rejected_events_have_a_quota_and_are_refused_whole(is_own: bool, 
 
     def decide(events: Sequence[Event]) -> Outcomes:
         submitted.append(len(events))
-        return Outcomes([NEW] * len(events), [0] * len(events))
+        return Outcomes([Admission.NEW] * len(events), [0] * len(events))
 
     app = edge_with_keys(keys, tmp_path, decide=decide)
     named = {"writeKey": "known"} if is_own else {}
