@@ -33,6 +33,7 @@ from app.ingest.routes.paths import PATH_WORDS
 from app.ingest.whole_search import WholeSearch
 from app.process.disk import Disk
 from app.process.life import allow_connections
+from app.settings.limits import QUEUE_EVENTS_MAX
 from app.settings.model import Settings
 from app.settings.units import KIB, format_size
 from dedupe.decide.sessions import SessionPolicy
@@ -269,7 +270,7 @@ def build_admin_port(*, problems: Problems) -> Port:
 
 def _queue_limits(settings: Settings) -> QueueLimits:
     return QueueLimits(
-        queue_events_max=settings.limits.queue_events_max,
+        queue_events_max=QUEUE_EVENTS_MAX,
         queue_bytes_max=settings.limits.queue_bytes_max,
         batch_bytes_max=settings.limits.batch_bytes_max,
     )

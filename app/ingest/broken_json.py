@@ -33,9 +33,7 @@ _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _IN_OBJECT = re.compile(
     rb'(?:[^"{}\[\]\\]++|\\["\\]?|' + _STRING + rb"(?=[ \t\r\n\0]*+[:,}\]]))*+", re.DOTALL
 )
-_IN_ARRAY = re.compile(
-    rb'(?:[^"{}\[\]\\:]++|\\["\\]?|' + _STRING + rb"(?=[ \t\r\n\0]*+[,}\]]))*+", re.DOTALL
-)
+_IN_ARRAY = re.compile(rb'(?:[^"{}\[\]\\:]++|\\["\\]?|' + _STRING + rb"(?=[ \t\r\n\0]*+[,}\]]))*+", re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _BLANKS = re.compile(rb"[ \t\r\n\0]*+")
 _ONLY_MARKS = re.compile(rb"[ \t\r\n\0,:{}\[\]]*+\Z")
@@ -274,9 +272,7 @@ class BrokenJSON:
         elif index in self._envelopes:
             self.pieces.append(Piece(kind, place, place + 1))
         else:
-            self._reduce(
-                Piece(Kind.OBJECT, first.start, place + 1, opened.is_named, first.is_batch), index
-            )
+            self._reduce(Piece(Kind.OBJECT, first.start, place + 1, opened.is_named, first.is_batch), index)
 
     def _reduce(self, piece: Piece, index: int) -> None:
         """Let a piece stand for all from an index on."""

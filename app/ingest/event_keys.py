@@ -13,7 +13,7 @@ from app.auth.write_keys import INGEST, REPLAY, Source, own_key
 from app.http.errors import InvalidWriteKeyError, ScopeMissingError
 from app.ingest.event_limits import quarantined_bytes
 from app.ingest.identify import Identified, Ownership
-from app.ingest.large_json import Oversize
+from app.ingest.items import Oversize, Packed
 from dedupe.decide.admission import NEW, Admission
 from dedupe.decide.rejection import QUARANTINE_REASONS
 
@@ -68,13 +68,11 @@ class Shares(NamedTuple):
 
     def owe(self, identified: Identified, size_bytes: int) -> None:
         """Charge every key what its items store beyond its part of the bytes sent."""
-        stored = [0] * len(self.shares)
+        owners, stored = [*self.ownership.shares, 0], [0] * len(self.shares)  # and what the batch shares
         for index, event in zip(identified.indexes(), identified.events, strict=True):
-            stored[self.ownership.shares[index]] += len(event.value)
+            stored[owners[index]] += len(event.value)
         for rejection in identified.rejections:
-            stored[self.ownership.shares[rejection.item_index]] += sum(
-                [len(event.value) for event in rejection.events]
-            )
+            stored[owners[rejection.item_index]] += sum([len(event.value) for event in rejection.events])
         for share, stored_bytes in zip(self.shares, stored, strict=True):
             if (allowance := share.source.allowance) is not None:
                 allowance.owe(stored_bytes - self._part_of(share, size_bytes))
@@ -97,7 +95,7 @@ class Shares(NamedTuple):
 
 def keys_of(items: Sequence[object]) -> list[str]:
     """Return the own key of each item, "" without one."""
-    return [item.write_key if isinstance(item, Oversize) else own_key(item) for item in items]
+    return [item.write_key if isinstance(item, Oversize | Packed) else own_key(item) for item in items]
 
 
 def shares_of(keys: Sequence[str], log_in: Callable[[str], Source], *, is_replay: bool) -> Shares:

@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from app.ingest.broken_json import BrokenJSON, Kind, Piece
+from app.ingest.items import EVENT_FIELDS, Fragment
 from dedupe.model.json_document import read_document
-
-EVENT_FIELDS = frozenset({"type", "event", "messageId"})
-"""An object with one of these is an event, where it could be something else."""
 
 ENVELOPE_NAMES = frozenset(
     (b"batch", b"sentAt", b"context", b"integrations", b"writeKey", b"client", b"session", b"epoch")
@@ -52,16 +50,6 @@ _OPEN = (Kind.OPEN_OBJECT, Kind.OPEN_ARRAY)
 _CLOSE = (Kind.CLOSE_OBJECT, Kind.CLOSE_ARRAY)
 _TRIMMED = b" \t\r\n\0,"
 _ENDS = ("", "]", "]}")
-
-
-class Fragment(NamedTuple):
-    """A part of a body that cannot be stored as an event, and is quarantined as it is."""
-
-    position: int
-    """The offset of its first byte in the inflated body."""
-    content: bytes
-    reason: str
-    """A RejectionCode."""
 
 
 class _Item(NamedTuple):

@@ -25,8 +25,11 @@ COMMIT_BYTES_MIN = 256 * KIB
 QUARANTINE_ROOM_BYTES = 8 * KIB
 """What a quarantine record may have besides the event: RECORD_MARGIN_BYTES, and the head of its value."""
 
-QUEUED_EVENTS_MIN, QUEUED_REQUESTS_MIN = 20_000, 8
-"""A queue has room for at least 20 commits, and for 8 of the largest requests, which sources share."""
+QUEUE_EVENTS_MAX = 40_000
+"""A queue has room for 40 commits, or two of the largest requests, which sources share."""
+
+EVENT_SPARE_BYTES = 512
+"""What a record adds to its event on average, in a request of very many events."""
 
 
 class LimitSettings(Section):
@@ -44,7 +47,12 @@ class LimitSettings(Section):
         "which there is none left gets 503. An eighth is kept for bodies up to 256 KiB; once half is in use, "
         "one client address may not have more than a quarter.",
     )
-    request_events_max: int = Field(2_500, ge=1, description="Most events in one request.")
+    request_events_max: int = Field(
+        20_000,
+        ge=1,
+        le=20_000,
+        description="Most events of one request that are decided; those beyond are quarantined.",
+    )
     event_bytes_max: Bytes = Field(
         800 * KIB,
         ge=1 * KIB,
@@ -73,7 +81,7 @@ class LimitSettings(Section):
         32 * MIB,
         ge=1 * MIB,
         description="Most bytes of events that wait for one partition; sources share them alike. At most "
-        f"{QUEUED_EVENTS_MIN:,} events wait, or those of {QUEUED_REQUESTS_MIN} of the largest requests.",
+        f"{QUEUE_EVENTS_MAX:,} events wait.",
     )
     disk_free_min: Bytes = Field(
         1 * GIB, description="Free disk space under the data folder below which requests get 503."
@@ -99,14 +107,9 @@ class LimitSettings(Section):
         """The limit of one quarantine record's content; a longer one is stored in pieces."""
         return self.batch_bytes_max - QUARANTINE_ROOM_BYTES
 
-    @property
-    def queue_events_max(self) -> int:
-        """The limit of queued events of one partition."""
-        return max(QUEUED_EVENTS_MIN, QUEUED_REQUESTS_MIN * self.request_events_max)
-
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence for each rule that these settings break."""
-        records_bytes_max = self.request_bytes_max + self.request_events_max * RECORD_MARGIN_BYTES
+        records_bytes_max = self.request_bytes_max + self.request_events_max * EVENT_SPARE_BYTES
         if self.queue_bytes_max < records_bytes_max:
             yield (
                 f"GATEWAY_QUEUE_BYTES_MAX ({format_size(self.queue_bytes_max)}) must be at least "
