@@ -370,7 +370,7 @@ class _Request:
             content=content,
             reason=refusal.code,
             position=item.position if isinstance(item, Fragment) else None,
-            is_json=not isinstance(item, Fragment),
+            is_json=not isinstance(item, Fragment | Oversize),  # these may be unparsed
             key_sha256=refusal.key_digest.hex() or None,
         )
         return Rejection(index, message_id, refusal.code, events)

@@ -16,7 +16,7 @@ from app.http.errors import RequestError
 from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identify import Arrival, Identified
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import parse_events
+from app.ingest.payload import parse_batch, parse_events
 from app.ingest.receipts import answer
 from app.ingest.routes.events import Ingest
 from dedupe.decide.rejection import RejectionCode
@@ -38,7 +38,11 @@ NEEDS_SOURCE: dict[str, str] = {
     ),
 }
 
-STILL_TOO_LARGE = "it is larger than GATEWAY_EVENT_BYTES_MAX, with what is added to it"
+STILL: dict[str, str] = {
+    RejectionCode.EVENT_TOO_LARGE: "it is larger than GATEWAY_EVENT_BYTES_MAX, with what is added to it",
+    RejectionCode.EVENT_TOO_COMPLEX: "it has more commas, colons and opening brackets than allowed",
+}
+"""Why events are not sent again that would only be quarantined again, byte by byte."""
 
 NO_EVENT = frozenset({RejectionCode.UNREADABLE, RejectionCode.NOT_AN_OBJECT})
 """The codes of what is no event."""
@@ -92,23 +96,31 @@ Replay: TypeAlias = Callable[[Whole, Changes], Awaitable[Result]]
 
 def judge(kept: Kept, changes: Changes, problem: str | None = None) -> Result:
     """Return ready if a record can be sent, otherwise skipped with the reason; `problem`: of its whole."""
+    why = problem
     if kept.is_truncated:
-        return Result("skipped", "only its first bytes are stored")
-    if problem is not None:
-        return Result("skipped", problem)
+        why = "only its first bytes are stored"
+    elif problem is None:
+        why = _obstacle(kept, changes)
+    return READY if why is None else Result("skipped", why)
+
+
+def _obstacle(kept: Kept, changes: Changes) -> str | None:
+    """Return why a whole event cannot be sent with these changes."""
     is_one = kept.pieces == 1 and kept.is_json
-    if is_one and kept.reason == RejectionCode.NOT_AN_OBJECT and not kept.content.startswith(_WRAPPED):
-        return Result("skipped", "it is not an event")
-    if kept.reason in NEEDS_NEW_ID and not changes.may_renew_id:
-        return Result("skipped", NEEDS_NEW_ID[kept.reason])
-    if kept.reason in NEEDS_SOURCE and changes.to_source is None:
-        return Result("skipped", NEEDS_SOURCE[kept.reason])
-    return READY
+    if kept.reason == RejectionCode.NOT_AN_OBJECT and is_one and not kept.content.startswith(_WRAPPED):
+        return "it is not an event"
+    if kept.reason == RejectionCode.BATCH_FIELDS_TOO_LARGE:
+        return "it has the batch-level fields of events that were stored without them"
+    if not changes.may_renew_id and kept.reason in NEEDS_NEW_ID:
+        return NEEDS_NEW_ID[kept.reason]
+    if changes.to_source is None and kept.reason in NEEDS_SOURCE:
+        return NEEDS_SOURCE[kept.reason]
+    return None
 
 
 def is_body(kept: Kept) -> bool:
     """Whether a record is sent as a body of its own; otherwise it is one event."""
-    return not kept.is_json or kept.reason == RejectionCode.NOT_AN_OBJECT
+    return kept.reason == RejectionCode.NOT_AN_OBJECT or (not kept.is_json and kept.reason not in STILL)
 
 
 def body_of(kept: Kept, content: bytes) -> bytes:
@@ -154,8 +166,8 @@ def replay_by(ingest: Ingest) -> Replay:
         codes = [rejection.code for rejection in identified.rejections]
         if not identified.events and is_body(kept) and NO_EVENT.issuperset(codes):
             return Result("skipped", "there is no event in it")
-        if not identified.events and codes == [RejectionCode.EVENT_TOO_LARGE]:
-            return Result("skipped", STILL_TOO_LARGE)
+        if not identified.events and len(codes) == 1 and codes[0] in STILL:
+            return Result("skipped", STILL[codes[0]])
         outcomes = await ingest.router.submit(
             identified.events,
             identified.quarantined,
@@ -172,9 +184,10 @@ def replay_by(ingest: Ingest) -> Replay:
 
     async def identified_in(kept: Kept, content: bytes, changes: Changes) -> tuple[Identified, int]:
         """Return the events of a record, and their time of arrival. Raises RequestError."""
-        events_max = ingest.request_events_max if is_body(kept) else 1
-        limits = JSONLimits(events_max, ingest.identifier.limits.event_bytes_max)
-        payload = await parse_events(body_of(kept, content), limits, _yield_to_others)
+        limits = JSONLimits(ingest.request_events_max, ingest.identifier.limits.event_bytes_max)
+        # Of bytes that were no event, an object is an event only if it looks like one.
+        parse = parse_batch if is_body(kept) else parse_events
+        payload = await parse(body_of(kept, content), limits, _yield_to_others)
         received_ms = ingest.clock.now_ms()
         source = changes.to_source if kept.reason in NEEDS_SOURCE else None
         arrival = Arrival(source or kept.source, received_ms, idempotency_key=key_of(kept).encode())
