@@ -376,14 +376,17 @@ class _Request:
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
         content = dumps_any(item) if value is None else value
-        quarantine = self._identifier.quarantine
-        if isinstance(item, dict) and len(content) > quarantine.whole_bytes_max:
+        quarantine, fingerprint = self._identifier.quarantine, b""
+        if len(content) <= quarantine.whole_bytes_max:
+            fingerprint = fingerprint_of((known or content) + refusal.key_digest)
+        elif isinstance(item, dict):
             # Pieces are identified by their bytes, which must be those of every try.
             content = dumps_any({name: item[name] for name in item if name not in RETRY_FIELDS})
+            fingerprint = fingerprint_of(content)  # if it fits into a record now
         events = quarantine.events(
             source=self._arrival.source,
             message_id=message_id or assigned,
-            fingerprint=fingerprint_of((known or content) + refusal.key_digest),
+            fingerprint=fingerprint,
             content=content,
             reason=refusal.code,
             position=item.position if isinstance(item, Fragment) else None,

@@ -7,7 +7,7 @@ event by itself, such as a part of a damaged body, is sent as a body of its own,
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -91,6 +91,9 @@ class Result(NamedTuple):
 
 READY = Result("ready")
 
+COUNTS = ("Accepted", "Duplicates", "Rejected")
+"""The headers of an answer that count, without their prefix."""
+
 Replay: TypeAlias = Callable[[Whole, Changes], Awaitable[Result]]
 """Replays a whole event in this process. Raises as Router.submit does."""
 
@@ -141,14 +144,15 @@ def key_of(kept: Kept) -> str:
     return f"quarantine-{kept.key.hex()}"
 
 
-def result_of(document: dict[str, Any], *, accepted: int, duplicates: int, is_body: bool) -> Result:
-    """Return the result of an answer to a record's request."""
+def result_of(document: dict[str, Any], headers: Mapping[str, str], *, is_body: bool) -> Result:
+    """Return the result of an answer to a record's request; its headers count, its lists may be cut."""
+    accepted, duplicates, rejections = (int(headers[f"Gateway-{name}"]) for name in COUNTS)
     rejected = document.get("rejected", [])
     name = "accepted" if accepted else "duplicate" if duplicates else "rejected"
     if not is_body:
         why = rejected[0]["code"] if rejected else None
         return Result(name, why, receipt=None if rejected else document["receipts"][0])
-    counts = {"accepted": accepted, "duplicate": duplicates, "rejected": len(rejected)}
+    counts = {"accepted": accepted, "duplicate": duplicates, "rejected": rejections}
     codes = ", ".join(sorted({each["code"] for each in rejected}))
     return Result(name, codes or None, events=counts)
 
@@ -179,8 +183,7 @@ def replay_by(ingest: Ingest) -> Replay:
         response = answer(identified, outcomes, wants_receipts=True)
         return result_of(
             orjson.loads(response.body),
-            accepted=int(response.headers["Gateway-Accepted"]),
-            duplicates=int(response.headers["Gateway-Duplicates"]),
+            response.headers,
             is_body=is_body(kept),
         )
 
