@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import orjson
 
 from app.http.errors import RequestError
+from app.ingest.deep_json import dumps_any
 from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identify import Arrival, Identified
 from app.ingest.large_json import JSONLimits
@@ -135,7 +136,7 @@ def body_of(kept: Kept, content: bytes) -> bytes:
         fields = read_stored(content)
         assert isinstance(fields, dict)
         fields.pop("messageId", None)
-        content = orjson.dumps(fields)
+        content = dumps_any(fields)
     return b"[" + content + b"]"
 
 

@@ -26,7 +26,7 @@ NAMELESS = {name: value for name, value in DEEP.items() if name != "messageId"}
 LARGE = {"messageId": "large", "type": "track", "text": "x" * 20_000}
 HUGE = {"messageId": "huge", "type": "track", "text": "ü" * 300_000}
 """Larger than a record: it is stored in pieces."""
-MISNAMED = {"messageId": 5, "type": "track", "event": "Numbered"}
+MISNAMED = {"messageId": "x" * 300, "type": "track", "event": "Numbered"}
 FIRST = {"messageId": "taken", "type": "track", "event": "First"}
 SECOND = {"messageId": "taken", "type": "track", "event": "Second", "batch": [1, 2]}
 
@@ -229,7 +229,7 @@ def test_each_event_is_replayed_under_its_own_source(own_gateway: Gateway) -> No
     gateway = Gateway(own_gateway.folder, {"GATEWAY_WRITE_KEYS_FILE": str(keys)})
     with gateway:
         for write_key in ("web-key", "app-key"):
-            httpx.post(f"{gateway.url}/v1/events", content=b'[{"messageId":5},7]', auth=(write_key, ""))
+            httpx.post(f"{gateway.url}/v1/events", content=b'[{"messageId":true},7]', auth=(write_key, ""))
         done = cli(gateway, "quarantine", "replay", "0:0", "0:77", "--new-id", "--url", gateway.admin_url)
         assert (done.returncode, done.stdout) == (2, b"")
         assert b"there is no such record at 0:77" in done.stderr
@@ -242,7 +242,7 @@ def test_each_event_is_replayed_under_its_own_source(own_gateway: Gateway) -> No
 def test_replay_needs_the_token_that_may_write(own_gateway: Gateway) -> None:
     gateway = Gateway(own_gateway.folder, {"GATEWAY_ADMIN_READ_TOKEN": "r" * 32})
     with gateway:
-        httpx.post(f"{gateway.url}/v1/events", content=b'[{"messageId":5}]', auth=AUTH)
+        httpx.post(f"{gateway.url}/v1/events", content=b'[{"messageId":true}]', auth=AUTH)
         options = ("quarantine", "replay", "--new-id", "--url", gateway.admin_url)
         for token, sentence in (((), b"Bearer"), (("--admin-token", "r" * 32), b"this token may only read")):
             done = cli(gateway, *options, *token)
@@ -253,7 +253,7 @@ def test_replay_needs_the_token_that_may_write(own_gateway: Gateway) -> None:
 
 def test_person_is_erased_from_quarantine_as_the_runbook_says(tmp_path: Path) -> None:
     gateway = Gateway(tmp_path / "gateway", LIMITS, constants=SHALLOW)
-    person = {"messageId": 5, "type": "track", "userId": "u-4711", "text": "x" * 5_000}
+    person = {"messageId": "x" * 300, "type": "track", "userId": "u-4711", "text": "x" * 5_000}
     long_one = {"messageId": "long", "type": "track", "text": "y" * (300 * 1024) + "u-4711"}
     with gateway:
         send(gateway, orjson.dumps([person, long_one, 7]))

@@ -133,6 +133,19 @@ async def test_event_with_an_unknown_key_needs_a_source() -> None:
     assert router.events[0].source == "web"
 
 
+@pytest.mark.parametrize("reason", ["conflict", "message_id_invalid"])
+async def test_event_under_a_new_id_keeps_every_digit_and_level(reason: str) -> None:
+    digits = b"123456789012345678901234567890"
+    content = b'{"messageId":"m-1","type":"track","amount":%b,"price":0.12345678901234567890123}' % digits
+    result, router = await replayed(whole_of(content, reason), may_renew_id=True)
+    assert (result.name, digits in router.events[0].value) == ("accepted", True)
+    assert b"0.12345678901234567890123" in router.events[0].value
+    assert router.events[0].message_id != "m-1"
+    deep = b'{"messageId":"m-1","a":' + b"[" * 500 + b"]" * 500 + b"}"
+    result, _ = await replayed(whole_of(deep, reason), may_renew_id=True)
+    assert (result.name, result.why) == ("rejected", "event_too_deep")
+
+
 async def test_missing_piece_and_batch_level_fields_are_named() -> None:
     whole = whole_of(b"\xff" * (2 * PIECE_BYTES + 1), "unreadable", is_json=False)
     part = Whole(whole.kept)
