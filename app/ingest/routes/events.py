@@ -233,8 +233,10 @@ async def _identified(
     if body_bytes > SMALL_BYTES:
         await yield_to_others(body_bytes)
     identified = Identified()
+    before = 0
     while identified.take(items, STEP_BYTES):
-        await yield_to_others(STEP_BYTES)
+        await yield_to_others(max(STEP_BYTES, identified.size_bytes - before))
+        before = identified.size_bytes
     return identified
 
 
