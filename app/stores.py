@@ -17,9 +17,10 @@ from app.settings.log import LogSettings
 from app.settings.model import Settings
 from app.settings.units import DAY
 from dedupe.cluster.membership import Membership
+from dedupe.login.login import Login
 from dedupe.model.clock import Clock
 from dedupe.model.errors import ConfigurationError, RetriableError
-from dedupe.model.identity import Identity
+from dedupe.model.identity import EQUAL_NUMBERS, Identity
 from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.rights import missing_rights
@@ -134,10 +135,11 @@ async def _try_to_open(
             await check_clock(store, settings, clock, newest_ms=newest_ms, accepted_day=accepted_day)
         else:
             await _prepare_topics(store, settings)
+            await store.check_fencing(settings.log.quarantine_topic, now_ms=clock.now_ms())
         earlier_ignore = await adopt_fingerprint_rule(
             store,
             settings.log.topic,
-            settings.gateway.fingerprint_ignore,
+            {*settings.gateway.fingerprint_ignore, EQUAL_NUMBERS},
             now_ms=clock.now_ms(),
             remembered_ms=round((settings.index.window + DAY) * 1000),
         )
@@ -236,20 +238,9 @@ def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Dema
 def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:
     kafka = settings.kafka
     assert kafka.bootstrap_servers is not None
-    password = kafka.sasl_password
     return KafkaConfig(
         bootstrap_servers=kafka.bootstrap_servers,
-        security_protocol=kafka.security_protocol,
-        sasl_mechanism=kafka.sasl_mechanism,
-        sasl_username=kafka.sasl_username,
-        sasl_password=password.get_secret_value() if password else None,
-        ssl_ca_file=_text(kafka.ssl_ca_file),
-        ssl_cert_file=_text(kafka.ssl_cert_file),
-        ssl_key_file=_text(kafka.ssl_key_file),
+        login=Login(kafka.login_settings, bootstrap_servers=kafka.bootstrap_servers),
         request_timeout_s=kafka.request_timeout,
         **more,
     )
-
-
-def _text(path: object) -> str | None:
-    return str(path) if path else None

@@ -39,8 +39,19 @@ _BLANKS = re.compile(rb"[ \t\r\n\0]*+")
 _ONLY_MARKS = re.compile(rb"[ \t\r\n\0,:{}\[\]]*+\Z")
 _NAMED = re.compile(rb'"[ \t\r\n\0]*:[ \t\r\n\0]*\Z')
 _BATCH = re.compile(rb'"batch"[ \t\r\n\0]*:[ \t\r\n\0]*\Z')
+_BEFORE_NAME = re.compile(rb"[,{]|\A")
+_OTHER_LETTERS = re.compile(rb"[^a-z]+")
+_IN_ENVELOPE = re.compile(
+    rb'"(?:context|integrations|sentAt|writeKey|client|session)"[ \t\r\n\0]*:[ \t\r\n\0]*\Z'
+)
+_BATCH_NAME = b"batch"
+_EVENT_FIELD = re.compile(rb'"(?:type|event|messageId)"')
 _EVENT = re.compile(rb'"event"[ \t\r\n\0]*:(?![ \t\r\n\0]*null)')
 _NAME_BYTES = 64
+OUTER_DEPTH = 2
+"""What contains an item: the envelope and its batch."""
+
+_BEGINS_OBJECT = (b'"', b"}", b"")
 _AROUND = b" \t\r\n\0"
 _MARKS = b" \t\r\n\0,:{}[]"
 _BEFORE_STRING = (b",", b":", b"{", b"[")
@@ -86,6 +97,8 @@ class BrokenJSON:
         self._body = body
         self._open: list[_Open] = []
         self._envelopes: set[int] = set()  # indexes of their pieces
+        self._has_object = False
+        """Whether an object that may be an event was complete."""
         self._judged: set[int] = set()  # those that are known to be envelopes or not
         self._breaks = 0
         self.pieces: list[Piece] = []
@@ -97,7 +110,7 @@ class BrokenJSON:
         body, end = self._body, len(self._body)
         place = work = 0
         while place < end:
-            run = _IN_ARRAY if self._open and self._open[-1].is_array else _IN_OBJECT
+            run = _IN_ARRAY if self._is_among_items() else _IN_OBJECT
             start, place = place, _end_of(run, body, place)
             work += place - start + TOKEN_WORK
             if work > STEP_WORK:
@@ -123,6 +136,13 @@ class BrokenJSON:
                 self.end = place
                 break
         self._open.clear()
+
+    def _is_among_items(self) -> bool:
+        """Whether no name may follow: in an array, or behind an object without one."""
+        if self._open:
+            return self._open[-1].is_array
+        last = self.pieces[-1] if self.pieces else None
+        return last is not None and last.kind is Kind.OBJECT and not last.is_named
 
     def _end_of_string(self, place: int) -> Generator[int, None, int]:
         """Return the place of the next quote that is not escaped, else the end of the body."""
@@ -156,7 +176,7 @@ class BrokenJSON:
             self._break(start)
             return end
         if after == end or body[after] in _END_OF_NAME_OR_VALUE:
-            if after < end and body[after] == COLON and self._open and self._open[-1].is_array:
+            if after < end and body[after] == COLON and self._is_among_items():
                 self._break(start)
             return close + 1
         # One of the two quotes has no other half. If it is the first, structure stands before the second.
@@ -177,15 +197,22 @@ class BrokenJSON:
         before = body[max(0, place - _NAME_BYTES) : place]
         if before.rstrip(_AROUND).endswith(b":"):
             is_named = _NAMED.search(before) is not None
-            is_batch = is_named and _BATCH.search(before) is not None
         opened = self._open
-        if not is_array and body.startswith(b"\\", _end_of(_BLANKS, body, place + 1)):
+        after = _end_of(_BLANKS, body, place + 1)
+        if not is_array and body.startswith(b"\\", after):
             return  # in a text whose quotes are escaped
+        if is_array:
+            is_batch = self._is_batch(before, is_named=is_named)
+            is_named = is_named or is_batch
+            if is_batch and len(opened) > 1 and not opened[-1].is_array:
+                self._break(place)  # something before the batch never ends
+        else:
+            is_batch = is_named and _BATCH.search(before) is not None
         if opened and not opened[-1].is_array and not is_named:
             self._break(place)
         if len(opened) >= DEPTH_MAX:
             self._break(place)
-        if is_array and is_batch and opened and self._is_outermost(opened):
+        if is_array and is_batch and opened:
             index = opened[-1].index
             if index not in self._judged and not self._is_named_event(index, place):
                 self._envelopes.add(index)
@@ -193,12 +220,26 @@ class BrokenJSON:
         opened.append(_Open(is_array, len(self.pieces), is_named))
         kind = Kind.OPEN_ARRAY if is_array else Kind.OPEN_OBJECT
         self.pieces.append(Piece(kind, place, place + 1, is_named, is_batch))
+        if not is_array and body[after : after + 1] not in _BEGINS_OBJECT:
+            self._break(place + 1)
 
-    def _is_outermost(self, opened: list[_Open]) -> bool:
-        """Whether the last open container is an object that nothing but arrays without a name contain."""
-        if len(opened) > 3 or opened[-1].is_array or opened[-1].is_named:
+    def _is_batch(self, before: bytes, *, is_named: bool) -> bool:
+        """Whether an array begins the items of a batch, by the bytes before it."""
+        opened = self._open
+        is_exact = is_named and _BATCH.search(before) is not None
+        if self._has_object:  # the batch of another envelope
+            outer = opened[-1:] and not opened[-1].is_array and not opened[-1].is_named
+            return is_exact and bool(outer) and all(each.is_array and not each.is_named for each in opened[:-1])
+        if len(opened) < 2:
+            return is_exact or (not (opened and opened[0].is_array) and _is_nearly_batch(before))
+        if opened[-1].is_array or not is_exact:
             return False
-        return all(each.is_array and not each.is_named for each in opened[:-1])
+        if all(each.is_array and not each.is_named for each in opened[:-1]):
+            return not opened[-1].is_named
+        second = self.pieces[opened[1].index].start
+        return not opened[0].is_array and (
+            _IN_ENVELOPE.search(self._body, max(0, second - _NAME_BYTES), second) is not None
+        )
 
     def _is_named_event(self, index: int, end: int) -> bool:
         """Whether an open object has the field `event` before a place."""
@@ -224,7 +265,7 @@ class BrokenJSON:
         if is_array:
             if len(self.pieces) == index + 1 and not first.is_batch:
                 self.pieces.pop()  # no object in it
-            elif opened.is_named and not first.is_batch:
+            elif opened.is_named and not first.is_batch and len(self._open) > 1:
                 self._reduce(Piece(Kind.VALUE, first.start, place + 1, is_named=True), index)
             else:
                 self.pieces.append(Piece(kind, place, place + 1))
@@ -235,6 +276,8 @@ class BrokenJSON:
 
     def _reduce(self, piece: Piece, index: int) -> None:
         """Let a piece stand for all from an index on."""
+        if not (self._has_object or piece.is_named) and len(self._open) <= OUTER_DEPTH:
+            self._has_object = _EVENT_FIELD.search(self._body, piece.start, piece.end) is not None
         del self.pieces[index:]
         self.pieces.append(piece)
 
@@ -249,3 +292,21 @@ def _end_of(pattern: "re.Pattern[bytes]", body: bytes, place: int, stop: int | N
     match = pattern.match(body, place, place + WINDOW_BYTES if stop is None else stop)
     assert match is not None
     return match.end()
+
+
+def _is_nearly_batch(before: bytes) -> bool:
+    """Whether an array has the name `batch`, of which one byte was damaged."""
+    for mark in _BEFORE_NAME.finditer(before):
+        if _is_one_byte_off(_OTHER_LETTERS.sub(b"", before[mark.end() :])):
+            return True
+    return False
+
+
+def _is_one_byte_off(letters: bytes) -> bool:
+    if letters == _BATCH_NAME or len(letters) < 4 or len(letters) > 6:
+        return letters == _BATCH_NAME
+    same = 0
+    while same < min(len(letters), 5) and letters[same] == _BATCH_NAME[same]:
+        same += 1
+    rest = _BATCH_NAME[same:], letters[same:]
+    return rest[0][1:] == rest[1][1:] or rest[0][1:] == rest[1] or rest[0] == rest[1][1:]

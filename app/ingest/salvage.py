@@ -17,10 +17,16 @@ from app.ingest.broken_json import BrokenJSON, Kind, Piece
 from app.ingest.items import EVENT_FIELDS, Fragment
 from dedupe.model.json_document import read_document
 
+ENVELOPE_NAMES = frozenset(
+    (b"batch", b"sentAt", b"context", b"integrations", b"writeKey", b"client", b"session", b"epoch")
+    + (b"acknowledgedThrough", b"firstSequence")
+)
+
 HEAD_BYTES = 64 * 1024
 """Of a torn event so much is searched for names."""
 
 _NAME = re.compile(rb'"([^"\\]{1,100})"[ \t\r\n\0]*+:')
+_EVENT_FIELD = re.compile(rb'"(?:type|event|messageId)"')
 _MEMBERS = re.compile(
     rb'(?:[ \t\r\n\0,]*+"(?:[^"\\]++|\\.)*+"[ \t\r\n\0]*+:[ \t\r\n\0]*+'
     rb'(?:"(?:[^"\\]++|\\.)*+"|[-+.\w]++|(?=\Z)))*+[ \t\r\n\0,]*+',
@@ -29,12 +35,19 @@ _MEMBERS = re.compile(
 _MEMBER = re.compile(
     rb'("(?:[^"\\]++|\\.)*+")[ \t\r\n\0]*+:[ \t\r\n\0]*+("(?:[^"\\]++|\\.)*+"|[-+.\w]++)?', re.DOTALL
 )
-_NAMES = rb"batch|sentAt|context|integrations|writeKey|client|session|epoch|acknowledgedThrough|firstSequence"
 _NOTHING = re.compile(
-    rb'(?:[ \t\r\n\0,:{}\[\]\xef\xbb\xbf]++|"(?:' + _NAMES + rb')"?'
+    rb'(?:[ \t\r\n\0,:{}\[\]\xef\xbb\xbf]++|"(?:' + b"|".join(sorted(ENVELOPE_NAMES)) + rb')"?'
     rb'(?:[ \t\r\n\0]*+:[ \t\r\n\0]*+(?:"(?:[^"\\]++|\\.)*+"?|[-+.\w]++)?)?)*+',
     re.DOTALL,
 )
+_CUT_OFF = re.compile(
+    rb'(?::|[,{][ \t\r\n\0]*"[^"\\]*+")[ \t\r\n\0]*\}[ \t\r\n\0]*\Z'
+)
+"""The end of what an additional bracket cut off behind a name."""
+
+HEAD_BLANKS = 64
+_OPEN = (Kind.OPEN_OBJECT, Kind.OPEN_ARRAY)
+_CLOSE = (Kind.CLOSE_OBJECT, Kind.CLOSE_ARRAY)
 _TRIMMED = b" \t\r\n\0,"
 _ENDS = ("", "]", "]}")
 
@@ -45,6 +58,7 @@ class _Item(NamedTuple):
     index: int
     depth: int
     is_complete: bool
+    is_in_list: bool = False
 
 
 @dataclass(slots=True)
@@ -96,8 +110,13 @@ class Layout:
                 level = min(item.depth for item in (*stretch.anchored, *accepted))
             taken += [item.index for item in accepted]
             self._read_envelopes(stretch, 2 if level is None else level)
+        cut_off = 0
         for index in sorted(taken):
-            if self._is_whole(index):
+            if index < cut_off:
+                continue
+            if index and self._may_be_event(self._pieces[index - 1]) and self._is_cut_off(self._pieces[index]):
+                cut_off = self._end_of_run(index)
+            elif self._is_whole(index):
                 self.items.append((self._pieces[index].start, self._pieces[index].end))
 
     def rest(self) -> Iterator[tuple[int, int]]:
@@ -170,14 +189,33 @@ class Layout:
                 stretch.anchored.append(item)
             return
         if all(each.kind is Kind.OPEN_ARRAY and not each.is_named for each in around):
-            stretch.base.append(item)
+            is_event = not item.is_complete or self._may_be_event(piece)
+            if len(around) > 1 and not self._is_list(around[-1]):
+                return
+            if opened and opened[0] == 0:
+                stretch.anchored.append(item)  # the body is an array
+            elif is_event:
+                stretch.base.append(item._replace(depth=item.depth - len(around), is_in_list=bool(around)))
             return
         if len(around) > 1 and around[-1].kind is Kind.OPEN_ARRAY and not around[-1].is_named:
-            around.pop()  # a list of events in a batch
+            if not self._is_list(around[-1]):
+                return
+            around.pop()
         if around[-1].kind is Kind.OPEN_ARRAY and around[-1].is_batch:
             outer = opened[: len(around) - 1]
             if all(index in self._roots or pieces[index].kind is Kind.OPEN_ARRAY for index in outer):
                 stretch.anchored.append(item)
+
+    def _is_list(self, piece: Piece) -> bool:
+        """Whether an array without a name is an item of a batch, a list of events, and not the rest of one."""
+        return not self._is_cut_off(piece)
+
+    def _is_cut_off(self, piece: Piece) -> bool:
+        """Whether what stands before an object or array ended before a value."""
+        return _CUT_OFF.search(self._body, max(0, piece.start - HEAD_BLANKS), piece.start) is not None
+
+    def _may_be_event(self, piece: Piece) -> bool:
+        return _EVENT_FIELD.search(self._body, piece.start, piece.end) is not None
 
     # ---- which are items
 
@@ -198,8 +236,10 @@ class Layout:
         above = 0 if before is None else level - before
         if above > 0 and not (stretch.is_last and ends):
             below = 2 if after is None else level - after
-            if above > 1 and below > 0 or below > 1 and above > 1:
+            if (above > 1 and below > 0) or lowest[0].is_in_list:
                 return []
+        if before is None and (ends and not stretch.is_last or after is not None and level - after > 1):
+            return []
         complete = [item for item in lowest if item.is_complete]
         if complete and complete[0] is lowest[0] and self._is_rest_of_torn(stretch, complete[0]):
             return complete[1:]
@@ -225,19 +265,28 @@ class Layout:
                 break
         return found
 
+    def _end_of_run(self, index: int) -> int:
+        """Return the index of the first piece behind objects that follow each other."""
+        while index < len(self._pieces) and self._pieces[index].kind is Kind.OBJECT:
+            index += 1
+        return index
+
     def _is_rest_of_torn(self, stretch: _Stretch, item: _Item) -> bool:
         """Whether the first object of a stretch is the rest of the event before it, which an additional `{` tore."""
         index, pieces = item.index, self._pieces
         if index != stretch.first or index < 2 or pieces[index - 1].kind is not Kind.BREAK:
             return False
-        head = index - 2
-        while head >= 0 and pieces[head].kind in (Kind.OBJECT, Kind.VALUE):
+        head, depth = index - 2, 0
+        while head >= 0 and (depth or pieces[head].kind not in _OPEN):
+            depth += (pieces[head].kind in _CLOSE) - (pieces[head].kind in _OPEN)
+            if pieces[head].kind is Kind.BREAK:
+                return False
             head -= 1
         if head < 0 or pieces[head].kind is not Kind.OPEN_OBJECT or head in self._roots:
             return False
-        if pieces[index].start != pieces[index - 1].start:
-            return False
         torn = self._names(head, index)
+        if head == 0 and torn <= ENVELOPE_NAMES:
+            return False
         return bool(torn) and torn.isdisjoint(self._names_in(pieces[index]))
 
     def _is_whole(self, index: int) -> bool:
@@ -245,10 +294,13 @@ class Layout:
         pieces = self._pieces
         if index + 2 >= len(pieces) or pieces[index + 1].kind is not Kind.BREAK:
             return True
-        end = index + 2
-        while end < len(pieces) and pieces[end].kind in (Kind.OBJECT, Kind.VALUE) and pieces[end].is_named:
+        end, depth = index + 2, 0
+        while end < len(pieces) and (depth or pieces[end].kind not in _CLOSE):
+            if pieces[end].kind is Kind.BREAK or not (depth or pieces[end].is_named):
+                return True
+            depth += (pieces[end].kind in _OPEN) - (pieces[end].kind in _CLOSE)
             end += 1
-        if end >= len(pieces) or pieces[end].kind is not Kind.CLOSE_OBJECT or end + 1 == len(pieces):
+        if end + 1 >= len(pieces) or pieces[end].kind is not Kind.CLOSE_OBJECT:
             return True
         names = self._names(index + 1, end)
         return not names or not names.isdisjoint(self._names_in(pieces[index]))

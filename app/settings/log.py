@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr
 
 from app.settings.section import Section, variables
 from app.settings.units import Seconds
+from dedupe.login.settings import LoginSettings, Mechanism, SecurityProtocol
 from dedupe.model.types import Topic
 
 
@@ -17,14 +18,38 @@ class KafkaSettings(Section, alias_generator=variables("KAFKA_")):
     bootstrap_servers: str | None = Field(
         None, description="Brokers as `host:port`, separated by commas; required with `GATEWAY_LOG=kafka`."
     )
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+    security_protocol: SecurityProtocol = Field(
         "PLAINTEXT", description="How connections are protected and whether there is a login."
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
-        "PLAIN", description="How the login is made."
+    sasl_mechanism: Mechanism = Field(
+        "PLAIN",
+        description="How the login is made; `AWS_MSK_IAM` needs the extra `msk`.",
     )
-    sasl_username: str | None = Field(None, description="User name of the login.")
-    sasl_password: SecretStr | None = Field(None, description="Password of the login.")
+    sasl_username: str | None = Field(
+        None, description="User name of the login; with `OAUTHBEARER`, the client's id."
+    )
+    sasl_password: SecretStr | None = Field(
+        None, description="Password of the login; with `OAUTHBEARER`, the client's secret."
+    )
+    sasl_password_file: Path | None = Field(
+        None, description="File with the password instead; it is read at each login, so it may change."
+    )
+    oauth_token_url: str | None = Field(
+        None,
+        description="Where `OAUTHBEARER` gets tokens: an `https://` endpoint, by OAuth's client credentials; "
+        "or a file that another program renews, as `file:///...`.",
+    )
+    oauth_scope: str | None = Field(None, description="Scope that the endpoint is asked for.")
+    oauth_extensions: str = Field(
+        "",
+        description="What the brokers want to know besides the token, as `NAME=VALUE,NAME=VALUE`: "
+        "Confluent Cloud wants `logicalCluster` and `identityPoolId`.",
+    )
+    oauth_ca_file: Path | None = Field(
+        None,
+        description="PEM file of the authorities that sign the endpoint's certificate; without it, those of "
+        "the system count.",
+    )
     ssl_ca_file: Path | None = Field(
         None,
         description="PEM file of the authorities that sign the brokers' certificates; "
@@ -32,17 +57,21 @@ class KafkaSettings(Section, alias_generator=variables("KAFKA_")):
     )
     ssl_cert_file: Path | None = Field(None, description="PEM file of the client certificate.")
     ssl_key_file: Path | None = Field(None, description="PEM file of the client certificate's key.")
+    ssl_key_password_file: Path | None = Field(
+        None, description="File with the password of that key, if it is encrypted."
+    )
     request_timeout: Seconds = Field(
         8, gt=0, lt=30, description="How long one request to Kafka, or one commit, may take; below 30 s."
     )  # Kafka ends a takeover after the transaction_timeout_s of dedupe.storage.kafka.config
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence for each rule that a login breaks."""
-        if self.security_protocol.startswith("SASL") and not (self.sasl_username and self.sasl_password):
-            yield (
-                f"{self.variable('sasl_username')} and {self.variable('sasl_password')} must be set when "
-                f"{self.variable('security_protocol')} is {self.security_protocol}"
-            )
+        yield from self.login_settings.contradictions()
+
+    @property
+    def login_settings(self) -> LoginSettings:
+        """How to log in."""
+        return LoginSettings.of(self, prefix=self.variable("sasl_username").removesuffix("SASL_USERNAME"))
 
 
 class LogSettings(Section):

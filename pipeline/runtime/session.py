@@ -12,17 +12,21 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from pipeline.errors import UsageError
 from pipeline.sources.embedded_log import GatewayLogSource
+from pipeline.sources.kafka import KafkaSettings
 from pipeline.sources.records import TABLE_PREFIX, LakeSource, Source, is_table_name, quoted_table
 
 DEBUG_VARIABLE = "PIPELINE_DEBUG"
 JARS_VARIABLE = "PIPELINE_JARS_DIR"
 JARS_DIR = Path(__file__).resolve().parents[2] / "build" / "spark" / "jars"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 LOG_CONFIG = Path(__file__).resolve().parents[1] / "log4j2.properties"
 
 # Ten times the JVM's own thresholds: a short job ends before its C2 compiler pays off, and the loops of a
@@ -120,7 +124,14 @@ def create_session(
         builder = builder.master("local[*]")
     for name, value in (settings | user_conf).items():
         builder = builder.config(name, value)
+    properties = KafkaSettings.read().java_properties() if "kafka" in formats and remote is None else {}
+    if properties and is_submitted():
+        SparkContext._ensure_initialized()
+        given = user_conf.get(EXECUTOR_OPTIONS) or SparkConf().get(EXECUTOR_OPTIONS)
+        builder = builder.config(EXECUTOR_OPTIONS, with_properties(given or "", properties))
     spark = builder.getOrCreate()
+    for name, value in properties.items():  # its JVM runs already
+        _java_system(spark).setProperty(name, value)
     spark.dataSource.register(GatewayLogSource)
     return spark
 
@@ -229,12 +240,22 @@ def with_collector(options: str) -> str:
     return options if any(map(COLLECTOR_CHOSEN.search, chosen)) else f"{COLLECTOR} {options}".strip()
 
 
+def with_properties(options: str, properties: Mapping[str, str]) -> str:
+    """Return a JVM's options with system properties."""
+    return " ".join([options, *(f"-D{name}={value}" for name, value in properties.items())]).strip()
+
+
 def archive_options() -> str:
     """Return the JVM options that use the class data archive; none if there is no archive."""
     if not class_archive().exists():
         return ""
     # The JVM ignores an archive of another Java or Spark.
     return f"-Xlog:cds=off -Xlog:cds+dynamic=off -XX:SharedArchiveFile={class_archive()}"
+
+
+def _java_system(spark: SparkSession) -> Any:
+    assert spark._jvm is not None
+    return spark._jvm.java.lang.System
 
 
 def _jars_dir() -> Path:

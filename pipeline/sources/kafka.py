@@ -7,134 +7,207 @@ the brokers and the topic.
 
 import asyncio
 import logging
-import ssl
+import os
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from dedupe.login.errors import LoginError
+from dedupe.login.login import Login
+from dedupe.login.secret_file import read_secret
+from dedupe.login.settings import AWS, OAUTH, LoginSettings, Mechanism, SecurityProtocol
+from dedupe.model.errors import ConfigurationError
 from pipeline.errors import PipelineError, UsageError
-from pipeline.sources.token import TokenEndpoint
+from pipeline.sources.token import TokenProvider
 from pipeline.sources.topic_id import TopicId, describe_topic
 
 METADATA_TIMEOUT_S = 20.0
 POLL_MS = 100
 TAIL_OFFSETS = 100
 """A partition has fewer transaction markers than this between two records, even if it moves often."""
-OAUTH, TOKEN_URL = "OAUTHBEARER", "PIPELINE_KAFKA_OAUTH_TOKEN_URL"
-
-_JAVA_SECURITY = "org.apache.kafka.common.security"
-_LOGIN_MODULES = {
-    "PLAIN": "plain.PlainLoginModule",
-    "SCRAM-SHA-256": "scram.ScramLoginModule",
-    "SCRAM-SHA-512": "scram.ScramLoginModule",
-    OAUTH: "oauthbearer.OAuthBearerLoginModule",
+REPLACED = {
+    "PIPELINE_KAFKA_OAUTH_TOKEN_URL": "GATEWAY_KAFKA_OAUTH_TOKEN_URL",
+    "PIPELINE_KAFKA_OAUTH_SCOPE": "GATEWAY_KAFKA_OAUTH_SCOPE",
 }
+"""Variables of earlier versions, each with the one that the gateway reads, too."""
+
+_ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed"
+_JAVA_SECURITY = "org.apache.kafka.common.security"
+_AWS_LOGIN = "software.amazon.msk.auth.iam"
+_LOGIN_MODULES = {
+    "PLAIN": f"{_JAVA_SECURITY}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{_JAVA_SECURITY}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{_JAVA_SECURITY}.scram.ScramLoginModule",
+    OAUTH: f"{_JAVA_SECURITY}.oauthbearer.OAuthBearerLoginModule",
+    AWS: f"{_AWS_LOGIN}.IAMLoginModule",
+}
+_ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
+
+_PRIVATE_KEY = re.compile(rb"-----BEGIN ([A-Z ]*)PRIVATE KEY-----.*?-----END \1PRIVATE KEY-----", re.DOTALL)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class KafkaSettings(BaseSettings):
-    """
-    How to connect to Kafka; docs/settings.md describes the variables, docs/pipeline.md the logins.
-
-    Only the jobs know OAUTHBEARER: user name and password are then the client's id and secret.
-    """
+    """How to connect to Kafka: the gateway's variables, which docs/settings.md describes."""
 
     model_config = SettingsConfigDict(
         env_prefix="GATEWAY_KAFKA_", env_ignore_empty=True, frozen=True, extra="ignore"
     )
 
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = "PLAIN"
+    security_protocol: SecurityProtocol = "PLAINTEXT"
+    sasl_mechanism: Mechanism = "PLAIN"
     sasl_username: str | None = None
     sasl_password: SecretStr | None = None
-    oauth_token_url: str | None = Field(None, validation_alias=TOKEN_URL)
-    oauth_scope: str | None = Field(None, validation_alias="PIPELINE_KAFKA_OAUTH_SCOPE")
+    sasl_password_file: Path | None = None
+    oauth_token_url: str | None = None
+    oauth_scope: str | None = None
+    oauth_extensions: str = ""
+    oauth_ca_file: Path | None = None
     ssl_ca_file: Path | None = None
     ssl_cert_file: Path | None = None
     ssl_key_file: Path | None = None
+    ssl_key_password_file: Path | None = None
 
     @classmethod
     def read(cls) -> Self:
         """Return the settings of the environment. Raises UsageError."""
+        for old, new in REPLACED.items():
+            if os.environ.get(old):
+                raise UsageError(f"{old} is no setting any more: set {new} instead")
         try:
             settings = cls()
         except ValidationError as err:
             details = (f"GATEWAY_KAFKA_{e['loc'][0]}".upper() + f": {e['msg']}" for e in err.errors())
             raise UsageError("; ".join(details)) from None
-        if settings.uses_token and settings.oauth_token_url is None:
-            raise UsageError(f"{OAUTH} needs {TOKEN_URL}, https:// or file://")
+        if broken := list(settings.login_settings.contradictions()):
+            raise UsageError("; ".join(broken))
         return settings
 
     @property
-    def uses_token(self) -> bool:
-        """Whether the client logs in by a token."""
-        return self.security_protocol.startswith("SASL") and self.sasl_mechanism == OAUTH
+    def login_settings(self) -> LoginSettings:
+        """How to log in."""
+        return LoginSettings.of(self)
+
+    def java_properties(self) -> dict[str, str]:
+        """Return the system properties without which newer Java clients ask no token endpoint."""
+        if not (self.login_settings.uses_sasl and self.sasl_mechanism == OAUTH):
+            return {}
+        return {f"{_ALLOWED}.{place}": self.oauth_token_url or "" for place in ("urls", "files")}
 
     def spark_options(self) -> dict[str, str]:
-        """Return the options of Spark's connector."""
+        """Return the options of Spark's connector. Raises UsageError: a file cannot be read."""
+        login = self.login_settings
         options: dict[str, str] = {"kafka.security.protocol": self.security_protocol}
-        if self.security_protocol.startswith("SASL"):
-            options["kafka.sasl.mechanism"] = self.sasl_mechanism
-            options["kafka.sasl.jaas.config"] = self._jaas_config()
-            if self.uses_token and self.oauth_token_url is not None:
-                handler = f"{_JAVA_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
-                options["kafka.sasl.login.callback.handler.class"] = handler
-                options["kafka.sasl.oauthbearer.token.endpoint.url"] = self.oauth_token_url
-        if self.security_protocol.endswith("SSL"):
-            if self.ssl_ca_file:
-                options["kafka.ssl.truststore.type"] = "PEM"
-                options["kafka.ssl.truststore.certificates"] = self.ssl_ca_file.read_text()
-            if self.ssl_cert_file and self.ssl_key_file:
-                options["kafka.ssl.keystore.type"] = "PEM"
-                options["kafka.ssl.keystore.certificate.chain"] = self.ssl_cert_file.read_text()
-                options["kafka.ssl.keystore.key"] = self.ssl_key_file.read_text()
+        try:
+            if login.uses_sasl:
+                options |= _sasl_options(login)
+            if login.uses_tls:
+                options |= _tls_options(login)
+        except (LoginError, OSError) as err:
+            raise UsageError(str(err)) from err
         return options
 
-    def client_options(self) -> dict[str, Any]:
-        """Return the options of aiokafka's clients."""
+    async def client_options(self, brokers: str) -> dict[str, Any]:
+        """Return the options of aiokafka's clients. Raises PipelineError: a file of the login is unusable."""
+        login = Login(self.login_settings, bootstrap_servers=brokers)
         options: dict[str, Any] = {"security_protocol": self.security_protocol}
-        if self.security_protocol.startswith("SASL"):
-            options["sasl_mechanism"] = self.sasl_mechanism
-            if self.uses_token and self.oauth_token_url is not None:
-                options["sasl_oauth_token_provider"] = TokenEndpoint(
-                    self.oauth_token_url, self.sasl_username or "", self._password, self.oauth_scope
-                )
-            else:
+        try:
+            await login.check()
+            options["ssl_context"] = await login.tls_context()
+            if login.tokens is not None:
+                provider = TokenProvider(login.tokens, login.settings.extensions)
+                options |= {"sasl_mechanism": OAUTH, "sasl_oauth_token_provider": provider}
+            elif login.settings.uses_sasl:
+                options["sasl_mechanism"] = self.sasl_mechanism
                 options["sasl_plain_username"] = self.sasl_username
-                options["sasl_plain_password"] = self._password
-        if self.security_protocol.endswith("SSL"):
-            context = ssl.create_default_context(cafile=self.ssl_ca_file)
-            if self.ssl_cert_file and self.ssl_key_file:
-                context.load_cert_chain(self.ssl_cert_file, self.ssl_key_file)
-            options["ssl_context"] = context
+                options["sasl_plain_password"] = await login.password()
+        except (LoginError, ConfigurationError) as err:
+            raise PipelineError(str(err)) from err
         return options
 
-    @property
-    def _password(self) -> str:
-        return self.sasl_password.get_secret_value() if self.sasl_password else ""
 
-    def _jaas_config(self) -> str:
-        login = {"username": self.sasl_username, "password": self._password}
-        if self.uses_token:
-            client = {"clientId": self.sasl_username, "clientSecret": self._password}
-            login = {name: value for name, value in (client | {"scope": self.oauth_scope}).items() if value}
-        quoted = (
-            f'{name}="{(value or "").replace(chr(92), chr(92) * 2).replace(chr(34), chr(92) + chr(34))}"'
-            for name, value in login.items()
-        )
-        return f"{_JAVA_SECURITY}.{_LOGIN_MODULES[self.sasl_mechanism]} required {' '.join(quoted)};"
+def _sasl_options(login: LoginSettings) -> dict[str, str]:
+    mechanism = login.sasl_mechanism
+    options = {"kafka.sasl.mechanism": mechanism, "kafka.sasl.jaas.config": _jaas_config(login)}
+    if mechanism == OAUTH and login.oauth_token_url:
+        handler = f"{_JAVA_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
+        options["kafka.sasl.login.callback.handler.class"] = handler
+        options["kafka.sasl.oauthbearer.token.endpoint.url"] = login.oauth_token_url
+    if mechanism == AWS:
+        handler = f"{_AWS_LOGIN}.IAMClientCallbackHandler"
+        options["kafka.sasl.client.callback.handler.class"] = handler
+    return options
+
+
+def _tls_options(login: LoginSettings) -> dict[str, str]:
+    options = {}
+    if login.ssl_ca_file:
+        options["kafka.ssl.truststore.type"] = "PEM"
+        options["kafka.ssl.truststore.certificates"] = login.ssl_ca_file.read_text()
+    if login.ssl_cert_file:
+        options["kafka.ssl.keystore.type"] = "PEM"
+        options["kafka.ssl.keystore.certificate.chain"] = login.ssl_cert_file.read_text()
+        options["kafka.ssl.keystore.key"] = _java_key(login, login.ssl_key_file or login.ssl_cert_file)
+    return options
+
+
+def _java_key(login: LoginSettings, file: Path) -> str:
+    """Return a private key in the only form that Java 17 reads from PEM: PKCS#8, not encrypted by PBES2."""
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
+    password_file, password = login.ssl_key_password_file, None
+    if password_file is not None:
+        password = read_secret(password_file, login.variable("ssl_key_password_file")).encode()
+    pem = _PRIVATE_KEY.search(file.read_bytes())
+    is_encrypted = pem is not None and b"ENCRYPTED" in pem[0]
+    try:
+        key = load_pem_private_key(pem[0] if pem else b"", password if is_encrypted else None)
+    except (ValueError, TypeError) as err:
+        raise LoginError(f"{file} has no private key that can be read: {err}") from err
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def _jaas_config(login: LoginSettings) -> str:
+    values: dict[str, str | None] = {}
+    if login.uses_endpoint:
+        values = {
+            "clientId": login.sasl_username,
+            "clientSecret": _password(login),
+            "scope": login.oauth_scope,
+        }
+        if login.oauth_ca_file:
+            values["ssl.truststore.type"] = "PEM"
+            values["ssl.truststore.certificates"] = login.oauth_ca_file.read_text()
+    elif login.sasl_mechanism not in {OAUTH, AWS}:
+        values = {"username": login.sasl_username, "password": _password(login)}
+    if login.sasl_mechanism == OAUTH:
+        values |= {f"extension_{name}": value for name, value in login.extensions}
+    quoted = [f'{name}="{value.translate(_ESCAPED)}"' for name, value in values.items() if value]
+    return " ".join([_LOGIN_MODULES[login.sasl_mechanism], "required", *quoted]) + ";"
+
+
+def _password(login: LoginSettings) -> str:
+    if login.sasl_password_file is None:
+        return login.sasl_password or ""
+    return read_secret(login.sasl_password_file, login.variable("sasl_password_file"))
 
 
 class PartitionPositions(NamedTuple):
@@ -174,8 +247,8 @@ def _blocking(
                 return thread.submit(asyncio.run, bounded(call(brokers, topic, *args, **kwargs))).result()
         except (KafkaError, TimeoutError, OSError, NotImplementedError) as err:
             text = f"Kafka at {brokers} did not describe topic {topic!r}: {errors.last or repr(err)}"
-            if login.uses_token:  # aiokafka does not see the broker's answer to a token
-                text += f"; does it take the tokens of {login.oauth_token_url}?"
+            if login.login_settings.uses_token:  # aiokafka does not see the broker's answer to a token
+                text += f"; does it take the tokens of {login.oauth_token_url or AWS}?"
             raise PipelineError(text) from err
         finally:
             client_log.removeHandler(errors)
@@ -261,7 +334,7 @@ async def _partitions(brokers: str, topic: str) -> list[TopicPartition]:
 
 
 async def _describe(brokers: str, topic: str) -> TopicId:
-    client = AIOKafkaClient(bootstrap_servers=brokers, **KafkaSettings.read().client_options())
+    client = AIOKafkaClient(bootstrap_servers=brokers, **await KafkaSettings.read().client_options(brokers))
     try:
         await client.bootstrap()
         described = await describe_topic(client, topic)
@@ -274,7 +347,7 @@ async def _describe(brokers: str, topic: str) -> TopicId:
 
 @asynccontextmanager
 async def _consumer(brokers: str, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
-    options |= {"bootstrap_servers": brokers} | KafkaSettings.read().client_options()
+    options |= {"bootstrap_servers": brokers} | await KafkaSettings.read().client_options(brokers)
     consumer = AIOKafkaConsumer(**options)
     try:
         await consumer.start()

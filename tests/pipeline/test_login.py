@@ -1,93 +1,147 @@
-"""Claim: jobs log in to Kafka by a token as by a password, and a login that fails is one sentence."""
+"""Claim: jobs log in to Kafka by the gateway's settings, and a login that fails is one sentence."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from pyspark.sql import SparkSession
 
+from pipeline.runtime.session import with_properties
+from pipeline.sources.kafka import KafkaSettings
 from tests.pipeline.conftest import JobRunner
+from tests.support.certificates import write_certificate
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.processes import HOST, free_port
 from tests.support.records import RecordMaker, fill_topic
-from tests.support.tokens import Signer, TokenServer
+from tests.support.tokens import Signer, TokenServer, broker_may_read, checked_by_broker
 
 pytestmark = pytest.mark.kafka
 
 CLIENT, SECRET = "jobs", 'a "secret" \\ of theirs'
-OAUTH = "org.apache.kafka.common.security.oauthbearer"
-LISTENER = "listener.name.sasl_plaintext.oauthbearer"
+KEY_PASSWORD = "of the key"
+ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 
 
 class Guarded(NamedTuple):
-    """A broker that wants tokens, and who gives them."""
+    """A broker that wants tokens or certificates, and who gives tokens."""
 
     broker: KafkaBroker
+    folder: Path
     source: str
+    source_of_mtls: str
     token_url: str
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    folder, port, signer = tmp_path_factory.mktemp("kafka-tokens"), free_port(), Signer()
-    keys = folder / "keys.json"
+    folder, signer = tmp_path_factory.mktemp("kafka-tokens"), Signer()
+    sasl_port, ssl_port = free_port(), free_port()
+    keys, certificate, key = folder / "keys.json", folder / "crt.pem", folder / "key.pem"
     keys.write_text(signer.key_set())
+    write_certificate(certificate, key, "kafka.example.com")
+    write_certificate(folder / "client.pem", folder / "client-key.pem", "client", password=KEY_PASSWORD)
+    (folder / "secret").write_text(SECRET)
+    (folder / "key-password").write_text(KEY_PASSWORD)
+    (folder / "store.pem").write_bytes(key.read_bytes() + certificate.read_bytes())
     properties = {
         "listener.security.protocol.map": (
-            "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT"
+            "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL"
         ),
         "sasl.enabled.mechanisms": "OAUTHBEARER",
-        f"{LISTENER}.sasl.jaas.config": f"{OAUTH}.OAuthBearerLoginModule required;",
-        f"{LISTENER}.sasl.server.callback.handler.class": f"{OAUTH}.OAuthBearerValidatorCallbackHandler",
-        f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
-    }
-    flags = [
-        f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.{what}={keys.as_uri()}" for what in ("urls", "files")
-    ]
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(folder / "store.pem"),
+        "ssl.client.auth": "required",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(folder / "client.pem"),
+    } | checked_by_broker("sasl_plaintext", keys)
     with (
-        TokenServer(signer, CLIENT, SECRET) as tokens,
+        TokenServer(signer, CLIENT, SECRET, certificate=(certificate, key)) as tokens,
         KafkaBroker(
-            folder / "kafka", properties=properties, listeners={"SASL_PLAINTEXT": port}, jvm_flags=flags
+            folder / "kafka",
+            properties=properties,
+            listeners={"SASL_PLAINTEXT": sasl_port, "SSL": ssl_port},
+            jvm_flags=broker_may_read(keys),
         ) as broker,
     ):
-        yield Guarded(broker, f"kafka://{HOST}:{port}/events", tokens.url)
+        asyncio.run(store_events(broker.bootstrap_servers))
+        source = "kafka://{}:{}/events"
+        yield Guarded(
+            broker, folder, source.format(HOST, sasl_port), source.format(HOST, ssl_port), tokens.url
+        )
 
 
 @pytest.fixture
 def token_login(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     """The login that the broker takes."""
-    monkeypatch.setenv("GATEWAY_KAFKA_SECURITY_PROTOCOL", "SASL_PLAINTEXT")
-    monkeypatch.setenv("GATEWAY_KAFKA_SASL_MECHANISM", "OAUTHBEARER")
-    monkeypatch.setenv("GATEWAY_KAFKA_SASL_USERNAME", CLIENT)
-    monkeypatch.setenv("GATEWAY_KAFKA_SASL_PASSWORD", SECRET)
-    monkeypatch.setenv("PIPELINE_KAFKA_OAUTH_TOKEN_URL", guarded.token_url)
-    monkeypatch.setenv("PIPELINE_KAFKA_OAUTH_SCOPE", "kafka")
+    for name, value in {
+        "SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "SASL_MECHANISM": "OAUTHBEARER",
+        "SASL_USERNAME": CLIENT,
+        "SASL_PASSWORD_FILE": str(guarded.folder / "secret"),
+        "OAUTH_TOKEN_URL": guarded.token_url,
+        "OAUTH_SCOPE": "kafka",
+        "OAUTH_EXTENSIONS": "logicalCluster=lkc-1,identityPoolId=pool-1",
+        "OAUTH_CA_FILE": str(guarded.folder / "crt.pem"),
+    }.items():
+        monkeypatch.setenv(f"GATEWAY_KAFKA_{name}", value)
 
 
-@pytest.mark.usefixtures("token_login")
-async def test_job_logs_in_by_token(guarded: Guarded, job: JobRunner) -> None:
-    maker, servers = RecordMaker(1), guarded.broker.bootstrap_servers
+async def store_events(servers: str) -> None:
+    maker = RecordMaker(1)
     await create_topic(servers, "events", configs={"retention.ms": "-1"})
     await fill_topic(servers, "events", maker.lanes(maker.event(f"id-{n}") for n in range(20)))
 
+
+@pytest.mark.usefixtures("token_login")
+def test_job_logs_in_by_token(guarded: Guarded, job: JobRunner) -> None:
     done = job("audit", "--source", guarded.source)
 
     assert (done.exit_code, "CLEAN" in done.stdout) == (0, True), done
+
+
+def test_job_logs_in_by_a_certificate_whose_key_is_encrypted(
+    guarded: Guarded, job: JobRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATEWAY_KAFKA_SECURITY_PROTOCOL", "SSL")
+    for name, file in {
+        "SSL_CA_FILE": "crt.pem",
+        "SSL_CERT_FILE": "client.pem",
+        "SSL_KEY_FILE": "client-key.pem",
+        "SSL_KEY_PASSWORD_FILE": "key-password",
+    }.items():
+        monkeypatch.setenv(f"GATEWAY_KAFKA_{name}", str(guarded.folder / file))
+
+    done = job("audit", "--source", guarded.source_of_mtls)
+
+    assert (done.exit_code, "CLEAN" in done.stdout) == (0, True), done
+
+
+@pytest.mark.usefixtures("token_login")
+def test_java_may_ask_the_endpoint(guarded: Guarded, spark: SparkSession) -> None:
+    properties = KafkaSettings.read().java_properties()
+    assert properties[ALLOWED] == guarded.token_url
+    assert with_properties("-Xss2m", {"a.b": "c"}) == "-Xss2m -Da.b=c"
 
 
 @pytest.mark.usefixtures("token_login")
 @pytest.mark.parametrize(
     ("variable", "value", "sentence"),
     [
-        ("GATEWAY_KAFKA_SASL_PASSWORD", "another", "gave no token for Kafka: <HTTPError 401"),
-        ("PIPELINE_KAFKA_OAUTH_TOKEN_URL", "", "OAUTHBEARER needs PIPELINE_KAFKA_OAUTH_TOKEN_URL"),
+        ("GATEWAY_KAFKA_SASL_USERNAME", "stranger", "gave no token: it answered 401 (invalid_client)"),
+        ("GATEWAY_KAFKA_SASL_PASSWORD_FILE", "/nowhere", "SASL_PASSWORD_FILE (/nowhere) cannot be read"),
+        ("GATEWAY_KAFKA_SASL_PASSWORD_FILE", "", "SASL_PASSWORD must be set (the client's id and secret)"),
+        ("GATEWAY_KAFKA_OAUTH_TOKEN_URL", "", "GATEWAY_KAFKA_OAUTH_TOKEN_URL must be set when"),
+        ("GATEWAY_KAFKA_OAUTH_TOKEN_URL", "file:///nowhere", "OAUTH_TOKEN_URL (/nowhere) cannot be read"),
+        ("GATEWAY_KAFKA_OAUTH_TOKEN_URL", "file://FORGED", "does it take the tokens of file:///"),
+        ("GATEWAY_KAFKA_OAUTH_CA_FILE", "", "GATEWAY_KAFKA_OAUTH_CA_FILE"),
+        ("GATEWAY_KAFKA_SASL_MECHANISM", "PLAIN", "OAUTH_TOKEN_URL is used with"),
         (
             "PIPELINE_KAFKA_OAUTH_TOKEN_URL",
-            "file:///nowhere/token",
-            "gave no token for Kafka: FileNotFoundError",
+            "https://old",
+            "OAUTH_TOKEN_URL is no setting any more: set GATEWAY_KAFKA_OAUTH_TOKEN_URL instead",
         ),
-        ("PIPELINE_KAFKA_OAUTH_TOKEN_URL", "file://FORGED", "does it take the tokens of file:///"),
-        ("GATEWAY_KAFKA_SASL_MECHANISM", "PLAIN", "UnsupportedSaslMechanismError"),
     ],
 )
 def test_login_that_fails_is_one_sentence(

@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 from tests.support.processes import HOST
 
 
-def write_certificate(certificate: Path, key: Path, name: str) -> None:
+def write_certificate(certificate: Path, key: Path, name: str, *, password: str = "") -> None:
     """Write a certificate for a name and for loopback that vouches for itself, and its key, as PEM."""
     private_key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -34,6 +34,8 @@ def write_certificate(certificate: Path, key: Path, name: str) -> None:
         private_key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
+            serialization.BestAvailableEncryption(password.encode())
+            if password
+            else serialization.NoEncryption(),
         )
     )

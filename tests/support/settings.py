@@ -4,8 +4,10 @@ from typing import Any
 
 from app.settings.model import Settings
 from app.settings.section import PREFIX, settings_of
+from dedupe.login.login import Login
+from dedupe.login.settings import LoginSettings
 from dedupe.partition.queue import QueueLimits
-from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
 
 
 def variable_of(name: str) -> str:
@@ -26,10 +28,17 @@ def kafka_config(
     *,
     request_timeout_s: float = 8,
     batch_bytes_max: int = BATCH_BYTES_MAX,
+    client_id: str = CLIENT_ID,
     **login: Any,
 ) -> KafkaConfig:
     """Return how the default settings reach a cluster, and log in to it."""
-    return KafkaConfig(bootstrap_servers, request_timeout_s, batch_bytes_max=batch_bytes_max, **login)
+    return KafkaConfig(
+        bootstrap_servers,
+        request_timeout_s,
+        client_id,
+        Login(LoginSettings(**login), bootstrap_servers=bootstrap_servers),
+        batch_bytes_max,
+    )
 
 
 def make_settings(**values: object) -> Settings:

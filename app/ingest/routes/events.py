@@ -35,7 +35,7 @@ from app.ingest.client_sessions import (
 )
 from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_keys import Shares, keys_of, shares_of
-from app.ingest.event_limits import STEP_BYTES
+from app.ingest.event_limits import STEP_BYTES, quarantined_bytes
 from app.ingest.identify import Arrival, Identified, Identifier, Rejection
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
@@ -44,6 +44,7 @@ from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from dedupe.decide.admission import NEW
+from dedupe.decide.rejection import QUARANTINE_REASONS
 from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import RetriableError
 from dedupe.model.identity import FINGERPRINT_BYTES
@@ -144,18 +145,22 @@ async def post_events(
         arrival = options.arrival
         if shares is not None and arrival.session is not None and shares.has_several_sources:
             raise SessionFieldsInvalidError(detail="its events have write keys of several sources")
-        items = ingest.identifier.identify(payload, arrival, shares and shares.ownership)
-        identified = await _identified(items, len(body), yield_to_others)
+        identified, ownership = Identified(), shares and shares.ownership
+        items = ingest.identifier.identify(payload, arrival, ownership, lossy=identified.lossy)
+        await _take_all(identified, items, len(body), yield_to_others)
         advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
         stored_bytes, events, quarantined = identified.size_bytes, identified.events, identified.quarantined
         if shares is not None:
+            shares.take_quarantine(identified)
             shares.owe(identified, len(body))
         elif source.allowance is not None:
+            source.allowance.take_quarantine(quarantined_bytes(quarantined))
             source.allowance.owe(stored_bytes - len(body))
         del body, payload  # frees their memory
         context.lease.hold(min(stored_bytes, ingest.identifier.limits.request_bytes_max))
         if ingest.observer is not None and ingest.observer.is_on:
             context.watched = [*events, *quarantined]
+        context.has_counted_events = True
         outcomes = await ingest.router.submit(
             events, quarantined, received_ms=arrival.received_ms, deadline=deadline
         )
@@ -226,18 +231,19 @@ def _is_replay(headers: Mapping[bytes, bytes]) -> bool:
     return FINGERPRINTS in headers or STORED in headers
 
 
-async def _identified(
-    items: Iterator[Event | Rejection], body_bytes: int, yield_to_others: YieldToOthers
-) -> Identified:
+async def _take_all(
+    identified: Identified,
+    items: Iterator[Event | Rejection],
+    body_bytes: int,
+    yield_to_others: YieldToOthers,
+) -> None:
     """Identify the items, step by step."""
     if body_bytes > SMALL_BYTES:
         await yield_to_others(body_bytes)
-    identified = Identified()
-    before = 0
+    before = identified.size_bytes
     while identified.take(items, STEP_BYTES):
         await yield_to_others(max(STEP_BYTES, identified.size_bytes - before))
         before = identified.size_bytes
-    return identified
 
 
 def _note(
@@ -248,12 +254,19 @@ def _note(
     outcomes: Outcomes,
     context: RequestContext,
 ) -> None:
-    """Charge new events to their key's quota of the index, and report the verdicts to the observer."""
+    """Charge the key's quotas of index and quarantine, and report the verdicts to the observer."""
     new = outcomes.admissions.count(NEW)
     if shares is not None:
         shares.grow(identified, outcomes.admissions)
     elif source.allowance is not None:
         source.allowance.grow(new)
+        if new < len(outcomes.admissions):
+            conflicting = [
+                event
+                for event, admission in zip(identified.events, outcomes.admissions, strict=True)
+                if admission in QUARANTINE_REASONS
+            ]
+            source.allowance.owe_quarantine(quarantined_bytes(conflicting))
     if observer is not None and (observer.is_on or identified.rejections or new < len(outcomes.admissions)):
         observer.decided(identified.events, outcomes, identified.quarantined, context)
 

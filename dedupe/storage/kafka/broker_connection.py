@@ -6,16 +6,27 @@ any error ends the connection, and with it all requests that are unanswered.
 """
 
 import asyncio
+import math
+import ssl
 import struct
 from collections import defaultdict, deque
 from typing import Any, Self
 
-from aiokafka.conn import BaseSaslAuthenticator, SaslPlainAuthenticator, ScramAuthenticator
-from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
-from aiokafka.protocol.admin import SaslAuthenticateRequest_v0, SaslHandShakeRequest_v1
+from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.protocol.admin import (
+    ApiVersionRequest_v0,
+    SaslAuthenticateRequest_v0,
+    SaslAuthenticateRequest_v1,
+    SaslHandShakeRequest_v1,
+)
 from aiokafka.protocol.api import RequestStruct
 
+from dedupe.login.errors import LoginError
+from dedupe.login.login import Login
+from dedupe.login.tls import explain_tls
 from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.sasl import authenticator_of, mechanism_of, refusal_of
+from dedupe.storage.kafka.versions import BrokerVersions, read_versions
 from dedupe.storage.kafka.wire import Request, request_of
 
 RESPONSE_BYTES_MAX = 64 * 1024
@@ -25,6 +36,19 @@ IDLE_S_MAX = 540.0
 """Brokers close a connection that is idle for 10 minutes (`connections.max.idle.ms`); a request that is sent
 at that moment is lost. So a connection is not used after 9."""
 
+SESSION_SHARE = 0.8
+"""The part of a login's lifetime (`connections.max.reauth.ms`, or a token's) for which a connection is used:
+the broker closes it at the first request after the end."""
+
+SASL_AUTHENTICATE = {0: SaslAuthenticateRequest_v0, 1: SaslAuthenticateRequest_v1}
+"""By version; the response of 0 does not tell the lifetime."""
+
+HANDSHAKE_TIMEOUT_S = 5.0
+"""Of TLS: less than a request's default timeout, so that the reason is told."""
+
+TLS_ALERT = b"\x15\x03"
+"""How a port with TLS answers who speaks without."""
+
 _SIZE = 4
 _REQUEST_HEAD = struct.Struct(">ihhi")  # size, key, version, correlation id
 _RESPONSE_HEAD = struct.Struct(">ii")  # size, correlation id
@@ -33,23 +57,28 @@ _RESPONSE_HEAD = struct.Struct(">ii")  # size, correlation id
 class BrokerConnection(asyncio.Protocol):
     """A connection to one broker; made by `open`."""
 
-    def __init__(self, client_id: str, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
+    def __init__(self, config: KafkaConfig, place: str, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
+        client_id, self._login, self._place = config.client_id, config.login.settings, place
         self._client = struct.pack(">h", len(client_id)) + client_id.encode()
         self._response_bytes_max = response_bytes_max
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
         self._received = bytearray()
         self._unanswered: deque[tuple[int, asyncio.Future[bytes]]] = deque()  # by correlation id
-        self._correlation_id = 0
+        self._correlation_id = -1
         self._error: BaseException | None = None
         self._used_at = self._loop.time()
+        self._ends_at = math.inf
+        self._throttled_until = 0.0
+        self._is_retired = False
+        self._versions = BrokerVersions(Address("", 0), {})
 
     @classmethod
     async def open(
         cls, config: KafkaConfig, address: Address, *, response_bytes_max: int = RESPONSE_BYTES_MAX
     ) -> Self:
         """
-        Connect and authenticate; unbounded.
+        Connect, learn the broker's versions, and authenticate; unbounded.
 
         Args:
             config: how.
@@ -58,17 +87,27 @@ class BrokerConnection(asyncio.Protocol):
 
         Raises:
             KafkaError, OSError: no connection; nothing is left open.
+            ConfigurationError: the broker does not speak a version of SASL's requests.
         """
-        loop = asyncio.get_running_loop()
+        login = config.login
+        context, place = await login.tls_context(), f"{address.host}:{address.port}"
         try:
-            _, connection = await loop.create_connection(
-                lambda: cls(config.client_id, response_bytes_max), *address, ssl=config.ssl_context()
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: cls(config, place, response_bytes_max),
+                *address,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else HANDSHAKE_TIMEOUT_S,
             )
         except UnicodeError as err:
             raise KafkaConnectionError(f"{address.host!r} is no name of a host: {err}") from err
+        except OSError as err:
+            said = None if context is None else explain_tls(err, place, login.settings.variable)
+            raise said or err from err
         try:
-            if config.uses_sasl:
-                await connection._authenticate(config)
+            response = await connection.send_encoded(request_of(ApiVersionRequest_v0()))
+            connection._versions = read_versions(address, response)
+            if login.settings.uses_sasl:
+                await connection._authenticate(login)
         except BaseException:
             connection.close()
             raise
@@ -76,25 +115,58 @@ class BrokerConnection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether the connection is open, and is or was in use recently enough to stay so."""
-        is_idle = not self._unanswered and self._loop.time() - self._used_at >= IDLE_S_MAX
-        return self._error is None and not is_idle
+        """Whether the connection is open, its login lasts, and it was in use recently enough to stay open."""
+        if self._error is not None:
+            return False
+        now = self._loop.time()
+        return now < self._ends_at and (bool(self._unanswered) or now - self._used_at < IDLE_S_MAX)
+
+    def version_of(self, key: int, *spoken: int) -> int:
+        """Return the highest version that both speak; see BrokerVersions.choose."""
+        return self._versions.choose(key, *spoken)
+
+    @property
+    def throttled_s(self) -> float:
+        """The rest of the time for which the broker does not read, since a quota is used up; or 0."""
+        return max(self._throttled_until - self._loop.time(), 0.0) if self._throttled_until else 0.0
+
+    def note_throttle(self, seconds: float) -> None:
+        """Note the throttle time of a response."""
+        if seconds > 0:
+            self._throttled_until = max(self._throttled_until, self._loop.time() + seconds)
+
+    async def rest(self) -> float:
+        """Wait until the broker reads again: a request that lies in its socket would be late. Return the time."""
+        began_at = self._loop.time()
+        while pause_s := self.throttled_s:
+            await asyncio.sleep(pause_s)
+        return self._loop.time() - began_at
 
     async def send(self, request: RequestStruct, *, timeout_s: float | None = None) -> Any:
         """
         Send one of aiokafka's requests, and return its response.
 
+        Args:
+            request: of a version that the broker speaks.
+            timeout_s: from the moment on at which no quota holds the request back.
+
         Raises:
             KafkaError: the connection ended, or the response cannot be read, which ends it.
             TimeoutError: no response in time; the connection should be closed.
+            ConfigurationError: the broker does not speak this version.
         """
+        self._versions.choose(request.API_KEY, request.API_VERSION)
+        if self._throttled_until:
+            await self.rest()
         async with asyncio.timeout(timeout_s):
-            response = await self.send_encoded(request_of(request))
+            body = await self.send_encoded(request_of(request))
         try:
-            return request.RESPONSE_TYPE.decode(response)
+            response = request.RESPONSE_TYPE.decode(body)
         except ValueError as err:
             self._fail(err)
             raise KafkaError(f"a broker's response cannot be read: {err}") from err
+        self.note_throttle(getattr(response, "throttle_time_ms", 0) / 1000)
+        return response
 
     def send_encoded(self, request: Request) -> "asyncio.Future[bytes]":
         """
@@ -122,11 +194,18 @@ class BrokerConnection(asyncio.Protocol):
         """End the connection now; unsent bytes are dropped."""
         self._fail(ConnectionAbortedError("closed by the gateway"))
 
+    def retire(self) -> None:
+        """End the connection as soon as no request is unanswered."""
+        self._is_retired = True
+        if not self._unanswered:
+            self.close()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(exc or ConnectionResetError("closed by the broker"))
+        told = explain_tls(exc, self._place, self._login.variable) if isinstance(exc, ssl.SSLError) else exc
+        self._fail(told or self._tls_alert() or ConnectionResetError("closed by the broker"))
 
     def data_received(self, data: bytes) -> None:
         received = self._received
@@ -135,7 +214,8 @@ class BrokerConnection(asyncio.Protocol):
             size, correlation_id = _RESPONSE_HEAD.unpack_from(received)
             is_expected = bool(self._unanswered) and self._unanswered[0][0] == correlation_id
             if not is_expected or not _SIZE <= size <= self._response_bytes_max:
-                self._fail(ConnectionAbortedError("the broker sent a response to no request"))
+                what = "the broker sent a response to no request"
+                self._fail(self._tls_alert() or ConnectionAbortedError(what))
             elif len(received) < _SIZE + size:
                 return
             else:
@@ -145,6 +225,8 @@ class BrokerConnection(asyncio.Protocol):
                 del received[: _SIZE + size]
                 if not response.done():
                     response.set_result(body)
+                if self._is_retired and not self._unanswered:
+                    self.close()
 
     def _fail(self, err: BaseException) -> None:
         if self._error is None:
@@ -152,24 +234,39 @@ class BrokerConnection(asyncio.Protocol):
             self._transport.abort()
             for _, response in self._unanswered:
                 if not response.done():
-                    response.set_exception(KafkaConnectionError(f"the connection ended: {err}"))
+                    text = f"the connection ended: {err}"
+                    is_told = isinstance(err, LoginError)
+                    response.set_exception(LoginError(str(err)) if is_told else KafkaConnectionError(text))
             self._unanswered.clear()
 
-    async def _authenticate(self, config: KafkaConfig) -> None:
+    def _tls_alert(self) -> LoginError | None:
+        """Return the error of a client without TLS whom a port with TLS has answered; None for any other."""
+        if self._login.uses_tls or not self._received.startswith(TLS_ALERT):
+            return None
+        protocol = f"{self._login.variable('security_protocol')}={self._login.security_protocol}"
+        return LoginError(f"{self._place} speaks TLS, and {protocol} does not")
+
+    async def _authenticate(self, login: Login) -> None:
         """Authenticate by SASL. Raises KafkaError if the broker refuses the credentials."""
-        response = await self.send(SaslHandShakeRequest_v1(config.sasl_mechanism))
-        authenticator, token = _authenticator(config), None
+        lifetime_ms = 0
+        authenticate = SASL_AUTHENTICATE[self.version_of(SASL_AUTHENTICATE[0].API_KEY, *SASL_AUTHENTICATE)]
+        response = await self.send(SaslHandShakeRequest_v1(mechanism_of(login)))
+        if response.error_code != 0:
+            raise refusal_of(login, response.error_code, response, None)
+        authenticator, token = await authenticator_of(login), None
         while True:
             if response.error_code != 0:
-                raise for_code(response.error_code)(f"{config.sasl_mechanism} as {config.sasl_username}")
+                raise refusal_of(login, response.error_code, response, authenticator)
             try:
                 step = await authenticator.step(token)
             except (AssertionError, LookupError, ValueError) as err:
                 raise KafkaError(f"a broker's response to SASL cannot be read: {err!r}") from err
             if step is None:
-                return
-            response = await self.send(SaslAuthenticateRequest_v0(step[0]))
-            token = response.sasl_auth_bytes
+                break
+            response = await self.send(authenticate(step[0]))
+            token, lifetime_ms = response.sasl_auth_bytes, getattr(response, "session_lifetime_ms", 0)
+        if lifetime_ms > 0:
+            self._ends_at = self._loop.time() + SESSION_SHARE * lifetime_ms / 1000
 
 
 class ConnectionPool:
@@ -193,7 +290,7 @@ class ConnectionPool:
             connection = self.get(address)
             if connection is None:
                 if address in self._connections:
-                    self._connections.pop(address).close()
+                    self._connections.pop(address).retire()
                 connection = self._connections[address] = await BrokerConnection.open(
                     self._config, address, response_bytes_max=self._response_bytes_max
                 )
@@ -207,14 +304,3 @@ class ConnectionPool:
         self._is_closed = True
         for connection in self._connections.values():
             connection.close()
-
-
-def _authenticator(config: KafkaConfig) -> BaseSaslAuthenticator:
-    credentials = {
-        "loop": asyncio.get_running_loop(),
-        "sasl_plain_username": config.sasl_username,
-        "sasl_plain_password": config.sasl_password,
-    }
-    if config.sasl_mechanism == "PLAIN":
-        return SaslPlainAuthenticator(**credentials)
-    return ScramAuthenticator(**credentials, sasl_mechanism=config.sasl_mechanism)

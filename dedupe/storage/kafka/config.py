@@ -1,11 +1,12 @@
 """Settings of the connections to a Kafka cluster."""
 
-import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aiokafka.conn import collect_hosts
 
+from dedupe.login.errors import LoginError
+from dedupe.login.login import Login
 from dedupe.model.errors import ConfigurationError
 
 CLIENT_ID = "gateway"
@@ -26,13 +27,7 @@ class KafkaConfig:
     bootstrap_servers: str
     request_timeout_s: float
     client_id: str = CLIENT_ID
-    security_protocol: str = "PLAINTEXT"
-    sasl_mechanism: str = "PLAIN"
-    sasl_username: str | None = None
-    sasl_password: str | None = None
-    ssl_ca_file: str | None = None
-    ssl_cert_file: str | None = None
-    ssl_key_file: str | None = None
+    login: Login = field(default_factory=Login)
     batch_bytes_max: int = 0  # of one commit; readers append nothing
     transaction_timeout_s: float = 30.0  # a takeover that a gateway leaves unfinished is ended by then
 
@@ -50,19 +45,6 @@ class KafkaConfig:
 
     def explain(self, err: Exception) -> str:
         """Return the text of a failed request's error."""
-        is_late = isinstance(err, TimeoutError)
-        return f"no answer within {self.request_timeout_s:g} s" if is_late else repr(err)
-
-    @property
-    def uses_sasl(self) -> bool:
-        """Whether brokers authenticate the gateway by SASL."""
-        return self.security_protocol.startswith("SASL")
-
-    def ssl_context(self) -> ssl.SSLContext | None:
-        """Return the TLS context of a new connection, None without TLS. Raises OSError, ssl.SSLError."""
-        if self.security_protocol not in ("SSL", "SASL_SSL"):
-            return None
-        context = ssl.create_default_context(cafile=self.ssl_ca_file)
-        if self.ssl_cert_file:
-            context.load_cert_chain(self.ssl_cert_file, self.ssl_key_file)
-        return context
+        if isinstance(err, TimeoutError):
+            return f"no answer within {self.request_timeout_s:g} s"
+        return str(err) if isinstance(err, LoginError) else repr(err)
