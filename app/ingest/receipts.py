@@ -124,7 +124,7 @@ def answer(
         ]
     body: dict[str, object] = {"success": True}
     if wants_receipts:
-        receipts = (
+        receipts: Iterator[dict[str, object]] = (
             _receipt(event, admission, offset)
             for event, admission, offset in zip(identified.events, *outcomes, strict=True)
             if admission is NEW or admission in KNOWN
