@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from app.ingest.client_sessions import SEQUENCE, ClientSession, SessionKeys
-from app.ingest.deep_json import dumps_any, is_deeper
+from app.ingest.deep_json import dumps_any, is_deeper, is_deeper_json
 from app.ingest.event_limits import EVENT_WORK_BYTES, RETRY_BYTES_FREE, EventLimits
 from app.ingest.fingerprint_rules import FingerprintRules, content_of
 from app.ingest.items import Fragment, Oversize, Packed
@@ -36,6 +36,9 @@ from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
+
+LONG_BYTES = 16 * 1024
+"""The depth of a longer event is found in its JSON, which may have very many values."""
 
 NO_FINGERPRINTS: tuple[Fingerprint, ...] = ()
 
@@ -308,7 +311,7 @@ class _Request:
         except TypeError as err:
             raise _RefusedError(RejectionCode.EVENT_TOO_DEEP) from err
         brackets = len(value) - len(value.replace(b"{", b"").replace(b"[", b""))  # count() is slower
-        if brackets > self._depth_max and self._is_too_deep(item):
+        if brackets > self._depth_max and self._is_too_deep(item, value):
             raise _RefusedError(RejectionCode.EVENT_TOO_DEEP)
         id_bytes = message_id.encode() if type(message_id) is str else b""
         if not 0 < len(id_bytes) <= MESSAGE_ID_BYTES_MAX:
@@ -443,8 +446,10 @@ class _Request:
             raise _RefusedError(RejectionCode.REQUEST_TOO_LARGE, content=content)
         self.bytes_left -= size_bytes
 
-    def _is_too_deep(self, item: dict[str, Any]) -> bool:
-        """Whether the record of an item would nest too deep."""
+    def _is_too_deep(self, item: dict[str, Any], value: bytes) -> bool:
+        """Whether the record of an item nests too deep."""
+        if len(value) > LONG_BYTES:
+            return is_deeper_json(value, self._depth_max)
         return is_deeper({name: item[name] for name in item if name not in REPLACED}, self._depth_max)
 
     def _check_type(self, event_type: object, value: bytes) -> None:

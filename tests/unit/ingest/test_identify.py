@@ -20,7 +20,7 @@ from ksuid import Ksuid
 
 from app.http.errors import BatchMissingError, InvalidJSONError
 from app.ingest.client_sessions import ClientSession, client_session_of
-from app.ingest.deep_json import dumps_any, is_deeper
+from app.ingest.deep_json import dumps_any, is_deeper, is_deeper_json
 from app.ingest.event_limits import STEP_BYTES, EventLimits
 from app.ingest.identify import Arrival, Identified, Identifier
 from app.ingest.items import Fragment, Oversize, Packed
@@ -726,6 +726,19 @@ def test_event_has_the_fingerprints_of_the_rules_that_its_original_may_be_stored
     assert now.earlier_fingerprints == (before.fingerprint,)
     assert at(set(), {"attempt"}).earlier_fingerprints == (at({"attempt"}).fingerprint,)
     assert at({"other"}, set()).earlier_fingerprints == ()  # it has no such field
+
+
+@given(
+    st.recursive(
+        st.integers(0, 9) | st.text(alphabet='a"\\[]{}\n', max_size=4),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text('a"[\\', max_size=2), inner, max_size=3)
+        ),
+    ),
+    st.integers(-1, 6),
+)
+def test_depth_of_json_is_that_of_its_document(document: Any, levels: int) -> None:
+    assert is_deeper_json(orjson.dumps(document), levels) is is_deeper({"a": document}, levels + 1)
 
 
 # ---- what a request may cost
