@@ -294,10 +294,9 @@ class _Request:
         if type(item) is not dict:
             item = _unpacked(item)
         place = None if self._sessions is None else self._sessions.place_of(index, item)
-        message_id, assigned_id, flags = item.get("messageId"), None, 0
+        message_id, ignored, assigned_id, flags = item.get("messageId"), self._ignored, None, 0
         if type(message_id) is not str or not "!" <= message_id < "\x7f":
-            message_id = take_message_id(item)
-        ignored, retried = self._ignored if message_id is not None else self._ignored_unnamed, b""
+            message_id, ignored = self._message_id_of(item)
         try:
             content, retried, numbers = self._content_of(index, item, ignored)
             self._count(content, retried)
@@ -365,10 +364,9 @@ class _Request:
         elif isinstance(item, Fragment):
             value = item.content
         elif isinstance(item, dict):
-            message_id = take_message_id(item)
+            message_id, ignored = self._message_id_of(item)
             if not assigned and self._sessions is not None:
                 assigned = self._sessions.id_of(self._sessions.place_of(index, item)) or ""
-            ignored = self._ignored if message_id is not None else self._ignored_unnamed
             if refusal.code == RejectionCode.SEQUENCE_INVALID:  # the one difference between such events
                 ignored -= {SEQUENCE}
             known = known or dumps_any({name: item[name] for name in item if name not in ignored})
@@ -391,6 +389,11 @@ class _Request:
             key_sha256=refusal.key_digest.hex() or None,
         )
         return Rejection(index, message_id, refusal.code, events)
+
+    def _message_id_of(self, item: dict[str, Any]) -> tuple[Any, frozenset[str]]:
+        """Return the message id of an item, see take_message_id, and the fields that are not its content."""
+        message_id = take_message_id(item)
+        return message_id, self._ignored if message_id is not None else self._ignored_unnamed
 
     def _content_of(
         self, index: int, item: dict[str, Any], ignored: frozenset[str]

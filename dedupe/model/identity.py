@@ -39,7 +39,7 @@ SOURCES_CACHED = 4096  # hash states, about 0.5 KB each
 BLANK = (
     *range(0x09, 0x0E),
     *range(0x1C, 0x21),
-    *(0x00, 0x85, 0xA0, 0xAD, 0x034F, 0x061C, 0x115F, 0x1160, 0x1680, 0x17B4, 0x17B5),
+    *(0x85, 0xA0, 0xAD, 0x034F, 0x061C, 0x115F, 0x1160, 0x1680, 0x17B4, 0x17B5),
     *range(0x180B, 0x1810),
     *range(0x2000, 0x2010),
     *range(0x2028, 0x2030),
@@ -49,7 +49,7 @@ BLANK = (
     *(0xFEFF, 0xFFA0),
     *range(0xE0000, 0xE0080),
 )
-"""The characters that show nothing: NUL, white space, zero-width and other formatting. A list of our own,
+"""The characters that show nothing: white space, zero-width and other formatting. A list of our own,
 since Unicode's grows. A text of these alone identifies nothing."""
 
 EQUAL_NUMBERS = "=numbers"

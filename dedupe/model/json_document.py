@@ -29,7 +29,8 @@ NO_NUMBERS = (b"NaN", INFINITY)
 NO_NUMBERS_MAX = 10_000
 """The limit of each word in a document, those in strings included."""
 
-TOO_LARGE = b"1e999"
+TOO_LARGE = b" 1e999 "
+"""It neither continues a number before it nor begins one behind it."""
 
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
