@@ -79,7 +79,8 @@ def test_numbers_that_are_none_are_null(document: bytes, found: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "document", [b"nan", b"NaNa", b"+Infinity", b"- Infinity", b"-NaN", b"{NaN:1}", b"[1NaN]", b"[NaN1]", b"NaNe5"]
+    "document",
+    [b"nan", b"NaNa", b"+Infinity", b"- Infinity", b"-NaN", b"{NaN:1}", b"[1NaN]", b"[NaN1]", b"NaNe5"],
 )
 def test_what_is_no_number_either_is_no_json(document: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
