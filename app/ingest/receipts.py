@@ -134,7 +134,7 @@ def answer(
         _add_list(body, "rejected", [_rejected(*item, reasons) for item in rejected])
     if advice:
         body["warnings"] = advice
-    headers = _headers(accepted, duplicates, preferences)
+    headers = _headers(accepted, duplicates, len(rejected), preferences)
     return Response(orjson.dumps(body), headers=headers, media_type="application/json")
 
 
@@ -155,8 +155,14 @@ def _add_list(body: dict[str, object], name: str, items: list[dict[str, object]]
         body[f"{name}Omitted"] = len(items) - len(pieces)
 
 
-def _headers(accepted: int, duplicates: int, preferences: Preferences | None) -> dict[str, str]:
-    headers = {"Gateway-Accepted": str(accepted), "Gateway-Duplicates": str(duplicates)}
+def _headers(
+    accepted: int, duplicates: int, rejected: int, preferences: Preferences | None
+) -> dict[str, str]:
+    headers = {
+        "Gateway-Accepted": str(accepted),
+        "Gateway-Duplicates": str(duplicates),
+        "Gateway-Rejected": str(rejected),
+    }
     if duplicates and not accepted:
         headers["Idempotent-Replayed"] = "true"
     if preferences is not None and (applied := preferences.applied):

@@ -160,6 +160,7 @@ async def post_events(
         context.lease.hold(min(stored_bytes, ingest.identifier.limits.request_bytes_max))
         if ingest.observer is not None and ingest.observer.is_on:
             context.watched = [*events, *quarantined]
+        context.has_counted_events = True
         outcomes = await ingest.router.submit(
             events, quarantined, received_ms=arrival.received_ms, deadline=deadline
         )
