@@ -132,10 +132,12 @@ class TransactionCoordinator:
             UnknownProducerError: the coordinator does not know the producer id (any more).
             KafkaError, OSError, RetriableError: no answer in time, or another refusal.
         """
-        self._has_open_transaction = True
+        had_open_transaction, self._has_open_transaction = self._has_open_transaction, True
         topics = [(self._tp.topic, [self._tp.partition])]
         begin = AddPartitionsToTxnRequest_v0(self._transactional_id, *producer, topics)
         code, _ = await self._ask(begin, patience, again={CONCURRENT_TRANSACTIONS})
+        if code != NONE:
+            self._has_open_transaction = had_open_transaction
         raise_for_code("AddPartitionsToTxn", code)
         end = EndTxnRequest_v0(self._transactional_id, *producer, True)
         code, _ = await self._ask(end, patience, again=TAKEOVER_CODES)
