@@ -241,6 +241,7 @@ class FencedProducer:
         if (producer.id == self._producer.id) == is_forgotten or taken > late:
             raise FencedError("another gateway has taken an epoch since") from err
         self._coordinator.unanswered -= min(taken, self._coordinator.unanswered)  # they have arrived
+        self._producer = producer
         await self._coordinator.mark(producer, patience)
         return producer
 
