@@ -63,7 +63,7 @@ async def log(store: KafkaStore) -> AsyncIterator[KafkaLog]:
 
 
 def count(net: SimKafkaNet, api: int) -> int:
-    return sum(request.API_KEY == api for request in net.requests)
+    return sum(api == request.API_KEY for request in net.requests)
 
 
 async def stored(log: KafkaLog) -> int:

@@ -35,7 +35,7 @@ from dedupe.storage.kafka.transactions import (
     UnknownProducerError,
     raise_for_code,
 )
-from dedupe.storage.kafka.wire import PRODUCE, PRODUCE_VERSIONS, Produced, ProduceCodec, ProducerIdAndEpoch
+from dedupe.storage.kafka.wire import PRODUCE, PRODUCE_VERSIONS, ProduceCodec, Produced, ProducerIdAndEpoch
 from dedupe.storage.log import Crashpoint
 
 REFUSED_CODES = frozenset({2, 3, 10, 18, 19, 29, 31, INVALID_TIMESTAMP, 44, 45, 87})
@@ -274,7 +274,7 @@ class FencedProducer:
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, RETRY_S_MAX)
         if end != expected + 1 and not await self._holds_only_markers(expected, end):
-            raise NotAppendedError(f"the partition ends at {end}, and others have written from {expected} on")
+            raise NotAppendedError(f"the partition ends at {end}: others have written from {expected} on")
         return end
 
     async def _check_gap(self, produced: Produced, expected: Offset) -> None:
