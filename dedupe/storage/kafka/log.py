@@ -81,7 +81,7 @@ class KafkaStore:
         return KafkaLog(self, topic, partition)
 
     async def check_fencing(self, topic: str, *, now_ms: int) -> None:
-        """Test on a quarantine topic whether the brokers fence; see check_fencing for arguments and errors."""
+        """Test on a quarantine topic whether the brokers fence; arguments and errors as of check_fencing."""
         await check_fencing(self.config, self.cluster, topic, now_ms=now_ms)
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:

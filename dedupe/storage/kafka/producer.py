@@ -227,7 +227,7 @@ class FencedProducer:
 
     async def _take_again(self, err: RetriableError, patience: Patience) -> ProducerIdAndEpoch:
         """
-        Mark a new epoch where the coordinator refuses the producer's own, unless somebody has taken one since.
+        Mark a new epoch where the coordinator refuses the producer's own, unless somebody has taken one.
 
         It refuses an id that was unused for a week, and an epoch behind which this gateway's own earlier
         attempt has come late.
