@@ -2,8 +2,8 @@
 A Kafka cluster in memory: what its brokers know of one topic and its producers, by their own rules.
 
 Two nodes; one leads all partitions, one coordinates all transactions. What a leader knows is replicated.
-Producers write outside of transactions, which serve for their markers alone: EndTxn is answered before these are written, and
-a repeated EndTxn of a complete transaction succeeds. Times are the event loop's.
+Producers write outside of transactions, which serve for their markers alone: EndTxn is answered before these
+are written, and a repeated EndTxn of a complete transaction succeeds. Times are the event loop's.
 """
 
 import struct
