@@ -14,29 +14,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from app.http.errors import RequestTooLargeError
 from app.ingest.client_sessions import SEQUENCE, ClientSession, SessionKeys
 from app.ingest.deep_json import dumps_any, is_deeper
 from app.ingest.event_limits import EVENT_WORK_BYTES, RETRY_BYTES_FREE, EventLimits
-from app.ingest.large_json import Oversize
-from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
+from app.ingest.fingerprint_rules import FingerprintRules, content_of
+from app.ingest.items import Fragment, Oversize, Packed
+from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id, message_id_of, take_message_id
 from app.ingest.payload import Payload
-from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues
-from app.ingest.salvage import Fragment
+from app.ingest.record_values import REPLACED, SHARED_FIELDS, WRITE_KEY, RecordValues
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import (
     MESSAGE_ID_BYTES_MAX,
     RETRY_FIELDS,
     Identity,
-    canonical_content,
     canonical_json,
     fingerprint_of,
 )
-from dedupe.model.json_document import is_event_type
+from dedupe.model.json_document import is_event_type, read_document
+from dedupe.model.json_number import Number, Place, replace_numbers
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
+
+NO_FINGERPRINTS: tuple[Fingerprint, ...] = ()
 
 TIMESTAMP = "timestamp"
 """Clients without message ids set it at each retry, so it is not content of these events."""
@@ -60,6 +61,8 @@ class Identified:
     quarantined: list[Event] = field(default_factory=list)  # of the rejections, same order
     size_bytes: int = 0
     """The sum of all values, those of quarantined events included."""
+    lossy: set[int] = field(default_factory=set)
+    """The indexes, among the items, of events in whose records a number is null."""
 
     def indexes(self) -> list[int]:
         """Return the index of each event among the items."""
@@ -147,38 +150,51 @@ class Identifier:
             quarantine: builds events of the quarantine topic.
             limits: the limits of events and requests.
             fingerprint_ignore: fields that retries change, besides RETRY_FIELDS.
-            earlier_ignore: values of `fingerprint_ignore` by which remembered events were stored.
+            earlier_ignore: the noted rules by which remembered events were stored.
             random_bytes: the source of new ids.
         """
         self.identity = identity
         self.partitions = partitions
         self.quarantine = quarantine
         self.limits = limits
-        self.ignore = RETRY_FIELDS | fingerprint_ignore
-        self.earlier_ignore = earlier_ignore
-        self.changed_fields = frozenset[str]().union(*(rule ^ fingerprint_ignore for rule in earlier_ignore))
+        self.rules = FingerprintRules(fingerprint_ignore, earlier_ignore)
         self.random_bytes = random_bytes
 
     def identify(
-        self, payload: Payload, arrival: Arrival, ownership: Ownership | None = None
+        self,
+        payload: Payload,
+        arrival: Arrival,
+        ownership: Ownership | None = None,
+        *,
+        lossy: set[int] | None = None,
     ) -> Iterator[Event | Rejection]:
         """
         Yield an event or a rejection for each item, in order.
+
+        Batch-level fields that would add too much to all events together are not merged into any, and are
+        one more rejection at the end.
 
         Args:
             payload: the items.
             arrival: the properties of the request.
             ownership: the sources of the items, if not all of them are the one of `arrival`.
-
-        Raises:
-            RequestTooLargeError: the events with batch-level fields exceed the limit, or these fields add too
-                much.
+            lossy: gets the index of each event in whose record a number is null.
         """
+        lossy = set() if lossy is None else lossy
+        request, left_out = _Request(self, payload.shared, arrival, lossy), None
+        if len(payload.items) * request.merged_bytes > self.limits.growth_bytes_max:
+            payload, left_out = _without_shared(payload)
+            request = _Request(self, payload.shared, arrival, lossy)
+        if request.merges_lost:
+            lossy.update(range(len(payload.items)))
         if ownership is not None:
-            yield from self._identify_each(payload, arrival, ownership)
-            return
-        request = _Request(self, payload.shared, arrival)
-        request.check_growth(len(payload.items))
+            yield from self._identify_each(payload, arrival, ownership, lossy)
+        else:
+            yield from self._identify_all(payload, request)
+        if left_out is not None:
+            yield request.rejection_of(len(payload.items), left_out, _RefusedError(left_out.reason))
+
+    def _identify_all(self, payload: Payload, request: "_Request") -> Iterator[Event | Rejection]:
         for index, item in enumerate(payload.items):
             try:
                 identified: Event | Rejection = request.event_of(index, item)
@@ -187,13 +203,13 @@ class Identifier:
             yield identified
 
     def _identify_each(
-        self, payload: Payload, arrival: Arrival, ownership: Ownership
+        self, payload: Payload, arrival: Arrival, ownership: Ownership, lossy: set[int]
     ) -> Iterator[Event | Rejection]:
         """Identify each item under its own source, and count all towards one limit."""
         requests = [
-            _Request(self, payload.shared, arrival._replace(source=source)) for source in ownership.sources
+            _Request(self, payload.shared, arrival._replace(source=source), lossy)
+            for source in ownership.sources
         ]
-        requests[0].check_growth(len(payload.items))
         bytes_left = self.limits.request_bytes_max
         for index, (item, share) in enumerate(zip(payload.items, ownership.shares, strict=True)):
             request, key_digest = requests[share], ownership.refused.get(index)
@@ -215,22 +231,11 @@ class Identifier:
 class _RefusedError(Exception):
     """An item cannot become a clean event."""
 
-    def __init__(
-        self, code: str, value: bytes | None = None, content: bytes | None = None, *, is_counted: bool = True
-    ) -> None:
-        """
-        Give the reason, and what is known of the item.
-
-        Args:
-            code: a RejectionCode.
-            value: the record's value, if it could be built.
-            content: the canonical content, if known.
-            is_counted: whether the request's size includes the item.
-        """
+    def __init__(self, code: str, value: bytes | None = None, content: bytes | None = None) -> None:
+        """`value`: the record's value, if it could be built; `content`: the canonical content, if known."""
         self.code = code
         self.value = value
         self.content = content
-        self.is_counted = is_counted
         self.key_digest = b""  # SHA-256 of the item's write key, if that is why
         self.assigned_id = ""  # the id that the item was given, if it has none
 
@@ -238,16 +243,19 @@ class _RefusedError(Exception):
 class _Request:
     """The common part of one request's items."""
 
-    def __init__(self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival) -> None:
+    def __init__(
+        self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival, lossy: set[int]
+    ) -> None:
         limits = identifier.limits
+        self.lossy = lossy
         self._identifier = identifier
         self._arrival = arrival
         self._partitions = identifier.partitions
         self._event_bytes_max, self._depth_max = limits.event_bytes_max, limits.event_depth_max
         self.bytes_left = limits.request_bytes_max
-        self._changed_fields = identifier.changed_fields
-        self._fingerprints = arrival.fingerprints
-        self._ignored = identifier.ignore
+        self._rules, self._fingerprints = identifier.rules, arrival.fingerprints
+        self._compares_more = bool(arrival.fingerprints or identifier.rules.changed_fields)
+        self._ignored = identifier.rules.ignore
         if arrival.session is not None:
             self._ignored |= arrival.session.own_fields
         self._ignored_unnamed = self._ignored  # of items without an id
@@ -264,7 +272,7 @@ class _Request:
         )
         if self._values.is_too_deep:
             self._depth_max = -1  # each event of the batch nests too deep
-        self._merged_bytes = self._values.merged_bytes
+        self.merged_bytes, self.merges_lost = self._values.merged_bytes, self._values.is_lossy
         self._default_type = arrival.default_type
         self._valid_type: object = None  # the last valid type
         self._sessions: SessionKeys | None = None
@@ -281,31 +289,24 @@ class _Request:
         if arrival.stored_sessions:
             self._order = Order.REPLAYED
 
-    def check_growth(self, count: int) -> None:
-        """Raise RequestTooLargeError if the batch-level fields add more than allowed to `count` events."""
-        growth_bytes_max = self._identifier.limits.growth_bytes_max
-        if count * self._merged_bytes > growth_bytes_max:
-            raise RequestTooLargeError(detail=f"batch-level fields add more than {growth_bytes_max:,} bytes")
-
     def event_of(self, index: int, item: object) -> Event:
-        """Return an item as an event of the clean topic. Raises _RefusedError, RequestTooLargeError."""
+        """Return an item as an event of the clean topic. Raises _RefusedError."""
         if type(item) is not dict:
-            raise _no_event(item)
+            item = _unpacked(item)
         place = None if self._sessions is None else self._sessions.place_of(index, item)
         message_id, assigned_id, flags = item.get("messageId"), None, 0
+        if type(message_id) is not str or not "!" <= message_id < "\x7f":
+            message_id = take_message_id(item)
         ignored, retried = self._ignored if message_id is not None else self._ignored_unnamed, b""
         try:
-            if ignored.isdisjoint(item):
-                content = canonical_json(item)
-            else:
-                content, retried = _content_of(item, ignored)
+            content, retried, numbers = self._content_of(index, item, ignored)
             self._count(content, retried)
             if message_id is None:
                 message_id, flags = self._assigned_id(index, place)
                 assigned_id = message_id
             value = self._values.value_of(item, content, retried, assigned_id)
         except TypeError as err:
-            raise _RefusedError(RejectionCode.EVENT_TOO_DEEP, is_counted=False) from err
+            raise _RefusedError(RejectionCode.EVENT_TOO_DEEP) from err
         brackets = len(value) - len(value.replace(b"{", b"").replace(b"[", b""))  # count() is slower
         if brackets > self._depth_max and self._is_too_deep(item):
             raise _RefusedError(RejectionCode.EVENT_TOO_DEEP)
@@ -315,17 +316,19 @@ class _Request:
         event_type = item.get("type", self._default_type)
         if event_type is None or event_type != self._valid_type:
             self._check_type(event_type, value)
+        order = Order.ANY
         if place is not None:
             assert self._sessions is not None
+            order = self._order
             key, partition, secondary_key = self._sessions.keys_of(place, None if flags else id_bytes)
         elif self._needs_place:
             raise _RefusedError(RejectionCode.SEQUENCE_INVALID, value)
         else:
             key, secondary_key = self._key_of(id_bytes), None
             partition = partition_of(key, self._partitions)
-        fingerprint = self._fingerprints[index] if self._fingerprints else fingerprint_of(content)
-        earlier = self._earlier_fingerprints(item, ignored) if self._changed_fields else ()
-        order = Order.ANY if place is None else self._order
+        fingerprint, earlier = fingerprint_of(content), NO_FINGERPRINTS
+        if numbers or self._compares_more:
+            fingerprint, earlier = self._compared(index, item, ignored, numbers, fingerprint)
         source = self._arrival.source
         return event_of(
             (
@@ -345,19 +348,24 @@ class _Request:
         )
 
     def rejection_without_key(self, index: int, item: object, event: Event, key_digest: bytes) -> Rejection:
-        """Return an item whose only fault is its write key. Raises RequestTooLargeError."""
+        """Return an item whose only fault is its write key."""
         refusal = _RefusedError(RejectionCode.WRITE_KEY_INVALID, event.value)
         refusal.key_digest = key_digest
         refusal.assigned_id = event.message_id if event.flags & FLAG_ID_ASSIGNED else ""
         return self.rejection_of(index, item, refusal)
 
     def rejection_of(self, index: int, item: object, refusal: _RefusedError) -> Rejection:
-        """Return a refused item with the event that quarantines it. Raises RequestTooLargeError."""
+        """Return a refused item with the event that quarantines it."""
         message_id, assigned, known = None, refusal.assigned_id, refusal.content
+        value = refusal.value
+        if isinstance(item, Packed):
+            item = read_document(item.content)
         if isinstance(item, Oversize):
-            message_id = item.message_id
+            message_id = message_id_of(item.message_id)
+        elif isinstance(item, Fragment):
+            value = item.content
         elif isinstance(item, dict):
-            message_id = item.get("messageId")
+            message_id = take_message_id(item)
             if not assigned and self._sessions is not None:
                 assigned = self._sessions.id_of(self._sessions.place_of(index, item)) or ""
             ignored = self._ignored if message_id is not None else self._ignored_unnamed
@@ -367,12 +375,12 @@ class _Request:
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
-        content = item.content if isinstance(item, Fragment) else refusal.value or dumps_any(item)
-        if not refusal.is_counted:
-            self.bytes_left -= len(known or content)
-            if self.bytes_left < 0:
-                raise self._too_large()
-        events = self._identifier.quarantine.events(
+        content = dumps_any(item) if value is None else value
+        quarantine = self._identifier.quarantine
+        if isinstance(item, dict) and len(content) > quarantine.whole_bytes_max:
+            # Pieces are identified by their bytes, which must be those of every try.
+            content = dumps_any({name: item[name] for name in item if name not in RETRY_FIELDS})
+        events = quarantine.events(
             source=self._arrival.source,
             message_id=message_id or assigned,
             fingerprint=fingerprint_of((known or content) + refusal.key_digest),
@@ -384,25 +392,53 @@ class _Request:
         )
         return Rejection(index, message_id, refusal.code, events)
 
+    def _content_of(
+        self, index: int, item: dict[str, Any], ignored: frozenset[str]
+    ) -> tuple[bytes, bytes, Sequence[Place]]:
+        """
+        Return an item's content as it is stored, the JSON of the other fields of its record, and its numbers.
+
+        The numbers that orjson refuses are replaced in the item. Raises TypeError, see canonical_json.
+        """
+        try:
+            if ignored.isdisjoint(item):
+                return canonical_json(item), b"", ()
+            return *content_of(item, ignored, REPLACED), ()
+        except TypeError:
+            numbers = replace_numbers(item, Number.stored)
+        if any([place.number.is_lost for place in numbers]):
+            self.lossy.add(index)
+        return *content_of(item, ignored, REPLACED), numbers
+
+    def _compared(
+        self,
+        index: int,
+        item: dict[str, Any],
+        ignored: frozenset[str],
+        numbers: Sequence[Place],
+        fingerprint: Fingerprint,
+    ) -> tuple[Fingerprint, tuple[Fingerprint, ...]]:
+        """Return the fingerprint of an item, given that of what is stored, and those by the earlier rules."""
+        if self._fingerprints:
+            return self._fingerprints[index], NO_FINGERPRINTS
+        if numbers:
+            return self._rules.compared(item, ignored, numbers)
+        return fingerprint, self._rules.earlier_of(item, ignored)
+
     def _count(self, content: bytes, retried: bytes) -> None:
         """
         Add an item to the request's size.
 
-        Raises:
-            _RefusedError: the item exceeds the limit of an event.
-            RequestTooLargeError: the request exceeds its limit.
+        Raises _RefusedError: it exceeds the limit of an event, or the rest of that of the request.
         """
-        size_bytes = len(content) + self._merged_bytes
+        size_bytes = len(content) + self.merged_bytes
         if len(retried) > RETRY_BYTES_FREE:
             size_bytes += len(retried) - RETRY_BYTES_FREE
         if size_bytes > self._event_bytes_max:
-            raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content, is_counted=False)
+            raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content)
+        if size_bytes > self.bytes_left:
+            raise _RefusedError(RejectionCode.REQUEST_TOO_LARGE, content=content)
         self.bytes_left -= size_bytes
-        if self.bytes_left < 0:
-            raise self._too_large()
-
-    def _too_large(self) -> RequestTooLargeError:
-        return RequestTooLargeError(detail=f"more than {self._identifier.limits.request_bytes_max:,} bytes")
 
     def _is_too_deep(self, item: dict[str, Any]) -> bool:
         """Whether the record of an item would nest too deep."""
@@ -416,16 +452,6 @@ class _Request:
             raise _RefusedError(RejectionCode.TYPE_INVALID, value)
         self._valid_type = event_type
 
-    def _earlier_fingerprints(self, item: dict[str, Any], ignored: frozenset[str]) -> tuple[Fingerprint, ...]:
-        """Return the fingerprints by the earlier rules, if these differ for the item."""
-        identifier = self._identifier
-        if self._fingerprints or identifier.changed_fields.isdisjoint(item):
-            return ()
-        always = RETRY_FIELDS | (ignored - identifier.ignore)
-        return tuple(
-            fingerprint_of(canonical_content(item, always | rule)) for rule in identifier.earlier_ignore
-        )
-
     def _assigned_id(self, index: int, place: Session | None) -> tuple[str, int]:
         """Return an id for an event without one, and the flags of its record."""
         arrival = self._arrival
@@ -437,26 +463,20 @@ class _Request:
         return derived_id(arrival.source, arrival.idempotency_key, index), FLAG_ID_ASSIGNED
 
 
-def _content_of(item: dict[str, Any], ignored: frozenset[str]) -> tuple[bytes, bytes]:
-    """
-    Return the canonical content of an item, and the JSON of the other fields of its record.
-
-    The other fields are those that retries change; b"" without any. Raises TypeError, see canonical_json.
-    """
-    present = ignored.intersection(item)
-    if not present:
-        return canonical_json(item), b""
-    content = item.copy()
-    retried = {name: content.pop(name) for name in present}
-    for name in REPLACED & present:
-        del retried[name]
-    return canonical_json(content), canonical_json(retried) if retried else b""
+def _without_shared(payload: Payload) -> tuple[Payload, Fragment]:
+    """Return a payload whose batch-level fields are not merged, and these fields."""
+    shared = payload.shared
+    fields = dumps_any({name: shared[name] for name in SHARED_FIELDS if name in shared})
+    rest = {name: value for name, value in shared.items() if name not in SHARED_FIELDS}
+    return payload._replace(shared=rest), Fragment(0, fields, RejectionCode.BATCH_FIELDS_TOO_LARGE)
 
 
-def _no_event(item: object) -> _RefusedError:
-    """Return why an item that is no JSON object is refused."""
+def _unpacked(item: object) -> dict[str, Any]:
+    """Return the object of an item that is none as it is. Raises _RefusedError."""
+    if isinstance(item, Packed) and isinstance(document := read_document(item.content), dict):
+        return document
     if isinstance(item, Oversize):
-        return _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content, is_counted=False)
+        raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)
     if isinstance(item, Fragment):
-        return _RefusedError(item.reason, is_counted=False)
-    return _RefusedError(RejectionCode.NOT_AN_OBJECT, is_counted=False)
+        raise _RefusedError(item.reason)
+    raise _RefusedError(RejectionCode.NOT_AN_OBJECT)
