@@ -108,7 +108,7 @@ class RequestMiddleware:
                 if not answer.has_begun:  # else it is cut off
                     await self._answer(err, scope, receive, answer)
         except ClientDisconnect:  # within the body: nobody can be answered, but somebody must know
-            context.damage = BodyTruncatedError()
+            self._problems.note_damage(BodyTruncatedError(), CLIENT_LEFT, scope)
         except asyncio.CancelledError:  # the server stops without waiting longer
             if not answer.has_begun:
                 await self._problems.answer(OutcomeUnknownError())(scope, receive, answer)
