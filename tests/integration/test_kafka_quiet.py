@@ -33,9 +33,7 @@ SECONDS = float(os.environ.get("KAFKA_FIELD_SECONDS", "15"))
 FORGETS_S = 3.0
 QUOTA_BYTES_S = 20_000
 PATIENCE_S = 60.0
-JAAS = (
-    'org.apache.kafka.common.security.plain.PlainLoginModule required username="gw" password="pw" user_gw="pw";'
-)
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="gw" password="pw" user_gw="pw";'
 
 
 @pytest.fixture(scope="module")

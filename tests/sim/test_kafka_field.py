@@ -105,7 +105,9 @@ async def test_leader_that_forgets_early_takes_the_first_event_of_a_new_connecti
     assert await stored(log) == 3
 
 
-async def test_leader_does_not_forget_an_idle_owner(net: SimKafkaNet, log: KafkaLog, store: KafkaStore) -> None:
+async def test_leader_does_not_forget_an_idle_owner(
+    net: SimKafkaNet, log: KafkaLog, store: KafkaStore
+) -> None:
     """A rival that was frozen between its check and its batch is refused for as long as the owner lives."""
     owner = store.partition_log(TOPIC, 0)
     await owner.fence()
@@ -294,7 +296,9 @@ async def test_marker_of_an_earlier_fence_proves_nothing(net: SimKafkaNet, log: 
 
 async def test_strangers_open_transaction_is_named(net: SimKafkaNet, log: KafkaLog) -> None:
     net.kafka.partitions[0].open_since = net.kafka.partitions[0].end
-    with pytest.raises(RetriableError, match=r"kafka-transactions.sh .* --topic events --partition 0 --start-offset 3"):
+    with pytest.raises(
+        RetriableError, match=r"kafka-transactions.sh .* --topic events --partition 0 --start-offset 3"
+    ):
         await log.fence()
 
 
@@ -317,7 +321,9 @@ async def test_batch_that_is_sent_again_is_found_among_the_last_five(net: SimKaf
 async def test_versions_that_do_not_meet_are_told_in_a_sentence(net: SimKafkaNet) -> None:
     net.versions = {PRODUCE: (9, 13), FETCH: (4, 4)}
     store = KafkaStore(kafka_config(BOOTSTRAP_SERVERS), no_crashpoint)
-    with pytest.raises(ConfigurationError, match="simulated:9001 speaks Produce 9 to 13, this gateway 3 to 8"):
+    with pytest.raises(
+        ConfigurationError, match="simulated:9001 speaks Produce 9 to 13, this gateway 3 to 8"
+    ):
         await store.partition_log(TOPIC, 0).fence()
     await store.close()
 
@@ -377,7 +383,9 @@ async def test_refusal_that_may_end_is_no_verdict(net: SimKafkaNet, store: Kafka
     await store.check_fencing(TOPIC, now_ms=NOW_MS)
 
 
-@pytest.mark.parametrize(("api", "code"), [(PRODUCE, 29), (INIT_PRODUCER_ID, 53), (ADD_PARTITIONS_TO_TXN, 53)])
+@pytest.mark.parametrize(
+    ("api", "code"), [(PRODUCE, 29), (INIT_PRODUCER_ID, 53), (ADD_PARTITIONS_TO_TXN, 53)]
+)
 async def test_missing_right_is_named(net: SimKafkaNet, store: KafkaStore, api: int, code: int) -> None:
     net.due[api] = [code]
     with pytest.raises(ConfigurationError, match="it needs the ACL for"):

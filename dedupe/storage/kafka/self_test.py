@@ -69,7 +69,9 @@ async def check_fencing(config: KafkaConfig, cluster: KafkaCluster, topic: str, 
     tp = TopicPartition(topic, 0)
     connections = ConnectionPool(config)
     try:
-        coordinator = TransactionCoordinator(config, tp, transactional_id_of_test(topic), cluster, connections)
+        coordinator = TransactionCoordinator(
+            config, tp, transactional_id_of_test(topic), cluster, connections
+        )
         patience = Patience(config.request_timeout_s, config.request_timeout_s)
         leader = await cluster.leader_of(tp)
         connection = await patience.connect(connections, leader)
@@ -143,4 +145,6 @@ def _raise_if_right_is_missing(code: int | None, topic: str) -> None:
     right = RIGHT_CODES.get(code or 0)
     if right is not None:
         right = right.format(topic=topic, transactional_id=transactional_id_of_test(topic))
-        raise ConfigurationError(f"Kafka does not let the gateway test its fence: it needs the ACL for {right}")
+        raise ConfigurationError(
+            f"Kafka does not let the gateway test its fence: it needs the ACL for {right}"
+        )
