@@ -24,6 +24,7 @@ from dedupe.model.errors import (
     IndexCorruptError,
     IndexUnavailableError,
     LaneNotActiveError,
+    NotAppendedError,
     OutcomeUnknownError,
 )
 from dedupe.model.types import Entry, EventKey, Offset
@@ -316,6 +317,8 @@ class Lane:
             self._transition_to(LaneState.FAILED)
         self._refuse_queued()
         self._maintenance.end()
+        if isinstance(err, NotAppendedError) and err.is_log_time_refused:
+            self._context.on_log_time_refused()
         if isinstance(err, IndexCorruptError):
             self._discard_index()
         elif isinstance(err, IndexUnavailableError):

@@ -267,8 +267,9 @@ def _raise_for_code(request: str, code: int) -> None:
         raise FencedError(f"{request} was refused: a newer producer epoch exists")
     if code == INVALID_TIMESTAMP:
         raise NotAppendedError(
-            f"{request} was refused: the clock of this machine or of the broker is wrong "
-            "(InvalidTimestampError)"
+            f"{request} was refused: the clock of this machine or of the broker is wrong, or was when the "
+            "gateway started (InvalidTimestampError)",
+            is_log_time_refused=True,
         )
     if code != NONE:
         raise NotAppendedError(f"{request} was refused: {error_name(code)}")
