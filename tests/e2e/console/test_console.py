@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,22 @@ def test_a_log_that_is_down_a_full_disk_and_a_short_window_are_told_first(
     expect(state_of(page)).to_contain_text("Partition 3 remembers ids for 11 h: less than a day.")
     expect(page.get_by_role("button", name="Partition 3,")).to_have_attribute("data-level", "short")
     assert page.title().startswith("✕ ")
+
+
+def test_write_keys_that_vanished_or_are_unknown_are_told(gateway: Gateway, open_page: Open) -> None:
+    now_ms = round(time.time() * 1000)
+    page = open_page(
+        gateway.admin_url,
+        before=lambda page: states.answer(
+            page, "admin/v1/stats", gateway.stats() | {"write_keys": states.lost_keys(now_ms)}
+        ),
+    )
+    expect(state_of(page)).to_contain_text("Write keys of app, <b>shop</b> have vanished from the file")
+    expect(state_of(page)).to_contain_text("they work for 2 h more, and then events are lost.")
+    expect(state_of(page)).to_contain_text(
+        "mostly one that begins with “old-”, from 192.0.2.1 (analytics-swift)."
+    )
+    expect(state_of(page)).to_have_attribute("data-level", "warn")
 
 
 def test_a_group_is_shown_with_its_owners_and_who_is_silent(gateway: Gateway, open_page: Open) -> None:

@@ -3,6 +3,7 @@
 import { Apart } from "./apart.js";
 import { ask, Refusal, token } from "./api.js";
 import { Chart, pointsOf, RATIO, ratioOf, SERIES, THROUGHPUT } from "./charts.js";
+import { keyProblems } from "./keys.js";
 import { Lookup } from "./lookup.js";
 import { levelOf, Partitions, partitionsOf, progressOf } from "./partitions.js";
 import { Tail } from "./tail.js";
@@ -49,8 +50,7 @@ function problemsOf(stats, group, all) {
   }
   const quarantined = (stats.quarantine ?? []).filter((lane) => lane.last_error && lane.state !== "active");
   if (quarantined.length) found.push(["warn", "Quarantine does not serve: requests with a bad event wait."]);
-  if (stats.write_keys?.is_stale) found.push(["warn", "The file of write keys cannot be used; the last good keys are."]);
-  return found;
+  return [...found, ...keyProblems(stats, group)];
 }
 
 function awayOf(away, all) {
