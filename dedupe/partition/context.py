@@ -36,6 +36,7 @@ class LaneTimes:
     fenced_again_s: float = 60.0  # fenced twice within it: another gateway owns the partition
     unseen_s: float = 30.0  # replicated commits that are not visible in the log after it are lost
     maintenance_s: float = 30.0
+    maintenance_again_s: float = 5.0  # after a request without an answer
     follow_s: float = 5.0  # a follower without a replicated commit for this long reads the log
     fencings_max: int = 1  # more in a row mean another gateway; 0 in a group, which assigns partitions
     gate_s: float = 60.0  # lanes that have checked their log wait this long for those that cannot read theirs

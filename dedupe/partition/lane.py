@@ -174,6 +174,11 @@ class Lane:
         """Whether the lane accepts events now."""
         return self.state is LaneState.ACTIVE
 
+    @property
+    def log_silent_since_ms(self) -> int | None:
+        """Since when a lane that serves gets no answer of its log, by log time; None if it gets answers."""
+        return self._maintenance.silent_since_ms if self.state is LaneState.ACTIVE else None
+
     async def wait(self, deadline: Deadline) -> bool:
         """Return False at once: no other process serves this partition, so the client retries."""
         return False
@@ -251,6 +256,8 @@ class Lane:
                 raise
             if committed is not None and self.health.failures:
                 self.health.note_commit()
+            if committed is not None and self._maintenance.unanswered:
+                self._maintenance.note_answer()
             # A batch of duplicates has waited for nothing: a queue of them would block the event loop.
             await asyncio.sleep(0 if committed is None else self._log.pause_after_append_s)
 
