@@ -27,6 +27,7 @@ from dedupe.model.errors import (
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, size_of
+from dedupe.partition.health import text_of
 from dedupe.partition.lane import Lane
 from dedupe.route import Route
 from dedupe.submission import Outcomes, Submission
@@ -181,12 +182,23 @@ class Router:
 
     @property
     def outage(self) -> str | None:
-        """One sentence on why no event is accepted, and since when; None while a clean lane serves."""
+        """One sentence on why no event is stored, and since when; None while a clean lane stores events."""
+        if self.storing:
+            return None
+        silent = [at_ms for lane in self.lanes if (at_ms := lane.log_silent_since_ms) is not None]
+        if silent:
+            return f"no event can be stored: the log has not answered since {text_of(min(silent))}"
         failing = [lane.health for lane in self.lanes if lane.health.failing_since_ms is not None]
-        if not failing or any(route.is_serving for route in self.routes):
+        if not failing:
             return None
         first = min(failing, key=lambda health: health.failing_since_ms or 0)
         return f"no partition serves; the first {first.why_not_active()}"
+
+    @property
+    def storing(self) -> int:
+        """How many clean partitions are served by a lane whose log answers, as far as is known."""
+        routes = zip(self.routes, self.lanes, strict=True)
+        return sum(route.is_serving and lane.log_silent_since_ms is None for route, lane in routes)
 
     async def submit(
         self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
