@@ -57,7 +57,8 @@ class AcceptingRouter(Router):
     async def submit(
         self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
     ) -> Outcomes:
-        """See Router."""
+        """See Router, which waits for a commit, too."""
+        await asyncio.sleep(0)
         return Outcomes([Admission.NEW] * len(events), list(range(len(events))))
 
 
@@ -119,7 +120,7 @@ def limits_cases() -> Iterator[Case]:
     yield Case("475 KB of pairs", pairs % b",".join([b"[1,2]"] * 79_000))
     yield Case("8 MiB of events of 475 KB of pairs", filled(pairs % b",".join([b"[1,2]"] * 79_000)))
     yield Case("8 MiB of events of 780 KB of pairs", filled(pairs % b",".join([b"[1,2]"] * 130_000)))
-    yield Case("8 MiB of events of 169,000 arrays", filled(pairs % b",".join([b"[]"] * 169_000)))
+    yield Case("8 MiB of events of 159,000 arrays", filled(pairs % b",".join([b"[]"] * 159_000)))
     yield Case("8 MiB of events of 390,000 digits", filled(pairs % b",".join([b"1"] * 390_000)))
     yield Case("8 MiB of events of 100,000 objects", filled(pairs % b",".join([b'{"":0}'] * 99_000)))
     for name, unit in (
