@@ -19,7 +19,7 @@ from app.ingest.deep_json import dumps_any, is_deeper, is_deeper_json
 from app.ingest.event_limits import EVENT_WORK_BYTES, RETRY_BYTES_FREE, EventLimits
 from app.ingest.fingerprint_rules import FingerprintRules, content_of
 from app.ingest.items import Fragment, Oversize, Packed
-from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id, message_id_of, take_message_id
+from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
 from app.ingest.record_values import REPLACED, SHARED_FIELDS, WRITE_KEY, RecordValues
 from dedupe.decide.rejection import RejectionCode
@@ -29,6 +29,8 @@ from dedupe.model.identity import (
     Identity,
     canonical_json,
     fingerprint_of,
+    message_id_of,
+    take_message_id,
 )
 from dedupe.model.json_document import is_event_type, read_document
 from dedupe.model.json_number import Number, Place, replace_numbers
@@ -297,23 +299,19 @@ class _Request:
         if type(item) is not dict:
             item = _unpacked(item)
         place = None if self._sessions is None else self._sessions.place_of(index, item)
-        message_id, assigned_id, flags = item.get("messageId"), None, 0
+        message_id, ignored, assigned_id, flags = item.get("messageId"), self._ignored, None, 0
         if type(message_id) is not str or not "!" <= message_id < "\x7f":
-            message_id = take_message_id(item)
-        ignored, retried = self._ignored if message_id is not None else self._ignored_unnamed, b""
+            message_id, ignored, assigned_id, flags = self._unusual_id(index, item, place)
         try:
             content, retried, numbers = self._content_of(index, item, ignored)
             self._count(content, retried)
-            if message_id is None:
-                message_id, flags = self._assigned_id(index, place)
-                assigned_id = message_id
             value = self._values.value_of(item, content, retried, assigned_id)
         except TypeError as err:
             raise _RefusedError(RejectionCode.EVENT_TOO_DEEP) from err
         brackets = len(value) - len(value.replace(b"{", b"").replace(b"[", b""))  # count() is slower
         if brackets > self._depth_max and self._is_too_deep(item, value):
             raise _RefusedError(RejectionCode.EVENT_TOO_DEEP)
-        id_bytes = message_id.encode() if type(message_id) is str else b""
+        id_bytes = message_id.encode()
         if not 0 < len(id_bytes) <= MESSAGE_ID_BYTES_MAX:
             raise _RefusedError(RejectionCode.MESSAGE_ID_INVALID, value)
         event_type = item.get("type", self._default_type)
@@ -368,32 +366,49 @@ class _Request:
         elif isinstance(item, Fragment):
             value = item.content
         elif isinstance(item, dict):
-            message_id = take_message_id(item)
+            message_id, ignored = self._message_id_of(item)
             if not assigned and self._sessions is not None:
                 assigned = self._sessions.id_of(self._sessions.place_of(index, item)) or ""
-            ignored = self._ignored if message_id is not None else self._ignored_unnamed
             if refusal.code == RejectionCode.SEQUENCE_INVALID:  # the one difference between such events
                 ignored -= {SEQUENCE}
             known = known or dumps_any({name: item[name] for name in item if name not in ignored})
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
-        if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
+        if not 0 < len((message_id or "").encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
         content = dumps_any(item) if value is None else value
-        quarantine = self._identifier.quarantine
-        if isinstance(item, dict) and len(content) > quarantine.whole_bytes_max:
+        quarantine, fingerprint = self._identifier.quarantine, b""
+        if len(content) <= quarantine.whole_bytes_max:
+            fingerprint = fingerprint_of((known or content) + refusal.key_digest)
+        elif isinstance(item, dict):
             # Pieces are identified by their bytes, which must be those of every try.
             content = dumps_any({name: item[name] for name in item if name not in RETRY_FIELDS})
+            fingerprint = fingerprint_of(content)  # if it fits into a record now
         events = quarantine.events(
             source=self._arrival.source,
             message_id=message_id or assigned,
-            fingerprint=fingerprint_of((known or content) + refusal.key_digest),
+            fingerprint=fingerprint,
             content=content,
             reason=refusal.code,
             position=item.position if isinstance(item, Fragment) else None,
-            is_json=not isinstance(item, Fragment),
+            is_json=not isinstance(item, Fragment | Oversize),  # these may be unparsed
             key_sha256=refusal.key_digest.hex() or None,
         )
         return Rejection(index, message_id, refusal.code, events)
+
+    def _message_id_of(self, item: dict[str, Any]) -> tuple[str | None, frozenset[str]]:
+        """Return the message id of an item, see take_message_id, and the fields that are not its content."""
+        message_id = take_message_id(item)
+        return message_id, self._ignored if message_id is not None else self._ignored_unnamed
+
+    def _unusual_id(
+        self, index: int, item: dict[str, Any], place: Session | None
+    ) -> tuple[str, frozenset[str], str | None, int]:
+        """Return an item's id, the fields that are not its content, the id if it is assigned, and flags."""
+        message_id, ignored = self._message_id_of(item)
+        if message_id is not None:
+            return message_id, ignored, None, 0
+        message_id, flags = self._assigned_id(index, place)
+        return message_id, ignored, message_id, flags
 
     def _content_of(
         self, index: int, item: dict[str, Any], ignored: frozenset[str]

@@ -70,7 +70,7 @@ class Quarantine:
         Args:
             source: its sender.
             message_id: "" without a valid one.
-            fingerprint: of its content, or of its raw bytes without a valid id.
+            fingerprint: of its content, or of its raw bytes without a valid id; pieces have their own.
             content: the event, any bytes.
             reason: a RejectionCode, or the reason of a stored record.
             position: the offset of the content in its body, None if it is of no use.

@@ -24,6 +24,7 @@ from app.settings.environment import CLIENT_VARIABLES
 from app.settings.limits import LimitSettings
 from app.settings.replaced import REPLACED
 from app.settings.units import MIB
+from dedupe.decide.rejection import RETRIABLE_CODES
 from tests.support.generated import written_anew
 from tests.support.settings import VARIABLES
 
@@ -173,6 +174,14 @@ def test_every_path_is_documented_with_its_users() -> None:
 def test_every_reason_for_quarantine_is_documented() -> None:
     table = HTTP_API.partition("## Quarantined events")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == set(REASONS)
+
+
+def test_every_reason_has_what_an_operator_does_about_it() -> None:
+    text = (ROOT / "docs" / "quarantine.md").read_text(encoding="utf-8")
+    table = text.partition("## What lands there")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", table, flags=re.MULTILINE)
+    told = [code for row in rows for code in re.findall(r"`(\w+)`", row)]
+    assert sorted(told) == sorted(set(REASONS) - set(RETRIABLE_CODES.values()))
 
 
 def test_documented_costs_of_one_request_are_the_bounds_of_the_code() -> None:
