@@ -166,9 +166,10 @@ async def post_events(
         context.lease.hold(stored_bytes)
         if ingest.observer is not None and ingest.observer.is_on:
             context.watched = [*events, *quarantined]
-        outcomes = await ingest.router.submit(
-            events, quarantined, received_ms=arrival.received_ms, deadline=deadline
-        )
+        submit = ingest.router.submit
+        if shares is not None:
+            submit = partial(submit, has_several_sources=True)
+        outcomes = await submit(events, quarantined, received_ms=arrival.received_ms, deadline=deadline)
     _note(ingest.observer, source, shares, identified, outcomes, context)
     if shares is not None:
         await ingest.penalties.note_failed_log_ins(shares.failed_log_ins, request.scope)
