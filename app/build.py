@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,13 @@ from app.ingest.application import create_refusal
 from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_limits import EVENT_DEPTH_MAX, EventLimits
 from app.ingest.identify import Identifier
-from app.ingest.replay import replay_by
+from app.ingest.replay import Changes, replay_by
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
+from app.ingest.whole_search import WholeSearch
 from app.process.disk import Disk
 from app.process.life import allow_connections
+from app.settings.limits import QUEUE_EVENTS_MAX
 from app.settings.model import Settings
 from app.settings.units import KIB, format_size
 from dedupe.decide.sessions import SessionPolicy
@@ -49,7 +50,7 @@ from dedupe.router import Router
 from dedupe.storage.index import IndexStore
 from dedupe.storage.log import Crashpoint, LogStore
 from dedupe.storage.pinning import SessionNotes, load_skips, pin
-from dedupe.storage.quarantine_reader import Place, Wanted, read_quarantine
+from dedupe.storage.quarantine_reader import Place
 
 ADMIN_CONNECTIONS_MAX = 64
 """Enough for an orchestrator, collectors and some operators."""
@@ -112,7 +113,9 @@ def build_router(
         ]
 
     return Router(
-        lanes_of(clean, 0), lanes_of(quarantine, clean.partitions), Quarantine(identity, quarantine)
+        lanes_of(clean, 0),
+        lanes_of(quarantine, clean.partitions),
+        Quarantine(identity, quarantine, settings.limits.quarantine_bytes_max),
     )
 
 
@@ -161,13 +164,14 @@ def build_ingest(
 def build_replays(ingest: Ingest, store: LogStore, topic: Topic) -> ReplayAt:
     """Return the function that replays a record of the quarantine topic in this process."""
     replay = replay_by(ingest)
+    search = WholeSearch(ingest.router, ingest.identifier.identity, store, topic, ingest.clock)
 
-    async def replay_at(place: Place, may_renew_id: bool) -> dict[str, Any] | None:
-        wanted = Wanted(places=frozenset({place}))
-        async with aclosing(read_quarantine(store, topic.name, wanted)) as records:
-            async for kept in records:
-                return (await replay(kept, may_renew_id)).document(kept)
-        return None
+    async def replay_at(place: Place, may_renew_id: bool, to_source: str | None) -> dict[str, Any] | None:
+        async with search.slots:
+            whole = await search.at(place)
+            if whole is None:
+                return None
+            return (await replay(whole, Changes(may_renew_id, to_source))).document(whole.kept)
 
     return replay_at
 
@@ -266,7 +270,7 @@ def build_admin_port(*, problems: Problems) -> Port:
 
 def _queue_limits(settings: Settings) -> QueueLimits:
     return QueueLimits(
-        queue_events_max=settings.limits.queue_events_max,
+        queue_events_max=QUEUE_EVENTS_MAX,
         queue_bytes_max=settings.limits.queue_bytes_max,
         batch_bytes_max=settings.limits.batch_bytes_max,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from dedupe.decide.admission import DUPLICATE, NEW, Admission
 from dedupe.decide.rejection import QUARANTINE_REASONS, RETRIABLE_CODES
+from dedupe.model.record import FLAG_PIECE
 from dedupe.model.types import Event
 
 SOURCES_MAX = 1_000
@@ -106,10 +107,11 @@ class AnswerCounts:
             own.accepted += new
             own.duplicates += known
             return
-        own.rejected += len(rejected)
         own.note(admissions)
         for event in rejected:
-            self.reasons[event.reason or ""] += 1
+            if not event.flags & FLAG_PIECE:
+                own.rejected += 1
+                self.reasons[event.reason or ""] += 1
         for kind, reason in QUARANTINE_REASONS.items():
             if kind is not Admission.CONFLICT and kind in admissions:
                 self.reasons[reason.value] += admissions.count(kind)
@@ -130,10 +132,11 @@ class AnswerCounts:
         """Count a failed request: its events are unknown, or refused without any effect."""
         if not events:
             return
-        for source, count in Counter([event.source for event in events]).items():
+        counted = [event.source for event in events if not event.flags & FLAG_PIECE]
+        for source, count in Counter(counted).items():
             own = self.sources.of(source)
             if is_untaken:
                 own.refused += count
             else:
                 own.unknown += count
-        (self.refused if is_untaken else self.unknown)[code] += len(events)
+        (self.refused if is_untaken else self.unknown)[code] += len(counted)

@@ -84,7 +84,7 @@ ADMIN_PROBLEMS: dict[str, Problem] = {
     "overloaded": Problem(_UNAVAILABLE, "the partition's queue is full; try again"),
     "disk_full": Problem(_UNAVAILABLE, "too little free disk space; try again"),
     "body_timeout": Problem(_UNAVAILABLE, "the body did not arrive in time; try again"),
-    "body_incomplete": Problem(_UNAVAILABLE, "the body ended early; try again"),
+    "body_truncated": Problem(_UNAVAILABLE, "the body ended early; try again"),
     "memory_full": Problem(_UNAVAILABLE, "too many large requests at once; try again"),
     "too_many_connections": Problem(_UNAVAILABLE, "too many connections; try again"),
     "index_corrupt": Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the index is damaged"),

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from app.admin.about import add_about
 from app.admin.answers import TokenInvalidError, json_answer
+from app.admin.conflict import Comparison
 from app.admin.console import add_console
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.group import GroupCollector, add_group, group_of, places_of
@@ -30,6 +31,7 @@ from app.admin.openapi import add_openapi
 from app.admin.partitions import add_partitions
 from app.admin.probes import add_probes
 from app.admin.quarantine_search import locate
+from app.admin.quarantined import Quarantined, add_quarantined, differs_in
 from app.admin.replay import ReplayAt, add_replay, no_record
 from app.admin.scopes import READ, Scope, check_scopes
 from app.admin.sessions import add_sessions
@@ -108,9 +110,19 @@ def create_admin(
     add_sessions(app, admin_context.router, identity, ingest_loop)
     add_lookup(app, Lookup(admin_context.router, store, identity, settings.log.topics, clock), ingest_loop)
     add_history(app, admin_context.history, admin_context.group, clock, ingest_loop)
-    place_of = partial(locate, admin_context.router, identity)
+    comparison = Comparison(store, settings.log.topic, frozenset(settings.gateway.fingerprint_ignore))
     add_tail(
-        app, admin_context.tail, ingest_loop, place_of, is_ending=lambda: admin_context.router.is_draining
+        app,
+        admin_context.tail,
+        ingest_loop,
+        partial(locate, admin_context.router, identity),
+        partial(differs_in, comparison),
+        is_ending=lambda: admin_context.router.is_draining,
+    )
+    add_quarantined(
+        app,
+        Quarantined(admin_context.router, store, identity, settings.log.topics[1], comparison),
+        ingest_loop,
     )
     add_replay(app, admin_context.replay_at, ingest_loop)
     add_console(app)

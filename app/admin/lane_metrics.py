@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.utils import floatToGoString
 
 from app.admin.scraped import ScrapedCollector
-from app.admin.stats import SOURCES_TOLD, bytes_of, files_of, oldest_use_ms
+from app.admin.stats import SOURCES_TOLD, bytes_of, files_of, oldest_use_ms, wal_of
 from app.settings.version import VERSION
 from app.telemetry.logging_setup import lines_left_out
 from app.telemetry.stderr import lines_lost
@@ -287,6 +287,16 @@ INDEX_GAUGES: Table = (
         "gateway_index_files",
         "Files of the index's entries",
         _of_index(lambda opened: files_of(opened.index)),
+    ),
+    (
+        "gateway_index_wal_files",
+        "Write-ahead files of the index",
+        _of_index(lambda opened: (wal := wal_of(opened.index)) and wal.number),
+    ),
+    (
+        "gateway_index_wal_size_bytes",
+        "Size of the index's write-ahead files, which an unclean stop leaves to be replayed",
+        _of_index(lambda opened: (wal := wal_of(opened.index)) and wal.size_bytes),
     ),
     (
         "gateway_index_oldest_timestamp_seconds",

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from app.admin.scraped import ScrapedCollector
+from app.settings.limits import QUEUE_EVENTS_MAX
 from app.settings.model import Settings
 from dedupe.partition.queue import BATCH_EVENTS_MAX
 
@@ -32,7 +33,7 @@ class LimitCollector(ScrapedCollector):
             (
                 "gateway_queue_limit_events",
                 "Limit of queued events of one partition",
-                limits.queue_events_max,
+                QUEUE_EVENTS_MAX,
             ),
             ("gateway_queue_limit_bytes", "Limit of queued bytes of one partition", limits.queue_bytes_max),
             ("gateway_batch_limit_events", "Limit of events of one commit", BATCH_EVENTS_MAX),

@@ -12,7 +12,7 @@ from dedupe.metrics import AnswerCounts, Tally
 from dedupe.model.errors import GatewayError
 from dedupe.partition.lane import Lane
 from dedupe.partition.state import LaneState
-from dedupe.storage.index import DedupeIndex
+from dedupe.storage.index import DedupeIndex, WalFiles
 
 SCHEMA_VERSION = 1
 
@@ -118,6 +118,14 @@ def bytes_of(index: DedupeIndex) -> int | None:
     """Return the size of an index, None if it cannot be read."""
     try:
         return index.size_bytes
+    except GatewayError:
+        return None
+
+
+def wal_of(index: DedupeIndex) -> WalFiles | None:
+    """Return an index's write-ahead files, None if they cannot be read."""
+    try:
+        return index.wal
     except GatewayError:
         return None
 

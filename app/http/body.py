@@ -7,9 +7,10 @@ the content only the first bytes are looked at: they decide whether it is compre
 """
 
 import asyncio
+import sys
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect
@@ -17,8 +18,14 @@ from starlette.types import Receive
 
 from app.http.body_memory import MemoryReservation
 from app.http.content_encoding import Encoding, declared_encoding, encoding_of
-from app.http.errors import BodyNotDecompressableError, BodyTimeoutError, BodyTooLargeError
+from app.http.errors import (
+    BodyNotDecompressableError,
+    BodyTimeoutError,
+    BodyTooLargeError,
+    BodyTruncatedError,
+)
 from app.http.fair_scheduler import YieldToOthers
+from dedupe.model.errors import GatewayError
 
 GZIP_MEMBERS_MAX = 100
 """Each member costs a decompressor; clients send one."""
@@ -28,6 +35,9 @@ SLICE_BYTES, PIECE_BYTES = 64 * 1024, 256 * 1024
 
 STEP_WORK_BYTES = PIECE_BYTES // 8
 """The work of such a step, in parsed bytes."""
+
+CALL_WORK_BYTES = 128
+"""The work of a call besides the bytes that it returns."""
 
 GRACE_S = 30.0
 """At any pace: 60 KB of a phone's events at the lowest rate, and a tunnel or a cell without signal."""
@@ -70,6 +80,7 @@ async def read_body(
     limits: BodyLimits,
     lease: MemoryReservation,
     yield_to_others: YieldToOthers,
+    on_damage: Callable[[GatewayError], None] | None = None,
 ) -> bytes:
     """
     Return the whole body, inflated.
@@ -80,10 +91,12 @@ async def read_body(
         limits: bounds in bytes and seconds.
         lease: memory of the request; the connection charges received bytes, this function inflated bytes.
         yield_to_others: awaited before each step of inflating but the first.
+        on_damage: called if the compressed data are damaged or end early, and what could be inflated is
+            returned; None: this is an error.
 
     Raises:
         RequestError: the body is too large, or its encoding is not supported or broken.
-        BodyTimeoutError, BodyIncompleteError, BodyMemoryFullError: it did not arrive in time or whole, or
+        BodyTimeoutError, BodyTruncatedError, BodyMemoryFullError: it did not arrive in time or whole, or
             there is no memory for it now.
         ClientDisconnect: the client disconnected before the end.
     """
@@ -98,8 +111,8 @@ async def read_body(
     encoding = encoding_of(body, declared)
     if encoding is Encoding.PLAIN:
         return body
-    inflater = Inflater(is_gzip=encoding is Encoding.GZIP, bytes_max=limits.bytes_max)
-    return await _inflated(inflater, body, lease, yield_to_others)
+    inflating = _Inflating(body, limits.bytes_max, lease, yield_to_others, is_gzip=encoding is Encoding.GZIP)
+    return await inflating.read(on_damage)
 
 
 async def _arrived(
@@ -131,33 +144,85 @@ async def _arrived(
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _inflated(
-    inflater: "Inflater", body: bytes, lease: MemoryReservation, yield_to_others: YieldToOthers
-) -> bytes:
-    """Inflate a complete body in steps."""
-    pieces: list[bytes] = []
-    charged, size = inflater.declared_size(body), 0
-    lease.take(charged)
-    lease.check()
-    for piece in inflater.inflate(body):
-        if pieces:
-            await yield_to_others(STEP_WORK_BYTES)
-        pieces.append(piece)
-        size += len(piece)
-        if size > charged:
-            lease.take(size - charged)
-            charged = size
-        lease.check()
-    return b"".join(pieces)
+class _Inflating:
+    """Inflates one complete body in steps."""
+
+    def __init__(
+        self,
+        body: bytes,
+        bytes_max: int,
+        lease: MemoryReservation,
+        yield_to_others: YieldToOthers,
+        *,
+        is_gzip: bool,
+    ) -> None:
+        self._body = body
+        self._bytes_max = bytes_max
+        self._lease = lease
+        self._yield_to_others = yield_to_others
+        self._is_gzip = is_gzip
+        self._charged = 0
+        self._pieces: list[bytes] = []
+
+    async def read(self, on_damage: Callable[[GatewayError], None] | None) -> bytes:
+        """Return the inflated body, or, with `on_damage`, the undamaged part before the damage."""
+        inflater = Inflater(is_gzip=self._is_gzip, bytes_max=self._bytes_max)
+        self._charge(inflater.declared_size(self._body))
+        try:
+            await self._run(inflater)
+        except BodyTruncatedError as err:
+            if on_damage is None:
+                raise BodyNotDecompressableError from err
+            on_damage(err)
+        except BodyNotDecompressableError as err:
+            if on_damage is None:
+                raise
+            again = Inflater(is_gzip=self._is_gzip, bytes_max=self._bytes_max, bytewise_from=inflater.place)
+            with suppress(BodyNotDecompressableError, BodyTruncatedError):
+                await self._run(again)
+            on_damage(err)
+        body = b"".join(self._pieces)
+        if not body:
+            raise BodyNotDecompressableError
+        return body
+
+    async def _run(self, inflater: "Inflater") -> None:
+        pieces = self._pieces = []
+        size = work = 0
+        for piece in inflater.inflate(self._body):
+            if work >= PIECE_BYTES:
+                await self._yield_to_others(STEP_WORK_BYTES)
+                work = 0
+            work += len(piece) + CALL_WORK_BYTES
+            pieces.append(piece)
+            size += len(piece)
+            self._charge(size)
+
+    def _charge(self, size: int) -> None:
+        """Charge the lease up to a size. Raises its error."""
+        if size > self._charged:
+            self._lease.take(size - self._charged)
+            self._charged = size
+        self._lease.check()
 
 
 class Inflater:
     """Inflates one complete body step by step; gzip bodies may consist of several members."""
 
-    def __init__(self, *, is_gzip: bool, bytes_max: int) -> None:
-        """`bytes_max`: the limit of the inflated body."""
+    def __init__(self, *, is_gzip: bool, bytes_max: int, bytewise_from: int = sys.maxsize) -> None:
+        """
+        Begin a body.
+
+        Args:
+            is_gzip: else it is zlib, or raw deflate.
+            bytes_max: the limit of the inflated body.
+            bytewise_from: the place of a slice with an error: it is inflated up to the byte.
+        """
         self._is_gzip = is_gzip
         self._bytes_left = bytes_max
+        self._bytewise_from = bytewise_from
+        self.place = 0
+        """Of the slice that is inflated."""
         self._stream: zlib._Decompress | None = None
         self._members_left = GZIP_MEMBERS_MAX if is_gzip else 1
 
@@ -174,11 +239,13 @@ class Inflater:
         Yield the inflated body, at most PIECE_BYTES in one step.
 
         Raises:
-            BodyNotDecompressableError: the body is not in this format, or truncated.
+            BodyNotDecompressableError: the body is not in this format.
+            BodyTruncatedError: it ends early.
             BodyTooLargeError: the inflated body exceeds the limit.
         """
-        for start in range(0, len(body), SLICE_BYTES):
-            data = body[start : start + SLICE_BYTES]
+        while self.place < len(body):
+            slice_bytes = 1 if self.place >= self._bytewise_from else SLICE_BYTES
+            data = body[self.place : self.place + slice_bytes]
             while data:
                 if self._stream is None:
                     self._stream = self._begin(data)
@@ -189,10 +256,13 @@ class Inflater:
                     self._stream = self._begin(data)
                 yield self._step(self._stream, data)
                 data = self._stream.unused_data or self._stream.unconsumed_tail
+            self.place += slice_bytes
         while self._stream is not None and (piece := self._step(self._stream, b"")):
             yield piece
-        if self._stream is None or not self._stream.eof:
+        if self._stream is None:
             raise BodyNotDecompressableError
+        if not self._stream.eof:
+            raise BodyTruncatedError
 
     def _begin(self, data: bytes) -> "zlib._Decompress":
         if self._members_left == 0:

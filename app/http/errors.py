@@ -33,12 +33,6 @@ class UnsupportedEncodingError(RequestError):
     code = "unsupported_encoding"
 
 
-class BodyTooComplexError(RequestError):
-    """The body, or one event in it, has more commas, colons and opening brackets than allowed."""
-
-    code = "body_too_complex"
-
-
 class InvalidJSONError(RequestError):
     """The body is not JSON."""
 
@@ -49,18 +43,6 @@ class BatchMissingError(RequestError):
     """The body is JSON, but neither an event nor a batch of events."""
 
     code = "batch_missing"
-
-
-class TooManyEventsError(RequestError):
-    """The request has more events than allowed."""
-
-    code = "too_many_events"
-
-
-class RequestTooLargeError(RequestError):
-    """The request's events, with batch-level fields merged into each, exceed the limit."""
-
-    code = "request_too_large"
 
 
 class IdempotencyKeyInvalidError(RequestError):
@@ -123,10 +105,10 @@ class BodyTimeoutError(RetriableError):
     code = "body_timeout"
 
 
-class BodyIncompleteError(RetriableError):
-    """The client closed its side of the connection within the body. Nothing was accepted."""
+class BodyTruncatedError(RetriableError):
+    """The connection, or the compressed data, ended before the body. What arrived may have been accepted."""
 
-    code = "body_incomplete"
+    code = "body_truncated"
 
 
 class BodyMemoryFullError(RetriableError):
@@ -146,6 +128,7 @@ _QUOTAS = {
     "events": "events a second",
     "bytes": "bytes a second",
     "index": "new events within the window",
+    "quarantine": "bytes of rejected and conflicting events a second",
 }
 
 

@@ -2,8 +2,9 @@
 Problems: the table from error codes to HTTP answers.
 
 An error's body is a JSON object with `code` and `message`: some SDKs retry a 400 whose body lacks either.
-Size limits are 400, too, the only status after which all SDKs stop retrying. The texts are constant, without
-parts of requests, topics or exceptions.
+Size limits are 400, too, the only status after which nearly all SDKs stop retrying; RudderStack's mobile SDKs
+get 413, since older ones repeat a 400 every second for ever, and newer ones give up at either. The texts are
+constant, without parts of requests, topics or exceptions.
 """
 
 import math
@@ -18,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
-from app.http.errors import BodyTimeoutError, QuotaExceededError, TooManyConnectionsError
+from app.http.errors import BodyTimeoutError, BodyTooLargeError, QuotaExceededError, TooManyConnectionsError
 from app.http.refusal_log import RefusalLog, Watch
 from app.http.request_context import CONTEXT, RequestContext
 from dedupe.model.errors import GatewayError
@@ -34,26 +35,19 @@ class Problem(NamedTuple):
 QUOTA_WAIT_MAX_S = 240
 """With a quarter of jitter at most 300 s, the longest `Retry-After` that SDKs obey."""
 
+ANONYMOUS_ID = b"anonymousid"
+"""A header that only RudderStack's mobile SDKs send."""
+
 BAD_REQUEST, UNAVAILABLE = HTTPStatus.BAD_REQUEST.value, HTTPStatus.SERVICE_UNAVAILABLE.value
 
 PROBLEMS: dict[str, Problem] = {
     "bad_request": Problem(BAD_REQUEST, "the request is not valid"),
     "head_too_large": Problem(BAD_REQUEST, "the request line and headers are larger than allowed"),
     "body_too_large": Problem(BAD_REQUEST, "the body is larger than allowed"),
-    "body_not_decompressable": Problem(BAD_REQUEST, "the body is not gzip or deflate, or it is cut short"),
+    "body_not_decompressable": Problem(BAD_REQUEST, "the body is not gzip or deflate"),
     "unsupported_encoding": Problem(BAD_REQUEST, "the Content-Encoding must be gzip, deflate or absent"),
-    "body_too_complex": Problem(
-        BAD_REQUEST,
-        "the body has more than 600,000 colons and opening brackets, or an event, or a body without a write "
-        "key in the head, has more than 60,000; or one of these, or a body of up to 2 MiB, has more than "
-        "500,000 commas",
-    ),
     "invalid_json": Problem(BAD_REQUEST, "the body is not JSON"),
     "batch_missing": Problem(BAD_REQUEST, "the body is neither an event nor a batch of events"),
-    "too_many_events": Problem(BAD_REQUEST, "the request has more events than allowed"),
-    "request_too_large": Problem(
-        BAD_REQUEST, "the events with the batch-level fields merged in are larger than allowed"
-    ),
     "idempotency_key_invalid": Problem(BAD_REQUEST, "Idempotency-Key must have 1 to 255 bytes"),
     "fingerprints_invalid": Problem(
         BAD_REQUEST, "Gateway-Fingerprints must have 16 hex digits for each event, separated by commas"
@@ -89,7 +83,7 @@ PROBLEMS: dict[str, Problem] = {
     "fenced": Problem(UNAVAILABLE, "another gateway owns the partition now; try again"),
     "index_unavailable": Problem(UNAVAILABLE, "the dedupe index cannot be used now; try again"),
     "body_timeout": Problem(UNAVAILABLE, "the body did not arrive in time; try again"),
-    "body_incomplete": Problem(UNAVAILABLE, "the body ended early; try again"),
+    "body_truncated": Problem(UNAVAILABLE, "the body ended early; try again"),
     "memory_full": Problem(UNAVAILABLE, "too many large requests at once; try again"),
     "too_many_connections": Problem(UNAVAILABLE, "too many connections; try again"),
     "internal": Problem(UNAVAILABLE, "internal error; retries with the same ids are harmless"),
@@ -164,7 +158,10 @@ class Problems:
         if isinstance(err, QuotaExceededError):
             headers["Retry-After"] = str(self._after_quota(err.wait_s))
         self.note(err, scope)
-        return self._response(err.code, headers, self._detail_of(err))
+        response = self._response(err.code, headers, self._detail_of(err))
+        if isinstance(err, BodyTooLargeError) and _has_header(scope, ANONYMOUS_ID):
+            response.status_code = HTTPStatus.REQUEST_ENTITY_TOO_LARGE.value
+        return response
 
     def note(self, err: GatewayError, scope: Scope | None) -> None:
         """Log an expected error, at a limited rate; `scope` is that of its request."""
@@ -200,3 +197,8 @@ class Problems:
         if problem.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
             response.headers.setdefault("Retry-After", str(self._rng.randint(1, self._retry_after_max)))
         return response
+
+
+def _has_header(scope: Scope | None, name: bytes) -> bool:
+    context: RequestContext | None = scope.get(CONTEXT) if scope else None
+    return context is not None and name in context.headers

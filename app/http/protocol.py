@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from app.http.body_memory import MemoryReservation
 from app.http.client_address import address_group
-from app.http.errors import BodyIncompleteError, HeadTooLargeError, RequestError, TooManyConnectionsError
+from app.http.errors import BodyTruncatedError, HeadTooLargeError, RequestError, TooManyConnectionsError
 from app.http.head import HEADERS_MAX, check_head, size_of, without_offer
 from app.http.port import Port
 from app.http.request_context import CONTEXT, RequestContext
@@ -109,7 +109,7 @@ class EdgeProtocol(HttpToolsProtocol):
         if not self._discards_input:
             self._discards_input = True
             if self.cycle.more_body:
-                self._refuse(BodyIncompleteError())
+                self._refuse(BodyTruncatedError())
         return True
 
     def pause_writing(self) -> None:

@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.http.body_memory import BodyMemory, MemoryReservation
 from app.http.client_address import address_group
+from dedupe.model.errors import GatewayError
 from dedupe.model.types import Event
 
 CONTEXT = "gateway"
@@ -29,10 +30,16 @@ class RequestContext:
     """Its write key, if it was read, whether known or not."""
     source: str | None = None
     """Its source, once the write key is read."""
+    damage: GatewayError | None = None
+    """What is wrong with its body, of which the rest was read; counted as a refusal of its own."""
     client: str | None = None
     """Client of its session."""
     watched: Sequence[Event] = ()
     """Its events, quarantined ones included, while the live tail has a reader."""
+
+    def note_damage(self, err: GatewayError) -> None:
+        """Note what is wrong with the body."""
+        self.damage = err
 
 
 def begin_context(scope: Scope, memory: BodyMemory) -> RequestContext:

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.http.body_memory import BodyMemory
 from app.http.cors import HEADERS_WITHOUT_ORIGIN, origin_headers, preflight_headers
+from app.http.errors import BodyTruncatedError
 from app.http.penalties import Penalties
 from app.http.problems import Problems
 from app.http.request_context import CONTEXT, RequestContext, begin_context
@@ -96,8 +97,8 @@ class RequestMiddleware:
             except (GatewayError, HTTPException) as err:
                 if not answer.has_begun:  # else it is cut off
                     await self._answer(err, scope, receive, answer)
-        except ClientDisconnect:
-            pass
+        except ClientDisconnect:  # within the body: nobody can be answered, but somebody must know
+            context.damage = BodyTruncatedError()
         except asyncio.CancelledError:  # the server stops without waiting longer
             if not answer.has_begun:
                 await self._problems.answer(OutcomeUnknownError())(scope, receive, answer)
@@ -106,6 +107,8 @@ class RequestMiddleware:
             if not answer.has_begun:
                 await self._problems.unforeseen(err, scope)(scope, receive, answer)
         finally:
+            if context.damage is not None:
+                self._problems.note(context.damage, scope)
             context.watched = ()  # the connection keeps the scope until its next request
             self._metrics.observe(context.route, answer.status, time.perf_counter() - began)
 

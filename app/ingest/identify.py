@@ -14,15 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from app.http.errors import RequestTooLargeError
 from app.ingest.client_sessions import SEQUENCE, ClientSession, SessionKeys
 from app.ingest.deep_json import dumps_any, is_deeper
 from app.ingest.event_limits import EVENT_WORK_BYTES, RETRY_BYTES_FREE, EventLimits
-from app.ingest.large_json import Oversize
+from app.ingest.items import Fragment, Oversize, Packed
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
-from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues
-from app.ingest.salvage import Fragment
+from app.ingest.record_values import REPLACED, SHARED_FIELDS, WRITE_KEY, RecordValues
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import (
     MESSAGE_ID_BYTES_MAX,
@@ -32,7 +30,7 @@ from dedupe.model.identity import (
     canonical_json,
     fingerprint_of,
 )
-from dedupe.model.json_document import is_event_type
+from dedupe.model.json_document import is_event_type, read_document
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
@@ -165,20 +163,26 @@ class Identifier:
         """
         Yield an event or a rejection for each item, in order.
 
+        Batch-level fields that would add too much to all events together are not merged into any, and are
+        one more rejection at the end.
+
         Args:
             payload: the items.
             arrival: the properties of the request.
             ownership: the sources of the items, if not all of them are the one of `arrival`.
-
-        Raises:
-            RequestTooLargeError: the events with batch-level fields exceed the limit, or these fields add too
-                much.
         """
+        request, left_out = _Request(self, payload.shared, arrival), None
+        if len(payload.items) * request.merged_bytes > self.limits.growth_bytes_max:
+            payload, left_out = _without_shared(payload)
+            request = _Request(self, payload.shared, arrival)
         if ownership is not None:
             yield from self._identify_each(payload, arrival, ownership)
-            return
-        request = _Request(self, payload.shared, arrival)
-        request.check_growth(len(payload.items))
+        else:
+            yield from self._identify_all(payload, request)
+        if left_out is not None:
+            yield request.rejection_of(len(payload.items), left_out, _RefusedError(left_out.reason))
+
+    def _identify_all(self, payload: Payload, request: "_Request") -> Iterator[Event | Rejection]:
         for index, item in enumerate(payload.items):
             try:
                 identified: Event | Rejection = request.event_of(index, item)
@@ -193,7 +197,6 @@ class Identifier:
         requests = [
             _Request(self, payload.shared, arrival._replace(source=source)) for source in ownership.sources
         ]
-        requests[0].check_growth(len(payload.items))
         bytes_left = self.limits.request_bytes_max
         for index, (item, share) in enumerate(zip(payload.items, ownership.shares, strict=True)):
             request, key_digest = requests[share], ownership.refused.get(index)
@@ -215,22 +218,11 @@ class Identifier:
 class _RefusedError(Exception):
     """An item cannot become a clean event."""
 
-    def __init__(
-        self, code: str, value: bytes | None = None, content: bytes | None = None, *, is_counted: bool = True
-    ) -> None:
-        """
-        Give the reason, and what is known of the item.
-
-        Args:
-            code: a RejectionCode.
-            value: the record's value, if it could be built.
-            content: the canonical content, if known.
-            is_counted: whether the request's size includes the item.
-        """
+    def __init__(self, code: str, value: bytes | None = None, content: bytes | None = None) -> None:
+        """`value`: the record's value, if it could be built; `content`: the canonical content, if known."""
         self.code = code
         self.value = value
         self.content = content
-        self.is_counted = is_counted
         self.key_digest = b""  # SHA-256 of the item's write key, if that is why
         self.assigned_id = ""  # the id that the item was given, if it has none
 
@@ -264,7 +256,7 @@ class _Request:
         )
         if self._values.is_too_deep:
             self._depth_max = -1  # each event of the batch nests too deep
-        self._merged_bytes = self._values.merged_bytes
+        self.merged_bytes = self._values.merged_bytes
         self._default_type = arrival.default_type
         self._valid_type: object = None  # the last valid type
         self._sessions: SessionKeys | None = None
@@ -281,16 +273,10 @@ class _Request:
         if arrival.stored_sessions:
             self._order = Order.REPLAYED
 
-    def check_growth(self, count: int) -> None:
-        """Raise RequestTooLargeError if the batch-level fields add more than allowed to `count` events."""
-        growth_bytes_max = self._identifier.limits.growth_bytes_max
-        if count * self._merged_bytes > growth_bytes_max:
-            raise RequestTooLargeError(detail=f"batch-level fields add more than {growth_bytes_max:,} bytes")
-
     def event_of(self, index: int, item: object) -> Event:
-        """Return an item as an event of the clean topic. Raises _RefusedError, RequestTooLargeError."""
+        """Return an item as an event of the clean topic. Raises _RefusedError."""
         if type(item) is not dict:
-            raise _no_event(item)
+            item = _unpacked(item)
         place = None if self._sessions is None else self._sessions.place_of(index, item)
         message_id, assigned_id, flags = item.get("messageId"), None, 0
         ignored, retried = self._ignored if message_id is not None else self._ignored_unnamed, b""
@@ -305,7 +291,7 @@ class _Request:
                 assigned_id = message_id
             value = self._values.value_of(item, content, retried, assigned_id)
         except TypeError as err:
-            raise _RefusedError(RejectionCode.EVENT_TOO_DEEP, is_counted=False) from err
+            raise _RefusedError(RejectionCode.EVENT_TOO_DEEP) from err
         brackets = len(value) - len(value.replace(b"{", b"").replace(b"[", b""))  # count() is slower
         if brackets > self._depth_max and self._is_too_deep(item):
             raise _RefusedError(RejectionCode.EVENT_TOO_DEEP)
@@ -345,17 +331,22 @@ class _Request:
         )
 
     def rejection_without_key(self, index: int, item: object, event: Event, key_digest: bytes) -> Rejection:
-        """Return an item whose only fault is its write key. Raises RequestTooLargeError."""
+        """Return an item whose only fault is its write key."""
         refusal = _RefusedError(RejectionCode.WRITE_KEY_INVALID, event.value)
         refusal.key_digest = key_digest
         refusal.assigned_id = event.message_id if event.flags & FLAG_ID_ASSIGNED else ""
         return self.rejection_of(index, item, refusal)
 
     def rejection_of(self, index: int, item: object, refusal: _RefusedError) -> Rejection:
-        """Return a refused item with the event that quarantines it. Raises RequestTooLargeError."""
+        """Return a refused item with the event that quarantines it."""
         message_id, assigned, known = None, refusal.assigned_id, refusal.content
+        value = refusal.value
+        if isinstance(item, Packed):
+            item = read_document(item.content)
         if isinstance(item, Oversize):
             message_id = item.message_id
+        elif isinstance(item, Fragment):
+            value = item.content
         elif isinstance(item, dict):
             message_id = item.get("messageId")
             if not assigned and self._sessions is not None:
@@ -367,12 +358,12 @@ class _Request:
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
         if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
-        content = item.content if isinstance(item, Fragment) else refusal.value or dumps_any(item)
-        if not refusal.is_counted:
-            self.bytes_left -= len(known or content)
-            if self.bytes_left < 0:
-                raise self._too_large()
-        events = self._identifier.quarantine.events(
+        content = dumps_any(item) if value is None else value
+        quarantine = self._identifier.quarantine
+        if isinstance(item, dict) and len(content) > quarantine.whole_bytes_max:
+            # Pieces are identified by their bytes, which must be those of every try.
+            content = dumps_any({name: item[name] for name in item if name not in RETRY_FIELDS})
+        events = quarantine.events(
             source=self._arrival.source,
             message_id=message_id or assigned,
             fingerprint=fingerprint_of((known or content) + refusal.key_digest),
@@ -388,21 +379,16 @@ class _Request:
         """
         Add an item to the request's size.
 
-        Raises:
-            _RefusedError: the item exceeds the limit of an event.
-            RequestTooLargeError: the request exceeds its limit.
+        Raises _RefusedError: it exceeds the limit of an event, or the rest of that of the request.
         """
-        size_bytes = len(content) + self._merged_bytes
+        size_bytes = len(content) + self.merged_bytes
         if len(retried) > RETRY_BYTES_FREE:
             size_bytes += len(retried) - RETRY_BYTES_FREE
         if size_bytes > self._event_bytes_max:
-            raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content, is_counted=False)
+            raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content)
+        if size_bytes > self.bytes_left:
+            raise _RefusedError(RejectionCode.REQUEST_TOO_LARGE, content=content)
         self.bytes_left -= size_bytes
-        if self.bytes_left < 0:
-            raise self._too_large()
-
-    def _too_large(self) -> RequestTooLargeError:
-        return RequestTooLargeError(detail=f"more than {self._identifier.limits.request_bytes_max:,} bytes")
 
     def _is_too_deep(self, item: dict[str, Any]) -> bool:
         """Whether the record of an item would nest too deep."""
@@ -453,10 +439,20 @@ def _content_of(item: dict[str, Any], ignored: frozenset[str]) -> tuple[bytes, b
     return canonical_json(content), canonical_json(retried) if retried else b""
 
 
-def _no_event(item: object) -> _RefusedError:
-    """Return why an item that is no JSON object is refused."""
+def _without_shared(payload: Payload) -> tuple[Payload, Fragment]:
+    """Return a payload whose batch-level fields are not merged, and these fields."""
+    shared = payload.shared
+    fields = dumps_any({name: shared[name] for name in SHARED_FIELDS if name in shared})
+    rest = {name: value for name, value in shared.items() if name not in SHARED_FIELDS}
+    return payload._replace(shared=rest), Fragment(0, fields, RejectionCode.BATCH_FIELDS_TOO_LARGE)
+
+
+def _unpacked(item: object) -> dict[str, Any]:
+    """Return the object of an item that is none as it is. Raises _RefusedError."""
+    if isinstance(item, Packed) and isinstance(document := read_document(item.content), dict):
+        return document
     if isinstance(item, Oversize):
-        return _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content, is_counted=False)
+        raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)
     if isinstance(item, Fragment):
-        return _RefusedError(item.reason, is_counted=False)
-    return _RefusedError(RejectionCode.NOT_AN_OBJECT, is_counted=False)
+        raise _RefusedError(item.reason)
+    raise _RefusedError(RejectionCode.NOT_AN_OBJECT)

@@ -17,31 +17,30 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
-from app.http.errors import BatchMissingError, InvalidJSONError, RequestError, TooManyEventsError
+from app.http.errors import BatchMissingError, InvalidJSONError, RequestError
 from app.http.fair_scheduler import YieldToOthers
 from app.ingest.event_limits import EVENT_WORK_BYTES
+from app.ingest.items import EVENT_FIELDS, Fragment, Oversize, Packed
 from app.ingest.json_problem import json_problem
 from app.ingest.large_json import (
     AT_ONCE_BYTES,
     GROUP_BYTES,
     SMALL_BYTES,
     JSONLimits,
-    Oversize,
+    fragments_of,
     is_cheap,
+    read_in_pieces,
     read_large_json,
 )
 from dedupe.model.json_document import read_document
 
-EVENT_FIELDS = frozenset({"type", "event", "messageId"})
-"""An object with one of these is an event, where it could be something else."""
-
 LOOKED_AT_MAX = 2_500
-"""Items of an array, to tell whether it holds events: those behind are too many in any case."""
+"""Items of an array, to tell whether it holds events."""
 
 LOOK_WORK_BYTES = 16
 """Work of one such look: as long as it takes to parse so many bytes."""
 
-_OBJECT = frozenset({dict})
+_OBJECT = frozenset({dict, Packed, Fragment})
 _TEXT = re.compile(rb'(?:\xef\xbb\xbf){0,2}[ \t\r\n]{0,64}"')
 _BEFORE_DOCUMENT = " \t\r\n\ufeff"
 
@@ -70,7 +69,6 @@ async def parse_batch(body: bytes, limits: JSONLimits, yield_to_others: YieldToO
 
     Raises:
         BatchMissingError: the body is another document.
-        TooManyEventsError: it has more items than allowed.
         RequestError, BodyMemoryFullError: see read_json.
     """
     document = await read_json(body, limits, yield_to_others)
@@ -111,7 +109,7 @@ async def read_json(body: bytes, limits: JSONLimits, yield_to_others: YieldToOth
 
     Raises:
         InvalidJSONError: it is not JSON.
-        BodyTooComplexError, TooManyEventsError, BodyMemoryFullError: see read_large_json.
+        BodyMemoryFullError: see read_large_json.
     """
     if len(body) > SMALL_BYTES:
         if len(body) > AT_ONCE_BYTES or not _TEXT.match(body):
@@ -119,9 +117,10 @@ async def read_json(body: bytes, limits: JSONLimits, yield_to_others: YieldToOth
         limits.hold(len(body), len(body))
     await yield_to_others(len(body))
     try:
-        return read_document(body)
+        document = read_document(body)
     except ValueError as err:
         raise InvalidJSONError(detail=json_problem(err, body)) from err
+    return await read_in_pieces(body, limits, yield_to_others) if limits.has_too_many(document) else document
 
 
 class _Unwrapping:
@@ -193,7 +192,7 @@ class _Unwrapping:
         ):
             judged = self._limits.judged(document, self._body)
             return Payload([judged], document, {})
-        if isinstance(document, Oversize):
+        if isinstance(document, Oversize | Fragment):
             return Payload([document], None, {})
         raise BatchMissingError(detail=_found_in(document))
 
@@ -233,7 +232,9 @@ class _Unwrapping:
 
 def is_event(thing: object) -> bool:
     """Whether something is an event, where it could be something else."""
-    return isinstance(thing, Oversize) or (type(thing) is dict and not EVENT_FIELDS.isdisjoint(thing))
+    if type(thing) is dict:
+        return not EVENT_FIELDS.isdisjoint(thing)
+    return thing.is_event if isinstance(thing, Packed) else isinstance(thing, Oversize | Fragment)
 
 
 def _holds_events(items: list[object]) -> bool:
@@ -287,7 +288,7 @@ def _hold_both(limits: JSONLimits, text_bytes: int, body_bytes: int, more_bytes:
 
 def _several(items: list[object], batch: dict[str, Any] | None, limits: JSONLimits) -> Payload:
     if len(items) > limits.events_max:
-        raise TooManyEventsError(detail=f"{len(items):,}, and at most {limits.events_max:,} are allowed")
+        items = items[: limits.events_max] + fragments_of(items[limits.events_max :])
     return Payload(items, batch, batch or {})
 
 

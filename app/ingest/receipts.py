@@ -30,6 +30,12 @@ CODES = {**QUARANTINE_REASONS, **RETRIABLE_CODES}
 KNOWN = (DUPLICATE, REPEAT, STALE)
 """The verdicts that are answered as duplicates, which are successes."""
 
+LIST_BYTES_MAX = 1024 * 1024
+"""The limit of each list in an answer. The numbers in it and in the headers are those of all events."""
+
+LIST_ITEMS_SURE = 500
+"""So many items are always below the limit: an item has less than 2 KB, with an id of escaped characters."""
+
 MISSING_RANGES_MAX = 32
 """The limit in a header; the document of the session has all ranges."""
 
@@ -37,6 +43,13 @@ REASONS: dict[str, str] = {
     RejectionCode.NOT_AN_OBJECT: "an event must be a JSON object",
     RejectionCode.EVENT_TOO_LARGE: "the event is larger than allowed",
     RejectionCode.EVENT_TOO_DEEP: "the event is nested deeper than allowed",
+    RejectionCode.EVENT_TOO_COMPLEX: "the event has more commas, colons and opening brackets than allowed",
+    RejectionCode.TOO_MANY_EVENTS: "these events are beyond the largest number of a request",
+    RejectionCode.REQUEST_TOO_LARGE: "the events before this one have used up the bytes of a request",
+    RejectionCode.BATCH_FIELDS_TOO_LARGE: (
+        "the batch-level context and integrations are too large to be merged into each event, taken "
+        "without them"
+    ),
     RejectionCode.MESSAGE_ID_INVALID: "messageId must be a string of 1 to 255 bytes",
     RejectionCode.TYPE_INVALID: (
         "type must be a string of at most 100 characters, none of them a control character"
@@ -104,19 +117,37 @@ def answer(
         ]
     body: dict[str, object] = {"success": True}
     if wants_receipts:
-        body["receipts"] = [
+        receipts = [
             _receipt(event, admission, offset)
             for event, admission, offset in zip(identified.events, *outcomes, strict=True)
             if admission is NEW or admission in KNOWN
         ]
+        _add_list(body, "receipts", receipts)
     if rejected:
         rejected.sort(key=itemgetter(0))
         reasons = SESSION_REASONS if any([event.session for event in identified.events]) else REASONS
-        body["rejected"] = [_rejected(*item, reasons) for item in rejected]
+        _add_list(body, "rejected", [_rejected(*item, reasons) for item in rejected])
     if advice:
         body["warnings"] = advice
     headers = _headers(accepted, duplicates, preferences)
     return Response(orjson.dumps(body), headers=headers, media_type="application/json")
+
+
+def _add_list(body: dict[str, object], name: str, items: list[dict[str, object]]) -> None:
+    """Add a list to an answer, cut to LIST_BYTES_MAX; then another field says how many items it lacks."""
+    body[name] = items
+    if len(items) <= LIST_ITEMS_SURE:
+        return
+    pieces, left = [], LIST_BYTES_MAX - len(b"[]")
+    for item in items:
+        piece = orjson.dumps(item)
+        left -= len(piece) + len(b",")
+        if left < 0:
+            break
+        pieces.append(piece)
+    body[name] = orjson.Fragment(b"[%b]" % b",".join(pieces))
+    if len(pieces) < len(items):
+        body[f"{name}Omitted"] = len(items) - len(pieces)
 
 
 def _headers(accepted: int, duplicates: int, preferences: Preferences | None) -> dict[str, str]:

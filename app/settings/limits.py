@@ -19,11 +19,17 @@ The limit of a commit is that of an event and this; with the defaults 900 KiB, b
 for a batch. It exceeds RECORD_MARGIN_BYTES.
 """
 
-QUARANTINE_RECORD_BYTES_MAX = 256 * KIB
-"""The size of the largest quarantine record: 64 KiB of an event, every byte escaped, and its envelope."""
+COMMIT_BYTES_MIN = 256 * KIB
+"""The least limit of a commit: the record of a piece fits, see dedupe.model.quarantine."""
 
-QUEUED_EVENTS_MIN, QUEUED_REQUESTS_MIN = 20_000, 8
-"""A queue has room for at least 20 commits, and for 8 of the largest requests, which sources share."""
+QUARANTINE_ROOM_BYTES = 8 * KIB
+"""What a quarantine record may have besides the event: RECORD_MARGIN_BYTES, and the head of its value."""
+
+QUEUE_EVENTS_MAX = 40_000
+"""A queue has room for 40 commits, or two of the largest requests, which sources share."""
+
+EVENT_SPARE_BYTES = 512
+"""What a record adds to its event on average, in a request of very many events."""
 
 
 class LimitSettings(Section):
@@ -41,13 +47,18 @@ class LimitSettings(Section):
         "which there is none left gets 503. An eighth is kept for bodies up to 256 KiB; once half is in use, "
         "one client address may not have more than a quarter.",
     )
-    request_events_max: int = Field(2_500, ge=1, description="Most events in one request.")
+    request_events_max: int = Field(
+        20_000,
+        ge=1,
+        le=20_000,
+        description="Most events of one request that are decided; those beyond are quarantined.",
+    )
     event_bytes_max: Bytes = Field(
         800 * KIB,
         ge=1 * KIB,
         description="Largest event, batch-level fields included; a larger one is rejected, not its batch. "
         f"One commit has at most {BATCH_ROOM_BYTES // KIB} KiB more, or "
-        f"{QUARANTINE_RECORD_BYTES_MAX // KIB} KiB if that is more.",
+        f"{COMMIT_BYTES_MIN // KIB} KiB if that is more.",
     )
     answer_timeout: Seconds = Field(
         4.5, gt=0, description="How long a request may wait for its verdict before it gets 503."
@@ -70,7 +81,7 @@ class LimitSettings(Section):
         32 * MIB,
         ge=1 * MIB,
         description="Most bytes of events that wait for one partition; sources share them alike. At most "
-        f"{QUEUED_EVENTS_MIN:,} events wait, or those of {QUEUED_REQUESTS_MIN} of the largest requests.",
+        f"{QUEUE_EVENTS_MAX:,} events wait.",
     )
     disk_free_min: Bytes = Field(
         1 * GIB, description="Free disk space under the data folder below which requests get 503."
@@ -89,16 +100,16 @@ class LimitSettings(Section):
     @property
     def batch_bytes_max(self) -> int:
         """The limit of one commit, in which the largest record fits."""
-        return max(self.event_bytes_max + BATCH_ROOM_BYTES, QUARANTINE_RECORD_BYTES_MAX)
+        return max(self.event_bytes_max + BATCH_ROOM_BYTES, COMMIT_BYTES_MIN)
 
     @property
-    def queue_events_max(self) -> int:
-        """The limit of queued events of one partition."""
-        return max(QUEUED_EVENTS_MIN, QUEUED_REQUESTS_MIN * self.request_events_max)
+    def quarantine_bytes_max(self) -> int:
+        """The limit of one quarantine record's content; a longer one is stored in pieces."""
+        return self.batch_bytes_max - QUARANTINE_ROOM_BYTES
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence for each rule that these settings break."""
-        records_bytes_max = self.request_bytes_max + self.request_events_max * RECORD_MARGIN_BYTES
+        records_bytes_max = self.request_bytes_max + self.request_events_max * EVENT_SPARE_BYTES
         if self.queue_bytes_max < records_bytes_max:
             yield (
                 f"GATEWAY_QUEUE_BYTES_MAX ({format_size(self.queue_bytes_max)}) must be at least "

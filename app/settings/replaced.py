@@ -21,7 +21,7 @@ REPLACED: Mapping[str, str] = {
     "GATEWAY_BODY_GRACE": "a request body may take 30 s at any pace",
     "GATEWAY_BODY_RATE_MIN": "a request body must come by 2 KiB a second on average after 30 s",
     "GATEWAY_BODY_TIMEOUT": "a request body may take as long as it comes by 2 KiB a second after 30 s",
-    "GATEWAY_BODY_KEYLESS_BYTES_MAX": "a body whose write key stands in it may have 1 MiB",
+    "GATEWAY_BODY_KEYLESS_BYTES_MAX": "a body may have GATEWAY_BODY_BYTES_MAX wherever its write key stands",
     "GATEWAY_HEAD_BYTES_MAX": "a request line and its headers may have 64 KiB",
     "GATEWAY_HEAD_TIMEOUT": "a request line and its headers may take 10 s to arrive",
     "GATEWAY_SEND_TIMEOUT": "a client may leave its answers unread for 30 s",
@@ -33,7 +33,7 @@ REPLACED: Mapping[str, str] = {
     "GATEWAY_BODY_COMPRESSED_BYTES_MAX": "it is half of GATEWAY_BODY_BYTES_MAX",
     "GATEWAY_REQUEST_BYTES_MAX": "it is twice GATEWAY_BODY_BYTES_MAX",
     "GATEWAY_BATCH_BYTES_MAX": "it is GATEWAY_EVENT_BYTES_MAX and 100 KiB, or 256 KiB if that is more",
-    "GATEWAY_QUEUE_EVENTS_MAX": "it is 20,000, or eight times GATEWAY_REQUEST_EVENTS_MAX if that is more",
+    "GATEWAY_QUEUE_EVENTS_MAX": "it is 40,000",
     "GATEWAY_BATCH_EVENTS_MAX": "a commit has at most 1,000 events",
     "GATEWAY_CLOCK_JUMP_MAX": "it is half of GATEWAY_WINDOW",
     # elsewhere

@@ -112,11 +112,12 @@ class LaneQueue:
         Raise LaneSaturatedError (retriable, nothing was accepted) if this submission does not fit.
 
         A source that has events in the queue must leave as much free as it has, so that one source fills at
-        most half of the queue.
+        most half of the queue. An empty queue has room for a submission of any size in bytes: it would be
+        refused for ever.
         """
         events, size_bytes = len(submission.events), submission.size_bytes
         events_left = self._limits.queue_events_max - self.events - events
-        bytes_left = self._limits.queue_bytes_max - self.size_bytes - size_bytes
+        bytes_left = self._limits.queue_bytes_max - self.size_bytes - size_bytes if self.events else 0
         own = self._sources.get(submission.events[0].source)
         if own is not None:
             events_left -= own.events + events

@@ -35,7 +35,7 @@ from app.ingest.client_sessions import (
 )
 from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_keys import Shares, keys_of, shares_of
-from app.ingest.event_limits import STEP_BYTES
+from app.ingest.event_limits import STEP_BYTES, quarantined_bytes
 from app.ingest.identify import Arrival, Identified, Identifier, Rejection
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
@@ -44,6 +44,7 @@ from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from dedupe.decide.admission import NEW
+from dedupe.decide.rejection import QUARANTINE_REASONS
 from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import RetriableError
 from dedupe.model.identity import FINGERPRINT_BYTES
@@ -71,28 +72,19 @@ class Ingest:
     body_limits: BodyLimits
     request_events_max: int
     answer_timeout_s: float
-    keyless_bytes_max: int = 1024 * 1024  # SDKs that put the write key into the body send 500 KB at most
     sets_context_ip: bool = False
     gives_advice: bool = False
     observer: DecisionObserver | None = None
     scheduler: FairScheduler = field(default_factory=FairScheduler)
     penalties: Penalties = field(default_factory=Penalties)
 
-    def body_limits_for(self, source: Source | None) -> BodyLimits:
-        """Return the limits of a body, smaller ones while its source is unknown."""
-        if source is not None:
-            return self.body_limits
-        bytes_max = min(self.keyless_bytes_max, self.body_limits.bytes_max)
-        return replace(self.body_limits, bytes_max=bytes_max)
-
-    def json_limits_for(self, source: Source | None, lease: MemoryReservation) -> JSONLimits:
+    def json_limits_for(self, source: Source | None, request: Request) -> JSONLimits:
         """Return the limits of its JSON; the body's lease is charged for parsed documents."""
-        return JSONLimits(
-            self.request_events_max,
-            self.identifier.limits.event_bytes_max,
-            may_cut=source is not None,
-            hold=lease.hold_parsed,
+        lease: MemoryReservation = request.scope[CONTEXT].lease
+        limits = JSONLimits(
+            self.request_events_max, self.identifier.limits.event_bytes_max, hold=lease.hold_parsed
         )
+        return limits if source else replace(limits, check_top=partial(_check_top, self.write_keys, request))
 
 
 def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
@@ -137,11 +129,10 @@ async def post_events(
     source, shares = _source_in_head(ingest.write_keys, request), None
     sender = source.id if source else network_of(request)
     yield_to_others = partial(ingest.scheduler.yield_to_others, sender)
-    limits = ingest.body_limits_for(source)
-    body = await read_body(request.receive, context.headers, limits, context.lease, yield_to_others)
+    body = await _body_of(ingest, request, source, yield_to_others)
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     async with ingest.scheduler.slot(sender, len(body), deadline):
-        payload = await parse(body, ingest.json_limits_for(source, context.lease), yield_to_others)
+        payload = await parse(body, ingest.json_limits_for(source, request), yield_to_others)
         if source is None:
             source, shares = _source_in_body(ingest.write_keys, request, payload)
         if shares is not None:
@@ -159,11 +150,13 @@ async def post_events(
         advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
         stored_bytes, events, quarantined = identified.size_bytes, identified.events, identified.quarantined
         if shares is not None:
+            shares.take_quarantine(identified)
             shares.owe(identified, len(body))
         elif source.allowance is not None:
+            source.allowance.take_quarantine(quarantined_bytes(quarantined))
             source.allowance.owe(stored_bytes - len(body))
         del body, payload  # frees their memory
-        context.lease.hold(stored_bytes)
+        context.lease.hold(min(stored_bytes, ingest.identifier.limits.request_bytes_max))
         if ingest.observer is not None and ingest.observer.is_on:
             context.watched = [*events, *quarantined]
         submit = ingest.router.submit
@@ -240,7 +233,7 @@ def _is_replay(headers: Mapping[bytes, bytes]) -> bool:
 async def _identified(
     items: Iterator[Event | Rejection], body_bytes: int, yield_to_others: YieldToOthers
 ) -> Identified:
-    """Identify the items, step by step. Raises RequestTooLargeError."""
+    """Identify the items, step by step."""
     if body_bytes > SMALL_BYTES:
         await yield_to_others(body_bytes)
     identified = Identified()
@@ -257,12 +250,19 @@ def _note(
     outcomes: Outcomes,
     context: RequestContext,
 ) -> None:
-    """Charge new events to their key's quota of the index, and report the verdicts to the observer."""
+    """Charge the key's quotas of index and quarantine, and report the verdicts to the observer."""
     new = outcomes.admissions.count(NEW)
     if shares is not None:
         shares.grow(identified, outcomes.admissions)
     elif source.allowance is not None:
         source.allowance.grow(new)
+        if new < len(outcomes.admissions):
+            conflicting = [
+                event
+                for event, admission in zip(identified.events, outcomes.admissions, strict=True)
+                if admission in QUARANTINE_REASONS
+            ]
+            source.allowance.owe_quarantine(quarantined_bytes(conflicting))
     if observer is not None and (observer.is_on or identified.rejections or new < len(outcomes.admissions)):
         observer.decided(identified.events, outcomes, identified.quarantined, context)
 
@@ -295,6 +295,31 @@ def _source_in_head(write_keys: WriteKeys, request: Request) -> Source | None:
         size_bytes = int(declared) if declared.isdigit() and b"content-encoding" not in headers else 0
         source.allowance.check(events=1, size_bytes=size_bytes)
     return source
+
+
+async def _body_of(
+    ingest: Ingest, request: Request, source: Source | None, yield_to_others: YieldToOthers
+) -> bytes:
+    """Return the body, or its undamaged part. Raises as read_body, and WriteKeyMissingError."""
+    context: RequestContext = request.scope[CONTEXT]
+    limits, lease = ingest.body_limits, context.lease
+    body = await read_body(
+        request.receive, context.headers, limits, lease, yield_to_others, context.note_damage
+    )
+    if source is None and len(body) > SMALL_BYTES and not _may_have_key(body):
+        raise WriteKeyMissingError
+    return body
+
+
+def _check_top(write_keys: WriteKeys, request: Request, top: Mapping[str, Any]) -> None:
+    """Refuse a body whose top level has a wrong write key, before its events are parsed. Raises as log_in."""
+    if write_key := own_key(top):
+        log_in(write_keys, write_key, request.scope)
+
+
+def _may_have_key(body: bytes) -> bool:
+    """Whether a body may have a field `writeKey`, its name escaped or not."""
+    return b"writeKey" in body or b"\\u00" in body
 
 
 def network_of(request: Request) -> str:

@@ -114,6 +114,66 @@ async def test_body_that_is_not_what_it_says_is_refused(
         await read(data, headers, seed)
 
 
+NOISE = random.Random(1).randbytes(900).hex().encode()
+LONG = b",".join(b'{"messageId":"%d","p":"%b"}' % (n, NOISE[n : n + 40]) for n in range(120))
+
+
+@pytest.mark.parametrize(
+    ("data", "undamaged", "code"),
+    [
+        (zipped(LONG)[:-1], LONG, "body_truncated"),
+        (zipped(LONG)[:-8], LONG, "body_truncated"),
+        (zipped(LONG)[: len(zipped(LONG)) // 2], None, "body_truncated"),
+        (zipped(LONG) + zipped(LONG)[:12], LONG, "body_truncated"),
+        (zlib.compress(LONG)[:-1], LONG, "body_truncated"),
+        (zipped(LONG)[:-8] + b"x" * 8, LONG, "body_not_decompressable"),
+        (zipped(LONG) + b"garbage", LONG, "body_not_decompressable"),
+        (zipped(LONG) + zipped(b"") * GZIP_MEMBERS_MAX, LONG, "body_not_decompressable"),
+        (zipped(LONG)[:300] + random.Random(3).randbytes(2_000), None, "body_not_decompressable"),
+        (zlib.compress(LONG) + zlib.compress(LONG), LONG, "body_not_decompressable"),
+    ],
+)
+async def test_damaged_body_is_inflated_up_to_the_damage_where_the_rest_is_of_use(
+    data: bytes, undamaged: bytes | None, code: str
+) -> None:
+    damages: list[str] = []
+    found = await read_body(
+        channel([data]), {}, LIMITS, lease(), look, lambda damage: damages.append(damage.code)
+    )
+    assert damages == [code]
+    if undamaged is None:
+        readable = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(data[:300])
+        assert 0 < len(readable) <= len(found)
+        assert found.startswith(readable)
+        assert LONG.startswith(readable)
+    else:
+        assert found == undamaged
+    with pytest.raises(BodyNotDecompressableError):
+        await read_body(channel([data]), {}, LIMITS, lease(), look)
+
+
+@pytest.mark.parametrize("data", [zipped(TEXT)[:12], b"\x1f\x8bgarbage", zlib.compress(TEXT)[:3]])
+async def test_body_of_which_nothing_can_be_inflated_is_refused(data: bytes) -> None:
+    with pytest.raises(BodyNotDecompressableError):
+        await read_body(channel([data]), GZIP, LIMITS, lease(), look, lambda _damage: None)
+
+
+async def test_looking_for_the_damage_takes_its_turns_and_keeps_the_bounds() -> None:
+    turns: list[int] = []
+
+    async def turn(size_bytes: int) -> None:
+        turns.append(size_bytes)
+
+    noise = random.Random(2).randbytes(400_000)
+    limits = BodyLimits(bytes_max=1_000_000, compressed_bytes_max=1_000_000)
+    damaged = zipped(noise)[:300_000] + b"\xff" * 50_000
+    reservation = lease(4_000_000)
+    found = await read_body(channel([damaged]), {}, limits, reservation, turn, lambda _damage: None)
+    assert len(found) > 299_000
+    assert len(turns) > 20
+    assert reservation.held == 1_000_000  # as its last bytes declare
+
+
 @pytest.mark.parametrize(
     "encoding",
     [

@@ -10,12 +10,12 @@ from starlette.responses import Response
 from app.http import errors as edge_errors
 from app.http.body_memory import BodyMemory, MemoryReservation
 from app.http.errors import (
+    BatchMissingError,
     BodyTimeoutError,
     BodyTooLargeError,
     InvalidJSONError,
     QuotaExceededError,
     RequestError,
-    TooManyEventsError,
     WriteKeyMissingError,
 )
 from app.http.problems import PROBLEMS, Problems
@@ -36,11 +36,8 @@ STATUSES = {
     "body_too_large": 400,
     "body_not_decompressable": 400,
     "unsupported_encoding": 400,
-    "body_too_complex": 400,
     "invalid_json": 400,
     "batch_missing": 400,
-    "too_many_events": 400,
-    "request_too_large": 400,
     "idempotency_key_invalid": 400,
     "fingerprints_invalid": 400,
     "session_fields_invalid": 400,
@@ -62,7 +59,7 @@ STATUSES = {
     "fenced": 503,
     "index_unavailable": 503,
     "body_timeout": 503,
-    "body_incomplete": 503,
+    "body_truncated": 503,
     "memory_full": 503,
     "too_many_connections": 503,
     "internal": 503,
@@ -108,7 +105,7 @@ def message_of(answer: Response) -> str:
     return message
 
 
-@pytest.mark.parametrize("kind", [LaneNotActiveError, DiskFullError, InvalidJSONError, TooManyEventsError])
+@pytest.mark.parametrize("kind", [LaneNotActiveError, DiskFullError, InvalidJSONError, BatchMissingError])
 def test_what_an_error_has_for_clients_stands_behind_its_own_text(kind: type[GatewayError]) -> None:
     err = kind("partition 3 of events", detail="since 12:34:56Z")
     assert message_of(problems().answer(err)) == f"{PROBLEMS[kind.code].message} (since 12:34:56Z)"

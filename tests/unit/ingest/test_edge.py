@@ -27,6 +27,7 @@ from app.http.penalties import Penalties
 from app.http.problems import Problems
 from app.http.refusal_log import RefusalLog
 from app.http.request_metrics import RequestMetrics
+from app.ingest import large_json
 from app.ingest.application import create_edge
 from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_limits import EventLimits
@@ -49,6 +50,7 @@ from dedupe.model.quarantine import Quarantine
 from dedupe.model.types import Event, Topic
 from dedupe.router import Router
 from dedupe.submission import Outcomes
+from tests.unit.ingest.test_large_json import noting
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 QUARANTINE = Quarantine(IDENTITY, Topic("q", 1))
@@ -112,7 +114,6 @@ def edge_over(
         body_limits=BodyLimits(bytes_max=body_bytes_max, compressed_bytes_max=10_000),
         request_events_max=100,
         answer_timeout_s=5,
-        keyless_bytes_max=5_000,
         gives_advice=gives_advice,
         observer=observer,
         penalties=Penalties(penalty_s),
@@ -304,13 +305,38 @@ async def test_unknown_key_in_the_head_is_refused_before_the_body_is_read(
     assert sent[0]["status"] == 401
 
 
-async def test_body_whose_key_stands_in_it_has_a_bound_of_its_own(tmp_path: Path) -> None:
-    app = edge_with_keys("- {key: known, source: a}", tmp_path)
-    body = b'{"messageId":"1","writeKey":"known","p":"%b"}' % (b"x" * 5_100)
-    answer = await post(app, body)
-    assert (answer.status_code, answer.json()["code"]) == (400, "body_too_large")
-    assert (await post(app, body, **{"X-Write-Key": "known"})).status_code == 200
-    assert (await post(app, body.replace(b"x" * 200, b""))).status_code == 200
+async def test_large_body_may_have_its_key_in_it_wherever_it_stands(tmp_path: Path) -> None:
+    app = edge_with_keys(
+        "- {key: known, source: a}", tmp_path, body_bytes_max=3_000_000, memory=BodyMemory(40_000_000)
+    )
+    events = b",".join(b'{"messageId":"%d","p":"%b"}' % (n, b"x" * 100_000) for n in range(25))
+    for body in (
+        b'{"writeKey":"known","batch":[%b]}' % events,
+        b'{"batch":[%b],"writeKey":"known"}' % events,
+        b'{"batch":[%b],"write\\u004bey":"known"}' % events,
+        b'{"batch":[%b]}' % events.replace(b'"p"', b'"writeKey":"known","p"'),
+    ):
+        answer = await post(app, body)
+        assert (answer.status_code, answer.headers["Gateway-Accepted"]) == (200, "0"), answer.text
+        assert [one["code"] for one in answer.json()["rejected"]] == ["event_too_large"] * 25
+
+
+async def test_large_body_with_a_wrong_key_or_none_is_refused_before_its_events_are_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = edge_with_keys(
+        "- {key: known, source: a}", tmp_path, body_bytes_max=3_000_000, memory=BodyMemory(40_000_000)
+    )
+    parsed: list[bytes] = []
+    monkeypatch.setattr(large_json, "read_document", noting(parsed))
+    events = b",".join([b'{"messageId":"1","p":"%b"}' % (b"x" * 50_000)] * 50)
+    for body, status, code in (
+        (b'{"batch":[%b],"writeKey":"unknown"}' % events, 401, "invalid_write_key"),
+        (b'{"batch":[%b]}' % events, 400, "write_key_missing"),
+    ):
+        answer = await post(app, body)
+        assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert sum(map(len, parsed)) < 100
 
 
 async def test_large_body_is_charged_for_what_it_takes_while_it_is_parsed() -> None:
@@ -320,7 +346,7 @@ async def test_large_body_is_charged_for_what_it_takes_while_it_is_parsed() -> N
 
     answer = await post(app, orjson.dumps(events), authorization="Basic azo=")
 
-    assert answer.json()["code"] == "request_too_large"  # which is found out once it is parsed
+    assert answer.json()["rejected"][0]["code"] == "request_too_large"
     assert memory.peak >= len(orjson.dumps(events)) + 99 * 6 * 64
     assert memory.used == 0
 

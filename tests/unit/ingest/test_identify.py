@@ -18,16 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ksuid import Ksuid
 
-from app.http.errors import BatchMissingError, InvalidJSONError, RequestTooLargeError, TooManyEventsError
+from app.http.errors import BatchMissingError, InvalidJSONError
 from app.ingest.client_sessions import ClientSession, client_session_of
 from app.ingest.deep_json import dumps_any, is_deeper
 from app.ingest.event_limits import STEP_BYTES, EventLimits
 from app.ingest.identify import Arrival, Identified, Identifier
-from app.ingest.large_json import JSONLimits, Oversize
+from app.ingest.items import Fragment, Oversize, Packed
+from app.ingest.large_json import JSONLimits
 from app.ingest.message_ids import derived_id, fresh_id
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
 from app.ingest.routes.events import Parse
-from app.ingest.salvage import Fragment
 from app.settings.limits import RECORD_MARGIN_BYTES
 from dedupe.model.identity import MESSAGE_ID_BYTES_MAX, Identity, canonical_content, fingerprint_of
 from dedupe.model.quarantine import Quarantine
@@ -427,8 +427,10 @@ def test_what_changes_between_tries_does_not_change_whether_a_request_fits(share
         arrival = Arrival("web", RECEIVED_MS, client_ip=client_ip)
         fits = identified(identifier(limits), Payload([event] * 10, None, shared), arrival)
         assert len(fits.events) == 10
-        with pytest.raises(RequestTooLargeError):
-            identified(identifier(limits), Payload([event] * 11, None, shared), arrival)
+        more = identified(identifier(limits), Payload([event] * 12, None, shared), arrival)
+        assert [event.value for event in more.events] == [event.value for event in fits.events]
+        assert told(more) == [(10, "1", "request_too_large"), (11, "1", "request_too_large")]
+        assert b'"event":"x' in more.quarantined[0].value
 
 
 def test_long_retry_fields_count_for_the_size() -> None:
@@ -441,18 +443,20 @@ def test_batch_level_sent_at_that_is_no_time_goes_into_no_event() -> None:
     assert "sentAt" not in orjson.loads(event.value)
 
 
-def test_rejected_items_count_for_the_size_of_a_request() -> None:
-    bad = {"messageId": "", "event": "x" * 1_500}
-    for item in (bad, "x" * 1_500, bad | {"properties": "x" * 1_000}):
-        with pytest.raises(RequestTooLargeError):
-            identify([item] * 70)
+def test_rejected_items_leave_the_room_of_a_request_to_the_others() -> None:
+    good = {"messageId": "1", "event": "x" * 1_900}
+    for bad in ("x" * 1_500, good | {"properties": "x" * 1_000}):
+        found = identify([bad] * 70 + [good] * 50)
+        assert len(found.rejections) == 70
+        assert len(found.events) == 50
 
 
 def test_merged_batch_is_bounded_as_a_whole() -> None:
     shared = {"context": {"page": "x" * 1_500}}
     items = [{"messageId": str(number)} for number in range(100)]
-    with pytest.raises(RequestTooLargeError):
-        identify(items, shared=shared)
+    found = identify(items, shared=shared)
+    assert 60 < len(found.events) < 70
+    assert {code for _, _, code in told(found)} == {"request_too_large"}
     assert len(identify(items[:50], shared=shared).events) == 50
 
 
@@ -636,16 +640,17 @@ def test_forms_of_the_native_path() -> None:
     assert parsed(parse_events, orjson.dumps(odd)) == ([odd], odd, {})
 
 
-def test_too_many_events_are_refused() -> None:
+def test_events_beyond_the_limit_are_fragments() -> None:
     for parse, body in (
         (parse_events, b"[%b]"),
         (parse_events, b'{"batch":[%b]}'),
         (parse_batch, b'{"batch":[%b]}'),
     ):
         assert len(parsed(parse, body % b",".join([b"1"] * 100)).items) == 100
-        with pytest.raises(TooManyEventsError) as caught:
-            parsed(parse, body % b",".join([b"1"] * 101))
-        assert caught.value.detail == "101, and at most 100 are allowed"
+        raw = body % b", ".join([b"1"] * 102)
+        *items, rest = parsed(parse, raw).items
+        assert items == [1] * 100
+        assert rest == Fragment(raw.index(b"1" + b", 1" * 99) + 299, b"[1, 1]", "too_many_events")
 
 
 # ---- the client's address
@@ -732,8 +737,16 @@ def test_batch_level_fields_may_not_multiply(shared: dict[str, Any]) -> None:
     arrival = Arrival("web", RECEIVED_MS)
     found = identified(identifier(limits), Payload([{}] * 160, None, shared), arrival)
     assert 160 * 6_000 < found.size_bytes < 1_000_000 + 160 * 200
-    with pytest.raises(RequestTooLargeError):
-        identified(identifier(limits), Payload([{}] * 170, None, shared), arrival)
+
+    more = identified(identifier(limits), Payload([{}] * 170, None, shared), arrival)
+    assert told(more) == [(170, None, "batch_fields_too_large")]
+    assert len(more.events) == 170
+    assert more.size_bytes < 170 * 200 + 7_000
+    assert all("context" not in orjson.loads(event.value) for event in more.events)
+    assert more.quarantined[0].value.endswith(orjson.dumps(shared))
+    assert more.indexes() == list(range(170))
+    again = identified(identifier(limits), Payload([{}] * 180, None, shared), arrival)
+    assert again.quarantined[0].key == more.quarantined[0].key
 
 
 @pytest.mark.parametrize("size", [1_980, 1_981, 1_982])
@@ -743,15 +756,20 @@ def test_growth_is_judged_alike_wherever_and_whenever_a_request_is_sent(size: in
 
     def is_taken(client_ip: str | None, **more: object) -> bool:
         arrival = Arrival("web", RECEIVED_MS, client_ip=client_ip)
-        try:
-            identified(identifier(limits), Payload([{}] * 100, None, {"context": context, **more}), arrival)
-        except RequestTooLargeError:
-            return False
-        return True
+        payload = Payload([{}] * 100, None, {"context": context, **more})
+        return not identified(identifier(limits), payload, arrival).rejections
 
     addresses = (None, "::1", "2001:db8:1111:2222:3333:4444:5555:6666")
     assert {is_taken(address) for address in addresses} == {is_taken(None, sentAt=BATCH_SENT_AT)}
     assert is_taken(None) == (100 * len(orjson.dumps({"context": context})) <= 200_000)
+
+
+def test_packed_event_is_identified_as_if_it_had_been_parsed() -> None:
+    good, bad = {"messageId": "1", "event": "a"}, {"messageId": "1", "event": "x" * 3_000, "writeKey": "k"}
+    plain = identify([good, bad, [good]])
+    packed = identify([Packed(orjson.dumps(item), "k", is_event=True) for item in (good, bad, [good])])
+    assert packed.events == plain.events
+    assert packed.rejections == plain.rejections
 
 
 def test_usual_batch_level_fields_pass() -> None:

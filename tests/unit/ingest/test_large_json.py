@@ -1,8 +1,13 @@
 """Claim: a body is read in short pieces, and reads as the parser reads it whole, whatever it is."""
 
 import asyncio
+import gc
 import random
 import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -10,18 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.http.errors import BodyTooComplexError, InvalidJSONError, TooManyEventsError
-from app.ingest import large_json
+from app.http.errors import BodyTooLargeError, InvalidJSONError
+from app.ingest import json_scan, large_json
+from app.ingest.items import Fragment, Oversize, Packed
+from app.ingest.json_scan import Scan
 from app.ingest.large_json import (
     AT_ONCE_BYTES,
-    COMMAS_AT_ONCE,
+    EVENT_MARKS_MAX,
     MARKS_AT_ONCE,
     SMALL_BYTES,
-    STEP_WORK,
-    WINDOW_BYTES,
     JSONLimits,
-    Oversize,
-    brackets,
     count_marks,
 )
 from app.ingest.payload import read_json
@@ -54,6 +57,16 @@ def turns_of(body: bytes) -> int:
 def padded(batch: bytes) -> bytes:
     """A body that is cut whatever its batch is: what stands beside it makes it large."""
     return b'{"padding":"%b","batch":%b,"sentAt":"now"}' % (b"x" * AT_ONCE_BYTES, batch)
+
+
+def noting(parsed: list[bytes]) -> Callable[[bytes], object]:
+    """Return a parser that notes what it is given."""
+
+    def read_document(piece: bytes) -> object:
+        parsed.append(piece)
+        return orjson.loads(piece)
+
+    return read_document
 
 
 def event(number: int, **more: object) -> dict[str, object]:
@@ -154,12 +167,11 @@ def test_batch_is_found_by_its_name_and_the_last_one_counts(names: bytes) -> Non
         assert found == expected or isinstance(found, Oversize)
 
 
-def test_batch_whose_name_is_hidden_is_read_only_where_that_is_cheap() -> None:
+def test_batch_whose_name_is_escaped_is_cut_like_any() -> None:
     names = b'"p":"%b","batch":[1],"b\\u0061tch":[2,{"a":1}]'
-    small = b"{%b}" % names % (b"x" * SMALL_BYTES)
-    assert read(small) == orjson.loads(small)
-    with pytest.raises(BodyTooComplexError):
-        read(b"{%b}" % names % (b"x" * AT_ONCE_BYTES))
+    for size in (SMALL_BYTES, AT_ONCE_BYTES):
+        body = b"{%b}" % names % (b"x" * size)
+        assert read(body) == orjson.loads(body)
 
 
 @pytest.mark.parametrize(
@@ -185,11 +197,26 @@ def test_place_of_what_is_no_json_is_told_with_where_it_is_counted_from(names: b
 def test_brackets_in_strings_are_passed_over_in_windows_of_any_size(
     monkeypatch: pytest.MonkeyPatch, window_bytes: int
 ) -> None:
-    monkeypatch.setattr(large_json, "WINDOW_BYTES", window_bytes)
+    monkeypatch.setattr(json_scan, "WINDOW_BYTES", window_bytes)
+    monkeypatch.setattr(json_scan, "FIRST_WINDOW_BYTES", 2)
     text = 'a]} {[,: \\" \\\\'
-    body = orjson.dumps([{text: [text, {"b": text}]}, [], text])
-    found = [chr(body[place]) for place in large_json.brackets(body) if place >= 0]
-    assert "".join(found) == "[{[{}]}[]]"
+    elements = [orjson.dumps(part) for part in ({text: [text, {"b": text}]}, [], text, [[text], {}], 5)]
+    scan = Scan(b"[%b]" % b" , ".join(elements), 1)
+    found = []
+    for _ in elements:
+        start = scan.place
+        for _ in scan.past_element():
+            pass
+        found.append(scan.text[start : scan.place].strip())
+        scan.place += 1
+    assert found == elements
+
+
+@pytest.mark.parametrize("body", [b"[" * 2_000, b'{"a":' * 2_000, b"[[", b'["', b'["\\', b'[[1,"]'])
+def test_container_without_an_end_or_too_deep_is_no_json(body: bytes) -> None:
+    with pytest.raises(InvalidJSONError):
+        for _ in Scan(body, 0).past_container():
+            pass
 
 
 JSON = st.recursive(
@@ -220,13 +247,41 @@ def test_any_batch_reads_alike_in_windows_and_groups_of_any_size(
         patch.setattr(large_json, "SMALL_BYTES", 0)
         patch.setattr(large_json, "MARKS_AT_ONCE", -1)
         patch.setattr(large_json, "is_cheap", lambda _piece: True)
-        patch.setattr(large_json, "WINDOW_BYTES", rng.randint(2, 40))
+        patch.setattr(json_scan, "WINDOW_BYTES", rng.randint(2, 40))
+        patch.setattr(json_scan, "FIRST_WINDOW_BYTES", rng.randint(1, 40))
+        patch.setattr(large_json, "DOCUMENT_BYTES_MAX", rng.choice([0, 100, 10_000]))
         patch.setattr(large_json, "GROUP_BYTES", rng.randint(1, 40))
         if expected is InvalidJSONError:
             with pytest.raises(InvalidJSONError):
                 read(body)
         else:
-            assert read(body) == expected
+            assert unpacked(read(body)) == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(JSON, max_size=9), st.integers(0, 9), st.integers(1, 40), st.integers(1, 40))
+def test_items_beyond_the_limit_are_fragments_with_each_of_them_once(
+    batch: list[Any], events_max: int, group_bytes: int, rest_bytes: int
+) -> None:
+    body = orjson.dumps({"x": "]", "batch": batch, "y": 1}, option=orjson.OPT_INDENT_2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large_json, "SMALL_BYTES", 0)
+        patch.setattr(large_json, "GROUP_BYTES", group_bytes)
+        patch.setattr(large_json, "REST_BYTES", rest_bytes)
+        document = read(body, JSONLimits(events_max, 800 * 1024))
+    assert (document["x"], document["y"]) == ("]", 1)
+    items, rest = document["batch"][:events_max], document["batch"][events_max:]
+    assert items == batch[:events_max]
+    assert {item.reason for item in rest} <= {"too_many_events"}
+    assert [event for item in rest for event in orjson.loads(item.content)] == batch[events_max:]
+    assert all(body[item.position :].lstrip().startswith(item.content[1:-1]) for item in rest)
+
+
+def unpacked(document: Any) -> Any:
+    items = document.get("batch") if isinstance(document, dict) else document
+    if isinstance(items, list):
+        items[:] = [orjson.loads(item.content) if isinstance(item, Packed) else item for item in items]
+    return document
 
 
 # ---- what it costs
@@ -241,41 +296,77 @@ def test_large_body_takes_a_turn_for_each_piece() -> None:
     assert turns_of(body) >= len(body) / (70 * 1024)
 
 
-def test_looking_for_cuts_pauses_whatever_the_body_is() -> None:
-    for body in (
-        b'["' + b"\\n" * 1_000_000 + b'"]',
-        b"[" * 100_000,
-        b'{"x":1,' * 100_000,
-        b'"","",' * 300_000,
-    ):
-        pauses = sum(place < 0 for place in brackets(body))
-        assert pauses >= len(body) // (STEP_WORK + WINDOW_BYTES)
-        assert pauses >= sum(place >= 0 for place in brackets(body)) // 10_000
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "opening brackets": lambda: b"[" * (8 << 20),
+    "opening objects": lambda: b'{"a":' * (1 << 20),
+    "closing brackets": lambda: b"]" * (8 << 20),
+    "quotes": lambda: b'"' * (8 << 20),
+    "backslashes": lambda: b"\\" * (8 << 20),
+    "quotes and backslashes": lambda: b'"\\' * (4 << 20),
+    "commas": lambda: b"," * (8 << 20),
+    "blanks": lambda: b" " * (8 << 20),
+    "empty lists": lambda: b"[%b]" % b",".join([b"[]"] * 2_700_000),
+    "empty objects": lambda: b'{"batch":[%b]}' % b",".join([b"{}"] * 2_700_000),
+    "empty strings": lambda: b"[%b]" % b",".join([b'""'] * 1_000_000),
+    "numbers": lambda: b"[%b]" % b",".join([b"1"] * 4_000_000),
+    "deep lists": lambda: b"[%b]" % b",".join([b"[" * 40 + b"]" * 40] * 100_000),
+    "deeper lists": lambda: b"[%b]" % b",".join([b"[" * 900 + b"]" * 900] * 4_000),
+    "pairs": lambda: (
+        b"[%b]" % b",".join([b'{"messageId":"1","a":[%b]}' % b",".join([b"[1,2]"] * 120_000)] * 11)
+    ),
+    "names": lambda: b"{%b}" % b",".join([b'"%x":1' % n for n in range(800_000)]),
+    "unclosed": lambda: b"[[[[%b]" % b",".join([b"{}"] * 2_700_000),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_body_holds_the_loop_or_takes_for_ever(kind: str) -> None:
+    body = HOSTILE[kind]()
+    turns: list[float] = []
+
+    async def turn(_size_bytes: int) -> None:
+        turns.append(time.thread_time())
+
+    async def run() -> None:
+        gc.disable()  # it would look at the whole of the test process
+        turns.append(time.thread_time())
+        with suppress(InvalidJSONError):
+            await read_json(body, JSONLimits(20_000, 800 * 1024), turn)
+        turns.append(time.thread_time())
+        gc.enable()
+
+    asyncio.run(run())
+    assert max(after - before for before, after in pairwise(turns)) < 0.1  # a fifth of it on an idle machine
+    assert turns[-1] - turns[0] < 3.0
 
 
 @pytest.mark.parametrize(
-    "body",
+    "event",
     [
-        b"[" + b",".join([b"{}"] * 600_001) + b"]",
-        b"{" + b",".join(b'"%x":1' % n for n in range(600_001)) + b"}",
-        b"[" * 600_001,
-        b'["' + b":" * 600_001 + b'"]',
-        b"[" + b"1," * 1_500_000 + b"1]",
+        b'{"messageId":"1","path":[%b]}' % b",".join([b"[1,2]"] * 79_000),
+        b'{"messageId":"1","path":[%b]}' % b",".join([b"1"] * 230_000),
+        b'{"messageId":"1","path":[%b]}' % b",".join([b'{"a":1}'] * 60_000),
     ],
 )
-def test_body_with_too_many_marks_is_refused_unparsed(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_json, "read_document", None)
-    with pytest.raises(BodyTooComplexError):
-        read(body)
+def test_event_of_many_short_tokens_is_read_alone_and_in_a_batch(event: bytes) -> None:
+    for body in (event, b"[%b]" % event, b'{"batch":[%b]}' % event, padded(b"[%b]" % event)):
+        assert read(body) == orjson.loads(body)
 
 
-def test_event_with_too_many_marks_is_refused() -> None:
-    names = b"{" + b",".join(b'"%x":1' % n for n in range(MARKS_AT_ONCE + 1)) + b"}"
-    for body in (b"[{},%b]" % names, b'{"batch":[%b]}' % names, names, padded(b"[%b]" % names)):
-        with pytest.raises(BodyTooComplexError):
-            read(body)
-    with pytest.raises(BodyTooComplexError):
-        read(names)
+def test_event_that_is_too_expensive_to_parse_is_set_aside_and_its_batch_is_read() -> None:
+    lists = b'{"messageId":"1","path":[%b]}' % b",".join([b"[]"] * (EVENT_MARKS_MAX + 1))
+    for body in (b'[{"a":1}, %b ,{"b":1}]' % lists, b'{"batch":[{"a":1},%b,{"b":1}]}' % lists):
+        document = read(body)
+        items = document["batch"] if isinstance(document, dict) else document
+        assert items == [{"a": 1}, Fragment(body.index(lists), lists, "event_too_complex"), {"b": 1}]
+    assert read(b" %b\n" % lists) == Fragment(1, lists, "event_too_complex")
+    spaced = lists.replace(b"[]", b"[  ]")
+    assert read(spaced) == Fragment(0, spaced, "event_too_complex")  # its blanks do not count
+    assert read(lists, JSONLimits(9, 500_000)) == Oversize(None, lists)
+    with pytest.raises(InvalidJSONError):
+        read(lists + lists)
+    with pytest.raises(InvalidJSONError):
+        read(b'{"batch":[{}],"path":%b}' % lists)
 
 
 def test_marks_in_strings_cost_nothing() -> None:
@@ -287,19 +378,39 @@ def test_marks_in_strings_cost_nothing() -> None:
     assert read(body) == event
 
 
-def test_body_without_a_key_in_the_head_is_never_cut() -> None:
-    limits = JSONLimits(events_max=2_500, event_bytes_max=800 * 1024, may_cut=False)
-    few = b"[" + b",".join([b"{}"] * (MARKS_AT_ONCE - 1)) + b"]"
-    assert len(read(few, limits)) == MARKS_AT_ONCE - 1
-    for many in (b"[{}," + few[1:], b"[" + b"1," * COMMAS_AT_ONCE + b"1, 1]"):
-        with pytest.raises(BodyTooComplexError):
-            read(many, limits)
+def test_rest_of_too_many_items_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    item = b'{"m":"%b"}' % (b"x" * 1_000)
+    parsed: list[bytes] = []
+    monkeypatch.setattr(large_json, "read_document", noting(parsed))
+    body = b"[" + b",".join([item] * 7_500) + b"]"
+    items = read(body)
+    assert items[:2_500] == [orjson.loads(item)] * 2_500
+    assert sum(map(len, parsed)) < 2_600 * len(item) + SMALL_BYTES
+    assert all(len(rest.content) <= large_json.REST_BYTES for rest in items[2_500:])
+    assert sum(orjson.loads(rest.content) != [] for rest in items[2_500:]) < 60
 
 
-def test_too_many_items_are_refused_before_the_rest_is_parsed() -> None:
-    body = b"[" + b",".join([b'{"m":"%b"}' % (b"x" * 1_000)] * 2_501) + b"]"
-    with pytest.raises(TooManyEventsError):
-        read(body)
+def test_top_level_is_checked_before_the_items_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    monkeypatch.setattr(large_json, "read_document", noting(parsed))
+
+    def check(top: Any) -> None:
+        assert top == {"batch": [], "writeKey": "k"}
+        raise BodyTooLargeError
+
+    body = b'{"batch":[%b],"writeKey":"k"}' % b",".join([b'{"m":"%b"}' % (b"x" * 1_000)] * 2_500)
+    with pytest.raises(BodyTooLargeError):
+        read(body, JSONLimits(20_000, 800 * 1024, check_top=check))
+    assert parsed == [b'{"batch":[],"writeKey":"k"}']
+
+
+def test_items_beyond_the_memory_of_a_document_are_packed() -> None:
+    item = {"messageId": "1", "writeKey": "k", "a": [[]] * 100_000}
+    body = orjson.dumps({"batch": [item] * 8, "sentAt": "now"})
+    document = read(body)
+    kinds = [type(found) for found in document["batch"]]
+    assert kinds == [dict] * 4 + [Packed] * 4
+    assert document["batch"][7] == Packed(orjson.dumps(item), "k", is_event=True)
 
 
 def test_usual_largest_batches_pass() -> None:
@@ -308,7 +419,7 @@ def test_usual_largest_batches_pass() -> None:
     usual |= {"properties": {f"name{n}": f"value {n}, and some words of it " * 4 for n in range(20)}}
     body = orjson.dumps({"batch": [usual] * 2_500})
     assert 6 * 2**20 < len(body) <= 8 * 2**20
-    assert count_marks(body) < large_json.MARKS_MAX
+    assert large_json.MARK_BYTES * count_marks(body) < large_json.DOCUMENT_BYTES_MAX
     assert len(read(body)["batch"]) == 2_500
 
 

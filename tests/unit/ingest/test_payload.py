@@ -5,16 +5,16 @@ wrapping is undone, deeper ones are left alone, and no field named batch makes a
 
 import asyncio
 import time
-from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import orjson
 import pytest
 
-from app.http.errors import BatchMissingError, BodyTooComplexError, TooManyEventsError
+from app.http.errors import BatchMissingError
 from app.ingest.identify import Arrival, Identified, Identifier
-from app.ingest.large_json import AT_ONCE_BYTES, MARKS_AT_ONCE, SMALL_BYTES, JSONLimits, Oversize
+from app.ingest.items import Fragment, Oversize
+from app.ingest.large_json import AT_ONCE_BYTES, MARKS_AT_ONCE, SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
 from app.ingest.routes.events import Parse
 from tests.unit.ingest.test_identify import identifier
@@ -201,10 +201,16 @@ def test_unwrapped_event_is_identified_as_if_sent_plainly(parse: Parse) -> None:
 
 
 @pytest.mark.parametrize("parse", PARSES)
-def test_items_are_counted_once_unwrapped(parse: Parse) -> None:
+def test_items_are_counted_once_unwrapped_and_those_beyond_the_limit_are_fragments(parse: Parse) -> None:
     for many in ([[ONE] * 1_300] * 2, [text(ONE)] * 2_501, text([ONE] * 2_501), [[ONE] * 2_501]):
-        with pytest.raises(TooManyEventsError):
-            parsed(parse, {"batch": many} if parse is parse_batch else {"batch": many, "sentAt": "now"})
+        document = {"batch": many} if parse is parse_batch else {"batch": many, "sentAt": "now"}
+        items = parsed(parse, document).items
+        assert list(items[:2_500]) == [ONE] * 2_500
+        rest = items[2_500:]
+        assert all(isinstance(item, Fragment) and item.reason == "too_many_events" for item in rest)
+        beyond = [event for item in rest for event in orjson.loads(item.content)]  # type: ignore[attr-defined]
+        count = 2_600 if len(many) == 2 else 2_501
+        assert beyond in ([ONE] * (count - 2_500), [text(ONE)])
     assert len(parsed(parse, {"batch": [[ONE] * 1_250] * 2}).items) == 2_500
 
 
@@ -236,16 +242,17 @@ def test_event_too_large_for_its_batch_to_be_read_is_set_aside_whole() -> None:
 
 def test_document_in_a_text_is_bounded_and_charged_as_any() -> None:
     held: list[tuple[int, int]] = []
-    limits = JSONLimits(2_500, 800 * 1024, may_cut=False, hold=lambda size, more: held.append((size, more)))
+    limits = JSONLimits(2_500, 800 * 1024, hold=lambda size, more: held.append((size, more)))
     inner = text([ONE | {"a": "x" * 1_000}] * 300)
     body = orjson.dumps(inner)
     assert len(parsed(parse_batch, body, limits).items) == 300
     assert held[0] == (len(body), len(body))
     assert held[1][0] == 2 * len(inner)
-    with pytest.raises(BodyTooComplexError):
-        parsed(parse_batch, text([{}] * (MARKS_AT_ONCE + 1)), limits)
-    kept = {"type": "identify", "batch": text([{}] * (MARKS_AT_ONCE + 1))}
-    assert parsed(parse_event, kept, limits).items == [kept]
+    many = [ONE] * (MARKS_AT_ONCE + 1)
+    for document in (text(many), {"batch": text(many[:25_000])}):
+        assert len(orjson.dumps(document)) < AT_ONCE_BYTES or type(document) is str
+        kinds = [type(item) for item in parsed(parse_batch, document, limits).items]
+        assert kinds[2_499:2_501] == [dict, Fragment]
 
 
 @pytest.mark.parametrize(
@@ -266,8 +273,7 @@ def test_looking_for_events_takes_its_turns(body: bytes) -> None:
 
     async def run() -> None:
         for parse in (parse_batch, parse_event):
-            with suppress(TooManyEventsError):
-                await parse(body, JSONLimits(500_000, 800 * 1024), turn)
+            await parse(body, JSONLimits(500_000, 800 * 1024), turn)
             turns.append(time.process_time())
 
     asyncio.run(run())

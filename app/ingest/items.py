@@ -1,0 +1,32 @@
+"""Items of a body that are not parsed: quarantined as they are, or parsed when they are identified."""
+
+from typing import NamedTuple
+
+EVENT_FIELDS = frozenset({"type", "event", "messageId"})
+"""An object with one of these is an event, where it could be something else."""
+
+
+class Fragment(NamedTuple):
+    """A part of a body that cannot be stored as an event, and is quarantined as it is."""
+
+    position: int
+    """The offset of its first byte in the inflated body."""
+    content: bytes
+    reason: str
+    """A RejectionCode."""
+
+
+class Oversize(NamedTuple):
+    """An item that is too large as sent, and is not checked further."""
+
+    message_id: object
+    content: bytes  # as sent, without the write key
+    write_key: str = ""
+
+
+class Packed(NamedTuple):
+    """An object or array that was parsed once, and is parsed again when it is identified, to save memory."""
+
+    content: bytes
+    write_key: str
+    is_event: bool
