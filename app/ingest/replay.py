@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
+from app.auth.write_keys import WriteKeys
 from app.http.errors import RequestError
 from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identify import Arrival, Identified
@@ -34,7 +35,8 @@ NEEDS_NEW_ID: dict[str, str] = {
 
 NEEDS_SOURCE: dict[str, str] = {
     RejectionCode.WRITE_KEY_INVALID: (
-        "its own write key was not valid; --to-source NAME (to_source=NAME) stores it under a source"
+        "its own write key is not valid: add it to the file; or --to-source NAME (to_source=NAME) stores it "
+        "under a source"
     ),
 }
 
@@ -101,7 +103,7 @@ def judge(kept: Kept, changes: Changes, problem: str | None = None) -> Result:
         return Result("skipped", "it is not an event")
     if kept.reason in NEEDS_NEW_ID and not changes.may_renew_id:
         return Result("skipped", NEEDS_NEW_ID[kept.reason])
-    if kept.reason in NEEDS_SOURCE and changes.to_source is None:
+    if kept.reason in NEEDS_SOURCE and changes.to_source is None and kept.key_sha256 is None:
         return Result("skipped", NEEDS_SOURCE[kept.reason])
     return READY
 
@@ -139,6 +141,16 @@ def result_of(document: dict[str, Any], *, accepted: int, duplicates: int, is_bo
     return Result(name, codes or None, events=counts)
 
 
+def source_for(kept: Kept, changes: Changes, write_keys: WriteKeys) -> str | None:
+    """Return the source under which a record is stored, None while its own write key is not good."""
+    if kept.reason not in NEEDS_SOURCE:
+        return kept.source
+    if changes.to_source is not None or kept.key_sha256 is None:
+        return changes.to_source
+    source = write_keys.source_of_digest(bytes.fromhex(kept.key_sha256))
+    return None if source is None else source.id
+
+
 def replay_by(ingest: Ingest) -> Replay:
     """Return a Replay within this process, without write key and quota."""
 
@@ -147,8 +159,10 @@ def replay_by(ingest: Ingest) -> Replay:
         verdict = judge(kept, changes, whole.problem)
         if verdict != READY:
             return verdict
+        if (source := source_for(kept, changes, ingest.write_keys)) is None:
+            return Result("skipped", NEEDS_SOURCE[kept.reason])
         try:
-            identified, received_ms = await identified_in(kept, whole.content, changes)
+            identified, received_ms = await identified_in(kept, whole.content, source)
         except RequestError as err:
             return Result("skipped", f"{err.code}: {err.detail}" if err.detail else err.code)
         codes = [rejection.code for rejection in identified.rejections]
@@ -170,14 +184,13 @@ def replay_by(ingest: Ingest) -> Replay:
             is_body=is_body(kept),
         )
 
-    async def identified_in(kept: Kept, content: bytes, changes: Changes) -> tuple[Identified, int]:
+    async def identified_in(kept: Kept, content: bytes, source: str) -> tuple[Identified, int]:
         """Return the events of a record, and their time of arrival. Raises RequestError."""
         events_max = ingest.request_events_max if is_body(kept) else 1
         limits = JSONLimits(events_max, ingest.identifier.limits.event_bytes_max)
         payload = await parse_events(body_of(kept, content), limits, _yield_to_others)
         received_ms = ingest.clock.now_ms()
-        source = changes.to_source if kept.reason in NEEDS_SOURCE else None
-        arrival = Arrival(source or kept.source, received_ms, idempotency_key=key_of(kept).encode())
+        arrival = Arrival(source, received_ms, idempotency_key=key_of(kept).encode())
         identified, items = Identified(), ingest.identifier.identify(payload, arrival)
         while identified.take(items, STEP_BYTES):
             await _yield_to_others(STEP_BYTES)

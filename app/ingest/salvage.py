@@ -40,9 +40,7 @@ _NOTHING = re.compile(
     rb'(?:[ \t\r\n\0]*+:[ \t\r\n\0]*+(?:"(?:[^"\\]++|\\.)*+"?|[-+.\w]++)?)?)*+',
     re.DOTALL,
 )
-_CUT_OFF = re.compile(
-    rb'(?::|[,{][ \t\r\n\0]*"[^"\\]*+")[ \t\r\n\0]*\}[ \t\r\n\0]*\Z'
-)
+_CUT_OFF = re.compile(rb'(?::|[,{][ \t\r\n\0]*"[^"\\]*+")[ \t\r\n\0]*\}[ \t\r\n\0]*\Z')
 """The end of what an additional bracket cut off behind a name."""
 
 HEAD_BLANKS = 64
@@ -114,7 +112,11 @@ class Layout:
         for index in sorted(taken):
             if index < cut_off:
                 continue
-            if index and self._may_be_event(self._pieces[index - 1]) and self._is_cut_off(self._pieces[index]):
+            if (
+                index
+                and self._may_be_event(self._pieces[index - 1])
+                and self._is_cut_off(self._pieces[index])
+            ):
                 cut_off = self._end_of_run(index)
             elif self._is_whole(index):
                 self.items.append((self._pieces[index].start, self._pieces[index].end))
@@ -308,7 +310,9 @@ class Layout:
     def _names(self, first: int, last: int) -> set[bytes]:
         """Return the names that stand between pieces."""
         found: set[bytes] = set()
-        for piece, following in zip(self._pieces[first:last], self._pieces[first + 1 : last + 1], strict=True):
+        for piece, following in zip(
+            self._pieces[first:last], self._pieces[first + 1 : last + 1], strict=True
+        ):
             stop = min(following.start, piece.end + HEAD_BYTES)
             found.update(_NAME.findall(self._body, piece.end, stop))
         return found
