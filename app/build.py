@@ -21,6 +21,7 @@ from app.http.connections import Connections
 from app.http.penalties import Penalties
 from app.http.port import HEAD_BYTES_MAX, ConnectionLimits, Port
 from app.http.problems import RETRY_AFTER_MAX_S, Problems
+from app.http.refusal_counts import RefusalCounts
 from app.http.refusal_log import RefusalLog
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_refusal
@@ -211,8 +212,8 @@ def _key_file_of(settings: Settings, path: Path, quotas: QuotaPolicy, clock: Clo
     return KeyFile(path, quotas, memory, clock)
 
 
-def build_problems(settings: Settings) -> Problems:
-    """Return the answers of errors on the ingest port."""
+def build_problems(settings: Settings, counts: RefusalCounts | None = None) -> Problems:
+    """Return the answers of errors on the ingest port; `counts` counts them."""
     body, compressed = map(
         format_size, (settings.limits.body_bytes_max, settings.limits.body_compressed_bytes_max)
     )
@@ -224,7 +225,7 @@ def build_problems(settings: Settings) -> Problems:
         retry_after_max=RETRY_AFTER_MAX_S,
         rng=random.Random(),
         figures=figures,
-        refusals=RefusalLog(PATH_WORDS),
+        refusals=RefusalLog(PATH_WORDS, counts=counts),
     )
 
 

@@ -35,7 +35,7 @@ from app.admin.quarantined import Quarantined, add_quarantined, differs_in
 from app.admin.replay import ReplayAt, add_replay, no_record
 from app.admin.scopes import READ, Scope, check_scopes
 from app.admin.sessions import add_sessions
-from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of
+from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of, refusals_of
 from app.admin.tail import Tail
 from app.admin.tail_routes import add_tail
 from app.admin.verify import add_verify
@@ -44,6 +44,7 @@ from app.group import GroupLanes
 from app.http.bare_application import bare_application
 from app.http.errors import RequestError
 from app.http.problems import Problems
+from app.http.refusal_counts import RefusalCounts
 from app.settings.model import Settings
 from app.settings.version import VERSION
 from dedupe.model.clock import Clock, SystemClock
@@ -63,6 +64,7 @@ class AdminContext:
     tail: Tail = field(default_factory=lambda: Tail(SystemClock()))
     history: History = field(default_factory=lambda: History(SystemClock()))
     replay_at: ReplayAt = no_record
+    refusals: RefusalCounts = field(default_factory=RefusalCounts)
 
     def stats(self) -> dict[str, Any]:
         """Return this worker's own statistics."""
@@ -74,6 +76,7 @@ class AdminContext:
         return {
             "worker": self.worker,
             **answers_of(router.answers),
+            "refused_requests": refusals_of(self.refusals),
             "in_flight": router.in_flight,
             "outage": router.outage,
             "group": group_of(group),

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from app.http.errors import QuotaExceededError
+from app.http.refusal_counts import BoundedSources
 from app.settings.units import MIB
 
 QUARANTINE = "quarantine"
@@ -152,7 +153,7 @@ class Allowance:
     def _refuse(self, limit: str, wait_s: float, now: float) -> None:
         """Raise QuotaExceededError if there is a wait."""
         if wait_s > 0:
-            self._policy.refusals[limit] += 1
+            self._policy.note_refusal(self._source, limit)
             self._report(limit, now)
             raise QuotaExceededError(limit, wait_s)
 
@@ -188,6 +189,13 @@ class QuotaPolicy:
     window_s: float  # how long the index remembers them
     clock: Callable[[], float]  # seconds, never set
     refusals: Counter[str] = field(default_factory=Counter)  # requests, by limit
+    source_refusals: Counter[tuple[str, str]] = field(default_factory=Counter)  # by source and limit
+    _sources: BoundedSources = field(default_factory=BoundedSources)
+
+    def note_refusal(self, source: str, limit: str) -> None:
+        """Count a request over a limit of its key."""
+        self.refusals[limit] += 1
+        self.source_refusals[self._sources.label_of(source), limit] += 1
 
     def allowance(self, quota: Quota, source: str) -> Allowance | None:
         """Return a full allowance of a source's key, None if nothing is limited."""

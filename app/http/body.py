@@ -122,7 +122,8 @@ async def _arrived(
     chunks: list[bytes] = []
     size, more = 0, True
     bytes_max = min(limits.compressed_bytes_max, limits.bytes_max)  # until it proves to be plain
-    began = asyncio.get_running_loop().time()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     try:
         async with nullcontext() if lease.is_whole else asyncio.timeout(None) as patience:
             while more and lease.error is None:
@@ -139,6 +140,8 @@ async def _arrived(
                     bytes_max = _wire_bytes_max(b"".join(chunks), declared, limits)
     except TimeoutError as err:
         raise BodyTimeoutError from err
+    finally:
+        lease.waited_s = loop.time() - began
     if lease.error is not None:
         raise lease.error
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -181,10 +184,11 @@ class _Inflating:
             with suppress(BodyNotDecompressableError, BodyTruncatedError):
                 await self._run(again)
             on_damage(err)
-        body = b"".join(self._pieces)
-        if not body:
+        else:
+            return b"".join(self._pieces)
+        if not (undamaged := b"".join(self._pieces)):
             raise BodyNotDecompressableError
-        return body
+        return undamaged
 
     async def _run(self, inflater: "Inflater") -> None:
         pieces = self._pieces = []

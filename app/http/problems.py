@@ -139,11 +139,6 @@ class Problems:
         self._table = table
         self._form = form
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The number of refused requests by code."""
-        return self._refusals.counts
-
     def watch(self, watch: Watch) -> None:
         """Call `watch` at each refusal."""
         self._refusals.watch = watch
@@ -178,7 +173,7 @@ class Problems:
         """Answer an unexpected error, and log it with the id of its request."""
         context: RequestContext | None = scope.get(CONTEXT) if scope else None
         logger.error("unforeseen error", request_id=context.request_id if context else None, exc_info=err)
-        self._refusals.count("internal", scope)
+        self._refusals.count("internal", UNAVAILABLE, scope)
         return self._response("internal", {})
 
     def _detail_of(self, err: GatewayError) -> str:

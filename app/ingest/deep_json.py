@@ -9,6 +9,8 @@ from typing import Any
 
 import orjson
 
+from dedupe.model.json_number import as_number
+
 CUT_LEVELS = 32
 """
 The levels of one call of orjson.dumps: after a Fragment, orjson 3.13 reserves 64 bytes, and writes one for
@@ -36,12 +38,19 @@ def dumps_any(document: Any) -> bytes:
     try:
         return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
     except TypeError:
-        _replace_deep_parts(document)
+        if (number := as_number(document)) is not None:
+            document = number.stored()
+        elif type(document) is dict or type(document) is list:
+            _replace_deep_parts(document)
         return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
 
 
 def _replace_deep_parts(document: Any) -> None:
-    """Replace every container at a multiple of CUT_LEVELS by its JSON, the deepest ones first."""
+    """
+    Replace every container at a multiple of CUT_LEVELS by its JSON, the deepest ones first.
+
+    Numbers that orjson refuses are replaced by what is stored of them.
+    """
     cuts: list[tuple[int, Any, Any]] = []
     stack = [(1, document)]
     while stack:
@@ -51,5 +60,7 @@ def _replace_deep_parts(document: Any) -> None:
                 stack.append((depth + 1, child))
                 if depth % CUT_LEVELS == 0:
                     cuts.append((depth, node, place))
+            elif (number := as_number(child)) is not None:
+                node[place] = number.stored()
     for _, node, place in sorted(cuts, key=lambda cut: cut[0], reverse=True):
         node[place] = orjson.Fragment(orjson.dumps(node[place], option=orjson.OPT_SORT_KEYS))

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from app.ingest.client_sessions import SEQUENCE, ClientSession, SessionKeys
 from app.ingest.deep_json import dumps_any, is_deeper
 from app.ingest.event_limits import EVENT_WORK_BYTES, RETRY_BYTES_FREE, EventLimits
+from app.ingest.fingerprint_rules import FingerprintRules, content_of
 from app.ingest.items import Fragment, Oversize, Packed
-from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
+from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id, message_id_of, take_message_id
 from app.ingest.payload import Payload
 from app.ingest.record_values import REPLACED, SHARED_FIELDS, WRITE_KEY, RecordValues
 from dedupe.decide.rejection import RejectionCode
@@ -26,15 +27,17 @@ from dedupe.model.identity import (
     MESSAGE_ID_BYTES_MAX,
     RETRY_FIELDS,
     Identity,
-    canonical_content,
     canonical_json,
     fingerprint_of,
 )
 from dedupe.model.json_document import is_event_type, read_document
+from dedupe.model.json_number import Number, Place, replace_numbers
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
+
+NO_FINGERPRINTS: tuple[Fingerprint, ...] = ()
 
 TIMESTAMP = "timestamp"
 """Clients without message ids set it at each retry, so it is not content of these events."""
@@ -58,6 +61,8 @@ class Identified:
     quarantined: list[Event] = field(default_factory=list)  # of the rejections, same order
     size_bytes: int = 0
     """The sum of all values, those of quarantined events included."""
+    lossy: set[int] = field(default_factory=set)
+    """The indexes, among the items, of events in whose records a number is null."""
 
     def indexes(self) -> list[int]:
         """Return the index of each event among the items."""
@@ -145,20 +150,23 @@ class Identifier:
             quarantine: builds events of the quarantine topic.
             limits: the limits of events and requests.
             fingerprint_ignore: fields that retries change, besides RETRY_FIELDS.
-            earlier_ignore: values of `fingerprint_ignore` by which remembered events were stored.
+            earlier_ignore: the noted rules by which remembered events were stored.
             random_bytes: the source of new ids.
         """
         self.identity = identity
         self.partitions = partitions
         self.quarantine = quarantine
         self.limits = limits
-        self.ignore = RETRY_FIELDS | fingerprint_ignore
-        self.earlier_ignore = earlier_ignore
-        self.changed_fields = frozenset[str]().union(*(rule ^ fingerprint_ignore for rule in earlier_ignore))
+        self.rules = FingerprintRules(fingerprint_ignore, earlier_ignore)
         self.random_bytes = random_bytes
 
     def identify(
-        self, payload: Payload, arrival: Arrival, ownership: Ownership | None = None
+        self,
+        payload: Payload,
+        arrival: Arrival,
+        ownership: Ownership | None = None,
+        *,
+        lossy: set[int] | None = None,
     ) -> Iterator[Event | Rejection]:
         """
         Yield an event or a rejection for each item, in order.
@@ -170,13 +178,17 @@ class Identifier:
             payload: the items.
             arrival: the properties of the request.
             ownership: the sources of the items, if not all of them are the one of `arrival`.
+            lossy: gets the index of each event in whose record a number is null.
         """
-        request, left_out = _Request(self, payload.shared, arrival), None
+        lossy = set() if lossy is None else lossy
+        request, left_out = _Request(self, payload.shared, arrival, lossy), None
         if len(payload.items) * request.merged_bytes > self.limits.growth_bytes_max:
             payload, left_out = _without_shared(payload)
-            request = _Request(self, payload.shared, arrival)
+            request = _Request(self, payload.shared, arrival, lossy)
+        if request.merges_lost:
+            lossy.update(range(len(payload.items)))
         if ownership is not None:
-            yield from self._identify_each(payload, arrival, ownership)
+            yield from self._identify_each(payload, arrival, ownership, lossy)
         else:
             yield from self._identify_all(payload, request)
         if left_out is not None:
@@ -191,11 +203,12 @@ class Identifier:
             yield identified
 
     def _identify_each(
-        self, payload: Payload, arrival: Arrival, ownership: Ownership
+        self, payload: Payload, arrival: Arrival, ownership: Ownership, lossy: set[int]
     ) -> Iterator[Event | Rejection]:
         """Identify each item under its own source, and count all towards one limit."""
         requests = [
-            _Request(self, payload.shared, arrival._replace(source=source)) for source in ownership.sources
+            _Request(self, payload.shared, arrival._replace(source=source), lossy)
+            for source in ownership.sources
         ]
         bytes_left = self.limits.request_bytes_max
         for index, (item, share) in enumerate(zip(payload.items, ownership.shares, strict=True)):
@@ -230,16 +243,19 @@ class _RefusedError(Exception):
 class _Request:
     """The common part of one request's items."""
 
-    def __init__(self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival) -> None:
+    def __init__(
+        self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival, lossy: set[int]
+    ) -> None:
         limits = identifier.limits
+        self.lossy = lossy
         self._identifier = identifier
         self._arrival = arrival
         self._partitions = identifier.partitions
         self._event_bytes_max, self._depth_max = limits.event_bytes_max, limits.event_depth_max
         self.bytes_left = limits.request_bytes_max
-        self._changed_fields = identifier.changed_fields
-        self._fingerprints = arrival.fingerprints
-        self._ignored = identifier.ignore
+        self._rules, self._fingerprints = identifier.rules, arrival.fingerprints
+        self._compares_more = bool(arrival.fingerprints or identifier.rules.changed_fields)
+        self._ignored = identifier.rules.ignore
         if arrival.session is not None:
             self._ignored |= arrival.session.own_fields
         self._ignored_unnamed = self._ignored  # of items without an id
@@ -256,7 +272,7 @@ class _Request:
         )
         if self._values.is_too_deep:
             self._depth_max = -1  # each event of the batch nests too deep
-        self.merged_bytes = self._values.merged_bytes
+        self.merged_bytes, self.merges_lost = self._values.merged_bytes, self._values.is_lossy
         self._default_type = arrival.default_type
         self._valid_type: object = None  # the last valid type
         self._sessions: SessionKeys | None = None
@@ -279,12 +295,11 @@ class _Request:
             item = _unpacked(item)
         place = None if self._sessions is None else self._sessions.place_of(index, item)
         message_id, assigned_id, flags = item.get("messageId"), None, 0
+        if type(message_id) is not str or not "!" <= message_id < "\x7f":
+            message_id = take_message_id(item)
         ignored, retried = self._ignored if message_id is not None else self._ignored_unnamed, b""
         try:
-            if ignored.isdisjoint(item):
-                content = canonical_json(item)
-            else:
-                content, retried = _content_of(item, ignored)
+            content, retried, numbers = self._content_of(index, item, ignored)
             self._count(content, retried)
             if message_id is None:
                 message_id, flags = self._assigned_id(index, place)
@@ -301,17 +316,19 @@ class _Request:
         event_type = item.get("type", self._default_type)
         if event_type is None or event_type != self._valid_type:
             self._check_type(event_type, value)
+        order = Order.ANY
         if place is not None:
             assert self._sessions is not None
+            order = self._order
             key, partition, secondary_key = self._sessions.keys_of(place, None if flags else id_bytes)
         elif self._needs_place:
             raise _RefusedError(RejectionCode.SEQUENCE_INVALID, value)
         else:
             key, secondary_key = self._key_of(id_bytes), None
             partition = partition_of(key, self._partitions)
-        fingerprint = self._fingerprints[index] if self._fingerprints else fingerprint_of(content)
-        earlier = self._earlier_fingerprints(item, ignored) if self._changed_fields else ()
-        order = Order.ANY if place is None else self._order
+        fingerprint, earlier = fingerprint_of(content), NO_FINGERPRINTS
+        if numbers or self._compares_more:
+            fingerprint, earlier = self._compared(index, item, ignored, numbers, fingerprint)
         source = self._arrival.source
         return event_of(
             (
@@ -344,11 +361,11 @@ class _Request:
         if isinstance(item, Packed):
             item = read_document(item.content)
         if isinstance(item, Oversize):
-            message_id = item.message_id
+            message_id = message_id_of(item.message_id)
         elif isinstance(item, Fragment):
             value = item.content
         elif isinstance(item, dict):
-            message_id = item.get("messageId")
+            message_id = take_message_id(item)
             if not assigned and self._sessions is not None:
                 assigned = self._sessions.id_of(self._sessions.place_of(index, item)) or ""
             ignored = self._ignored if message_id is not None else self._ignored_unnamed
@@ -374,6 +391,39 @@ class _Request:
             key_sha256=refusal.key_digest.hex() or None,
         )
         return Rejection(index, message_id, refusal.code, events)
+
+    def _content_of(
+        self, index: int, item: dict[str, Any], ignored: frozenset[str]
+    ) -> tuple[bytes, bytes, Sequence[Place]]:
+        """
+        Return an item's content as it is stored, the JSON of the other fields of its record, and its numbers.
+
+        The numbers that orjson refuses are replaced in the item. Raises TypeError, see canonical_json.
+        """
+        try:
+            if ignored.isdisjoint(item):
+                return canonical_json(item), b"", ()
+            return *content_of(item, ignored, REPLACED), ()
+        except TypeError:
+            numbers = replace_numbers(item, Number.stored)
+        if any([place.number.is_lost for place in numbers]):
+            self.lossy.add(index)
+        return *content_of(item, ignored, REPLACED), numbers
+
+    def _compared(
+        self,
+        index: int,
+        item: dict[str, Any],
+        ignored: frozenset[str],
+        numbers: Sequence[Place],
+        fingerprint: Fingerprint,
+    ) -> tuple[Fingerprint, tuple[Fingerprint, ...]]:
+        """Return the fingerprint of an item, given that of what is stored, and those by the earlier rules."""
+        if self._fingerprints:
+            return self._fingerprints[index], NO_FINGERPRINTS
+        if numbers:
+            return self._rules.compared(item, ignored, numbers)
+        return fingerprint, self._rules.earlier_of(item, ignored)
 
     def _count(self, content: bytes, retried: bytes) -> None:
         """
@@ -402,16 +452,6 @@ class _Request:
             raise _RefusedError(RejectionCode.TYPE_INVALID, value)
         self._valid_type = event_type
 
-    def _earlier_fingerprints(self, item: dict[str, Any], ignored: frozenset[str]) -> tuple[Fingerprint, ...]:
-        """Return the fingerprints by the earlier rules, if these differ for the item."""
-        identifier = self._identifier
-        if self._fingerprints or identifier.changed_fields.isdisjoint(item):
-            return ()
-        always = RETRY_FIELDS | (ignored - identifier.ignore)
-        return tuple(
-            fingerprint_of(canonical_content(item, always | rule)) for rule in identifier.earlier_ignore
-        )
-
     def _assigned_id(self, index: int, place: Session | None) -> tuple[str, int]:
         """Return an id for an event without one, and the flags of its record."""
         arrival = self._arrival
@@ -421,22 +461,6 @@ class _Request:
             payload = self._identifier.random_bytes(PAYLOAD_BYTES)
             return fresh_id(arrival.received_ms, payload), FLAG_ID_ASSIGNED | FLAG_NOT_IDEMPOTENT
         return derived_id(arrival.source, arrival.idempotency_key, index), FLAG_ID_ASSIGNED
-
-
-def _content_of(item: dict[str, Any], ignored: frozenset[str]) -> tuple[bytes, bytes]:
-    """
-    Return the canonical content of an item, and the JSON of the other fields of its record.
-
-    The other fields are those that retries change; b"" without any. Raises TypeError, see canonical_json.
-    """
-    present = ignored.intersection(item)
-    if not present:
-        return canonical_json(item), b""
-    content = item.copy()
-    retried = {name: content.pop(name) for name in present}
-    for name in REPLACED & present:
-        del retried[name]
-    return canonical_json(content), canonical_json(retried) if retried else b""
 
 
 def _without_shared(payload: Payload) -> tuple[Payload, Fragment]:

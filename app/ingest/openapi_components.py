@@ -238,6 +238,11 @@ def headers() -> Schema:
     return {
         "Gateway-Accepted": {"schema": count, "description": "events that were new", "required": True},
         "Gateway-Duplicates": {"schema": count, "description": "events that were known", "required": True},
+        "Gateway-Rejected": {
+            "schema": count,
+            "description": "events that were not stored; the body names each in rejected",
+            "required": True,
+        },
         "Idempotent-Replayed": {"schema": {"const": "true"}, "description": "nothing was new"},
         "Preference-Applied": {"schema": {"enum": _preferences_applied()}},
         "Gateway-Session-Watermark": {"schema": _U64, "description": "every sequence up to it is stored"},

@@ -39,6 +39,9 @@ LIST_ITEMS_SURE = 500
 MISSING_RANGES_MAX = 32
 """The limit in a header; the document of the session has all ranges."""
 
+NUMBER_LOST = "a number is stored as null: it is NaN or infinite, too large for 64 bits, or too long"
+"""The warning in a receipt. Frozen like REASONS."""
+
 REASONS: dict[str, str] = {
     RejectionCode.NOT_AN_OBJECT: "an event must be a JSON object",
     RejectionCode.EVENT_TOO_LARGE: "the event is larger than allowed",
@@ -50,7 +53,7 @@ REASONS: dict[str, str] = {
         "the batch-level context and integrations are too large to be merged into each event, taken "
         "without them"
     ),
-    RejectionCode.MESSAGE_ID_INVALID: "messageId must be a string of 1 to 255 bytes",
+    RejectionCode.MESSAGE_ID_INVALID: "messageId must be a string of 1 to 255 bytes, or an integer",
     RejectionCode.TYPE_INVALID: (
         "type must be a string of at most 100 characters, none of them a control character"
     ),
@@ -122,6 +125,8 @@ def answer(
             for event, admission, offset in zip(identified.events, *outcomes, strict=True)
             if admission is NEW or admission in KNOWN
         ]
+        if identified.lossy:
+            _warn_of_lost_numbers(receipts, identified, admissions)
         _add_list(body, "receipts", receipts)
     if rejected:
         rejected.sort(key=itemgetter(0))
@@ -129,7 +134,7 @@ def answer(
         _add_list(body, "rejected", [_rejected(*item, reasons) for item in rejected])
     if advice:
         body["warnings"] = advice
-    headers = _headers(accepted, duplicates, preferences)
+    headers = _headers(accepted, duplicates, len(rejected), preferences)
     return Response(orjson.dumps(body), headers=headers, media_type="application/json")
 
 
@@ -150,8 +155,14 @@ def _add_list(body: dict[str, object], name: str, items: list[dict[str, object]]
         body[f"{name}Omitted"] = len(items) - len(pieces)
 
 
-def _headers(accepted: int, duplicates: int, preferences: Preferences | None) -> dict[str, str]:
-    headers = {"Gateway-Accepted": str(accepted), "Gateway-Duplicates": str(duplicates)}
+def _headers(
+    accepted: int, duplicates: int, rejected: int, preferences: Preferences | None
+) -> dict[str, str]:
+    headers = {
+        "Gateway-Accepted": str(accepted),
+        "Gateway-Duplicates": str(duplicates),
+        "Gateway-Rejected": str(rejected),
+    }
     if duplicates and not accepted:
         headers["Idempotent-Replayed"] = "true"
     if preferences is not None and (applied := preferences.applied):
@@ -185,6 +196,20 @@ def _receipt(event: Event, admission: Admission, offset: Offset) -> dict[str, ob
     if event.session is not None:
         receipt["sequence"] = event.session.sequence
     return receipt
+
+
+def _warn_of_lost_numbers(
+    receipts: list[dict[str, object]], identified: Identified, admissions: Sequence[Admission]
+) -> None:
+    """Add NUMBER_LOST to the receipts of events in whose records a number is null."""
+    accepted = [
+        index
+        for index, admission in zip(identified.indexes(), admissions, strict=True)
+        if admission is NEW or admission in KNOWN
+    ]
+    for index, receipt in zip(accepted, receipts, strict=True):
+        if index in identified.lossy:
+            receipt["warnings"] = [NUMBER_LOST]
 
 
 def _rejected(index: int, message_id: str | None, code: str, reasons: Mapping[str, str]) -> dict[str, object]:

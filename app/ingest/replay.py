@@ -22,6 +22,7 @@ from app.ingest.receipts import answer
 from app.ingest.routes.events import Ingest
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.clock import Deadline
+from dedupe.model.json_document import read_stored
 from dedupe.storage.quarantine_reader import Kept, Whole
 
 NEEDS_NEW_ID: dict[str, str] = {
@@ -118,7 +119,8 @@ def body_of(kept: Kept, content: bytes) -> bytes:
     if is_body(kept):
         return content
     if kept.reason in NEEDS_NEW_ID:
-        fields = orjson.loads(content)
+        fields = read_stored(content)
+        assert isinstance(fields, dict)
         fields.pop("messageId", None)
         content = orjson.dumps(fields)
     return b"[" + content + b"]"
@@ -191,7 +193,8 @@ def replay_by(ingest: Ingest) -> Replay:
         payload = await parse_events(body_of(kept, content), limits, _yield_to_others)
         received_ms = ingest.clock.now_ms()
         arrival = Arrival(source, received_ms, idempotency_key=key_of(kept).encode())
-        identified, items = Identified(), ingest.identifier.identify(payload, arrival)
+        identified = Identified()
+        items = ingest.identifier.identify(payload, arrival, lossy=identified.lossy)
         while identified.take(items, STEP_BYTES):
             await _yield_to_others(STEP_BYTES)
         return identified, received_ms

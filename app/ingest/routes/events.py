@@ -138,8 +138,9 @@ async def post_events(
             ingest, request, context, payload, owner, default_type=event_type, is_native=is_native
         )
         arrival = options.arrival
-        items = ingest.identifier.identify(payload, arrival, owner.ownership)
-        identified = await _identified(items, len(body), yield_to_others)
+        identified = Identified()
+        items = ingest.identifier.identify(payload, arrival, owner.ownership, lossy=identified.lossy)
+        await _take_all(identified, items, len(body), yield_to_others)
         advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
         stored_bytes, events, quarantined = identified.size_bytes, identified.events, identified.quarantined
         owner.store(identified, len(body))
@@ -147,6 +148,7 @@ async def post_events(
         context.lease.hold(min(stored_bytes, ingest.identifier.limits.request_bytes_max))
         if ingest.observer is not None and ingest.observer.is_on:
             context.watched = [*events, *quarantined]
+        context.has_counted_events = True
         outcomes = await ingest.router.submit(
             events,
             quarantined,
@@ -224,16 +226,17 @@ def _is_replay(headers: Mapping[bytes, bytes]) -> bool:
     return FINGERPRINTS in headers or STORED in headers
 
 
-async def _identified(
-    items: Iterator[Event | Rejection], body_bytes: int, yield_to_others: YieldToOthers
-) -> Identified:
+async def _take_all(
+    identified: Identified,
+    items: Iterator[Event | Rejection],
+    body_bytes: int,
+    yield_to_others: YieldToOthers,
+) -> None:
     """Identify the items, step by step."""
     if body_bytes > SMALL_BYTES:
         await yield_to_others(body_bytes)
-    identified = Identified()
     while identified.take(items, STEP_BYTES):
         await yield_to_others(STEP_BYTES)
-    return identified
 
 
 def _note(

@@ -102,6 +102,32 @@ def test_what_is_decided_is_seen(client: httpx.Client, gateway: Gateway, open_pa
     expect(page.locator("#lookup [name=id]")).to_have_value(event["messageId"])
 
 
+def test_refused_requests_are_seen_whatever_is_known_of_them(tmp_path: Path, open_page: Open) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {key: k, source: shop, quotas: {requests: 1, burst: 1s}}\n")
+    settings = {"GATEWAY_PARTITIONS": "1", "GATEWAY_WRITE_KEYS_FILE": str(keys)}
+    with Gateway(tmp_path / "gateway", settings) as gateway:
+        page = open_page(gateway.admin_url)
+        figure = page.locator("#figures .figure").filter(has_text="Refused or unknown")
+        expect(figure.locator(".value")).to_have_text("0")
+        expect(page.locator("#refused-card")).to_be_hidden()
+        with httpx.Client(base_url=gateway.url) as client:
+            statuses = [
+                client.post("/v1/events", auth=("k", ""), json=[new_event()]).status_code for _ in range(4)
+            ]
+            client.post("/v1/events", auth=("unknown", ""), json=[new_event()])
+            client.post("/v1/batch", content=b"{", headers={"User-Agent": "analytics-kotlin/1.16.0"})
+        refused = statuses.count(429) + 2
+        expect(figure.locator(".value")).to_have_text(str(refused))
+        expect(figure).to_contain_text(f"{refused} are whole requests")
+        rows = page.locator("#refused-rows tr")
+        expect(rows.filter(has_text="shop")).to_contain_text(f"quota_exceeded {statuses.count(429)}")
+        expect(rows.filter(has_text="not known yet")).to_contain_text("invalid_write_key 1")
+        expect(rows.filter(has_text="not known yet")).to_contain_text("analytics-kotlin 1")
+        history = f"{gateway.admin_url}/admin/v1/history"
+        eventually(lambda: sum(httpx.get(history).json()["refused_requests"]) == refused)
+
+
 def test_the_tail_pauses_and_filters(client: httpx.Client, gateway: Gateway, open_page: Open) -> None:
     page = open_page(gateway.admin_url)
     note = page.locator("#tail-note")

@@ -25,6 +25,7 @@ from app.http.body import BodyLimits
 from app.http.body_memory import BodyMemory
 from app.http.penalties import Penalties
 from app.http.problems import Problems
+from app.http.refusal_counts import RefusalCounts
 from app.http.refusal_log import RefusalLog
 from app.http.request_metrics import RequestMetrics
 from app.ingest import large_json
@@ -118,13 +119,16 @@ def edge_over(
         observer=observer,
         penalties=Penalties(penalty_s),
     )
-    metrics = RequestMetrics()
+    counts = RefusalCounts()
+    metrics = RequestMetrics(counts)
     if registry is not None:
         registry.register(metrics)
     return create_edge(
         ingest,
         memory=memory or BodyMemory(1_000_000),
-        problems=Problems(retry_after_max=30, rng=random.Random(0), refusals=RefusalLog(PATH_WORDS)),
+        problems=Problems(
+            retry_after_max=30, rng=random.Random(0), refusals=RefusalLog(PATH_WORDS, counts=counts)
+        ),
         metrics=metrics,
     )
 
