@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from app.auth.write_keys import INGEST, REPLAY, Source, own_key
 from app.http.errors import InvalidWriteKeyError, ScopeMissingError
 from app.ingest.event_limits import quarantined_bytes
-from app.ingest.identify import Identified, Ownership
+from app.ingest.identified import Identified, Ownership
 from app.ingest.items import Oversize, Packed
 from dedupe.decide.admission import NEW, Admission
 from dedupe.decide.rejection import QUARANTINE_REASONS

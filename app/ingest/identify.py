@@ -9,15 +9,14 @@ routes.post_events -> **Identifier.identify**, Router.submit -> Lane.submit -> a
 """
 
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from app.ingest.client_sessions import SEQUENCE, ClientSession, SessionKeys
+from app.ingest.client_sessions import SEQUENCE, SessionKeys
 from app.ingest.deep_json import dumps_any, is_deeper
-from app.ingest.event_limits import EVENT_WORK_BYTES, RETRY_BYTES_FREE, EventLimits
+from app.ingest.event_limits import RETRY_BYTES_FREE, EventLimits
 from app.ingest.fingerprint_rules import FingerprintRules, content_of
+from app.ingest.identified import Arrival, Ownership, Rejection
 from app.ingest.items import Fragment, Oversize, Packed
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id, message_id_of, take_message_id
 from app.ingest.payload import Payload
@@ -32,7 +31,7 @@ from dedupe.model.identity import (
 )
 from dedupe.model.json_document import is_event_type, read_document
 from dedupe.model.json_number import Number, Place, replace_numbers
-from dedupe.model.quarantine import Quarantine
+from dedupe.model.quarantine import OwnKey, Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
@@ -41,90 +40,6 @@ NO_FINGERPRINTS: tuple[Fingerprint, ...] = ()
 
 TIMESTAMP = "timestamp"
 """Clients without message ids set it at each retry, so it is not content of these events."""
-
-
-class Rejection(NamedTuple):
-    """A rejected item."""
-
-    item_index: int
-    message_id: str | None  # None without a valid one
-    code: str
-    events: tuple[Event, ...]  # of the quarantine topic: one, or the pieces of a long one
-
-
-@dataclass(slots=True)
-class Identified:
-    """The events and the rejections of one request, in the order of its items."""
-
-    events: list[Event] = field(default_factory=list)
-    rejections: list[Rejection] = field(default_factory=list)
-    quarantined: list[Event] = field(default_factory=list)  # of the rejections, same order
-    size_bytes: int = 0
-    """The sum of all values, those of quarantined events included."""
-    lossy: set[int] = field(default_factory=set)
-    """The indexes, among the items, of events in whose records a number is null."""
-
-    def indexes(self) -> list[int]:
-        """Return the index of each event among the items."""
-        rejected = {rejection.item_index for rejection in self.rejections}
-        count = len(self.events) + len(self.rejections)
-        return [index for index in range(count) if index not in rejected]
-
-    def take(self, items: Iterator[Event | Rejection], work_bytes: int = sys.maxsize) -> bool:
-        """
-        Add the next results of `identify`.
-
-        Args:
-            items: the results, in order.
-            work_bytes: stop after about this many bytes of values, and EVENT_WORK_BYTES for each item.
-
-        Returns:
-            Whether items may be left.
-        """
-        events, size_bytes = self.events, 0
-        for item in items:
-            if type(item) is Event:
-                events.append(item)
-                size_bytes += len(item.value)
-            else:
-                assert isinstance(item, Rejection)
-                self.rejections.append(item)
-                self.quarantined += item.events
-                size_bytes += sum([len(event.value) for event in item.events])
-            work_bytes -= EVENT_WORK_BYTES
-            if size_bytes > work_bytes:
-                self.size_bytes += size_bytes
-                return True
-        self.size_bytes += size_bytes
-        return False
-
-
-class Arrival(NamedTuple):
-    """The properties of a request besides its items."""
-
-    source: str
-    received_ms: int
-    default_type: str = "track"
-    idempotency_key: bytes | None = None
-    fingerprints: Sequence[Fingerprint] = ()
-    """The original fingerprints of the items if stored records are sent again, otherwise empty."""
-    client_ip: str | None = None
-    """`context.ip` of events without; not content, since retries may come from other addresses."""
-    session: ClientSession | None = None
-    is_strict: bool = False
-    """Whether an event of the session is refused unless it is the next one."""
-    stored_sessions: Sequence[Session | None] = ()
-    """The sessions of the items if stored records are sent again and any has one, otherwise empty."""
-
-
-class Ownership(NamedTuple):
-    """Whose the items of a request are, where these have several write keys."""
-
-    sources: Sequence[str]
-    shares: Sequence[int]
-    """By item: the index of its source."""
-    refused: Mapping[int, bytes]
-    """By item: the SHA-256 of its write key, if that is not good. Such items are rejected."""
 
 
 class Identifier:
@@ -237,6 +152,7 @@ class _RefusedError(Exception):
         self.value = value
         self.content = content
         self.key_digest = b""  # SHA-256 of the item's write key, if that is why
+        self.fingerprint = b""  # that of the event, if this is its only fault
         self.assigned_id = ""  # the id that the item was given, if it has none
 
 
@@ -350,7 +266,7 @@ class _Request:
     def rejection_without_key(self, index: int, item: object, event: Event, key_digest: bytes) -> Rejection:
         """Return an item whose only fault is its write key."""
         refusal = _RefusedError(RejectionCode.WRITE_KEY_INVALID, event.value)
-        refusal.key_digest = key_digest
+        refusal.key_digest, refusal.fingerprint = key_digest, event.fingerprint
         refusal.assigned_id = event.message_id if event.flags & FLAG_ID_ASSIGNED else ""
         return self.rejection_of(index, item, refusal)
 
@@ -388,7 +304,7 @@ class _Request:
             reason=refusal.code,
             position=item.position if isinstance(item, Fragment) else None,
             is_json=not isinstance(item, Fragment),
-            key_sha256=refusal.key_digest.hex() or None,
+            own_key=OwnKey(refusal.key_digest, refusal.fingerprint) if refusal.key_digest else None,
         )
         return Rejection(index, message_id, refusal.code, events)
 

@@ -15,7 +15,7 @@ import orjson
 from app.auth.write_keys import WriteKeys
 from app.http.errors import RequestError
 from app.ingest.event_limits import STEP_BYTES
-from app.ingest.identify import Arrival, Identified
+from app.ingest.identified import Arrival, Identified
 from app.ingest.large_json import JSONLimits
 from app.ingest.payload import parse_events
 from app.ingest.receipts import answer
@@ -192,7 +192,9 @@ def replay_by(ingest: Ingest) -> Replay:
         limits = JSONLimits(events_max, ingest.identifier.limits.event_bytes_max)
         payload = await parse_events(body_of(kept, content), limits, _yield_to_others)
         received_ms = ingest.clock.now_ms()
-        arrival = Arrival(source, received_ms, idempotency_key=key_of(kept).encode())
+        arrival = Arrival(
+            source, received_ms, idempotency_key=key_of(kept).encode(), fingerprints=kept.fingerprints
+        )
         identified = Identified()
         items = ingest.identifier.identify(payload, arrival, lossy=identified.lossy)
         while identified.take(items, STEP_BYTES):

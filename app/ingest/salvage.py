@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import orjson
 
 from app.ingest.broken_json import BrokenJSON, Kind, Piece
-from app.ingest.items import EVENT_FIELDS, Fragment
 from dedupe.model.json_document import read_document
 
 ENVELOPE_NAMES = frozenset(
@@ -240,7 +239,7 @@ class Layout:
             below = 2 if after is None else level - after
             if (above > 1 and below > 0) or lowest[0].is_in_list:
                 return []
-        if before is None and (ends and not stretch.is_last or after is not None and level - after > 1):
+        if before is None and ((ends and not stretch.is_last) or (after is not None and level - after > 1)):
             return []
         complete = [item for item in lowest if item.is_complete]
         if complete and complete[0] is lowest[0] and self._is_rest_of_torn(stretch, complete[0]):

@@ -36,7 +36,8 @@ from app.ingest.client_sessions import (
 from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_keys import Shares, Sole, keys_of, shares_of
 from app.ingest.event_limits import STEP_BYTES
-from app.ingest.identify import Arrival, Identified, Identifier, Rejection
+from app.ingest.identified import Arrival, Identified, Rejection
+from app.ingest.identify import Identifier
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
 from app.ingest.prefer import Preferences, preferences_in
