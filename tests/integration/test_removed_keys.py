@@ -12,6 +12,7 @@ import httpx
 import orjson
 import pytest
 
+from app.http.penalties import DELAY_S
 from tests.support.gateway import Gateway
 from tests.support.http import cli, new_event, post, stored
 
@@ -26,7 +27,11 @@ class Keyed(Gateway):
     def __init__(self, folder: Path, **env: str) -> None:
         self.keys = folder / "keys.yaml"
         settings = {"GATEWAY_WRITE_KEYS_FILE": str(self.keys), "GATEWAY_PARTITIONS": "2", **env}
-        super().__init__(folder / "gateway", settings, constants={"app.main:LOOK_INTERVAL_S": 0.05})
+        super().__init__(
+            folder / "gateway",
+            settings,
+            constants={"app.main:LOOK_INTERVAL_S": 0.05, "app.main:DELAY_S": DELAY_S},
+        )
 
     def send(self, write_key: str, **headers: str) -> httpx.Response:
         with httpx.Client(base_url=self.url, auth=(write_key, "")) as client:
