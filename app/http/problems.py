@@ -158,9 +158,17 @@ class Problems:
             response.status_code = HTTPStatus.REQUEST_ENTITY_TOO_LARGE.value
         return response
 
-    def note(self, err: GatewayError, scope: Scope | None) -> None:
-        """Log an expected error, at a limited rate; `scope` is that of its request."""
-        status = self._table[err.code].status if err.code in self._table else UNAVAILABLE
+    def note(self, err: GatewayError, scope: Scope | None, status: int | None = None) -> None:
+        """
+        Log an expected error, at a limited rate.
+
+        Args:
+            err: the error.
+            scope: that of its request.
+            status: how it ended for the client; None: with the error's own status.
+        """
+        if status is None:
+            status = self._table[err.code].status if err.code in self._table else UNAVAILABLE
         self._refusals.note(err.code, status, detail=self._detail_of(err), scope=scope)
 
     def http(self, err: HTTPException, scope: Scope | None = None) -> Response:

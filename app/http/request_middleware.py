@@ -28,6 +28,9 @@ from dedupe.router import Router
 CLIENT_LEFT = 499
 """Counted, not sent, when a client disconnects before its answer; nginx uses the same number."""
 
+FINAL = 400
+"""Counted with damage to a body of which the rest was read: its client does not send it again."""
+
 HEALTH_PATH = "/health"
 
 PROXIES_REPORTED_MAX = 16
@@ -108,7 +111,7 @@ class RequestMiddleware:
                 if not answer.has_begun:  # else it is cut off
                     await self._answer(err, scope, receive, answer)
         except ClientDisconnect:  # within the body: nobody can be answered, but somebody must know
-            context.damage = BodyTruncatedError()
+            self._problems.note(BodyTruncatedError(), scope, CLIENT_LEFT)
         except asyncio.CancelledError:  # the server stops without waiting longer
             if not answer.has_begun:
                 await self._problems.answer(OutcomeUnknownError())(scope, receive, answer)
@@ -118,7 +121,7 @@ class RequestMiddleware:
                 await self._problems.unforeseen(err, scope)(scope, receive, answer)
         finally:
             if context.damage is not None:
-                self._problems.note(context.damage, scope)
+                self._problems.note(context.damage, scope, FINAL)
             context.watched = ()  # the connection keeps the scope until its next request
             seconds = time.perf_counter() - began - context.lease.waited_s
             self._metrics.observe(context.route, answer.status, seconds)

@@ -3,10 +3,13 @@
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from app.ingest.client_sessions import ClientSession
 from app.ingest.event_limits import EVENT_WORK_BYTES
+from app.ingest.items import Fragment, Oversize, Packed
+from dedupe.decide.rejection import RejectionCode
+from dedupe.model.json_document import read_document
 from dedupe.model.types import Event, Fingerprint, Session
 
 
@@ -92,3 +95,27 @@ class Ownership(NamedTuple):
     """By item: the index of its source."""
     refused: Mapping[int, bytes]
     """By item: the SHA-256 of its write key, if that is not good. Such items are rejected."""
+
+
+class RefusedError(Exception):
+    """An item cannot become a clean event."""
+
+    def __init__(self, code: str, value: bytes | None = None, content: bytes | None = None) -> None:
+        """`value`: the record's value, if it could be built; `content`: the canonical content, if known."""
+        self.code = code
+        self.value = value
+        self.content = content
+        self.key_digest = b""  # SHA-256 of the item's write key, if that is why
+        self.fingerprint = b""  # that of the event, if this is its only fault
+        self.assigned_id = ""  # the id that the item was given, if it has none
+
+
+def unpacked(item: object) -> dict[str, Any]:
+    """Return the object of an item that is none as it is. Raises RefusedError."""
+    if isinstance(item, Packed) and isinstance(document := read_document(item.content), dict):
+        return document
+    if isinstance(item, Oversize):
+        raise RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)
+    if isinstance(item, Fragment):
+        raise RefusedError(item.reason)
+    raise RefusedError(RejectionCode.NOT_AN_OBJECT)

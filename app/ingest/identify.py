@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from app.ingest.client_sessions import SEQUENCE, SessionKeys
-from app.ingest.deep_json import dumps_any, is_deeper
+from app.ingest.deep_json import dumps_any, is_deeper, is_deeper_json
 from app.ingest.event_limits import RETRY_BYTES_FREE, EventLimits
 from app.ingest.fingerprint_rules import FingerprintRules, content_of
-from app.ingest.identified import Arrival, Ownership, Rejection
+from app.ingest.identified import Arrival, Ownership, RefusedError, Rejection, unpacked
 from app.ingest.items import Fragment, Oversize, Packed
-from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id, message_id_of, take_message_id
+from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
 from app.ingest.record_values import REPLACED, SHARED_FIELDS, WRITE_KEY, RecordValues
 from dedupe.decide.rejection import RejectionCode
@@ -28,6 +28,8 @@ from dedupe.model.identity import (
     Identity,
     canonical_json,
     fingerprint_of,
+    message_id_of,
+    take_message_id,
 )
 from dedupe.model.json_document import is_event_type, read_document
 from dedupe.model.json_number import Number, Place, replace_numbers
@@ -35,6 +37,9 @@ from dedupe.model.quarantine import OwnKey, Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
+
+LONG_BYTES = 16 * 1024
+"""The depth of a longer event is found in its JSON, which may have very many values."""
 
 NO_FINGERPRINTS: tuple[Fingerprint, ...] = ()
 
@@ -107,13 +112,13 @@ class Identifier:
         else:
             yield from self._identify_all(payload, request)
         if left_out is not None:
-            yield request.rejection_of(len(payload.items), left_out, _RefusedError(left_out.reason))
+            yield request.rejection_of(len(payload.items), left_out, RefusedError(left_out.reason))
 
     def _identify_all(self, payload: Payload, request: "_Request") -> Iterator[Event | Rejection]:
         for index, item in enumerate(payload.items):
             try:
                 identified: Event | Rejection = request.event_of(index, item)
-            except _RefusedError as refusal:
+            except RefusedError as refusal:
                 identified = request.rejection_of(index, item, refusal)
             yield identified
 
@@ -135,25 +140,12 @@ class Identifier:
                     identified: Event | Rejection = event
                 else:
                     identified = request.rejection_without_key(index, item, event, key_digest)
-            except _RefusedError as refusal:
+            except RefusedError as refusal:
                 if key_digest is not None:
                     refusal.code, refusal.key_digest = RejectionCode.WRITE_KEY_INVALID, key_digest
                 identified = request.rejection_of(index, item, refusal)
             bytes_left = request.bytes_left
             yield identified
-
-
-class _RefusedError(Exception):
-    """An item cannot become a clean event."""
-
-    def __init__(self, code: str, value: bytes | None = None, content: bytes | None = None) -> None:
-        """`value`: the record's value, if it could be built; `content`: the canonical content, if known."""
-        self.code = code
-        self.value = value
-        self.content = content
-        self.key_digest = b""  # SHA-256 of the item's write key, if that is why
-        self.fingerprint = b""  # that of the event, if this is its only fault
-        self.assigned_id = ""  # the id that the item was given, if it has none
 
 
 class _Request:
@@ -206,29 +198,25 @@ class _Request:
             self._order = Order.REPLAYED
 
     def event_of(self, index: int, item: object) -> Event:
-        """Return an item as an event of the clean topic. Raises _RefusedError."""
+        """Return an item as an event of the clean topic. Raises RefusedError."""
         if type(item) is not dict:
-            item = _unpacked(item)
+            item = unpacked(item)
         place = None if self._sessions is None else self._sessions.place_of(index, item)
-        message_id, assigned_id, flags = item.get("messageId"), None, 0
+        message_id, ignored, assigned_id, flags = item.get("messageId"), self._ignored, None, 0
         if type(message_id) is not str or not "!" <= message_id < "\x7f":
-            message_id = take_message_id(item)
-        ignored, retried = self._ignored if message_id is not None else self._ignored_unnamed, b""
+            message_id, ignored, assigned_id, flags = self._unusual_id(index, item, place)
         try:
             content, retried, numbers = self._content_of(index, item, ignored)
             self._count(content, retried)
-            if message_id is None:
-                message_id, flags = self._assigned_id(index, place)
-                assigned_id = message_id
             value = self._values.value_of(item, content, retried, assigned_id)
         except TypeError as err:
-            raise _RefusedError(RejectionCode.EVENT_TOO_DEEP) from err
+            raise RefusedError(RejectionCode.EVENT_TOO_DEEP) from err
         brackets = len(value) - len(value.replace(b"{", b"").replace(b"[", b""))  # count() is slower
-        if brackets > self._depth_max and self._is_too_deep(item):
-            raise _RefusedError(RejectionCode.EVENT_TOO_DEEP)
-        id_bytes = message_id.encode() if type(message_id) is str else b""
+        if brackets > self._depth_max and self._is_too_deep(item, value):
+            raise RefusedError(RejectionCode.EVENT_TOO_DEEP)
+        id_bytes = message_id.encode()
         if not 0 < len(id_bytes) <= MESSAGE_ID_BYTES_MAX:
-            raise _RefusedError(RejectionCode.MESSAGE_ID_INVALID, value)
+            raise RefusedError(RejectionCode.MESSAGE_ID_INVALID, value)
         event_type = item.get("type", self._default_type)
         if event_type is None or event_type != self._valid_type:
             self._check_type(event_type, value)
@@ -238,7 +226,7 @@ class _Request:
             order = self._order
             key, partition, secondary_key = self._sessions.keys_of(place, None if flags else id_bytes)
         elif self._needs_place:
-            raise _RefusedError(RejectionCode.SEQUENCE_INVALID, value)
+            raise RefusedError(RejectionCode.SEQUENCE_INVALID, value)
         else:
             key, secondary_key = self._key_of(id_bytes), None
             partition = partition_of(key, self._partitions)
@@ -265,12 +253,12 @@ class _Request:
 
     def rejection_without_key(self, index: int, item: object, event: Event, key_digest: bytes) -> Rejection:
         """Return an item whose only fault is its write key."""
-        refusal = _RefusedError(RejectionCode.WRITE_KEY_INVALID, event.value)
+        refusal = RefusedError(RejectionCode.WRITE_KEY_INVALID, event.value)
         refusal.key_digest, refusal.fingerprint = key_digest, event.fingerprint
         refusal.assigned_id = event.message_id if event.flags & FLAG_ID_ASSIGNED else ""
         return self.rejection_of(index, item, refusal)
 
-    def rejection_of(self, index: int, item: object, refusal: _RefusedError) -> Rejection:
+    def rejection_of(self, index: int, item: object, refusal: RefusedError) -> Rejection:
         """Return a refused item with the event that quarantines it."""
         message_id, assigned, known = None, refusal.assigned_id, refusal.content
         value = refusal.value
@@ -281,32 +269,49 @@ class _Request:
         elif isinstance(item, Fragment):
             value = item.content
         elif isinstance(item, dict):
-            message_id = take_message_id(item)
+            message_id, ignored = self._message_id_of(item)
             if not assigned and self._sessions is not None:
                 assigned = self._sessions.id_of(self._sessions.place_of(index, item)) or ""
-            ignored = self._ignored if message_id is not None else self._ignored_unnamed
             if refusal.code == RejectionCode.SEQUENCE_INVALID:  # the one difference between such events
                 ignored -= {SEQUENCE}
             known = known or dumps_any({name: item[name] for name in item if name not in ignored})
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
-        if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
+        if not 0 < len((message_id or "").encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
         content = dumps_any(item) if value is None else value
-        quarantine = self._identifier.quarantine
-        if isinstance(item, dict) and len(content) > quarantine.whole_bytes_max:
+        quarantine, fingerprint = self._identifier.quarantine, b""
+        if len(content) <= quarantine.whole_bytes_max:
+            fingerprint = fingerprint_of((known or content) + refusal.key_digest)
+        elif isinstance(item, dict):
             # Pieces are identified by their bytes, which must be those of every try.
             content = dumps_any({name: item[name] for name in item if name not in RETRY_FIELDS})
+            fingerprint = fingerprint_of(content)  # if it fits into a record now
         events = quarantine.events(
             source=self._arrival.source,
             message_id=message_id or assigned,
-            fingerprint=fingerprint_of((known or content) + refusal.key_digest),
+            fingerprint=fingerprint,
             content=content,
             reason=refusal.code,
             position=item.position if isinstance(item, Fragment) else None,
-            is_json=not isinstance(item, Fragment),
+            is_json=not isinstance(item, Fragment | Oversize),  # these may be unparsed
             own_key=OwnKey(refusal.key_digest, refusal.fingerprint) if refusal.key_digest else None,
         )
         return Rejection(index, message_id, refusal.code, events)
+
+    def _message_id_of(self, item: dict[str, Any]) -> tuple[str | None, frozenset[str]]:
+        """Return the message id of an item, see take_message_id, and the fields that are not its content."""
+        message_id = take_message_id(item)
+        return message_id, self._ignored if message_id is not None else self._ignored_unnamed
+
+    def _unusual_id(
+        self, index: int, item: dict[str, Any], place: Session | None
+    ) -> tuple[str, frozenset[str], str | None, int]:
+        """Return an item's id, the fields that are not its content, the id if it is assigned, and flags."""
+        message_id, ignored = self._message_id_of(item)
+        if message_id is not None:
+            return message_id, ignored, None, 0
+        message_id, flags = self._assigned_id(index, place)
+        return message_id, ignored, message_id, flags
 
     def _content_of(
         self, index: int, item: dict[str, Any], ignored: frozenset[str]
@@ -345,27 +350,29 @@ class _Request:
         """
         Add an item to the request's size.
 
-        Raises _RefusedError: it exceeds the limit of an event, or the rest of that of the request.
+        Raises RefusedError: it exceeds the limit of an event, or the rest of that of the request.
         """
         size_bytes = len(content) + self.merged_bytes
         if len(retried) > RETRY_BYTES_FREE:
             size_bytes += len(retried) - RETRY_BYTES_FREE
         if size_bytes > self._event_bytes_max:
-            raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content)
+            raise RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content)
         if size_bytes > self.bytes_left:
-            raise _RefusedError(RejectionCode.REQUEST_TOO_LARGE, content=content)
+            raise RefusedError(RejectionCode.REQUEST_TOO_LARGE, content=content)
         self.bytes_left -= size_bytes
 
-    def _is_too_deep(self, item: dict[str, Any]) -> bool:
-        """Whether the record of an item would nest too deep."""
+    def _is_too_deep(self, item: dict[str, Any], value: bytes) -> bool:
+        """Whether the record of an item nests too deep."""
+        if len(value) > LONG_BYTES:
+            return is_deeper_json(value, self._depth_max)
         return is_deeper({name: item[name] for name in item if name not in REPLACED}, self._depth_max)
 
     def _check_type(self, event_type: object, value: bytes) -> None:
-        """Check a type that differs from the last one; None: that of the path. Raises _RefusedError."""
+        """Check a type that differs from the last one; None: that of the path. Raises RefusedError."""
         if event_type is None:
             event_type = self._default_type
         if not is_event_type(event_type):
-            raise _RefusedError(RejectionCode.TYPE_INVALID, value)
+            raise RefusedError(RejectionCode.TYPE_INVALID, value)
         self._valid_type = event_type
 
     def _assigned_id(self, index: int, place: Session | None) -> tuple[str, int]:
@@ -385,14 +392,3 @@ def _without_shared(payload: Payload) -> tuple[Payload, Fragment]:
     fields = dumps_any({name: shared[name] for name in SHARED_FIELDS if name in shared})
     rest = {name: value for name, value in shared.items() if name not in SHARED_FIELDS}
     return payload._replace(shared=rest), Fragment(0, fields, RejectionCode.BATCH_FIELDS_TOO_LARGE)
-
-
-def _unpacked(item: object) -> dict[str, Any]:
-    """Return the object of an item that is none as it is. Raises _RefusedError."""
-    if isinstance(item, Packed) and isinstance(document := read_document(item.content), dict):
-        return document
-    if isinstance(item, Oversize):
-        raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)
-    if isinstance(item, Fragment):
-        raise _RefusedError(item.reason)
-    raise _RefusedError(RejectionCode.NOT_AN_OBJECT)

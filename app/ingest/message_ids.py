@@ -1,5 +1,5 @@
 """
-Message ids: which ones are valid, and the KSUIDs that events without one are assigned. Pure, frozen.
+The KSUIDs that the gateway assigns to events without a message id. Pure, frozen.
 
 With an Idempotency-Key the id depends only on source, key and index, not on the event's content, so a retry
 of the request has the same ids; tests/unit/ingest/test_identify.py has golden vectors. Without one the id is
@@ -8,10 +8,6 @@ new, and the receipt has `idempotent: false`: a retry would be stored again.
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
-
-from dedupe.model.identity import MESSAGE_ID_BYTES_MAX, is_blank
-from dedupe.model.json_number import Number
 
 KSUID_EPOCH_S = 1_400_000_000
 KSUID_SECONDS_MAX = 2**32 - 1
@@ -22,34 +18,6 @@ _SEQUENCE_BYTES = 8
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PAIRS = [high + low for high in _DIGITS for low in _DIGITS]
 _FIVE = 62**5
-
-
-def take_message_id(item: dict[str, Any]) -> object:
-    """
-    Return the message id of an item, and make it text in the item; None without one.
-
-    An integer becomes its decimal text. Blank text is taken out of the item, since it is no id. What is
-    neither text nor an integer is returned as it is, and is not valid.
-    """
-    given = item.get("messageId")
-    message_id = message_id_of(given)
-    if message_id is None:
-        if given is not None:
-            del item["messageId"]
-    elif message_id is not given:
-        item["messageId"] = message_id
-    return message_id
-
-
-def message_id_of(given: object) -> object:
-    """Return a message id as text, None for blank text; what is neither text nor an integer as it is."""
-    if type(given) is str:
-        return None if is_blank(given) else given
-    if type(given) is int:
-        return str(given)
-    if type(given) is Number and (digits := given.decimal(MESSAGE_ID_BYTES_MAX)) is not None:
-        return digits
-    return given
 
 
 def fresh_id(received_ms: int, payload: bytes) -> str:

@@ -126,6 +126,11 @@ def _schemas_of_answers() -> Schema:
                 "partition": {"type": "integer", "minimum": 0},
                 "offset": {"type": "integer", "minimum": 0},
                 "idempotent": {"const": False, "description": "a retry would be stored again"},
+                "warnings": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "what of the event could not be stored as it was sent",
+                },
                 "sequence": {**_U64, "minimum": 1, "description": "of an event of a client session"},
                 "stale": {"const": True, "description": "stored or acknowledged; its place is forgotten"},
             },

@@ -9,7 +9,7 @@ clients cannot produce collisions or skew partitions.
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -36,10 +36,10 @@ _KIND_CHECK = b"check"
 
 SOURCES_CACHED = 4096  # hash states, about 0.5 KB each
 
-BLANK = (
+_BLANK = (
     *range(0x09, 0x0E),
     *range(0x1C, 0x21),
-    *(0x00, 0x85, 0xA0, 0xAD, 0x034F, 0x061C, 0x115F, 0x1160, 0x1680, 0x17B4, 0x17B5),
+    *(0x85, 0xA0, 0xAD, 0x034F, 0x061C, 0x115F, 0x1160, 0x1680, 0x17B4, 0x17B5),
     *range(0x180B, 0x1810),
     *range(0x2000, 0x2010),
     *range(0x2028, 0x2030),
@@ -49,7 +49,8 @@ BLANK = (
     *(0xFEFF, 0xFFA0),
     *range(0xE0000, 0xE0080),
 )
-"""The characters that show nothing: NUL, white space, zero-width and other formatting. A list of our own,
+BLANKS = "".join(map(chr, _BLANK))
+"""The characters that show nothing: white space, zero-width and other formatting. A list of our own,
 since Unicode's grows. A text of these alone identifies nothing."""
 
 EQUAL_NUMBERS = "=numbers"
@@ -141,12 +142,33 @@ class Identity:
         return hashlib.blake2b(prefix, digest_size=KEY_BYTES, key=self._secret)
 
 
-_BLANKS = "".join(map(chr, BLANK))
-
-
 def is_blank(text: str) -> bool:
     """Whether a text is empty or shows nothing."""
-    return not text.strip(_BLANKS)
+    return not text.strip(BLANKS)
+
+
+def take_message_id(item: dict[str, Any]) -> str | None:
+    """
+    Return the message id of an item, and make it text in the item; None without one, "" if it is invalid.
+
+    An integer becomes its decimal text. Blank text is taken out of the item, since it is no id.
+    """
+    given = item.get("messageId")
+    message_id = message_id_of(given)
+    if message_id is None:
+        if given is not None:
+            del item["messageId"]
+    elif message_id and message_id is not given:
+        item["messageId"] = message_id
+    return message_id
+
+
+def message_id_of(given: object) -> str | None:
+    """Return a message id as text, None for null and blank text, "" for what is no id."""
+    if given is None or type(given) is str:
+        return None if given is None or is_blank(given) else given
+    number = Number(str(given)) if type(given) is int else given
+    return number.decimal(MESSAGE_ID_BYTES_MAX) or "" if type(number) is Number else ""
 
 
 def canonical_content(event: Mapping[str, object], ignore: frozenset[str] = RETRY_FIELDS) -> bytes:

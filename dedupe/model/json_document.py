@@ -29,7 +29,8 @@ NO_NUMBERS = (b"NaN", INFINITY)
 NO_NUMBERS_MAX = 10_000
 """The limit of each word in a document, those in strings included."""
 
-TOO_LARGE = b"1e999"
+TOO_LARGE = b" 1e999 "
+"""It neither continues a number before it nor begins one behind it."""
 
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -37,8 +38,8 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SURROGATE = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?P<low>\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})"
 )
-_LONG_INTEGER = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{4301,}+(?![0-9.eE])")
-"""An integer that is too long for Python."""
+_LONG_INTEGER = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{4000,}+(?![0-9.eE])")
+"""An integer that no float is near; Python refuses one of 4,300 digits."""
 
 _CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f]")
 
@@ -88,13 +89,12 @@ def read_stored(document: bytes) -> object:
     Raises:
         ValueError: it is not JSON.
     """
-    parsed = read_document(document)
-    if type(parsed) is dict or type(parsed) is list:
-        try:
-            replace_numbers(parsed, Number.stored)
-        except TypeError:  # of quarantine: nested too deep
-            parsed = orjson.loads(document)
-    return parsed
+    around = [read_document(document)]
+    try:
+        replace_numbers(around, Number.stored)
+    except TypeError:  # of quarantine: nested too deep
+        return orjson.loads(document)
+    return around[0]
 
 
 def dumps_to_keep(document: Mapping[str, object]) -> bytes:

@@ -14,9 +14,9 @@ Anything else is a line of JSON, and after it bytes as they were received: all o
     {"raw":true,"reason":…,"length":…,"sha256":…,"position":…,"json":…,"piece":0,"pieces":1}⏎…
 
 `length` and `sha256` are those of the whole; `original` is the partition and offset of the event that a
-conflicting one conflicts with, `position` that of the first byte in its body, and `key_sha256` the hash of an
-unknown write key, `fingerprint` that of the event as sent, where it is known. A piece has a key of its own, by the hash of the whole and its number: a retry after a
-crash adds the pieces that are missing.
+conflicting one conflicts with, `position` that of the first byte in its body, `key_sha256` the hash of an
+unknown write key, and `fingerprint` that of its event as sent. A piece has a key of its own, by the hash of
+the whole and its number: a retry after a crash adds the pieces that are missing.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ class Quarantine:
         Args:
             source: its sender.
             message_id: "" without a valid one.
-            fingerprint: of its content, or of its raw bytes without a valid id.
+            fingerprint: of its content, or of its raw bytes without a valid id; pieces have their own.
             content: the event, any bytes.
             reason: a RejectionCode, or the reason of a stored record.
             position: the offset of the content in its body, None if it is of no use.

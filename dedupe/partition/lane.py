@@ -274,7 +274,8 @@ class Lane:
         while (pause_s := self._log.pause_after_append_s) > PAUSE_S_MAX:
             for expired in self.queue.take_expired():
                 self._refuse_untaken(expired)
-            await asyncio.sleep(min(pause_s, PAUSE_S_MAX))
+            await asyncio.sleep(PAUSE_S_MAX)
+        await asyncio.sleep(pause_s)
 
     async def _take(self) -> Batch | None:
         """Wait for the next batch; None once drained."""

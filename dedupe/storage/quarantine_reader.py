@@ -147,9 +147,17 @@ def shown(kept: Kept, content: bytes) -> dict[str, Any]:
     """Return the content of a record or of its whole as a field: `event`, `head`, or `bytes` as text."""
     if kept.is_truncated:
         return {"head": orjson.Fragment(content)}
-    if kept.is_json and len(content) == kept.length:
+    if len(content) == kept.length and (kept.is_json or _is_document(content)):
         return {"event": orjson.Fragment(content)}
     return {"bytes": content.decode(errors="backslashreplace")}
+
+
+def _is_document(content: bytes) -> bool:
+    try:
+        orjson.loads(content)
+    except ValueError:
+        return False
+    return True
 
 
 class Whole:

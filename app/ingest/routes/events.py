@@ -236,8 +236,10 @@ async def _take_all(
     """Identify the items, step by step."""
     if body_bytes > SMALL_BYTES:
         await yield_to_others(body_bytes)
+    before = identified.size_bytes
     while identified.take(items, STEP_BYTES):
-        await yield_to_others(STEP_BYTES)
+        await yield_to_others(max(STEP_BYTES, identified.size_bytes - before))
+        before = identified.size_bytes
 
 
 def _note(
