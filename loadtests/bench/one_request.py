@@ -55,7 +55,13 @@ class AcceptingRouter(Router):
     """Accepts everything at once."""
 
     async def submit(
-        self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
+        self,
+        events: Sequence[Event],
+        rejected: Sequence[Event],
+        *,
+        received_ms: int,
+        deadline: Deadline,
+        has_several_sources: bool = False,
     ) -> Outcomes:
         """See Router, which waits for a commit, too."""
         await asyncio.sleep(0)

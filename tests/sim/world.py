@@ -301,12 +301,12 @@ class World:
 
     # ---- clients
 
-    def event(self, message_id: str, content: str = "") -> Event:
+    def event(self, message_id: str, content: str = "", source: str = SOURCE) -> Event:
         """Return an event; another content makes it a conflict."""
-        key = self.identity.message_key(SOURCE, message_id)
+        key = self.identity.message_key(source, message_id)
         value = f'{{"messageId":"{message_id}","content":"{content}"}}'.encode()
         return Event(
-            key, partition_of(key, CLEAN.partitions), fingerprint_of(value), SOURCE, message_id, value
+            key, partition_of(key, CLEAN.partitions), fingerprint_of(value), source, message_id, value
         )
 
     def rejected(self, content: str) -> Event:
