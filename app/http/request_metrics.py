@@ -14,7 +14,7 @@ from app.http.refusal_counts import RefusalCounts
 BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper edges, up to the time limits of answer and body."""
 
-LINK_FAILURES = ("body_timeout", "body_incomplete")
+LINK_FAILURES = ("body_timeout", "body_truncated")
 """The codes of 503s that are no fault of the gateway, and so are no part of its error budget."""
 
 

@@ -229,7 +229,9 @@ class BrokenJSON:
         is_exact = is_named and _BATCH.search(before) is not None
         if self._has_object:  # the batch of another envelope
             outer = opened[-1:] and not opened[-1].is_array and not opened[-1].is_named
-            return is_exact and bool(outer) and all(each.is_array and not each.is_named for each in opened[:-1])
+            return (
+                is_exact and bool(outer) and all(each.is_array and not each.is_named for each in opened[:-1])
+            )
         if len(opened) < 2:
             return is_exact or (not (opened and opened[0].is_array) and _is_nearly_batch(before))
         if opened[-1].is_array or not is_exact:

@@ -5,6 +5,7 @@ orjson reads 1024 levels and writes 254. A deeper document is rejected, and must
 quarantine.
 """
 
+from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -16,6 +17,13 @@ CUT_LEVELS = 32
 The levels of one call of orjson.dumps: after a Fragment, orjson 3.13 reserves 64 bytes, and writes one for
 each closing bracket without a check. With more levels it would write past its buffer, and crash the process.
 """
+
+PLAIN_ROUNDS = 2
+"""Rounds that remove the innermost containers, which are the most, before the rest is counted one by one."""
+
+_NO_MARKS = bytes(sorted(set(range(256)) - set(b'[]{}"')))
+_AS_ARRAYS = bytes.maketrans(b"{}", b"[]")
+_STEPS = {ord("["): 1, ord("]"): -1}
 
 
 def is_deeper(document: object, levels: int) -> bool:
@@ -31,6 +39,19 @@ def is_deeper(document: object, levels: int) -> bool:
             if type(child) is dict or type(child) is list
         ]
     return bool(layer)
+
+
+def is_deeper_json(text: bytes, levels: int) -> bool:
+    """Return the same as is_deeper for JSON that orjson wrote: faster for long texts."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    marks = text.translate(_AS_ARRAYS, _NO_MARKS).replace(b'""', b"")
+    if b'"' in marks:  # strings with brackets
+        marks = b"".join(marks.split(b'"')[::2])
+    for _ in range(min(levels, PLAIN_ROUNDS)):
+        marks = marks.replace(b"[]", b"")
+        levels -= 1
+    return max(accumulate(map(_STEPS.__getitem__, marks)), default=0) > levels
 
 
 def dumps_any(document: Any) -> bytes:

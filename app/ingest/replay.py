@@ -7,16 +7,18 @@ event by itself, such as a part of a damaged body, is sent as a body of its own,
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
+from app.auth.write_keys import WriteKeys
 from app.http.errors import RequestError
+from app.ingest.deep_json import dumps_any
 from app.ingest.event_limits import STEP_BYTES
-from app.ingest.identify import Arrival, Identified
+from app.ingest.identified import Arrival, Identified
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import parse_events
+from app.ingest.payload import parse_batch, parse_events
 from app.ingest.receipts import answer
 from app.ingest.routes.events import Ingest
 from dedupe.decide.rejection import RejectionCode
@@ -35,11 +37,16 @@ NEEDS_NEW_ID: dict[str, str] = {
 
 NEEDS_SOURCE: dict[str, str] = {
     RejectionCode.WRITE_KEY_INVALID: (
-        "its own write key was not valid; --to-source NAME (to_source=NAME) stores it under a source"
+        "its own write key is not valid: add it to the file; or --to-source NAME (to_source=NAME) stores it "
+        "under a source"
     ),
 }
 
-STILL_TOO_LARGE = "it is larger than GATEWAY_EVENT_BYTES_MAX, with what is added to it"
+STILL: dict[str, str] = {
+    RejectionCode.EVENT_TOO_LARGE: "it is larger than GATEWAY_EVENT_BYTES_MAX, with what is added to it",
+    RejectionCode.EVENT_TOO_COMPLEX: "it has more commas, colons and opening brackets than allowed",
+}
+"""Why events are not sent again that would only be quarantined again, byte by byte."""
 
 NO_EVENT = frozenset({RejectionCode.UNREADABLE, RejectionCode.NOT_AN_OBJECT})
 """The codes of what is no event."""
@@ -87,29 +94,40 @@ class Result(NamedTuple):
 
 READY = Result("ready")
 
+COUNTS = ("Accepted", "Duplicates", "Rejected")
+"""The headers of an answer that count, without their prefix."""
+
 Replay: TypeAlias = Callable[[Whole, Changes], Awaitable[Result]]
 """Replays a whole event in this process. Raises as Router.submit does."""
 
 
 def judge(kept: Kept, changes: Changes, problem: str | None = None) -> Result:
     """Return ready if a record can be sent, otherwise skipped with the reason; `problem`: of its whole."""
+    why = problem
     if kept.is_truncated:
-        return Result("skipped", "only its first bytes are stored")
-    if problem is not None:
-        return Result("skipped", problem)
+        why = "only its first bytes are stored"
+    elif problem is None:
+        why = _obstacle(kept, changes)
+    return READY if why is None else Result("skipped", why)
+
+
+def _obstacle(kept: Kept, changes: Changes) -> str | None:
+    """Return why a whole event cannot be sent with these changes."""
     is_one = kept.pieces == 1 and kept.is_json
-    if is_one and kept.reason == RejectionCode.NOT_AN_OBJECT and not kept.content.startswith(_WRAPPED):
-        return Result("skipped", "it is not an event")
-    if kept.reason in NEEDS_NEW_ID and not changes.may_renew_id:
-        return Result("skipped", NEEDS_NEW_ID[kept.reason])
-    if kept.reason in NEEDS_SOURCE and changes.to_source is None:
-        return Result("skipped", NEEDS_SOURCE[kept.reason])
-    return READY
+    if kept.reason == RejectionCode.NOT_AN_OBJECT and is_one and not kept.content.startswith(_WRAPPED):
+        return "it is not an event"
+    if kept.reason == RejectionCode.BATCH_FIELDS_TOO_LARGE:
+        return "it has the batch-level fields of events that were stored without them"
+    if not changes.may_renew_id and kept.reason in NEEDS_NEW_ID:
+        return NEEDS_NEW_ID[kept.reason]
+    if changes.to_source is None and kept.reason in NEEDS_SOURCE and kept.key_sha256 is None:
+        return NEEDS_SOURCE[kept.reason]
+    return None
 
 
 def is_body(kept: Kept) -> bool:
     """Whether a record is sent as a body of its own; otherwise it is one event."""
-    return not kept.is_json or kept.reason == RejectionCode.NOT_AN_OBJECT
+    return kept.reason == RejectionCode.NOT_AN_OBJECT or (not kept.is_json and kept.reason not in STILL)
 
 
 def body_of(kept: Kept, content: bytes) -> bytes:
@@ -120,7 +138,7 @@ def body_of(kept: Kept, content: bytes) -> bytes:
         fields = read_stored(content)
         assert isinstance(fields, dict)
         fields.pop("messageId", None)
-        content = orjson.dumps(fields)
+        content = dumps_any(fields)
     return b"[" + content + b"]"
 
 
@@ -129,16 +147,27 @@ def key_of(kept: Kept) -> str:
     return f"quarantine-{kept.key.hex()}"
 
 
-def result_of(document: dict[str, Any], *, accepted: int, duplicates: int, is_body: bool) -> Result:
-    """Return the result of an answer to a record's request."""
+def result_of(document: dict[str, Any], headers: Mapping[str, str], *, is_body: bool) -> Result:
+    """Return the result of an answer to a record's request; its headers count, its lists may be cut."""
+    accepted, duplicates, rejections = (int(headers[f"Gateway-{name}"]) for name in COUNTS)
     rejected = document.get("rejected", [])
     name = "accepted" if accepted else "duplicate" if duplicates else "rejected"
     if not is_body:
         why = rejected[0]["code"] if rejected else None
         return Result(name, why, receipt=None if rejected else document["receipts"][0])
-    counts = {"accepted": accepted, "duplicate": duplicates, "rejected": len(rejected)}
+    counts = {"accepted": accepted, "duplicate": duplicates, "rejected": rejections}
     codes = ", ".join(sorted({each["code"] for each in rejected}))
     return Result(name, codes or None, events=counts)
+
+
+def source_for(kept: Kept, changes: Changes, write_keys: WriteKeys) -> str | None:
+    """Return the source under which a record is stored, None while its own write key is not good."""
+    if kept.reason not in NEEDS_SOURCE:
+        return kept.source
+    if changes.to_source is not None or kept.key_sha256 is None:
+        return changes.to_source
+    source = write_keys.source_of_digest(bytes.fromhex(kept.key_sha256))
+    return None if source is None else source.id
 
 
 def replay_by(ingest: Ingest) -> Replay:
@@ -149,15 +178,17 @@ def replay_by(ingest: Ingest) -> Replay:
         verdict = judge(kept, changes, whole.problem)
         if verdict != READY:
             return verdict
+        if (source := source_for(kept, changes, ingest.write_keys)) is None:
+            return Result("skipped", NEEDS_SOURCE[kept.reason])
         try:
-            identified, received_ms = await identified_in(kept, whole.content, changes)
+            identified, received_ms = await identified_in(kept, whole.content, source)
         except RequestError as err:
             return Result("skipped", f"{err.code}: {err.detail}" if err.detail else err.code)
         codes = [rejection.code for rejection in identified.rejections]
         if not identified.events and is_body(kept) and NO_EVENT.issuperset(codes):
             return Result("skipped", "there is no event in it")
-        if not identified.events and codes == [RejectionCode.EVENT_TOO_LARGE]:
-            return Result("skipped", STILL_TOO_LARGE)
+        if not identified.events and len(codes) == 1 and codes[0] in STILL:
+            return Result("skipped", STILL[codes[0]])
         outcomes = await ingest.router.submit(
             identified.events,
             identified.quarantined,
@@ -167,19 +198,20 @@ def replay_by(ingest: Ingest) -> Replay:
         response = answer(identified, outcomes, wants_receipts=True)
         return result_of(
             orjson.loads(response.body),
-            accepted=int(response.headers["Gateway-Accepted"]),
-            duplicates=int(response.headers["Gateway-Duplicates"]),
+            response.headers,
             is_body=is_body(kept),
         )
 
-    async def identified_in(kept: Kept, content: bytes, changes: Changes) -> tuple[Identified, int]:
+    async def identified_in(kept: Kept, content: bytes, source: str) -> tuple[Identified, int]:
         """Return the events of a record, and their time of arrival. Raises RequestError."""
-        events_max = ingest.request_events_max if is_body(kept) else 1
-        limits = JSONLimits(events_max, ingest.identifier.limits.event_bytes_max)
-        payload = await parse_events(body_of(kept, content), limits, _yield_to_others)
+        limits = JSONLimits(ingest.request_events_max, ingest.identifier.limits.event_bytes_max)
+        # Of bytes that were no event, an object is an event only if it looks like one.
+        parse = parse_batch if is_body(kept) else parse_events
+        payload = await parse(body_of(kept, content), limits, _yield_to_others)
         received_ms = ingest.clock.now_ms()
-        source = changes.to_source if kept.reason in NEEDS_SOURCE else None
-        arrival = Arrival(source or kept.source, received_ms, idempotency_key=key_of(kept).encode())
+        arrival = Arrival(
+            source, received_ms, idempotency_key=key_of(kept).encode(), fingerprints=kept.fingerprints
+        )
         identified = Identified()
         items = ingest.identifier.identify(payload, arrival, lossy=identified.lossy)
         while identified.take(items, STEP_BYTES):

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import orjson
 
 from app.ingest.broken_json import BrokenJSON, Kind, Piece
-from app.ingest.items import EVENT_FIELDS, Fragment
 from dedupe.model.json_document import read_document
 
 ENVELOPE_NAMES = frozenset(
@@ -40,9 +39,7 @@ _NOTHING = re.compile(
     rb'(?:[ \t\r\n\0]*+:[ \t\r\n\0]*+(?:"(?:[^"\\]++|\\.)*+"?|[-+.\w]++)?)?)*+',
     re.DOTALL,
 )
-_CUT_OFF = re.compile(
-    rb'(?::|[,{][ \t\r\n\0]*"[^"\\]*+")[ \t\r\n\0]*\}[ \t\r\n\0]*\Z'
-)
+_CUT_OFF = re.compile(rb'(?::|[,{][ \t\r\n\0]*"[^"\\]*+")[ \t\r\n\0]*\}[ \t\r\n\0]*\Z')
 """The end of what an additional bracket cut off behind a name."""
 
 HEAD_BLANKS = 64
@@ -114,7 +111,11 @@ class Layout:
         for index in sorted(taken):
             if index < cut_off:
                 continue
-            if index and self._may_be_event(self._pieces[index - 1]) and self._is_cut_off(self._pieces[index]):
+            if (
+                index
+                and self._may_be_event(self._pieces[index - 1])
+                and self._is_cut_off(self._pieces[index])
+            ):
                 cut_off = self._end_of_run(index)
             elif self._is_whole(index):
                 self.items.append((self._pieces[index].start, self._pieces[index].end))
@@ -238,7 +239,7 @@ class Layout:
             below = 2 if after is None else level - after
             if (above > 1 and below > 0) or lowest[0].is_in_list:
                 return []
-        if before is None and (ends and not stretch.is_last or after is not None and level - after > 1):
+        if before is None and ((ends and not stretch.is_last) or (after is not None and level - after > 1)):
             return []
         complete = [item for item in lowest if item.is_complete]
         if complete and complete[0] is lowest[0] and self._is_rest_of_torn(stretch, complete[0]):
@@ -308,7 +309,9 @@ class Layout:
     def _names(self, first: int, last: int) -> set[bytes]:
         """Return the names that stand between pieces."""
         found: set[bytes] = set()
-        for piece, following in zip(self._pieces[first:last], self._pieces[first + 1 : last + 1], strict=True):
+        for piece, following in zip(
+            self._pieces[first:last], self._pieces[first + 1 : last + 1], strict=True
+        ):
             stop = min(following.start, piece.end + HEAD_BYTES)
             found.update(_NAME.findall(self._body, piece.end, stop))
         return found

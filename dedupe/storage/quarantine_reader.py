@@ -17,7 +17,7 @@ import structlog
 from dedupe.model.errors import LogCorruptError
 from dedupe.model.quarantine import HEAD_BYTES_MAX, RAW
 from dedupe.model.record import HEADER_REASON, parse_identity
-from dedupe.model.types import EventKey, LogRecord, Offset
+from dedupe.model.types import EventKey, Fingerprint, LogRecord, Offset
 from dedupe.storage.log import LogStore, PartitionLog
 
 _CONTENT = re.compile(rb',"(event|head)":')
@@ -115,6 +115,12 @@ class Kept(NamedTuple):
         return digest
 
     @property
+    def fingerprints(self) -> list[Fingerprint]:
+        """The fingerprint of the event as sent, if it is known and differs from that of the content."""
+        digits: str | None = self.head.get("fingerprint")
+        return [] if digits is None else [bytes.fromhex(digits)]
+
+    @property
     def whole_id(self) -> tuple[str, str | None, str, str | None, int]:
         """What the pieces of one event have in common, and no other record."""
         return self.source, self.message_id, self.sha256, self.key_sha256, self.pieces
@@ -141,9 +147,17 @@ def shown(kept: Kept, content: bytes) -> dict[str, Any]:
     """Return the content of a record or of its whole as a field: `event`, `head`, or `bytes` as text."""
     if kept.is_truncated:
         return {"head": orjson.Fragment(content)}
-    if kept.is_json and len(content) == kept.length:
+    if len(content) == kept.length and (kept.is_json or _is_document(content)):
         return {"event": orjson.Fragment(content)}
     return {"bytes": content.decode(errors="backslashreplace")}
+
+
+def _is_document(content: bytes) -> bool:
+    try:
+        orjson.loads(content)
+    except ValueError:
+        return False
+    return True
 
 
 class Whole:

@@ -272,7 +272,7 @@ def test_what_a_slow_or_broken_link_causes_is_counted_apart(gateway: Gateway) ->
                 connection.socket.shutdown(socket.SHUT_WR)
             assert connection.answer().status == 503
     after = link_failures(gateway)
-    assert {code: after[code] - before[code] for code in after} == {"body_timeout": 1, "body_incomplete": 1}
+    assert {code: after[code] - before[code] for code in after} == {"body_timeout": 1, "body_truncated": 1}
 
 
 def link_failures(gateway: Gateway) -> dict[str, float]:

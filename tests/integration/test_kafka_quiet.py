@@ -1,7 +1,7 @@
 """
-Claim: on a real broker that forgets producers after 3 s, the first event after a silence is stored, and an owner
-that goes on keeps older ones out; a broker with a byte quota makes the gateway pause, one whose logins end makes
-it log in again, and neither costs an unknown outcome.
+Claim: on a real broker that forgets producers after 3 s, the first event after a silence is stored, and an
+owner that goes on keeps older ones out; a broker with a byte quota makes the gateway pause, one whose logins
+end makes it log in again, and neither costs an unknown outcome.
 """
 
 import asyncio
@@ -34,7 +34,8 @@ FORGETS_S = 3.0
 QUOTA_BYTES_S = 20_000
 PATIENCE_S = 60.0
 JAAS = (
-    'org.apache.kafka.common.security.plain.PlainLoginModule required username="gw" password="pw" user_gw="pw";'
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="gw" password="pw" user_gw="pw";'
 )
 
 

@@ -4,7 +4,10 @@ after a fix as often as he likes; on both logs, beside a running gateway.
 """
 
 import hashlib
+import re
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 
 from tests.fault.conftest import kafka_log, sqlite_log
 from tests.support.constants import Constants
+from tests.support.documents import ROOT
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, stored
 
@@ -22,7 +26,7 @@ NAMELESS = {name: value for name, value in DEEP.items() if name != "messageId"}
 LARGE = {"messageId": "large", "type": "track", "text": "x" * 20_000}
 HUGE = {"messageId": "huge", "type": "track", "text": "ü" * 300_000}
 """Larger than a record: it is stored in pieces."""
-MISNAMED = {"messageId": 5, "type": "track", "event": "Numbered"}
+MISNAMED = {"messageId": "x" * 300, "type": "track", "event": "Numbered"}
 FIRST = {"messageId": "taken", "type": "track", "event": "First"}
 SECOND = {"messageId": "taken", "type": "track", "event": "Second", "batch": [1, 2]}
 
@@ -225,7 +229,7 @@ def test_each_event_is_replayed_under_its_own_source(own_gateway: Gateway) -> No
     gateway = Gateway(own_gateway.folder, {"GATEWAY_WRITE_KEYS_FILE": str(keys)})
     with gateway:
         for write_key in ("web-key", "app-key"):
-            httpx.post(f"{gateway.url}/v1/events", content=b'[{"messageId":5},7]', auth=(write_key, ""))
+            httpx.post(f"{gateway.url}/v1/events", content=b'[{"messageId":true},7]', auth=(write_key, ""))
         done = cli(gateway, "quarantine", "replay", "0:0", "0:77", "--new-id", "--url", gateway.admin_url)
         assert (done.returncode, done.stdout) == (2, b"")
         assert b"there is no such record at 0:77" in done.stderr
@@ -238,10 +242,40 @@ def test_each_event_is_replayed_under_its_own_source(own_gateway: Gateway) -> No
 def test_replay_needs_the_token_that_may_write(own_gateway: Gateway) -> None:
     gateway = Gateway(own_gateway.folder, {"GATEWAY_ADMIN_READ_TOKEN": "r" * 32})
     with gateway:
-        httpx.post(f"{gateway.url}/v1/events", content=b'[{"messageId":5}]', auth=AUTH)
+        httpx.post(f"{gateway.url}/v1/events", content=b'[{"messageId":true}]', auth=AUTH)
         options = ("quarantine", "replay", "--new-id", "--url", gateway.admin_url)
         for token, sentence in (((), b"Bearer"), (("--admin-token", "r" * 32), b"this token may only read")):
             done = cli(gateway, *options, *token)
             assert (done.returncode, done.stdout) == (2, b"")
             assert sentence in done.stderr
         assert stored(gateway) == []
+
+
+def test_person_is_erased_from_quarantine_as_the_runbook_says(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path / "gateway", LIMITS, constants=SHALLOW)
+    person = {"messageId": "x" * 300, "type": "track", "userId": "u-4711", "text": "x" * 5_000}
+    long_one = {"messageId": "long", "type": "track", "text": "y" * (300 * 1024) + "u-4711"}
+    with gateway:
+        send(gateway, orjson.dumps([person, long_one, 7]))
+        found = listed(gateway, "--contains", "u-4711")
+        assert [(line["reason"], line["piece"]) for line in found] == [
+            ("message_id_invalid", 0),
+            ("event_too_large", 0),
+            ("event_too_large", 1),
+        ]
+        before = listed(gateway)
+    runbook = (ROOT / "docs/runbooks/erase-a-person.md").read_text()
+    (sql,) = re.findall(r"```sql\n(PRAGMA .*?)```", runbook, re.DOTALL)
+    for line in found:
+        filled = sql.replace("<17>", str(line["offset"])).replace("<0>", str(line["partition"]))
+        with closing(sqlite3.connect(gateway.data / "log.sqlite", isolation_level=None)) as log:
+            log.executescript(filled.replace("<events.quarantine>", "events.quarantine"))
+            assert log.total_changes == 1
+    assert b"u-4711" not in b"".join(path.read_bytes() for path in gateway.data.glob("log.sqlite*"))
+    gateway.delete_index()
+    with gateway:
+        assert listed(gateway, "--contains", "u-4711") == []
+        assert [place_of(line) for line in listed(gateway)] == [place_of(line) for line in before]
+        erased = replayed(gateway, "--new-id", *map(place_of, found), code=1)
+        assert {line["result"] for line in erased.values()} == {"skipped"}
+        assert send(gateway, b'[{"messageId":"next","type":"track"}]')

@@ -1,9 +1,9 @@
 """
 A Kafka cluster in memory: what its brokers know of one topic and its producers, by their own rules.
 
-Two nodes; one leads all partitions, one coordinates all transactions. What a leader knows is replicated. Producers write
-outside of transactions, which serve for their markers alone: EndTxn is answered before these are written, and
-a repeated EndTxn of a complete transaction succeeds. Times are the event loop's.
+Two nodes; one leads all partitions, one coordinates all transactions. What a leader knows is replicated.
+Producers write outside of transactions, which serve for their markers alone: EndTxn is answered before these
+are written, and a repeated EndTxn of a complete transaction succeeds. Times are the event loop's.
 """
 
 import struct
@@ -71,7 +71,7 @@ class SimPartitionLog:
         self.open_since: Offset | None = None  # where a transaction of a stranger begins
         self.forgets_after_s = PRODUCER_EXPIRATION_S
         self.takes_older_epochs = False
-        """Whether sequence numbers alone are looked at, as Redpanda does for batches outside of transactions."""
+        """Whether sequence numbers alone are looked at, as Redpanda does outside of transactions."""
         self._now = now
         self._producers: dict[int, Producer] = {}
 
@@ -106,8 +106,8 @@ class SimPartitionLog:
             return INVALID_PRODUCER_EPOCH, -1
         if epoch > producer.epoch:
             producer = Producer(epoch)
-        for first, count, offset in producer.batches:
-            if (first, count) == (sequence, records):
+        for first, size, offset in producer.batches:
+            if (first, size) == (sequence, records):
                 return 0, offset  # sent again
         if sequence != producer.next_sequence:
             return OUT_OF_ORDER_SEQUENCE, -1

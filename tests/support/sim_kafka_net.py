@@ -151,20 +151,10 @@ class SimKafkaNet:
         request: Any = kind.decode(buffer)
         self.requests.append(request)
         await asyncio.sleep(0)
-        now = asyncio.get_running_loop().time()
-        if now > transport.session_ends:
-            return transport.close()
-        if api == SASL_AUTHENTICATE and self.session_s is not None:
-            transport.session_ends = now + self.session_s
         fault = self._fault_of(api)
-        if fault == "lose_request":
+        if self._is_session_over(transport, api) or fault == "lose_request":
             return transport.close()
-        if fault == "move":
-            self.kafka.coordinator = 1 - self.kafka.coordinator
-        if fault == "elect":
-            self.kafka.leader = 1 - self.kafka.leader
-        if fault == "hold_request":
-            await asyncio.sleep(self._rng.choice(self.holds_s))
+        await self._befall(fault)
         self.kafka.settle()
         if isinstance(fault, int):
             answer = self._coded(api, request, fault)
@@ -181,6 +171,22 @@ class SimKafkaNet:
             transport.muted_until = asyncio.get_running_loop().time() + self.throttle_s
         transport.reply(struct.pack(">i", correlation_id) + answer)
         return None
+
+    def _is_session_over(self, transport: SimTransport, api: int) -> bool:
+        """Whether the login of a connection has ended; another one makes it last again."""
+        now = asyncio.get_running_loop().time()
+        if now <= transport.session_ends and api == SASL_AUTHENTICATE and self.session_s is not None:
+            transport.session_ends = now + self.session_s
+        return now > transport.session_ends
+
+    async def _befall(self, fault: str | int | None) -> None:
+        """Do what befalls the cluster before a request is read."""
+        if fault == "move":
+            self.kafka.coordinator = 1 - self.kafka.coordinator
+        if fault == "elect":
+            self.kafka.leader = 1 - self.kafka.leader
+        if fault == "hold_request":
+            await asyncio.sleep(self._rng.choice(self.holds_s))
 
     def _fault_of(self, api: int) -> str | int | None:
         """Return what is due to a request, or drawn; those outside of transactions are left alone."""

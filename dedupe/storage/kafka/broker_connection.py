@@ -136,9 +136,9 @@ class BrokerConnection(asyncio.Protocol):
             self._throttled_until = max(self._throttled_until, self._loop.time() + seconds)
 
     async def rest(self) -> float:
-        """Wait until the broker reads again: a request that lies in its socket would be late. Return the time."""
+        """Wait until the broker reads again, since a request would lie in its socket; return the time."""
         began_at = self._loop.time()
-        while pause_s := self.throttled_s:
+        while pause_s := self.throttled_s:  # noqa: ASYNC110 - nothing signals it
             await asyncio.sleep(pause_s)
         return self._loop.time() - began_at
 

@@ -19,10 +19,10 @@ from dedupe.model.errors import FencedError, NotAppendedError, RetriableError
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, NO_OFFSET, KafkaCluster, group_of
 from dedupe.storage.kafka.config import KafkaConfig
-from dedupe.storage.kafka.self_test import check_fencing
 from dedupe.storage.kafka.group import KafkaMembership
 from dedupe.storage.kafka.producer import RENEW_S, FencedProducer
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
+from dedupe.storage.kafka.self_test import check_fencing
 from dedupe.storage.kafka.transactions import ANSWER_S
 from dedupe.storage.kafka.wire import PROBE_HEADERS
 from dedupe.storage.log import Crashpoint, no_crashpoint
@@ -81,7 +81,7 @@ class KafkaStore:
         return KafkaLog(self, topic, partition)
 
     async def check_fencing(self, topic: str, *, now_ms: int) -> None:
-        """Test whether the brokers fence, on a quarantine topic; see check_fencing for arguments and errors."""
+        """Test on a quarantine topic whether the brokers fence; arguments and errors as of check_fencing."""
         await check_fencing(self.config, self.cluster, topic, now_ms=now_ms)
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:

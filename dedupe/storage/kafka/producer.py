@@ -35,7 +35,7 @@ from dedupe.storage.kafka.transactions import (
     UnknownProducerError,
     raise_for_code,
 )
-from dedupe.storage.kafka.wire import PRODUCE, PRODUCE_VERSIONS, Produced, ProduceCodec, ProducerIdAndEpoch
+from dedupe.storage.kafka.wire import PRODUCE, PRODUCE_VERSIONS, ProduceCodec, Produced, ProducerIdAndEpoch
 from dedupe.storage.log import Crashpoint
 
 REFUSED_CODES = frozenset({2, 3, 10, 18, 19, 29, 31, INVALID_TIMESTAMP, 44, 45, 87})
@@ -84,6 +84,7 @@ class FencedProducer:
         self._sequence = 0
         self._confirmed_at = -math.inf
         self._throttled_s = 0.0
+        self._paused_until = 0.0
         self.marked = NO_PRODUCER
         """The producer of the marker that proves that a leader knows this producer's epoch."""
 
@@ -129,10 +130,11 @@ class FencedProducer:
         """
         is_in_doubt = False
         try:
-            if pause_s := self.throttled_s:
-                await asyncio.sleep(pause_s)
+            if self._paused_until:
+                await self._rest()
             if self._must_renew():
                 expected = await self.renew(expected)
+                await self._rest()
             batch = self._batch_of(records)
             self._crashpoint("append")
             # Never over a connection that is younger than the coordinator's confirmation.
@@ -145,6 +147,7 @@ class FencedProducer:
                 produced = self._produce.decode(await response)
             if produced.throttle_s:
                 connection.note_throttle(produced.throttle_s)
+                self._paused_until = asyncio.get_running_loop().time() + produced.throttle_s
                 self._throttled_s += produced.throttle_s
             is_in_doubt = produced.code not in REFUSED_CODES
             raise_for_code("Produce", produced.code)
@@ -193,8 +196,7 @@ class FencedProducer:
     @property
     def throttled_s(self) -> float:
         """How long the leader reads nothing, since a quota is used up; 0 if it does."""
-        connection = self._connections.get(self._leader)
-        return 0.0 if connection is None else connection.throttled_s
+        return max(self._paused_until - asyncio.get_running_loop().time(), 0.0) if self._paused_until else 0.0
 
     @property
     def throttled_total_s(self) -> float:
@@ -227,7 +229,7 @@ class FencedProducer:
 
     async def _take_again(self, err: RetriableError, patience: Patience) -> ProducerIdAndEpoch:
         """
-        Mark a new epoch where the coordinator refuses the producer's own, unless somebody has taken one since.
+        Mark a new epoch where the coordinator refuses the producer's own, unless somebody has taken one.
 
         It refuses an id that was unused for a week, and an epoch behind which this gateway's own earlier
         attempt has come late.
@@ -241,6 +243,7 @@ class FencedProducer:
         if (producer.id == self._producer.id) == is_forgotten or taken > late:
             raise FencedError("another gateway has taken an epoch since") from err
         self._coordinator.unanswered -= min(taken, self._coordinator.unanswered)  # they have arrived
+        self._producer = producer
         await self._coordinator.mark(producer, patience)
         return producer
 
@@ -263,6 +266,14 @@ class FencedProducer:
             raise FencedError("another gateway takes the partition over")
         self.marked, self._producer, self._sequence = marked, producer, 0
         self._confirmed_at = asyncio.get_running_loop().time()
+        connection = self._connections.get(self._leader)  # perhaps the coordinator's, too
+        pause_s = 0.0 if connection is None else connection.throttled_s
+        self._paused_until = self._confirmed_at + pause_s if pause_s else 0.0
+
+    async def _rest(self) -> None:
+        """Wait until the leader reads again."""
+        await asyncio.sleep(self.throttled_s)
+        self._paused_until = 0.0
 
     async def _end_behind(self, expected: Offset, patience: Patience) -> Offset:
         """Return the end of the partition behind the own marker; nothing but markers may lie before it."""
@@ -273,7 +284,7 @@ class FencedProducer:
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, RETRY_S_MAX)
         if end != expected + 1 and not await self._holds_only_markers(expected, end):
-            raise NotAppendedError(f"the partition ends at {end}, and others have written from {expected} on")
+            raise NotAppendedError(f"the partition ends at {end}: others have written from {expected} on")
         return end
 
     async def _check_gap(self, produced: Produced, expected: Offset) -> None:

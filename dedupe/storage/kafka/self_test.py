@@ -2,8 +2,8 @@
 The fence's self-test: proves at start that the brokers refuse batches of an older epoch.
 
 All of the gateway's safety on Kafka rests on this refusal (docs/adr/0018-one-request-a-commit.md), and some
-brokers that speak Kafka's protocol do not make it. The test has a transactional.id of its own, leaves a marker
-in a partition of quarantine, and on a broker that does not fence a record that readers skip.
+brokers that speak Kafka's protocol do not make it. The test has a transactional.id of its own, and leaves a
+marker in a partition of quarantine, and on a broker that does not fence a record that readers skip.
 """
 
 import asyncio
@@ -69,7 +69,9 @@ async def check_fencing(config: KafkaConfig, cluster: KafkaCluster, topic: str, 
     tp = TopicPartition(topic, 0)
     connections = ConnectionPool(config)
     try:
-        coordinator = TransactionCoordinator(config, tp, transactional_id_of_test(topic), cluster, connections)
+        coordinator = TransactionCoordinator(
+            config, tp, transactional_id_of_test(topic), cluster, connections
+        )
         patience = Patience(config.request_timeout_s, config.request_timeout_s)
         leader = await cluster.leader_of(tp)
         connection = await patience.connect(connections, leader)
@@ -133,8 +135,8 @@ def _judge(code: int, topic: str) -> None:
             raise RetriableError(f"cannot test whether the brokers fence: {err}") from err
     answer = "took it" if code == 0 else f"answered {error_name(code)}"
     raise ConfigurationError(
-        f"this broker does not fence: a batch of an older producer epoch to topic {topic} must be refused with "
-        f"InvalidProducerEpoch, and it {answer}; two gateways could store the same event twice, so only "
+        f"this broker does not fence: a batch of an older producer epoch to topic {topic} must be refused "
+        f"with InvalidProducerEpoch, and it {answer}; two gateways could store the same event twice, so only "
         "Apache Kafka and brokers that refuse it are supported"
     )
 
@@ -143,4 +145,6 @@ def _raise_if_right_is_missing(code: int | None, topic: str) -> None:
     right = RIGHT_CODES.get(code or 0)
     if right is not None:
         right = right.format(topic=topic, transactional_id=transactional_id_of_test(topic))
-        raise ConfigurationError(f"Kafka does not let the gateway test its fence: it needs the ACL for {right}")
+        raise ConfigurationError(
+            f"Kafka does not let the gateway test its fence: it needs the ACL for {right}"
+        )

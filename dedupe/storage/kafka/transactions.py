@@ -38,7 +38,7 @@ ANSWER_S = 2.0
 """The limit of a small request at the first try: a lost response costs a fence no more."""
 
 RETRY_S, RETRY_S_MAX = 0.005, 0.5
-"""The pause after "too early", doubled each time: markers take milliseconds, an outage of a leader minutes."""
+"""The pause after "too early", doubled each time: markers take milliseconds, a leader's outage minutes."""
 
 Result = TypeVar("Result")
 
@@ -60,7 +60,7 @@ class Patience:
         return await self._wait_for(connections.connect(broker), self._left_s, of="a connection")
 
     async def wait_for(self, request: Coroutine[Any, Any, Result], *, of: str) -> Result:
-        """Return a request's result. Raises KafkaConnectionError after its limit, or where no time is left."""
+        """Return a request's result. Raises KafkaConnectionError after its limit, or if no time is left."""
         return await self._wait_for(request, min(self._answer_s, self._left_s), of=of)
 
     @property
@@ -132,10 +132,12 @@ class TransactionCoordinator:
             UnknownProducerError: the coordinator does not know the producer id (any more).
             KafkaError, OSError, RetriableError: no answer in time, or another refusal.
         """
-        self._has_open_transaction = True
+        had_open_transaction, self._has_open_transaction = self._has_open_transaction, True
         topics = [(self._tp.topic, [self._tp.partition])]
         begin = AddPartitionsToTxnRequest_v0(self._transactional_id, *producer, topics)
         code, _ = await self._ask(begin, patience, again={CONCURRENT_TRANSACTIONS})
+        if code != NONE:
+            self._has_open_transaction = had_open_transaction
         raise_for_code("AddPartitionsToTxn", code)
         end = EndTxnRequest_v0(self._transactional_id, *producer, True)
         code, _ = await self._ask(end, patience, again=TAKEOVER_CODES)
@@ -201,8 +203,9 @@ def raise_for_code(request: str, code: int) -> None:
         raise UnknownProducerError(f"{request} was refused: the coordinator does not know the producer id")
     if code == INVALID_TIMESTAMP:
         raise NotAppendedError(
-            f"{request} was refused: the clock of this machine or of the broker is wrong "
-            "(InvalidTimestampError)"
+            f"{request} was refused: the clock of this machine or of the broker is wrong, or was when the "
+            "gateway started (InvalidTimestampError)",
+            is_log_time_refused=True,
         )
     if code != NONE:
         raise NotAppendedError(f"{request} was refused: {error_name(code)}") from for_code(code)()

@@ -14,6 +14,7 @@ from aiokafka.protocol.api import RequestStruct, Response
 from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 
 from dedupe.model.errors import RetriableError
+from dedupe.model.record import HEADER_FENCE_TEST
 from dedupe.model.types import Offset
 
 PRODUCE, PRODUCE_VERSIONS = 0, (3, 4, 5, 6, 7, 8)
@@ -23,7 +24,7 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 CONSUMER = -1
 """The replica id of a client that is no broker."""
 
-PROBE_HEADERS: list[tuple[str, bytes | None]] = [("gateway-fence-test", b"")]
+PROBE_HEADERS: list[tuple[str, bytes | None]] = [(HEADER_FENCE_TEST, b"")]
 """The headers of the record that tests whether a broker fences; readers skip it."""
 
 _NO_TRANSACTIONAL_ID = struct.pack(">h", -1)

@@ -93,6 +93,7 @@ def test_what_is_decided_is_seen(client: httpx.Client, gateway: Gateway, open_pa
         expect(row(page, event["messageId"]).filter(has_text=verdict)).to_have_count(1)
     kept = page.locator("#apart li", has_text=event["messageId"])
     expect(kept).to_contain_text("another event with this messageId was accepted before")
+    expect(kept).to_contain_text("Differs in: event")
     figures = page.locator("#figures .figure")
     expect(figures.filter(has_text="Quarantined")).to_contain_text("of them conflicts")
     expect(figures.filter(has_text="Shortest window")).to_contain_text("7 d")

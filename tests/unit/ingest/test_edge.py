@@ -68,7 +68,13 @@ class ScriptedRouter(Router):
         self.is_asked = asyncio.Event()
 
     async def submit(
-        self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
+        self,
+        events: Sequence[Event],
+        rejected: Sequence[Event],
+        *,
+        received_ms: int,
+        deadline: Deadline,
+        has_several_sources: bool = False,
     ) -> Outcomes:
         self.is_asked.set()
         if self.is_hanging:
@@ -387,6 +393,33 @@ async def test_bytes_quota_counts_what_is_stored(tmp_path: Path) -> None:
     assert (await post(app, orjson.dumps(batch), **headers)).status_code == 200  # beyond them: a debt
     answer = await post(app, b"{}", **headers)
     assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+
+
+@pytest.mark.parametrize("is_own", [False, True], ids=["key of the request", "key of each event"])
+async def test_rejected_events_have_a_quota_and_are_refused_whole(is_own: bool, tmp_path: Path) -> None:
+    keys = "- {key: known, source: a, quotas: {bytes: 1000, burst: 4s}}"  # 250 a second, 1,000 at once
+    submitted: list[int] = []
+
+    def decide(events: Sequence[Event]) -> Outcomes:
+        submitted.append(len(events))
+        return Outcomes([Admission.NEW] * len(events), [0] * len(events))
+
+    app = edge_with_keys(keys, tmp_path, decide=decide)
+    named = {"writeKey": "known"} if is_own else {}
+    headers = {} if is_own else {"X-Write-Key": "known"}
+    bad, good = named | {"messageId": "x" * 300}, named | {"messageId": "m"}
+    for body, status in (([bad], 200), ([bad, good], 429), ([good], 200)):
+        assert (await post(app, orjson.dumps({"batch": body}), **headers)).status_code == status
+    assert submitted == [0, 1]
+
+
+@pytest.mark.parametrize("is_own", [False, True], ids=["key of the request", "key of each event"])
+async def test_conflicts_are_a_debt_of_the_next_requests(is_own: bool, tmp_path: Path) -> None:
+    keys = "- {key: known, source: a, quotas: {bytes: 1000, burst: 4s}}"
+    app = edge_with_keys(keys, tmp_path, decide=lambda _events: Outcomes([Admission.CONFLICT], [0]))
+    body = orjson.dumps({"batch": [{"messageId": "m", "writeKey": "known" if is_own else "other"}]})
+    headers = {} if is_own else {"X-Write-Key": "known"}
+    assert [(await post(app, body, **headers)).status_code for _ in range(3)] == [200, 200, 429]
 
 
 @pytest.mark.parametrize(("admission", "status"), [(Admission.NEW, 429), (Admission.DUPLICATE, 200)])

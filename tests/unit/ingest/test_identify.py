@@ -20,9 +20,10 @@ from ksuid import Ksuid
 
 from app.http.errors import BatchMissingError, InvalidJSONError
 from app.ingest.client_sessions import ClientSession, client_session_of
-from app.ingest.deep_json import dumps_any, is_deeper
+from app.ingest.deep_json import dumps_any, is_deeper, is_deeper_json
 from app.ingest.event_limits import STEP_BYTES, EventLimits
-from app.ingest.identify import Arrival, Identified, Identifier
+from app.ingest.identified import Arrival, Identified
+from app.ingest.identify import Identifier
 from app.ingest.items import Fragment, Oversize, Packed
 from app.ingest.large_json import JSONLimits
 from app.ingest.message_ids import derived_id, fresh_id
@@ -727,6 +728,19 @@ def test_event_has_the_fingerprints_of_the_rules_that_its_original_may_be_stored
     assert at({"other"}, set()).earlier_fingerprints == ()  # it has no such field
 
 
+@given(
+    st.recursive(
+        st.integers(0, 9) | st.text(alphabet='a"\\[]{}\n', max_size=4),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text('a"[\\', max_size=2), inner, max_size=3)
+        ),
+    ),
+    st.integers(-1, 6),
+)
+def test_depth_of_json_is_that_of_its_document(document: Any, levels: int) -> None:
+    assert is_deeper_json(orjson.dumps(document), levels) is is_deeper({"a": document}, levels + 1)
+
+
 # ---- what a request may cost
 
 
@@ -805,5 +819,6 @@ def test_item_that_is_too_large_as_sent_is_rejected_unparsed() -> None:
         (2, "7", "event_too_large"),
         (3, None, "event_too_large"),
     ]
-    assert orjson.loads(found.quarantined[0].value)["event"] == {"messageId": "1"}
+    head, content = found.quarantined[0].value.split(b"\n")  # it may be no JSON, so it is no part of some
+    assert (orjson.loads(head)["json"], content) == (False, b'{"messageId":"1"}')
     assert found.indexes() == [0]

@@ -108,7 +108,7 @@ async def test_slow_link_is_counted_apart_and_its_wait_is_no_time_of_an_answer()
     assert seconds < 0.45
     told = {"code": "body_timeout"}
     assert registry.get_sample_value("gateway_http_link_failures_total", told) == 1
-    assert registry.get_sample_value("gateway_http_link_failures_total", {"code": "body_incomplete"}) == 0
+    assert registry.get_sample_value("gateway_http_link_failures_total", {"code": "body_truncated"}) == 0
     answered = {"route": "/v1/batch", "code": "503"}
     assert registry.get_sample_value("gateway_http_requests_total", answered) == 1
 
