@@ -24,7 +24,7 @@ TOKEN_WORK = 96
 DEPTH_MAX = 1024
 """The parser reads no deeper document."""
 
-PIECES_MAX = 100_000
+PIECES_MAX = 60_000
 """The limit of pieces and of breaks, which bounds time and memory. The rest of the body is not read."""
 
 QUOTE, COLON, OPENING, CLOSING = ord('"'), ord(":"), b"{[", b"}]"
