@@ -33,9 +33,7 @@ _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _IN_OBJECT = re.compile(
     rb'(?:[^"{}\[\]\\]++|\\["\\]?|' + _STRING + rb"(?=[ \t\r\n\0]*+[:,}\]]))*+", re.DOTALL
 )
-_IN_ARRAY = re.compile(
-    rb'(?:[^"{}\[\]\\:]++|\\["\\]?|' + _STRING + rb"(?=[ \t\r\n\0]*+[,}\]]))*+", re.DOTALL
-)
+_IN_ARRAY = re.compile(rb'(?:[^"{}\[\]\\:]++|\\["\\]?|' + _STRING + rb"(?=[ \t\r\n\0]*+[,}\]]))*+", re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _BLANKS = re.compile(rb"[ \t\r\n\0]*+")
 _ONLY_MARKS = re.compile(rb"[ \t\r\n\0,:{}\[\]]*+\Z")
@@ -88,7 +86,7 @@ class Piece(NamedTuple):
 
 class _Open(NamedTuple):
     is_array: bool
-    index: int  # of its piece
+    place: int  # of its piece, in the list
     is_named: bool
 
 
@@ -215,7 +213,7 @@ class BrokenJSON:
         if len(opened) >= DEPTH_MAX:
             self._break(place)
         if is_array and is_batch and opened:
-            index = opened[-1].index
+            index = opened[-1].place
             if index not in self._judged and not self._is_named_event(index, place):
                 self._envelopes.add(index)
             self._judged.add(index)
@@ -231,14 +229,16 @@ class BrokenJSON:
         is_exact = is_named and _BATCH.search(before) is not None
         if self._has_object:  # the batch of another envelope
             outer = opened[-1:] and not opened[-1].is_array and not opened[-1].is_named
-            return is_exact and bool(outer) and all(each.is_array and not each.is_named for each in opened[:-1])
+            return (
+                is_exact and bool(outer) and all(each.is_array and not each.is_named for each in opened[:-1])
+            )
         if len(opened) < 2:
-            return is_exact or (not (opened and opened[0].is_array) and _is_nearly_batch(before))
+            return is_exact or (not (opened and opened[0].is_array) and _ends_nearly_in_batch(before))
         if opened[-1].is_array or not is_exact:
             return False
         if all(each.is_array and not each.is_named for each in opened[:-1]):
             return not opened[-1].is_named
-        second = self.pieces[opened[1].index].start
+        second = self.pieces[opened[1].place].start
         return not opened[0].is_array and (
             _IN_ENVELOPE.search(self._body, max(0, second - _NAME_BYTES), second) is not None
         )
@@ -262,7 +262,7 @@ class BrokenJSON:
             self.pieces.append(Piece(kind, place, place + 1))
             return
         opened = self._open.pop()
-        index = opened.index
+        index = opened.place
         first = self.pieces[index]
         if is_array:
             if len(self.pieces) == index + 1 and not first.is_batch:
@@ -274,9 +274,7 @@ class BrokenJSON:
         elif index in self._envelopes:
             self.pieces.append(Piece(kind, place, place + 1))
         else:
-            self._reduce(
-                Piece(Kind.OBJECT, first.start, place + 1, opened.is_named, first.is_batch), index
-            )
+            self._reduce(Piece(Kind.OBJECT, first.start, place + 1, opened.is_named, first.is_batch), index)
 
     def _reduce(self, piece: Piece, index: int) -> None:
         """Let a piece stand for all from an index on."""
@@ -298,19 +296,25 @@ def _end_of(pattern: "re.Pattern[bytes]", body: bytes, place: int, stop: int | N
     return match.end()
 
 
-def _is_nearly_batch(before: bytes) -> bool:
-    """Whether an array has the name `batch`, of which one byte was damaged."""
-    for mark in _BEFORE_NAME.finditer(before):
-        if _is_one_byte_off(_OTHER_LETTERS.sub(b"", before[mark.end() :])):
-            return True
-    return False
+def is_nearly_batch(name: str) -> bool:
+    """Whether a name is `batch` but for one damaged character."""
+    return len(name) <= len(_BATCH_NAME) + 1 and _is_one_letter_off(_OTHER_LETTERS.sub(b"", name.encode()))
 
 
-def _is_one_byte_off(letters: bytes) -> bool:
-    if letters == _BATCH_NAME or len(letters) < 4 or len(letters) > 6:
+def _ends_nearly_in_batch(before: bytes) -> bool:
+    """Whether the name `batch`, of which one byte was damaged, stands before an array."""
+    return any(
+        _is_one_letter_off(_OTHER_LETTERS.sub(b"", before[mark.end() :]))
+        for mark in _BEFORE_NAME.finditer(before)
+    )
+
+
+def _is_one_letter_off(letters: bytes) -> bool:
+    """Whether letters are those of `batch`, or one was added, taken away or replaced."""
+    if letters == _BATCH_NAME or abs(len(letters) - len(_BATCH_NAME)) > 1:
         return letters == _BATCH_NAME
     same = 0
-    while same < min(len(letters), 5) and letters[same] == _BATCH_NAME[same]:
+    while same < min(len(letters), len(_BATCH_NAME)) and letters[same] == _BATCH_NAME[same]:
         same += 1
-    rest = _BATCH_NAME[same:], letters[same:]
-    return rest[0][1:] == rest[1][1:] or rest[0][1:] == rest[1] or rest[0] == rest[1][1:]
+    expected, found = _BATCH_NAME[same:], letters[same:]
+    return found[1:] in (expected, expected[1:]) or found == expected[1:]

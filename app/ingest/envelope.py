@@ -59,6 +59,10 @@ class EnvelopeFields:
         self.parts: list[tuple[int, int]] = []
         """Start and end of each part that belongs to an envelope."""
 
+    def starts(self) -> list[int]:
+        """Return where each envelope begins, in order; one if none is known."""
+        return sorted(self._pieces[index].start for index in self._roots) or [0]
+
     def read(self, stretch: "Stretch", level: int) -> None:
         """Read the envelopes of the next stretch, whose items have a depth of `level`."""
         pieces, opened, depth = self._pieces, list[int](), stretch.depth

@@ -59,9 +59,7 @@ class Shares(NamedTuple):
         for index, event in zip(identified.indexes(), identified.events, strict=True):
             stored[owners[index]] += len(event.value)
         for rejection in identified.rejections:
-            stored[owners[rejection.item_index]] += sum(
-                [len(event.value) for event in rejection.events]
-            )
+            stored[owners[rejection.item_index]] += sum([len(event.value) for event in rejection.events])
         for share, stored_bytes in zip(self.shares, stored, strict=True):
             if (allowance := share.source.allowance) is not None:
                 allowance.owe(stored_bytes - self._part_of(share, size_bytes))

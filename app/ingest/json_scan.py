@@ -48,7 +48,7 @@ _OUTSIDE_OF_CUT_STRINGS = re.compile(rb'(?:[^"]++|%b)*+' % _STRING, re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _WITHIN_ELEMENT = re.compile(rb'(?:[^"\[\]{},]++|%b)*+' % _STRING, re.DOTALL)
 _WITHIN_FIELDS = re.compile(rb'(?:[^"\[\]{}]++|%b)*+' % _STRING, re.DOTALL)
-_BRACKET = re.compile(rb'%b|([\[\]{}])' % _STRING, re.DOTALL)
+_BRACKET = re.compile(rb"%b|([\[\]{}])" % _STRING, re.DOTALL)
 
 _DEPTHS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _OTHERS = bytes(sorted(set(range(256)) - set(_DEPTHS)))

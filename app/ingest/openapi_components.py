@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any, TypeAlias
 
 from app.http.problems import PROBLEMS
-from app.ingest.payload import EVENT_FIELDS
+from app.ingest.items import EVENT_FIELDS
 from app.ingest.prefer import Preferences, Return
 from app.ingest.receipts import REASONS
 from dedupe.decide.sessions import U64_MAX

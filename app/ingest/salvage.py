@@ -52,7 +52,7 @@ _CLOSE = (Kind.CLOSE_OBJECT, Kind.CLOSE_ARRAY)
 class _Item(NamedTuple):
     """An object that may be an item: the index of its piece, and its depth."""
 
-    index: int
+    piece: int
     depth: int
     is_complete: bool
     is_in_list: bool = False
@@ -112,7 +112,7 @@ class Layout:
                 accepted += self._accepted(stretch, before, following)
             if stretch.anchored or accepted:
                 before = min(item.depth for item in (*stretch.anchored, *accepted))
-            taken += [item.index for item in accepted]
+            taken += [item.piece for item in accepted]
             self.envelope.read(stretch, 2 if before is None else before)
             work += 3 * (stretch.end - stretch.first) + 10
             if work > STEP_PIECES:
@@ -179,14 +179,15 @@ class Layout:
 
     def _place(self, stretch: Stretch, opened: list[int], item: _Item) -> None:
         """Add an object to its stretch, unless something that contains it tells that it is no item."""
-        if len(opened) > _AROUND_MAX:
-            return
-        pieces, piece = self._pieces, self._pieces[item.index]
-        around = [pieces[index] for index in opened]
+        pieces, piece = self._pieces, self._pieces[item.piece]
         if piece.is_named:
             if piece.is_batch and item.is_complete and stretch.first == 0 and self._is_outermost(opened):
                 stretch.anchored.append(item)  # the one item of a batch that is no array
-            return
+        elif len(opened) <= _AROUND_MAX:
+            self._place_unnamed(stretch, opened, item, [pieces[index] for index in opened])
+
+    def _place_unnamed(self, stretch: Stretch, opened: list[int], item: _Item, around: list[Piece]) -> None:
+        pieces, piece = self._pieces, self._pieces[item.piece]
         if around and _is_list(around[-1]) and len(around) > 1:
             if self._torn.is_cut_off(around[-1]):
                 return
@@ -221,7 +222,7 @@ class Layout:
         """
         level = min(item.depth for item in stretch.base)
         lowest = [item for item in stretch.base if item.depth == level]
-        ends = self._ends_after(lowest[-1].index, stretch.end)
+        ends = self._ends_after(lowest[-1].piece, stretch.end)
         if ends not in _ENDS:
             return []
         is_end = stretch.is_last and bool(ends)  # of the body, so the depth is known from there
@@ -233,10 +234,8 @@ class Layout:
             if lowest[0].is_in_list or (level - before > 1 and not is_lower):
                 return []
         complete = [item for item in lowest if item.is_complete]
-        if complete and complete[0] is lowest[0] and complete[0].index == stretch.first:
-            if self._torn.is_rest(complete[0].index):
-                return complete[1:]
-        return complete
+        is_first = bool(complete) and complete[0] is lowest[0] and complete[0].piece == stretch.first
+        return complete[1:] if is_first and self._torn.is_rest(complete[0].piece) else complete
 
     def _ends_after(self, index: int, end: int) -> str:
         """Return the closing brackets that follow an object in its stretch, up to the next envelope."""

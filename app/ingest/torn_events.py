@@ -81,7 +81,9 @@ class TornEvents:
     def _names_between(self, first: int, last: int) -> set[bytes]:
         """Return the names that stand between pieces."""
         found: set[bytes] = set()
-        for piece, following in zip(self._pieces[first:last], self._pieces[first + 1 : last + 1], strict=True):
+        for piece, following in zip(
+            self._pieces[first:last], self._pieces[first + 1 : last + 1], strict=True
+        ):
             stop = min(following.start, piece.end + HEAD_BYTES)
             found.update(_NAME.findall(self._body, piece.end, stop))
         return found

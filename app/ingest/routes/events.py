@@ -4,10 +4,10 @@ The paths for events. A request has one answer, after the commit of all its even
 **routes.post_events** -> Router.submit -> Lane.submit -> admit -> PartitionLog.append
 """
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -39,8 +39,15 @@ from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identify import Arrival, Identified, Identifier, Rejection
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
-from app.ingest.prefer import Preferences, preferences_in
+from app.ingest.prefer import Preferences
 from app.ingest.receipts import answer, session_headers
+from app.ingest.routes.parsing import (
+    FINGERPRINTS,
+    Parse,
+    is_replay,
+    parse_or_salvage,
+    preferences_of,
+)
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from dedupe.decide.admission import NEW
@@ -54,10 +61,8 @@ from dedupe.submission import Outcomes
 
 IDEMPOTENCY_KEY_BYTES_MAX = 255
 
-FINGERPRINTS = b"gateway-fingerprints"
-"""Requires the scope replay: with a wrong fingerprint, another event would be answered as a duplicate."""
-
-Parse: TypeAlias = Callable[[bytes, JSONLimits, YieldToOthers], Coroutine[Any, Any, Payload]]
+SALVAGED_BYTES = 512
+"""The least that an event or a fragment of a damaged body is charged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +145,21 @@ async def post_events(
         raise WriteKeyMissingError
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     async with ingest.scheduler.slot(sender, len(body), deadline):
-        payload = await parse(body, ingest.json_limits_for(source, request), yield_to_others)
+        payload, refusal = await parse_or_salvage(
+            parse,
+            body,
+            ingest.json_limits_for(source, request),
+            yield_to_others,
+            request,
+            is_native=is_native,
+        )
         if source is None:
             source, shares = _source_in_body(ingest.write_keys, request, payload)
         if shares is not None:
             shares.take(len(body))
         elif source.allowance is not None:
-            source.allowance.take(events=len(payload.items), size_bytes=len(body))
+            size_bytes = len(body) if refusal is None else max(len(body), SALVAGED_BYTES * len(payload.items))
+            source.allowance.take(events=len(payload.items), size_bytes=size_bytes)
         options = _options_of(
             ingest, request, context, payload, source, default_type=event_type, is_native=is_native
         )
@@ -169,6 +182,8 @@ async def post_events(
             events, quarantined, received_ms=arrival.received_ms, deadline=deadline
         )
     _note(ingest.observer, source, shares, identified, outcomes, context)
+    if refusal is not None and is_native and not events:
+        raise refusal  # a person reads the answer; the body is kept
     if shares is not None:
         await ingest.penalties.note_failed_log_ins(shares.failed_log_ins, request.scope)
     response = answer(
@@ -198,15 +213,13 @@ def _options_of(
 ) -> _RequestOptions:
     """Return the options of a request, if its source has the scopes for them. Raises RequestError."""
     headers, count = context.headers, len(payload.items)
-    source.check(REPLAY if _is_replay(headers) else INGEST)
+    source.check(REPLAY if is_replay(headers) else INGEST)
     session = preferences = None
     if is_native and _has_session(headers, payload.top):
         session = client_session_of(headers, payload, ingest.identifier.identity, source.id)
         context.client = session.client
     if b"prefer" in headers:
-        preferences = preferences_in(
-            b",".join(value for name, value in request.scope["headers"] if name == b"prefer")
-        )
+        preferences = preferences_of(request)
         if session is None:  # strictness only applies to client sessions
             preferences = preferences._replace(is_strict=False)
     client = request.scope["client"]
@@ -228,11 +241,6 @@ def _has_session(headers: Mapping[bytes, bytes], top: Mapping[str, Any] | None) 
     """Whether a header or a field at the body's top level names a client session."""
     in_body = top is not None and (top.get("client") is not None or top.get("session") is not None)
     return in_body or not SESSION_HEADERS.isdisjoint(headers)
-
-
-def _is_replay(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a request sends stored records again."""
-    return FINGERPRINTS in headers or STORED in headers
 
 
 async def _identified(
@@ -342,7 +350,7 @@ def _source_of_each(write_keys: WriteKeys, request: Request, keys: Sequence[str]
     shares = shares_of(
         keys,
         lambda key: log_in(write_keys, key, request.scope),
-        is_replay=_is_replay(context.headers),
+        is_replay=is_replay(context.headers),
     )
     first = shares.shares[0]
     context.source, context.write_key = first.source.id, first.write_key
