@@ -202,7 +202,7 @@ class BrokenJSON:
         if not is_array and body.startswith(b"\\", after):
             return  # in a text whose quotes are escaped
         if is_array:
-            is_batch = self._is_batch(before, is_named=is_named)
+            is_batch = self._is_batch(before, place, is_named=is_named)
             is_named = is_named or is_batch
             if is_batch and len(opened) > 1 and not opened[-1].is_array:
                 self._break(place)  # something before the batch never ends
@@ -223,15 +223,12 @@ class BrokenJSON:
         if not is_array and body[after : after + 1] not in _BEGINS_OBJECT:
             self._break(place + 1)
 
-    def _is_batch(self, before: bytes, *, is_named: bool) -> bool:
+    def _is_batch(self, before: bytes, place: int, *, is_named: bool) -> bool:
         """Whether an array begins the items of a batch, by the bytes before it."""
         opened = self._open
         is_exact = is_named and _BATCH.search(before) is not None
         if self._has_object:  # the batch of another envelope
-            outer = opened[-1:] and not opened[-1].is_array and not opened[-1].is_named
-            return (
-                is_exact and bool(outer) and all(each.is_array and not each.is_named for each in opened[:-1])
-            )
+            return is_exact and bool(opened) and self._is_envelope_among_items(opened, place)
         if len(opened) < 2:
             return is_exact or (not (opened and opened[0].is_array) and _ends_nearly_in_batch(before))
         if opened[-1].is_array or not is_exact:
@@ -242,6 +239,18 @@ class BrokenJSON:
         return not opened[0].is_array and (
             _IN_ENVELOPE.search(self._body, max(0, second - _NAME_BYTES), second) is not None
         )
+
+    def _is_envelope_among_items(self, opened: list[_Open], place: int) -> bool:
+        """Whether the last open object stands where an item may, and has no field of an event so far."""
+        last = opened[-1]
+        if last.is_array or last.is_named or len(opened) > 2 * OUTER_DEPTH:
+            return False
+        for each in opened[:-1]:
+            is_batch = each.is_array and self.pieces[each.place].is_batch
+            if not (is_batch or each.place in self._envelopes or (each.is_array and not each.is_named)):
+                return False
+        start = self.pieces[last.place].start
+        return len(opened) == 1 or _EVENT_FIELD.search(self._body, start, place) is None
 
     def _is_named_event(self, index: int, end: int) -> bool:
         """Whether an open object has the field `event` before a place."""

@@ -6,7 +6,7 @@ its own: its depth, and what follows, tell them apart.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.ingest.broken_json import Kind, Piece
@@ -20,6 +20,12 @@ ENVELOPE_NAMES = frozenset(
         *(b"acknowledgedThrough", b"firstSequence"),
     )
 )
+
+STEP_PIECES = 1_000
+"""The pieces of one step of a pass, 3 ms."""
+
+STEP_WORK = 64 * 1024
+"""What such a step is, in bytes of parsing."""
 
 PART_BYTES_MAX = 64 * 1024
 """A longer part between two brackets is not searched for fields."""
@@ -63,12 +69,18 @@ class EnvelopeFields:
         """Return where each envelope begins, in order; one if none is known."""
         return sorted(self._pieces[index].start for index in self._roots) or [0]
 
-    def read(self, stretch: "Stretch", level: int) -> None:
-        """Read the envelopes of the next stretch, whose items have a depth of `level`."""
+    def read(self, stretch: "Stretch", level: int) -> Iterator[int]:
+        """
+        Read the envelopes of the next stretch, whose items have a depth of `level`.
+
+        Yields the work of each step, in bytes.
+        """
         pieces, opened, depth = self._pieces, list[int](), stretch.depth
         is_outside, place = False, pieces[stretch.first - 1].end if stretch.first else 0
         for index in range(stretch.first, stretch.end):
             piece = pieces[index]
+            if (index - stretch.first) % STEP_PIECES == STEP_PIECES - 1:
+                yield STEP_WORK
             if is_outside or (len(opened) == 1 and opened[0] in self._roots):
                 self._read_part(place, piece.start, piece)
             if piece.kind in _OPEN:

@@ -14,14 +14,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from app.ingest.broken_json import BrokenJSON, Kind, Piece
-from app.ingest.envelope import ENVELOPE_NAMES, EnvelopeFields
+from app.ingest.envelope import ENVELOPE_NAMES, STEP_PIECES, STEP_WORK, EnvelopeFields
 from app.ingest.torn_events import TornEvents
-
-STEP_PIECES = 1_000
-"""The pieces of one step of a pass, 3 ms."""
-
-STEP_WORK = 64 * 1024
-"""What such a step is, in bytes of parsing."""
 
 WORK_BYTES = 64
 """Of a piece so many are searched for an event's names in the time that a piece takes otherwise."""
@@ -30,9 +24,12 @@ TRIMMED = b" \t\r\n\0,"
 """Nobody misses it at the ends of a fragment."""
 
 PART_BYTES_MAX = 64 * 1024
-"""A longer part is only searched for other bytes than marks."""
+"""A longer part is only searched for other bytes than marks, and it is trimmed by no more."""
 
-_MARKS = b" \t\r\n\0,:{}[]\xef\xbb\xbf"
+SEARCH_RATE = 8
+"""So many bytes are searched in the time in which one is parsed."""
+
+_CONTENT = re.compile(rb"[^ \t\r\n\0,:{}\[\]\xef\xbb\xbf]")
 _NOTHING = re.compile(
     rb'(?:[ \t\r\n\0,:{}\[\]\xef\xbb\xbf]++|"(?:' + b"|".join(sorted(ENVELOPE_NAMES)) + rb')"?'
     rb'(?:[ \t\r\n\0]*+:[ \t\r\n\0]*+(?:"(?:[^"\\]++|\\.)*+"?|[-+.\w]++)?)?)*+',
@@ -42,8 +39,8 @@ _EVENT_FIELD = re.compile(rb'"(?:type|event|messageId)"')
 _ENDS = ("", "]", "]}")
 """The brackets that may follow the last item: those of its batch."""
 
-_AROUND_MAX = 3
-"""What may contain an item: an envelope, its batch, a list in it."""
+_AROUND_MAX = 5
+"""What may contain an item: an envelope, its batch, another envelope with a batch in it, a list."""
 
 _OPEN = (Kind.OPEN_OBJECT, Kind.OPEN_ARRAY)
 _CLOSE = (Kind.CLOSE_OBJECT, Kind.CLOSE_ARRAY)
@@ -113,7 +110,7 @@ class Layout:
             if stretch.anchored or accepted:
                 before = min(item.depth for item in (*stretch.anchored, *accepted))
             taken += [item.piece for item in accepted]
-            self.envelope.read(stretch, 2 if before is None else before)
+            yield from self.envelope.read(stretch, 2 if before is None else before)
             work += 3 * (stretch.end - stretch.first) + 10
             if work > STEP_PIECES:
                 yield STEP_WORK
@@ -142,10 +139,10 @@ class Layout:
             if index % STEP_PIECES == STEP_PIECES - 1:
                 yield STEP_WORK
             if piece.kind in _OPEN:
-                if piece.kind is Kind.OPEN_ARRAY and piece.is_batch and opened:
-                    root = pieces[opened[-1]]
-                    if root.kind is Kind.OPEN_OBJECT and not root.is_named:
-                        self._roots.add(opened[-1])
+                if piece.kind is Kind.OPEN_ARRAY and piece.is_batch:
+                    place = opened[-1] if opened else 0  # a break after the envelope's beginning
+                    if pieces[place].kind is Kind.OPEN_OBJECT and not pieces[place].is_named:
+                        self._roots.add(place)
                 opened.append(index)
             elif piece.kind in _CLOSE and opened:
                 opened.pop()
@@ -200,7 +197,9 @@ class Layout:
                 stretch.base.append(item._replace(depth=depth, is_in_list=bool(opened)))
         elif around[-1].kind is Kind.OPEN_ARRAY and around[-1].is_batch:
             outer = opened[: len(around) - 1]
-            if all(index in self._roots or _is_list(pieces[index]) for index in outer):
+            if all(
+                index in self._roots or _is_list(pieces[index]) or pieces[index].is_batch for index in outer
+            ):
                 stretch.anchored.append(item)
 
     def _is_outermost(self, opened: list[int]) -> bool:
@@ -261,22 +260,39 @@ def _is_list(piece: Piece) -> bool:
     return piece.kind is Kind.OPEN_ARRAY and not piece.is_named
 
 
-def remains(body: bytes, taken: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each part between what was taken that has a content of its own."""
-    place = 0
+def remains(body: bytes, taken: list[tuple[int, int]]) -> Iterator[tuple[int, int] | int]:
+    """
+    Yield start and end of each part between what was taken that has a content of its own.
+
+    Yields the work of each step besides, in bytes.
+    """
+    place, parts = 0, 0
     for start, end in (*sorted(taken), (len(body), len(body))):
-        if start > place:
-            part = body[place:start]
-            first = place + len(part) - len(part.lstrip(TRIMMED))
-            part = part.strip(TRIMMED)
-            if part and not _is_nothing(part):
-                yield first, first + len(part)
+        parts += 1
+        if parts % STEP_PIECES == 0:
+            yield STEP_WORK
+        if start - place > PART_BYTES_MAX:
+            yield (start - place) // SEARCH_RATE
+            found = _CONTENT.search(body, place, start)
+            if found is not None:
+                first = place if found.start() - place > PART_BYTES_MAX else _trimmed(body, place, start)[0]
+                yield first, start
+        elif start > place:
+            first, last = _trimmed(body, place, start)
+            if first < last and not _is_nothing(body, first, last):
+                yield first, last
         place = max(place, end)
 
 
-def _is_nothing(part: bytes) -> bool:
+def _trimmed(body: bytes, start: int, end: int) -> tuple[int, int]:
+    """Return a part without TRIMMED bytes at its ends, of which PART_BYTES_MAX are looked at."""
+    part = body[start : min(end, start + PART_BYTES_MAX)]
+    first = start + len(part) - len(part.lstrip(TRIMMED))
+    part = body[max(first, end - PART_BYTES_MAX) : end]
+    return first, end - (len(part) - len(part.rstrip(TRIMMED)))
+
+
+def _is_nothing(body: bytes, start: int, end: int) -> bool:
     """Whether a part consists of marks and fields of an envelope."""
-    if len(part) > PART_BYTES_MAX:
-        return not part.translate(None, _MARKS)
-    match = _NOTHING.match(part)
-    return match is not None and match.end() == len(part)
+    match = _NOTHING.match(body, start, end)
+    return match is not None and match.end() == end

@@ -25,7 +25,7 @@ from app.ingest.large_json import (
     is_cheap,
 )
 from app.ingest.payload import Payload, add_fields, common_fields, is_event
-from app.ingest.salvage import Layout, remains
+from app.ingest.salvage import SEARCH_RATE, Layout, remains
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.json_document import read_document
 
@@ -66,6 +66,7 @@ async def salvaged(
     if len(body) > SMALL_BYTES:
         await yield_to_others(len(body))
         marks = count_marks(body)
+        await yield_to_others(len(body))
         more_bytes = (
             MARK_BYTES * marks + COMMA_BYTES * body.count(b",") + PIECE_BYTES * min(marks, PIECES_MAX)
         )
@@ -78,8 +79,10 @@ async def salvaged(
     for work_bytes in layout.decide():
         await yield_to_others(work_bytes)
     found = _Found(body, layout, limits)
+    broken.pieces.clear()  # frees their memory
     for work_bytes in found.read():
         await yield_to_others(work_bytes)
+    await yield_to_others(len(body) // SEARCH_RATE)
     return found.payload(reads_sessions=reads_sessions)
 
 
@@ -90,6 +93,7 @@ class _Found:
         self._body = body
         self._layout = layout
         self._limits = limits
+        self._starts = layout.envelope.starts()
         self._items: list[tuple[int, object]] = []  # with their positions
         self._ends: list[int] = []  # of the items
         self._fields: list[dict[str, Any]] = []  # of each envelope
@@ -97,7 +101,7 @@ class _Found:
 
     def read(self) -> Iterator[int]:
         """Read fields and items; yield the work of each step, in bytes."""
-        starts = self._layout.envelope.starts()
+        starts = self._starts
         self._fields = [{} for _ in starts]
         work = 0
         for name, value in self._layout.envelope.fields:
@@ -127,9 +131,13 @@ class _Found:
                 if len(starts) > 1:
                     add_fields(item, self._fields[max(0, bisect_right(starts, start) - 1)], self._shared)
                 self._items.append((start, item))
-        yield work + len(self._body) // 8
-        for start, end in remains(self._body, taken):
-            self._items.append((start, Fragment(start, self._body[start:end], RejectionCode.UNREADABLE)))
+        yield work
+        for part in remains(self._body, taken):
+            if isinstance(part, int):
+                yield part
+            else:
+                content = self._body[slice(*part)]
+                self._items.append((part[0], Fragment(part[0], content, RejectionCode.UNREADABLE)))
         self._ends = [end for _, end in self._layout.items]
 
     def payload(self, *, reads_sessions: bool) -> Payload:

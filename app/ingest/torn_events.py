@@ -45,7 +45,12 @@ class TornEvents:
                 return False
             depth += (pieces[head].kind in _CLOSE) - (pieces[head].kind in _OPEN)
             head -= 1
-        if head < 0 or pieces[head].kind is not Kind.OPEN_OBJECT or head in self._roots:
+        if (
+            head < 0
+            or pieces[head].kind is not Kind.OPEN_OBJECT
+            or pieces[head].is_named
+            or head in self._roots
+        ):
             return False
         torn = self._names_between(head, index)
         if head == 0 and torn <= ENVELOPE_NAMES:
