@@ -98,7 +98,7 @@ class EnvelopeFields:
                 if is_outside or (opened and opened[-1] in self._roots):
                     self.parts.append((piece.start, piece.end))
             place = piece.end
-        if is_outside:
+        if is_outside or (len(opened) == 1 and opened[0] in self._roots):
             end = pieces[stretch.end].start if stretch.end < len(pieces) else self._read_end
             self._read_part(place, end, None)
 
