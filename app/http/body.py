@@ -165,11 +165,13 @@ class _Inflating:
         self._pieces: list[bytes] = []
 
     async def read(self, on_damage: Callable[[GatewayError], None] | None) -> bytes:
-        """Return the inflated body, or, with `on_damage`, the undamaged part before the damage."""
+        """Return the inflated body, or, with `on_damage`, what precedes the damage, or all as received."""
         inflater = Inflater(is_gzip=self._is_gzip, bytes_max=self._bytes_max)
         self._charge(inflater.declared_size(self._body))
+        is_damaged = True
         try:
             await self._run(inflater)
+            is_damaged = False
         except BodyTruncatedError as err:
             if on_damage is None:
                 raise BodyNotDecompressableError from err
@@ -181,10 +183,7 @@ class _Inflating:
             with suppress(BodyNotDecompressableError, BodyTruncatedError):
                 await self._run(again)
             on_damage(err)
-        body = b"".join(self._pieces)
-        if not body:
-            raise BodyNotDecompressableError
-        return body
+        return b"".join(self._pieces) or (self._body if is_damaged else b"")  # there is nothing else to keep
 
     async def _run(self, inflater: "Inflater") -> None:
         pieces = self._pieces = []

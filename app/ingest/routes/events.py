@@ -19,6 +19,7 @@ from app.http.client_address import address_group
 from app.http.errors import (
     FingerprintsInvalidError,
     IdempotencyKeyInvalidError,
+    RequestError,
     SessionFieldsInvalidError,
     WriteKeyMissingError,
 )
@@ -154,12 +155,8 @@ async def post_events(
             is_native=is_native,
         )
         if source is None:
-            source, shares = _source_in_body(ingest.write_keys, request, payload)
-        if shares is not None:
-            shares.take(len(body))
-        elif source.allowance is not None:
-            size_bytes = len(body) if refusal is None else max(len(body), SALVAGED_BYTES * len(payload.items))
-            source.allowance.take(events=len(payload.items), size_bytes=size_bytes)
+            source, shares = _source_in_body(ingest.write_keys, request, payload, refusal)
+        _charge(source, shares, len(payload.items), len(body), is_salvaged=refusal is not None)
         options = _options_of(
             ingest, request, context, payload, source, default_type=event_type, is_native=is_native
         )
@@ -192,6 +189,16 @@ async def post_events(
     if arrival.session is not None:
         response.headers.update(await _session_headers(ingest.router, arrival.session))
     return response
+
+
+def _charge(source: Source, shares: Shares | None, count: int, size_bytes: int, *, is_salvaged: bool) -> None:
+    """Charge a body to the keys of its items. Raises QuotaExceededError."""
+    if is_salvaged:
+        size_bytes = max(size_bytes, SALVAGED_BYTES * count)
+    if shares is not None:
+        shares.take(size_bytes)
+    elif source.allowance is not None:
+        source.allowance.take(events=count, size_bytes=size_bytes)
 
 
 class _RequestOptions(NamedTuple):
@@ -321,7 +328,7 @@ def network_of(request: Request) -> str:
 
 
 def _source_in_body(
-    write_keys: WriteKeys, request: Request, payload: Payload
+    write_keys: WriteKeys, request: Request, payload: Payload, refusal: RequestError | None
 ) -> tuple[Source, Shares | None]:
     """
     Return the source of the key in a body, or the first one of its events' keys, and the share of each key.
@@ -329,7 +336,7 @@ def _source_in_body(
     There are shares if its events have several keys.
 
     Raises:
-        WriteKeyMissingError: there is no key.
+        WriteKeyMissingError: there is no key; of a damaged body, which may have had one, `refusal`.
         InvalidWriteKeyError, DisabledWriteKeyError: no key is good.
     """
     write_key = own_key(payload.top)
@@ -337,7 +344,7 @@ def _source_in_body(
         keys = keys_of(payload.items)
         distinct = set(keys) - {""}
         if not distinct:
-            raise WriteKeyMissingError
+            raise refusal or WriteKeyMissingError  # some SDKs switch themselves off at a 401
         if len(distinct) > 1:
             return _source_of_each(write_keys, request, keys)
         write_key = distinct.pop()
