@@ -28,7 +28,7 @@ COPY pipeline pipeline
 RUN /pip/bin/pip wheel --quiet --no-deps --build-constraint constraints.txt --wheel-dir /wheels . \
     && /pip/bin/pip --python /venv/bin/python install --quiet \
        --constraint constraints.txt --build-constraint constraints.txt \
-       --find-links /wheels "idempotent-ingestion-gateway[otel]"
+       --find-links /wheels "idempotent-ingestion-gateway[msk,otel]"
 COPY deploy/sbom.py /sbom.py
 
 # The same with Spark, and the jars that pipeline/pom.xml names.

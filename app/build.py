@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,17 @@ from app.http.connections import Connections
 from app.http.penalties import Penalties
 from app.http.port import HEAD_BYTES_MAX, ConnectionLimits, Port
 from app.http.problems import RETRY_AFTER_MAX_S, Problems
+from app.http.refusal_counts import RefusalCounts
 from app.http.refusal_log import RefusalLog
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_refusal
 from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_limits import EVENT_DEPTH_MAX, EventLimits
 from app.ingest.identify import Identifier
-from app.ingest.replay import replay_by
+from app.ingest.replay import Changes, replay_by
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
+from app.ingest.whole_search import WholeSearch
 from app.process.disk import Disk
 from app.process.life import allow_connections
 from app.settings.limits import QUEUE_EVENTS_MAX
@@ -50,7 +51,7 @@ from dedupe.router import Router
 from dedupe.storage.index import IndexStore
 from dedupe.storage.log import Crashpoint, LogStore
 from dedupe.storage.pinning import SessionNotes, load_skips, pin
-from dedupe.storage.quarantine_reader import Place, Wanted, read_quarantine
+from dedupe.storage.quarantine_reader import Place
 
 ADMIN_CONNECTIONS_MAX = 64
 """Enough for an orchestrator, collectors and some operators."""
@@ -113,7 +114,9 @@ def build_router(
         ]
 
     return Router(
-        lanes_of(clean, 0), lanes_of(quarantine, clean.partitions), Quarantine(identity, quarantine)
+        lanes_of(clean, 0),
+        lanes_of(quarantine, clean.partitions),
+        Quarantine(identity, quarantine, settings.limits.quarantine_bytes_max),
     )
 
 
@@ -162,13 +165,14 @@ def build_ingest(
 def build_replays(ingest: Ingest, store: LogStore, topic: Topic) -> ReplayAt:
     """Return the function that replays a record of the quarantine topic in this process."""
     replay = replay_by(ingest)
+    search = WholeSearch(ingest.router, ingest.identifier.identity, store, topic, ingest.clock)
 
-    async def replay_at(place: Place, may_renew_id: bool) -> dict[str, Any] | None:
-        wanted = Wanted(places=frozenset({place}))
-        async with aclosing(read_quarantine(store, topic.name, wanted)) as records:
-            async for kept in records:
-                return (await replay(kept, may_renew_id)).document(kept)
-        return None
+    async def replay_at(place: Place, may_renew_id: bool, to_source: str | None) -> dict[str, Any] | None:
+        async with search.slots:
+            whole = await search.at(place)
+            if whole is None:
+                return None
+            return (await replay(whole, Changes(may_renew_id, to_source))).document(whole.kept)
 
     return replay_at
 
@@ -208,8 +212,8 @@ def _key_file_of(settings: Settings, path: Path, quotas: QuotaPolicy, clock: Clo
     return KeyFile(path, quotas, memory, clock)
 
 
-def build_problems(settings: Settings) -> Problems:
-    """Return the answers of errors on the ingest port."""
+def build_problems(settings: Settings, counts: RefusalCounts | None = None) -> Problems:
+    """Return the answers of errors on the ingest port; `counts` counts them."""
     body, compressed = map(
         format_size, (settings.limits.body_bytes_max, settings.limits.body_compressed_bytes_max)
     )
@@ -221,7 +225,7 @@ def build_problems(settings: Settings) -> Problems:
         retry_after_max=RETRY_AFTER_MAX_S,
         rng=random.Random(),
         figures=figures,
-        refusals=RefusalLog(PATH_WORDS),
+        refusals=RefusalLog(PATH_WORDS, counts=counts),
     )
 
 

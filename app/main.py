@@ -203,8 +203,8 @@ def _group_of(
 def _build_servers(parts: Parts) -> Iterator[Server]:
     """Yield the servers of the ingest port, of the admin port, and of the probes if they have one."""
     settings, admin_context = parts.settings, parts.admin_context
-    metrics, problems = RequestMetrics(), build_problems(settings)
-    metrics.count_refusals(lambda: problems.counts)
+    refusals = admin_context.refusals
+    metrics, problems = RequestMetrics(refusals), build_problems(settings, refusals)
     problems.watch(partial(_note_refusal, parts.ingress.write_keys, admin_context.tail))
     ingest = build_ingest(
         settings,
@@ -322,9 +322,10 @@ async def _supervise(
 
 def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[BackgroundTask]:
     settings, router, embedded = parts.settings, parts.router, parts.opened.embedded
+    refusals = parts.admin_context.refusals
     running: list[BackgroundTask] = [
         parts.ingest_loop.heartbeat(),
-        parts.admin_context.history.keep(lambda: router.totals),
+        parts.admin_context.history.keep(lambda: router.totals, lambda: refusals.before_events),
         announce(router, settings, url=url, admin_url=admin_url),
         tell_outages(router),
         keep_notes(partial(renew_notes, parts.opened.store, settings.log.topics)),

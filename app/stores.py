@@ -20,7 +20,7 @@ from dedupe.cluster.membership import Membership
 from dedupe.login.login import Login
 from dedupe.model.clock import Clock
 from dedupe.model.errors import ConfigurationError, RetriableError
-from dedupe.model.identity import Identity
+from dedupe.model.identity import EQUAL_NUMBERS, Identity
 from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.rights import missing_rights
@@ -135,10 +135,11 @@ async def _try_to_open(
             await check_clock(store, settings, clock, newest_ms=newest_ms, accepted_day=accepted_day)
         else:
             await _prepare_topics(store, settings)
+            await store.check_fencing(settings.log.quarantine_topic, now_ms=clock.now_ms())
         earlier_ignore = await adopt_fingerprint_rule(
             store,
             settings.log.topic,
-            settings.gateway.fingerprint_ignore,
+            {*settings.gateway.fingerprint_ignore, EQUAL_NUMBERS},
             now_ms=clock.now_ms(),
             remembered_ms=round((settings.index.window + DAY) * 1000),
         )

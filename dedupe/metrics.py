@@ -6,11 +6,13 @@ for the clients of all workers.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dedupe.decide.admission import DUPLICATE, NEW, Admission
-from dedupe.decide.rejection import QUARANTINE_REASONS, RETRIABLE_CODES
+from dedupe.decide.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode
+from dedupe.model.record import FLAG_PIECE
 from dedupe.model.types import Event
 
 SOURCES_MAX = 1_000
@@ -51,12 +53,21 @@ class Tally:
         return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
+class SourceCounts(NamedTuple):
+    """The answers to the events of a source."""
+
+    tally: Tally
+    reasons: Counter[str]
+    """Its rejected and conflicting events by the reason of their quarantine record."""
+
+
 class SourceTallies:
     """One tally for each source, and one for all further sources; their sum is the total."""
 
     def __init__(self) -> None:
         self._known: dict[str, Tally] = {}
         self._others = Tally()
+        self._reasons: dict[str | None, Counter[str]] = {}
 
     def of(self, source: str) -> Tally:
         """Return the tally to add a source's events to."""
@@ -66,6 +77,28 @@ class SourceTallies:
                 return self._others
             tally = self._known[source] = Tally()
         return tally
+
+    def note_reasons(self, source: str, reasons: Mapping[str, int]) -> None:
+        """Count rejected and conflicting events of a source by reason; `of` must know it."""
+        own = self._reasons.setdefault(source if source in self._known else None, Counter())
+        own.update(reasons)
+
+    def reasons_of(self, source: str | None) -> Counter[str]:
+        """Return the reasons of a source's rejected and conflicting events; None: of all further sources."""
+        return self._reasons.get(source, Counter())
+
+    def first(self, count: int) -> tuple[list[tuple[str, SourceCounts]], SourceCounts]:
+        """
+        Return the first `count` sources that sent anything, and the sum of all others.
+
+        No source ever leaves the first ones, so that no counter falls.
+        """
+        known = [(name, SourceCounts(tally, self.reasons_of(name))) for name, tally in self._known.items()]
+        others = SourceCounts(
+            sum((counts.tally for _, counts in known[count:]), self._others),
+            sum((counts.reasons for _, counts in known[count:]), self.reasons_of(None)),
+        )
+        return known[:count], others
 
     def total(self) -> Tally:
         """Return the sum of all; safe in another thread while a source is added."""
@@ -110,13 +143,16 @@ class AnswerCounts:
             own.accepted += new
             own.duplicates += known
             return
-        own.rejected += len(rejected)
         own.note(admissions)
-        for event in rejected:
-            self.reasons[event.reason or ""] += 1
+        whole = [event for event in rejected if not event.flags & FLAG_PIECE]
+        own.rejected += len(whole)
+        reasons = Counter([event.reason or "" for event in whole])
         for kind, reason in QUARANTINE_REASONS.items():
-            if kind is not Admission.CONFLICT and kind in admissions:
-                self.reasons[reason.value] += admissions.count(kind)
+            if kind in admissions:
+                reasons[reason.value] += admissions.count(kind)
+        self.sources.note_reasons((events or rejected)[0].source, reasons)
+        del reasons[RejectionCode.CONFLICT.value]  # not rejected, but counted on its own
+        self.reasons.update(reasons)
 
     def _note_each(
         self, events: Sequence[Event], rejected: Sequence[Event], admissions: Sequence[Admission]
@@ -134,10 +170,11 @@ class AnswerCounts:
         """Count a failed request: its events are unknown, or refused without any effect."""
         if not events:
             return
-        for source, count in Counter([event.source for event in events]).items():
+        counted = [event.source for event in events if not event.flags & FLAG_PIECE]
+        for source, count in Counter(counted).items():
             own = self.sources.of(source)
             if is_untaken:
                 own.refused += count
             else:
                 own.unknown += count
-        (self.refused if is_untaken else self.unknown)[code] += len(events)
+        (self.refused if is_untaken else self.unknown)[code] += len(counted)

@@ -271,14 +271,10 @@ class Router:
             return
         quarantined = [
             kept
-            for event, admission in zip(events, outcomes.admissions, strict=True)
+            for event, admission, offset in zip(events, *outcomes, strict=True)
             if admission in QUARANTINE_REASONS
-            for kept in self.quarantine.events(
-                source=event.source,
-                message_id=event.message_id,
-                fingerprint=event.fingerprint,
-                content=event.value,
-                reason=QUARANTINE_REASONS[admission],
+            for kept in self.quarantine.refused(
+                event, QUARANTINE_REASONS[admission], offset if admission is Admission.CONFLICT else None
             )
         ]
         parts = [*rejected, *_parts_of(self.quarantine_routes, quarantined, received_ms, deadline)]

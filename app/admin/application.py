@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from app.admin.about import add_about
 from app.admin.answers import TokenInvalidError, json_answer
+from app.admin.conflict import Comparison
 from app.admin.console import add_console
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.group import GroupCollector, add_group, group_of, places_of
@@ -30,10 +31,11 @@ from app.admin.openapi import add_openapi
 from app.admin.partitions import add_partitions
 from app.admin.probes import add_probes
 from app.admin.quarantine_search import locate
+from app.admin.quarantined import Quarantined, add_quarantined, differs_in
 from app.admin.replay import ReplayAt, add_replay, no_record
 from app.admin.scopes import READ, Scope, check_scopes
 from app.admin.sessions import add_sessions
-from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of
+from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of, refusals_of
 from app.admin.tail import Tail
 from app.admin.tail_routes import add_tail
 from app.admin.verify import add_verify
@@ -42,6 +44,7 @@ from app.group import GroupLanes
 from app.http.bare_application import bare_application
 from app.http.errors import RequestError
 from app.http.problems import Problems
+from app.http.refusal_counts import RefusalCounts
 from app.settings.model import Settings
 from app.settings.version import VERSION
 from dedupe.model.clock import Clock, SystemClock
@@ -61,6 +64,7 @@ class AdminContext:
     tail: Tail = field(default_factory=lambda: Tail(SystemClock()))
     history: History = field(default_factory=lambda: History(SystemClock()))
     replay_at: ReplayAt = no_record
+    refusals: RefusalCounts = field(default_factory=RefusalCounts)
 
     def stats(self) -> dict[str, Any]:
         """Return this worker's own statistics."""
@@ -72,6 +76,7 @@ class AdminContext:
         return {
             "worker": self.worker,
             **answers_of(router.answers),
+            "refused_requests": refusals_of(self.refusals),
             "in_flight": router.in_flight,
             "outage": router.outage,
             "group": group_of(group),
@@ -108,9 +113,19 @@ def create_admin(
     add_sessions(app, admin_context.router, identity, ingest_loop)
     add_lookup(app, Lookup(admin_context.router, store, identity, settings.log.topics, clock), ingest_loop)
     add_history(app, admin_context.history, admin_context.group, clock, ingest_loop)
-    place_of = partial(locate, admin_context.router, identity)
+    comparison = Comparison(store, settings.log.topic, frozenset(settings.gateway.fingerprint_ignore))
     add_tail(
-        app, admin_context.tail, ingest_loop, place_of, is_ending=lambda: admin_context.router.is_draining
+        app,
+        admin_context.tail,
+        ingest_loop,
+        partial(locate, admin_context.router, identity),
+        partial(differs_in, comparison),
+        is_ending=lambda: admin_context.router.is_draining,
+    )
+    add_quarantined(
+        app,
+        Quarantined(admin_context.router, store, identity, settings.log.topics[1], comparison),
+        ingest_loop,
     )
     add_replay(app, admin_context.replay_at, ingest_loop)
     add_console(app)

@@ -1,6 +1,6 @@
 """Metrics of quotas, disk, memory, connections and write keys, for /metrics and /admin/v1/stats."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from app.admin.scraped import ScrapedCollector
+from app.admin.stats import SOURCES_TOLD
 from app.auth.ingress_limits import IngressLimits
 from app.auth.key_file import KeyFile
 
@@ -34,6 +35,12 @@ class EdgeCollector(ScrapedCollector):
         for limit, count in self._ingress.quotas.refusals.items():
             refused.add_metric([limit], count)
         yield refused
+        by_source = CounterMetricFamily(
+            "gateway_source_quota_refused_requests", "The same by source", labels=["source", "limit"]
+        )
+        for (source, limit), count in self._ingress.quotas.source_refusals.items():
+            by_source.add_metric([source, limit], count)
+        yield by_source
         yield from self._resources()
         if (key_file := self.key_file) is not None:
             status = key_file.status
@@ -115,11 +122,21 @@ class EdgeCollector(ScrapedCollector):
                 "refused": memory.refused,
             },
             "quota_refusals": dict(self._ingress.quotas.refusals),
+            "source_quota_refusals": _source_quota_refusals(self._ingress.quotas.source_refusals),
             "write_keys": None,
         }
         if (key_file := self.key_file) is not None:
             fields["write_keys"] = keys_document(key_file)
         return fields
+
+
+def _source_quota_refusals(refusals: Mapping[tuple[str, str], int]) -> list[dict[str, Any]]:
+    """Return the sources with requests over a quota, those with the most first."""
+    sources: dict[str, dict[str, int]] = {}
+    for (source, limit), count in refusals.items():
+        sources.setdefault(source, {})[limit] = count
+    ranked = sorted(sources.items(), key=lambda entry: -sum(entry[1].values()))
+    return [{"source": source, "limits": limits} for source, limits in ranked[:SOURCES_TOLD]]
 
 
 def keys_document(key_file: KeyFile) -> dict[str, Any]:

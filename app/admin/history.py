@@ -5,7 +5,7 @@ It is in memory, and lost at a restart.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ HISTORY = "history"
 """Kind of a request between workers: the history of a worker."""
 
 VERDICTS = ("accepted", "duplicates", "conflicts", "rejected", "unknown", "refused")
+REFUSED_REQUESTS = "refused_requests"
 
 
 class Step(NamedTuple):
@@ -34,6 +35,7 @@ class Step(NamedTuple):
 
     number: int  # of the step that has ended, counted from 1970 by this machine's clock
     events: Tally
+    refused_requests: int = 0  # before their events were known
 
 
 class History:
@@ -43,20 +45,29 @@ class History:
         self._clock = clock
         self._steps: deque[Step] = deque(maxlen=STEPS_MAX)
         self._counted = Tally()
+        self._counted_requests = 0
 
-    async def keep(self, totals: Callable[[], Tally]) -> None:
+    async def keep(self, totals: Callable[[], Tally], refused_requests: Callable[[], int]) -> None:
         """Close each step at its end, until cancelled."""
         while True:
             now_s = self._clock.now_ms() / 1000
             await asyncio.sleep(STEP_S - now_s % STEP_S + 0.001)
-            self.note(totals())
+            self.note(totals(), refused_requests())
 
-    def note(self, totals: Tally) -> None:
-        """Close a step; after a pause of the process, one step has all events of the pause."""
+    def note(self, totals: Tally, refused_requests: int = 0) -> None:
+        """
+        Close a step; after a pause of the process, one step has all events of the pause.
+
+        Args:
+            totals: the answers to events since the start.
+            refused_requests: those that were refused before their events were known, since the start.
+        """
         now = Tally(**asdict(totals))
         events = Tally(*(getattr(now, name) - getattr(self._counted, name) for name in VERDICTS))
         self._counted = now
-        self._steps.append(Step(self._clock.now_ms() // (STEP_S * 1000), events))
+        requests = refused_requests - self._counted_requests
+        self._counted_requests = refused_requests
+        self._steps.append(Step(self._clock.now_ms() // (STEP_S * 1000), events, requests))
 
     def columns(self) -> dict[str, list[int]]:
         """Return the steps as columns, oldest first: their number, and the events of each verdict."""
@@ -66,10 +77,12 @@ class History:
 def columns_of(steps: Iterable[Step]) -> dict[str, list[int]]:
     """Return steps as columns; steps of the same number are added."""
     by_number: dict[int, Tally] = {}
-    for number, events in steps:
+    requests: Counter[int] = Counter()
+    for number, events, refused_requests in steps:
         by_number[number] = by_number[number] + events if number in by_number else events
+        requests[number] += refused_requests
     numbers = sorted(by_number)[-STEPS_MAX:]
-    columns = {"number": numbers}
+    columns = {"number": numbers, REFUSED_REQUESTS: [requests[number] for number in numbers]}
     for name in VERDICTS:
         columns[name] = [getattr(by_number[number], name) for number in numbers]
     return columns
@@ -77,9 +90,11 @@ def columns_of(steps: Iterable[Step]) -> dict[str, list[int]]:
 
 def steps_of(columns: Mapping[str, Any]) -> Iterable[Step]:
     """Return the steps of columns."""
+    numbers = columns["number"]
+    requests = columns.get(REFUSED_REQUESTS) or [0] * len(numbers)  # other versions have none
     counts = zip(*(columns[name] for name in VERDICTS), strict=True)
-    for number, values in zip(columns["number"], counts, strict=True):
-        yield Step(number, Tally(*values))
+    for number, values, refused_requests in zip(numbers, counts, requests, strict=True):
+        yield Step(number, Tally(*values), refused_requests)
 
 
 def add_history(

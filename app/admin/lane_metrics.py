@@ -9,7 +9,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.utils import floatToGoString
 
 from app.admin.scraped import ScrapedCollector
-from app.admin.stats import SOURCES_TOLD, bytes_of, files_of, oldest_use_ms
+from app.admin.stats import bytes_of, files_of, oldest_use_ms, wal_of
+from app.http.refusal_counts import SOURCES_MAX
+from app.http.sdk_library import OTHER
 from app.settings.version import VERSION
 from app.telemetry.logging_setup import lines_left_out
 from app.telemetry.stderr import lines_lost
@@ -86,22 +88,27 @@ class LaneCollector(ScrapedCollector):
             "code",
             answers.unknown,
         )
-        yield self._sources()
+        yield from self._sources()
         in_flight = self._router.in_flight
         yield GaugeMetricFamily("gateway_in_flight_events", "Events without a verdict yet", in_flight)
         yield GaugeMetricFamily("gateway_ready", "1 if /readyz answers 200", int(self._router.is_ready))
 
-    def _sources(self) -> Metric:
-        family = CounterMetricFamily(
-            "gateway_source_events",
-            "Events by verdict, of the 50 sources with the most events",
-            labels=["source", "result"],
+    def _sources(self) -> Iterator[Metric]:
+        events = CounterMetricFamily(
+            "gateway_source_events", "Events by verdict and source", labels=["source", "result"]
         )
-        top, _ = self._router.answers.sources.top(SOURCES_TOLD)
-        for source, tally in top:
-            for result, count in asdict(tally).items():
-                family.add_metric([source, result], count)
-        return family
+        reasons = CounterMetricFamily(
+            "gateway_source_rejected_events",
+            "Rejected and conflicting events by source and the reason of their quarantine record",
+            labels=["source", "reason"],
+        )
+        first, others = self._router.answers.sources.first(SOURCES_MAX)
+        for source, counts in [*first, (OTHER, others)] if others.tally.received else first:
+            for result, count in asdict(counts.tally).items():
+                events.add_metric([source, result], count)
+            for reason, count in counts.reasons.items():
+                reasons.add_metric([source, reason], count)
+        yield from (events, reasons)
 
 
 def _by(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
@@ -242,6 +249,11 @@ COUNTERS: Table = (
         "Fencings of the lane by another writer",
         lambda lane: lane.metrics.fenced,
     ),
+    (
+        "gateway_log_throttled_seconds",
+        "Time for which a quota of Kafka's brokers made the lane pause",
+        lambda lane: lane.throttled_s,
+    ),
     ("gateway_index_rebuilds", "Indexes rebuilt from the log", lambda lane: lane.metrics.rebuilds),
     (
         "gateway_index_begun_empty",
@@ -287,6 +299,16 @@ INDEX_GAUGES: Table = (
         "gateway_index_files",
         "Files of the index's entries",
         _of_index(lambda opened: files_of(opened.index)),
+    ),
+    (
+        "gateway_index_wal_files",
+        "Write-ahead files of the index",
+        _of_index(lambda opened: (wal := wal_of(opened.index)) and wal.number),
+    ),
+    (
+        "gateway_index_wal_size_bytes",
+        "Size of the index's write-ahead files, which an unclean stop leaves to be replayed",
+        _of_index(lambda opened: (wal := wal_of(opened.index)) and wal.size_bytes),
     ),
     (
         "gateway_index_oldest_timestamp_seconds",

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
-import orjson
 from fastapi import FastAPI, Query, Response
 
 from app.admin.answers import json_answer
@@ -15,6 +14,7 @@ from dedupe.decide.sessions import U64_MAX
 from dedupe.model.clock import Clock
 from dedupe.model.errors import LogCorruptError
 from dedupe.model.identity import Identity
+from dedupe.model.json_document import read_stored
 from dedupe.model.record import parse_identity
 from dedupe.model.routing import partition_of
 from dedupe.model.types import EventKey, LogRecord, Offset, Topic
@@ -101,7 +101,7 @@ class Lookup:
         age_s = (self._clock.now_ms() - record.timestamp_ms) / 1000
         try:
             identity = parse_identity(record)
-            value = orjson.loads(record.value)
+            value: Any = read_stored(record.value)
         except (LogCorruptError, ValueError):
             return {"timestamp_ms": record.timestamp_ms, "age_seconds": age_s, "record": None}
         shown = value if is_shown else {name: value[name] for name in SHOWN if name in value}

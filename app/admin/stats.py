@@ -5,14 +5,16 @@ stats.schema.json in this folder is their contract: a field may be added at any 
 field increments SCHEMA_VERSION.
 """
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+from app.http.refusal_counts import RefusalCounts
 from dedupe.metrics import AnswerCounts, Tally
 from dedupe.model.errors import GatewayError
 from dedupe.partition.lane import Lane
 from dedupe.partition.state import LaneState
-from dedupe.storage.index import DedupeIndex
+from dedupe.storage.index import DedupeIndex, WalFiles
 
 SCHEMA_VERSION = 1
 
@@ -30,11 +32,37 @@ def answers_of(counts: AnswerCounts) -> dict[str, Any]:
     top, others = counts.sources.top(SOURCES_TOLD)
     return {
         "totals": totals_of(counts.totals),
-        "sources": [{"source": source, **totals_of(tally)} for source, tally in top],
+        "sources": [
+            {
+                "source": source,
+                **totals_of(tally),
+                "rejected_reasons": dict(counts.sources.reasons_of(source)),
+            }
+            for source, tally in top
+        ],
         "other_sources": totals_of(others),
         "rejected_reasons": dict(counts.reasons),
         "refused_codes": dict(counts.refused),
         "unknown_codes": dict(counts.unknown),
+    }
+
+
+def refusals_of(counts: RefusalCounts) -> dict[str, Any]:
+    """Return the refused requests: in total, by code, and by source (None: not known yet)."""
+    sources: dict[str, dict[str, Counter[str]]] = {}
+    for sender, count in counts.by_sender.items():
+        own = sources.setdefault(sender.source, {"codes": Counter(), "libraries": Counter()})
+        own["codes"][sender.code] += count
+        own["libraries"][sender.library] += count
+    ranked = sorted(sources.items(), key=lambda entry: entry[1]["codes"].total(), reverse=True)
+    return {
+        "requests": counts.by_code.total(),
+        "before_events": counts.before_events,
+        "codes": dict(counts.by_code),
+        "sources": [
+            {"source": source or None, "requests": own["codes"].total(), **own}
+            for source, own in ranked[:SOURCES_TOLD]
+        ],
     }
 
 
@@ -98,6 +126,8 @@ def partition_of(lane: Lane) -> dict[str, Any]:
         "failures": metrics.failures,
         "restarts": metrics.restarts,
         "fenced": metrics.fenced,
+        "throttled": lane.is_throttled,
+        "throttled_seconds": round(lane.throttled_s, 3),
         "rebuilds": metrics.rebuilds,
         "sequence_gaps": metrics.sequence_gaps,
         "skipped_records": metrics.skipped_records,
@@ -118,6 +148,14 @@ def bytes_of(index: DedupeIndex) -> int | None:
     """Return the size of an index, None if it cannot be read."""
     try:
         return index.size_bytes
+    except GatewayError:
+        return None
+
+
+def wal_of(index: DedupeIndex) -> WalFiles | None:
+    """Return an index's write-ahead files, None if they cannot be read."""
+    try:
+        return index.wal
     except GatewayError:
         return None
 

@@ -17,6 +17,7 @@ from app.http.request_context import RequestContext
 from dedupe.decide.admission import NEW, Admission
 from dedupe.decide.rejection import QUARANTINE_REASONS
 from dedupe.model.clock import Clock
+from dedupe.model.record import FLAG_PIECE
 from dedupe.model.types import Event
 from dedupe.submission import Outcomes
 
@@ -172,6 +173,8 @@ class Tail:
         verdict = UNKNOWN if code in _UNKNOWN_CODES else REFUSED
         listeners = self._ready()
         for event in context.watched or (None,):
+            if event is not None and event.flags & FLAG_PIECE:
+                continue
             self._offer(event, verdict, code, context, listeners)
 
     def _decided(
@@ -193,6 +196,8 @@ class Tail:
             if verdict in (CONFLICT, REJECTED):
                 rejections.append((event, verdict, code, offset))
         for event in rejected:
+            if event.flags & FLAG_PIECE:
+                continue
             if listeners:
                 self._offer(event, REJECTED, event.reason, context, listeners)
             rejections.append((event, REJECTED, event.reason, None))

@@ -6,7 +6,7 @@ Not server-sent events, for which browsers send no token. Each line has a kind: 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,19 +18,29 @@ from starlette.types import Receive, Scope, Send
 from app.admin.ingest_loop import IngestLoop
 from app.admin.recent_rejections import Rejection
 from app.admin.scopes import READ, WRITE
-from app.admin.tail import RATE, VERDICTS, Listener, Tail, Wanted
+from app.admin.tail import CONFLICT, RATE, VERDICTS, Listener, Tail, Wanted
 from app.admin.tail_sample import Sample, document_of
 from app.http.errors import RequestError, TooManyConnectionsError
+from dedupe.model.errors import RetriableError
 from dedupe.storage.quarantine_reader import Place
 
 PlaceOf: TypeAlias = Callable[[Sample], Awaitable[Place | None]]
 """Returns the place of a rejected event in quarantine, None if it is unknown."""
+
+DiffersIn: TypeAlias = Callable[[Sample], Awaitable[list[str] | None]]
+"""Returns the fields in which a conflicting event differs from the stored one, None if they are unknown."""
+
+COMPARED_MAX = 5
+"""The conflicts of one poll that are compared with the log."""
 
 POLL_S = 0.1
 """The interval of polls of a listener: a wake-up would cost the ingest's thread more."""
 
 HEARTBEAT_S = 1.0
 """The longest pause between two lines, by which both sides detect a lost connection."""
+
+COMPARE_S = HEARTBEAT_S / 2
+"""The limit of comparisons of one poll, less than the longest pause."""
 
 FILTER_CHARS_MAX = 1000
 
@@ -43,6 +53,7 @@ def add_tail(
     tail: Tail,
     ingest_loop: IngestLoop,
     place_of: PlaceOf,
+    differs_in: DiffersIn,
     *,
     is_ending: Callable[[], bool],
 ) -> None:
@@ -54,6 +65,7 @@ def add_tail(
         tail: the source of the lines.
         ingest_loop: the loop that fills it.
         place_of: called in that loop.
+        differs_in: called in that loop.
         is_ending: whether the process ends, and with it the tail.
     """
 
@@ -62,7 +74,8 @@ def add_tail(
         listener = tail.listen(wanted)
         if listener is None:
             raise TooManyConnectionsError(detail="the live tail has its maximum of readers")
-        return _Stream(tail, listener, _lines(listener, is_ending, is_shown=is_shown))
+        compared = partial(_compared, ingest_loop, differs_in)
+        return _Stream(tail, listener, _lines(listener, is_ending, compared, is_shown=is_shown))
 
     @app.get("/admin/v1/tail", dependencies=[READ])
     async def get_tail(request: Request) -> Response:
@@ -91,6 +104,7 @@ def add_tail(
             "times": rejection.times,
             "first_ms": rejection.first_ms,
             "quarantine": place and place._asdict(),
+            "differs": await differs_in(rejection.sample),
         }
 
 
@@ -108,14 +122,43 @@ class _Stream(StreamingResponse):
             self._leave()
 
 
+async def _compared(
+    ingest_loop: IngestLoop, differs_in: DiffersIn, samples: Sequence[Sample]
+) -> dict[int, list[str] | None]:
+    """Return by its index how a conflict differs, of the first ones."""
+    conflicts = [index for index, sample in enumerate(samples) if sample.verdict == CONFLICT]
+
+    async def compare() -> dict[int, list[str] | None]:
+        return {index: await differs_in(samples[index]) for index in conflicts[:COMPARED_MAX]}
+
+    if not conflicts:
+        return {}
+    try:
+        return await ingest_loop.run(compare, limit_s=COMPARE_S)
+    except RetriableError:
+        return {}
+
+
 async def _lines(
-    listener: Listener, is_ending: Callable[[], bool], *, is_shown: bool
+    listener: Listener,
+    is_ending: Callable[[], bool],
+    compared: Callable[[Sequence[Sample]], Awaitable[dict[int, list[str] | None]]],
+    *,
+    is_shown: bool,
 ) -> AsyncIterator[bytes]:
     yield _line({"kind": "hello", "samples_a_second": RATE})
     silent_s = 0.0
     while not is_ending():
         samples, missed = listener.take()
-        lines = [_line({"kind": "event"} | document_of(sample, is_shown=is_shown)) for sample in samples]
+        differs = await compared(samples)
+        lines = [
+            _line(
+                {"kind": "event"}
+                | document_of(sample, is_shown=is_shown)
+                | ({"differs": differs.get(index)} if sample.verdict == CONFLICT else {})
+            )
+            for index, sample in enumerate(samples)
+        ]
         if missed:
             lines.append(_line({"kind": "missed", "events": missed}))
         silent_s += POLL_S

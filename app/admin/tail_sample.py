@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-import orjson
+from dedupe.model.json_document import read_stored
 
 VALUE_BYTES_MAX = 16 * 1024
 """The length of the longest event whose fields are shown."""
@@ -62,7 +62,7 @@ def _event_in(sample: Sample) -> dict[str, Any]:
     if sample.value is None:
         return {}
     try:
-        value = orjson.loads(sample.value)
+        value = read_stored(sample.value)
     except ValueError:
         return {}
     if sample.is_wrapped and isinstance(value, dict):

@@ -6,7 +6,8 @@ batch larger than a burst is delayed, but not refused forever.
 
 Requests, events and bytes count with every verdict, duplicates included, since they cost CPU. Bytes are those
 sent or stored, whichever is more; bytes stored beyond those sent are charged as a debt. The limit of the
-index is charged after the verdict, since only accepted events count.
+index is charged after the verdict, since only accepted events count. So are the bytes of conflicting events
+in the limit of quarantine: while they are a debt, no request passes. Rejected events are charged before.
 """
 
 from collections import Counter
@@ -16,12 +17,22 @@ from dataclasses import dataclass, field
 import structlog
 
 from app.http.errors import QuotaExceededError
+from app.http.refusal_counts import BoundedSources
 from app.settings.units import MIB
+
+QUARANTINE = "quarantine"
+"""The name of the limit of rejected and conflicting events."""
 
 INDEX_BURST = 1 / 8
 """
 The part of its share of the index that a key may take at once; the rest it gets evenly over a window. So it
 never takes more than its share within any window, and about a day's worth of a week may come in one go.
+"""
+
+QUARANTINE_SHARE = 1 / 4
+"""
+The part of a key's bytes that rejected and conflicting events may be. Write keys are public, and what fills
+the quarantine serves nobody; an app whose events are all bad usually sends less than a quarter of its quota.
 """
 
 REPORT_INTERVAL_S = 60.0
@@ -80,7 +91,7 @@ class Bucket:
 class Allowance:
     """The rest of one key's quota."""
 
-    __slots__ = ("_buckets", "_growth", "_policy", "_source", "_unreported", "quota")
+    __slots__ = ("_buckets", "_growth", "_policy", "_quarantine", "_source", "_unreported", "quota")
 
     def __init__(self, quota: Quota, policy: "QuotaPolicy", source: str) -> None:
         """Begin with the whole quota; `source` is for log lines."""
@@ -94,6 +105,10 @@ class Allowance:
             for name, rate in (("requests", quota.requests), ("events", quota.events), ("bytes", quota.bytes))
             if rate is not None
         ]
+        self._quarantine: Bucket | None = None
+        if quota.bytes is not None:
+            rate = quota.bytes * QUARANTINE_SHARE
+            self._quarantine = Bucket(rate, max(1.0, rate * quota.burst_s), now)
         self._growth: Bucket | None = None
         if quota.index_share is not None:
             share = quota.index_share * policy.index_keys_max
@@ -114,9 +129,31 @@ class Allowance:
         waits = [(bucket.wait_s(amounts[name], now), name) for name, bucket in self._buckets]
         if self._growth is not None:
             waits.append((self._growth.wait_s(events, now), "index"))
+        if self._quarantine is not None:
+            waits.append((self._quarantine.wait_s(0, now), QUARANTINE))
         wait_s, limit = max(waits, default=(0.0, ""))
+        self._refuse(limit, wait_s, now)
+
+    def check_quarantine(self, size_bytes: int) -> None:
+        """Raise QuotaExceededError if the rejected events of a request would not pass now."""
+        if self._quarantine is not None and size_bytes:
+            now = self._policy.clock()
+            self._refuse(QUARANTINE, self._quarantine.wait_s(size_bytes, now), now)
+
+    def take_quarantine(self, size_bytes: int) -> None:
+        """Charge the rejected events of a request, before it has any effect. Raises QuotaExceededError."""
+        self.check_quarantine(size_bytes)
+        self.owe_quarantine(size_bytes)
+
+    def owe_quarantine(self, size_bytes: int) -> None:
+        """Charge events that are stored: conflicting ones are known late."""
+        if self._quarantine is not None:
+            self._quarantine.take(size_bytes)
+
+    def _refuse(self, limit: str, wait_s: float, now: float) -> None:
+        """Raise QuotaExceededError if there is a wait."""
         if wait_s > 0:
-            self._policy.refusals[limit] += 1
+            self._policy.note_refusal(self._source, limit)
             self._report(limit, now)
             raise QuotaExceededError(limit, wait_s)
 
@@ -152,6 +189,13 @@ class QuotaPolicy:
     window_s: float  # how long the index remembers them
     clock: Callable[[], float]  # seconds, never set
     refusals: Counter[str] = field(default_factory=Counter)  # requests, by limit
+    source_refusals: Counter[tuple[str, str]] = field(default_factory=Counter)  # by source and limit
+    _sources: BoundedSources = field(default_factory=BoundedSources)
+
+    def note_refusal(self, source: str, limit: str) -> None:
+        """Count a request over a limit of its key."""
+        self.refusals[limit] += 1
+        self.source_refusals[self._sources.label_of(source), limit] += 1
 
     def allowance(self, quota: Quota, source: str) -> Allowance | None:
         """Return a full allowance of a source's key, None if nothing is limited."""

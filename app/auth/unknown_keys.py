@@ -66,7 +66,7 @@ class UnknownKeys:
         now_s = self._clock.monotonic()
         if now_s - self._reported_at >= REPORT_INTERVAL_S:
             logger.warning(
-                "requests have an unknown write key, and are refused",
+                "an unknown write key is sent",
                 address=address,
                 key_begins_with=sender.key,
                 library=library,

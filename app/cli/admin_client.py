@@ -16,6 +16,14 @@ ANSWER_TIMEOUT_S = 15.0
 """Long enough for an answer that waits for a worker that is down."""
 
 
+_OF_ALL = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.MISDIRECTED_REQUEST})
+"""Statuses of a refusal that every request would get."""
+
+
+class RequestRefusedError(ConfigurationError):
+    """The gateway refuses this request; it may take others."""
+
+
 class AdminClient(NamedTuple):
     """
     The admin port at a URL; query parameters that are None are omitted.
@@ -95,6 +103,8 @@ class AdminClient(NamedTuple):
     def _refusal(self, answer: "httpx.Response") -> GatewayError:
         document = answer.json()
         is_passing = answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
-        kind = RetriableError if is_passing else ConfigurationError
+        kind: type[GatewayError] = RetriableError if is_passing else RequestRefusedError
+        if answer.status_code in _OF_ALL:
+            kind = ConfigurationError
         detail = document.get("detail") or document.get("message") or f"status {answer.status_code}"
         return kind(f"the gateway at {self.url} answers: {detail}")

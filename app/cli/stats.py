@@ -98,6 +98,9 @@ def overview(document: Document, previous: Document | None = None) -> str:
             {"": "per s", **{name: f"{(totals[name] - earlier[name]) / seconds:,.0f}" for name in COUNTS}}
         )
     tables = [table_of(counts), table_of(partition_rows(document))]
+    refused = document.get("refused_requests", {})  # older gateways do not say it
+    if refused.get("before_events"):
+        lines.append(f"refused before their events were known: {refused['before_events']:,} requests")
     return "\n".join(["\n".join(lines) + "\n", *tables])
 
 

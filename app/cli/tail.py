@@ -85,6 +85,9 @@ def _column_line(line: dict[str, Any]) -> str:
         verdict = typer.style(verdict, fg=COLOURS.get(line["verdict"]))
     place = "" if line["offset"] is None else f"{line['partition']}:{line['offset']}"
     what = " ".join(filter(None, (line["type"], line["event"])))
-    fields = [line["source"] or "-", line["message_id"] or "-", what, place, line["code"] or ""]
+    code = line["code"] or ""
+    if differs := line.get("differs"):
+        code += f" in {', '.join(differs)}"
+    fields = [line["source"] or "-", line["message_id"] or "-", what, place, code]
     columns = "  ".join(printable(column) for column in fields if column)
     return f"{time:%H:%M:%S}.{time.microsecond // 1000:03d}  {verdict}  {columns}\n"

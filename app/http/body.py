@@ -122,7 +122,8 @@ async def _arrived(
     chunks: list[bytes] = []
     size, more = 0, True
     bytes_max = min(limits.compressed_bytes_max, limits.bytes_max)  # until it proves to be plain
-    began = asyncio.get_running_loop().time()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     try:
         async with nullcontext() if lease.is_whole else asyncio.timeout(None) as patience:
             while more and lease.error is None:
@@ -139,6 +140,8 @@ async def _arrived(
                     bytes_max = _wire_bytes_max(b"".join(chunks), declared, limits)
     except TimeoutError as err:
         raise BodyTimeoutError from err
+    finally:
+        lease.waited_s = loop.time() - began
     if lease.error is not None:
         raise lease.error
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -168,10 +171,8 @@ class _Inflating:
         """Return the inflated body, or, with `on_damage`, what precedes the damage, or all as received."""
         inflater = Inflater(is_gzip=self._is_gzip, bytes_max=self._bytes_max)
         self._charge(inflater.declared_size(self._body))
-        is_damaged = True
         try:
             await self._run(inflater)
-            is_damaged = False
         except BodyTruncatedError as err:
             if on_damage is None:
                 raise BodyNotDecompressableError from err
@@ -183,7 +184,11 @@ class _Inflating:
             with suppress(BodyNotDecompressableError, BodyTruncatedError):
                 await self._run(again)
             on_damage(err)
-        return b"".join(self._pieces) or (self._body if is_damaged else b"")  # there is nothing else to keep
+        else:
+            return b"".join(self._pieces)
+        if not self._body:
+            raise BodyNotDecompressableError
+        return b"".join(self._pieces) or self._body  # there is nothing else to keep
 
     async def _run(self, inflater: "Inflater") -> None:
         pieces = self._pieces = []

@@ -57,7 +57,7 @@ class BodyMemory:
 class MemoryReservation:
     """The memory that one request holds of the budget."""
 
-    __slots__ = ("_memory", "_owner", "error", "held", "is_whole", "on_release")
+    __slots__ = ("_memory", "_owner", "error", "held", "is_whole", "on_release", "waited_s")
 
     def __init__(
         self, memory: BodyMemory, owner: str | None = None, on_release: Callable[[], None] | None = None
@@ -71,6 +71,8 @@ class MemoryReservation:
         """Why the body cannot be read to its end, or None."""
         self.is_whole = False
         """Whether the whole body has arrived, so that reading it needs no timer."""
+        self.waited_s = 0.0
+        """The time for which the body was awaited, which is up to the client and its link."""
 
     def take(self, size: int) -> bool:
         """Charge more bytes; if they do not fit, release all, and refuse from now on."""

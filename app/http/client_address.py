@@ -35,29 +35,28 @@ class TrustedProxies:
         address = _parse(peer)
         return address is not None and self._is_trusted(address)
 
-    def client_of(self, peer: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
+    def client_of(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         """
         Return the address of the client of one request on a trusted connection.
 
+        Where a proxy wrote something else than an address, or nothing, the client is unknown (None): what
+        stands before that is what clients claim, and the proxy's own address would make one client of all.
+
         Args:
-            peer: the trusted proxy's own address, returned if the header has no usable address.
             headers: of the request, names in lower case.
         """
         forwarded = b",".join(value for name, value in headers if name == b"x-forwarded-for")
         if len(forwarded) > FORWARDED_BYTES_MAX:
             forwarded = forwarded[-FORWARDED_BYTES_MAX:].partition(b",")[2]
-        return self._client(peer, forwarded) if forwarded else peer
+        return self._client(forwarded)
 
-    def _last_untrusted(self, peer: str, forwarded: bytes) -> str:
-        client = peer
+    def _last_untrusted(self, forwarded: bytes) -> str | None:
+        address = None
         for part in reversed(forwarded.split(b",")):
             address = _parse(part.decode("ascii", "replace"))
-            if address is None:
-                break  # no proxy that writes addresses wrote the part before it
-            client = str(address)
-            if not self._is_trusted(address):
+            if address is None or not self._is_trusted(address):
                 break
-        return client
+        return None if address is None else str(address)
 
     def _is_trusted(self, address: Address) -> bool:
         return any(address in network for network in self._networks)
@@ -73,15 +72,20 @@ def address_group(address: str) -> str:
 
 
 def _parse(text: str) -> Address | None:
-    """Return an address, with or without brackets and port; IPv4 in IPv6 is IPv4."""
+    """
+    Return an address, with or without brackets, port and zone; IPv4 in IPv6 is IPv4.
+
+    None: it is no address, or the unspecified one, which nobody has.
+    """
     text = text.strip().strip('"')
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:
         text = text.partition(":")[0]
     try:
-        address = ip_address(text)
+        address = ip_address(text.partition("%")[0])
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return mapped or address
+    address = mapped or address
+    return None if address.is_unspecified else address

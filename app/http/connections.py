@@ -18,7 +18,14 @@ REFUSED_MAX = 256
 SHARE = 1 / 16
 """
 The part of all connections that one address may keep when there are too many, and the limit of concurrent
-requests of an address behind a trusted proxy: 1,024 of the default. A company's NAT has fewer.
+requests of an address behind a trusted proxy once there are many: 1,024 of the default. A company's NAT has
+fewer.
+"""
+
+CROWDED = 1 / 2
+"""
+The part of all connections that has requests from behind trusted proxies before addresses are limited: many
+people behind one address harm nobody while there is room.
 """
 
 
@@ -52,6 +59,7 @@ class Connections:
         self._addresses: dict[str | None, AddressConnections] = {}
         self._greedy: dict[str | None, AddressConnections] = {}  # over the share
         self._requests: Counter[str] = Counter()  # behind trusted proxies, by address
+        self._requests_now = 0
         self.open = 0
         self.evicted = 0
         self.refused = 0
@@ -120,21 +128,25 @@ class Connections:
 
     def enter_request(self, address: str | None) -> bool:
         """
-        Count a request of an address behind a trusted proxy; return False above the address's share.
+        Count a request of an address behind a trusted proxy; return False above the share once it is crowded.
 
-        Requests of the proxy itself (None) have no share. leave_request must follow each call, False or not.
+        Unknown clients (None) have no share, since all of them would be one. leave_request must follow each
+        call, False or not.
         """
+        self._requests_now += 1
         if address is None:
             return True
         name = address_group(address)
         self._requests[name] += 1
-        has_room = self._requests[name] <= self._share
+        is_crowded = self._requests_now > self.connections_max * CROWDED
+        has_room = not is_crowded or self._requests[name] <= self._share
         if not has_room:
             self.refused += 1
         return has_room
 
     def leave_request(self, address: str | None) -> None:
         """Undo one enter_request."""
+        self._requests_now -= 1
         if address is None:
             return
         name = address_group(address)

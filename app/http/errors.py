@@ -128,6 +128,7 @@ _QUOTAS = {
     "events": "events a second",
     "bytes": "bytes a second",
     "index": "new events within the window",
+    "quarantine": "bytes of rejected and conflicting events a second",
 }
 
 

@@ -3,8 +3,8 @@ Problems: the table from error codes to HTTP answers.
 
 An error's body is a JSON object with `code` and `message`: some SDKs retry a 400 whose body lacks either.
 Size limits are 400, too, the only status after which nearly all SDKs stop retrying; RudderStack's mobile SDKs
-get 413, since older ones repeat a 400 every second for ever, and newer ones give up at either. The texts are constant, without
-parts of requests, topics or exceptions.
+get 413, since older ones repeat a 400 every second for ever, and newer ones give up at either. The texts are
+constant, without parts of requests, topics or exceptions.
 """
 
 import math
@@ -62,7 +62,7 @@ PROBLEMS: dict[str, Problem] = {
     "write_key_missing": Problem(
         BAD_REQUEST,
         "the request has no write key: it may be the user name of Basic authorization, X-Write-Key, or "
-        "writeKey in the query, at the body's top level or in the first event",
+        "writeKey in the query, at the body's top level or in the events",
     ),
     "invalid_write_key": Problem(HTTPStatus.UNAUTHORIZED, "the write key is unknown or disabled"),
     "scope_missing": Problem(
@@ -139,11 +139,6 @@ class Problems:
         self._table = table
         self._form = form
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The number of refused requests by code."""
-        return self._refusals.counts
-
     def watch(self, watch: Watch) -> None:
         """Call `watch` at each refusal."""
         self._refusals.watch = watch
@@ -163,9 +158,17 @@ class Problems:
             response.status_code = HTTPStatus.REQUEST_ENTITY_TOO_LARGE.value
         return response
 
-    def note(self, err: GatewayError, scope: Scope | None) -> None:
-        """Log an expected error, at a limited rate; `scope` is that of its request."""
-        status = self._table[err.code].status if err.code in self._table else UNAVAILABLE
+    def note(self, err: GatewayError, scope: Scope | None, status: int | None = None) -> None:
+        """
+        Log an expected error, at a limited rate.
+
+        Args:
+            err: the error.
+            scope: that of its request.
+            status: how it ended for the client; None: with the error's own status.
+        """
+        if status is None:
+            status = self._table[err.code].status if err.code in self._table else UNAVAILABLE
         self._refusals.note(err.code, status, detail=self._detail_of(err), scope=scope)
 
     def http(self, err: HTTPException, scope: Scope | None = None) -> Response:
@@ -178,7 +181,7 @@ class Problems:
         """Answer an unexpected error, and log it with the id of its request."""
         context: RequestContext | None = scope.get(CONTEXT) if scope else None
         logger.error("unforeseen error", request_id=context.request_id if context else None, exc_info=err)
-        self._refusals.count("internal", scope)
+        self._refusals.count("internal", UNAVAILABLE, scope)
         return self._response("internal", {})
 
     def _detail_of(self, err: GatewayError) -> str:

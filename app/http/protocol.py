@@ -238,7 +238,8 @@ class EdgeProtocol(HttpToolsProtocol):
         lease = self._lease = (
             self._proxied_lease() if self._is_proxied else MemoryReservation(self._port.memory, self._owner)
         )
-        self.scope[CONTEXT] = RequestContext(lease)  # type: ignore[literal-required]
+        unknown_behind = self.client[0] if self.client and self.scope["client"] is None else None
+        self.scope[CONTEXT] = RequestContext(lease, unknown_behind)  # type: ignore[literal-required]
         self._port.connections.busy(self)
         try:
             super().on_headers_complete()
@@ -296,14 +297,13 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _proxied_lease(self) -> MemoryReservation:
         """Return the lease of a request behind a trusted proxy, by the address of its client."""
-        assert self.client is not None
-        peer, memory, connections = self.client[0], self._port.memory, self._port.connections
-        address = self._port.proxies.client_of(peer, self.headers)
-        self.scope["client"] = (address, 0)
-        counted = None if address == peer else address
-        is_served = connections.enter_request(counted) and not self._is_refused
+        memory, connections = self._port.memory, self._port.connections
+        address = self._port.proxies.client_of(self.headers)
+        self.scope["client"] = None if address is None else (address, 0)
+        is_served = connections.enter_request(address) and not self._is_refused
         self.app = self._client_app if is_served else cast(Any, self._port.refuse)
-        return MemoryReservation(memory, address_group(address), lambda: connections.leave_request(counted))
+        owner = None if address is None else address_group(address)
+        return MemoryReservation(memory, owner, lambda: connections.leave_request(address))
 
     @property
     def _newest(self) -> RequestResponseCycle | None:  # with the last head; None before the first

@@ -6,7 +6,6 @@ logged: others may be secrets.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -14,7 +13,9 @@ from typing import TypeAlias
 import structlog
 from starlette.types import Scope
 
+from app.http.refusal_counts import RefusalCounts
 from app.http.request_context import CONTEXT, RequestContext
+from app.http.sdk_library import OTHER, library_of
 
 INTERVAL_S = 10.0
 SEGMENTS_MAX = 8
@@ -34,22 +35,25 @@ class _Code:
 
 
 class RefusalLog:
-    """Logs and counts refusals by code."""
+    """Logs refusals, and counts them by code and sender."""
 
     def __init__(
-        self, path_words: Collection[str] = (), *, clock: Callable[[], float] = time.monotonic
+        self,
+        path_words: Collection[str] = (),
+        *,
+        counts: RefusalCounts | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`path_words`: words of paths that may be logged; `clock`: in seconds."""
         self._path_words = frozenset(path_words) | {""}
         self._clock = clock
         self._codes: dict[str, _Code] = {}
-        self.counts: Counter[str] = Counter()
-        """Refusals by code."""
+        self.counts = counts or RefusalCounts()
         self.watch: Watch | None = None
 
     def note(self, code: str, status: int, *, detail: str, scope: Scope | None) -> None:
         """Log a refusal, or count it for the code's next line; a head that cannot be parsed has no scope."""
-        self.count(code, scope)
+        self.count(code, status, scope)
         entry = self._codes.setdefault(code, _Code())
         now = self._clock()
         if now < entry.next_at:
@@ -69,11 +73,18 @@ class RefusalLog:
         )
         entry.next_at, entry.unlogged = now + INTERVAL_S, 0
 
-    def count(self, code: str, scope: Scope | None) -> None:
+    def count(self, code: str, status: int, scope: Scope | None) -> None:
         """Count a refusal without a line."""
-        self.counts[code] += 1
+        context = _context_of(scope)
+        self.counts.note(
+            code,
+            status,
+            context.source if context else None,
+            library_of(context.headers) if context else OTHER,
+            is_before_events=context is None or not context.has_counted_events,
+        )
         if self.watch is not None:
-            self.watch(code, _context_of(scope))
+            self.watch(code, context)
 
     def _known_words(self, path: str) -> str:
         segments = path.split("/")[: SEGMENTS_MAX + 1]

@@ -20,6 +20,8 @@ class RequestContext:
 
     lease: MemoryReservation
     """Memory for its body."""
+    unknown_behind: str | None = None
+    """The address of its trusted proxy, if this does not say who the client is."""
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
     """By lower-case name; the last value of a repeated field."""
     request_id: str = ""
@@ -32,6 +34,8 @@ class RequestContext:
     """Its source, once the write key is read."""
     damage: GatewayError | None = None
     """What is wrong with its body, of which the rest was read; counted as a refusal of its own."""
+    has_counted_events: bool = False
+    """Whether its events are in the counts of answers, whatever its answer."""
     client: str | None = None
     """Client of its session."""
     watched: Sequence[Event] = ()

@@ -10,6 +10,7 @@ import re
 import secrets
 import time
 
+import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,10 +28,19 @@ from dedupe.router import Router
 CLIENT_LEFT = 499
 """Counted, not sent, when a client disconnects before its answer; nginx uses the same number."""
 
+FINAL = 400
+"""Counted with damage to a body of which the rest was read: its client does not send it again."""
+
 HEALTH_PATH = "/health"
+
+PROXIES_REPORTED_MAX = 16
+"""The limit of log lines on proxies whose clients are unknown."""
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{8,64}")
 """The accepted values of X-Request-Id, which become part of a header and of log lines."""
+
+
+logger = structlog.get_logger(__name__)
 
 
 class RequestMiddleware:
@@ -68,6 +78,7 @@ class RequestMiddleware:
         self._penalties = penalties or Penalties()
         self._process_id = secrets.token_hex(4)
         self._numbers = itertools.count()
+        self._reported_proxies: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -87,6 +98,8 @@ class RequestMiddleware:
     async def _count(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, count it, and answer its errors."""
         began = time.perf_counter()
+        if context.unknown_behind is not None:
+            self._note_unknown_client(context.unknown_behind)
         if b"x-request-id" in context.headers:
             context.request_id = _own_id(scope)
         context.request_id = context.request_id or f"{self._process_id}-{next(self._numbers):x}"
@@ -98,7 +111,7 @@ class RequestMiddleware:
                 if not answer.has_begun:  # else it is cut off
                     await self._answer(err, scope, receive, answer)
         except ClientDisconnect:  # within the body: nobody can be answered, but somebody must know
-            context.damage = BodyTruncatedError()
+            self._problems.note(BodyTruncatedError(), scope, CLIENT_LEFT)
         except asyncio.CancelledError:  # the server stops without waiting longer
             if not answer.has_begun:
                 await self._problems.answer(OutcomeUnknownError())(scope, receive, answer)
@@ -108,9 +121,20 @@ class RequestMiddleware:
                 await self._problems.unforeseen(err, scope)(scope, receive, answer)
         finally:
             if context.damage is not None:
-                self._problems.note(context.damage, scope)
+                self._problems.note(context.damage, scope, FINAL)
             context.watched = ()  # the connection keeps the scope until its next request
-            self._metrics.observe(context.route, answer.status, time.perf_counter() - began)
+            seconds = time.perf_counter() - began - context.lease.waited_s
+            self._metrics.observe(context.route, answer.status, seconds)
+
+    def _note_unknown_client(self, proxy: str) -> None:
+        """Count a request of an unknown client, and say once of each proxy that its clients are unknown."""
+        self._metrics.unknown_clients += 1
+        if proxy not in self._reported_proxies and len(self._reported_proxies) < PROXIES_REPORTED_MAX:
+            self._reported_proxies.add(proxy)
+            logger.warning(
+                "clients behind a trusted proxy are unknown: X-Forwarded-For is absent or has no address",
+                proxy=proxy,
+            )
 
     async def _answer(
         self, err: GatewayError | HTTPException, scope: Scope, receive: Receive, send: Send
@@ -120,6 +144,7 @@ class RequestMiddleware:
         if isinstance(err, HTTPException):
             response = self._problems.http(err, scope)
         else:
+            self._metrics.fail(err.code)
             response = self._problems.answer(err, scope)
         await response(scope, receive, send)
 

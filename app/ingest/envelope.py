@@ -81,7 +81,7 @@ class EnvelopeFields:
             piece = pieces[index]
             if (index - stretch.first) % STEP_PIECES == STEP_PIECES - 1:
                 yield STEP_WORK
-            if is_outside or (len(opened) == 1 and opened[0] in self._roots):
+            if is_outside or self._is_head(opened):
                 self._read_part(place, piece.start, piece)
             if piece.kind in _OPEN:
                 if index in self._roots or piece.is_batch:
@@ -95,12 +95,20 @@ class EnvelopeFields:
                     opened.pop()
                 elif piece.kind is Kind.CLOSE_ARRAY and depth <= level:
                     is_outside = self._is_end(index, stretch.end)
-                if is_outside or (opened and opened[-1] in self._roots):
-                    self.parts.append((piece.start, piece.end))
+                self._add_bracket(piece, opened, is_outside=is_outside)
             place = piece.end
-        if is_outside or (len(opened) == 1 and opened[0] in self._roots):
+        if is_outside or self._is_head(opened):
             end = pieces[stretch.end].start if stretch.end < len(pieces) else self._read_end
             self._read_part(place, end, None)
+
+    def _is_head(self, opened: list[int]) -> bool:
+        """Whether what is open is nothing but an envelope."""
+        return len(opened) == 1 and opened[0] in self._roots
+
+    def _add_bracket(self, piece: Piece, opened: list[int], *, is_outside: bool) -> None:
+        """Add a closing bracket that belongs to an envelope."""
+        if is_outside or (opened and opened[-1] in self._roots):
+            self.parts.append((piece.start, piece.end))
 
     def _is_end(self, index: int, end: int) -> bool:
         """Whether a bracket ends a batch: in its stretch only fields of the envelope follow."""

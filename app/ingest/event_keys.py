@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 from app.auth.write_keys import INGEST, REPLAY, Source, own_key
 from app.http.errors import InvalidWriteKeyError, ScopeMissingError
+from app.ingest.event_limits import quarantined_bytes
 from app.ingest.identify import Identified, Ownership
 from app.ingest.items import Oversize, Packed
 from dedupe.decide.admission import NEW, Admission
+from dedupe.decide.rejection import QUARANTINE_REASONS
 
 KEYS_MAX = 16
 """The limit of distinct keys of a request that are looked up; further ones count as unknown."""
@@ -53,6 +55,17 @@ class Shares(NamedTuple):
                     charge = allowance.take if is_taken else allowance.check
                     charge(events=share.items, size_bytes=self._part_of(share, size_bytes))
 
+    def take_quarantine(self, identified: Identified) -> None:
+        """Charge every key its rejected items, or none. Raises QuotaExceededError."""
+        rejected = [0] * len(self.shares)
+        for rejection in identified.rejections:
+            rejected[self.ownership.shares[rejection.item_index]] += quarantined_bytes(rejection.events)
+        for is_taken in (False, True):
+            for share, size_bytes in zip(self.shares, rejected, strict=True):
+                if (allowance := share.source.allowance) is not None:
+                    charge = allowance.take_quarantine if is_taken else allowance.check_quarantine
+                    charge(size_bytes)
+
     def owe(self, identified: Identified, size_bytes: int) -> None:
         """Charge every key what its items store beyond its part of the bytes sent."""
         owners, stored = [*self.ownership.shares, 0], [0] * len(self.shares)  # and what the batch shares
@@ -65,13 +78,16 @@ class Shares(NamedTuple):
                 allowance.owe(stored_bytes - self._part_of(share, size_bytes))
 
     def grow(self, identified: Identified, admissions: Sequence[Admission]) -> None:
-        """Charge every key its new events, which the index remembers."""
-        new = [0] * len(self.shares)
-        for index, admission in zip(identified.indexes(), admissions, strict=True):
+        """Charge every key its new events, which the index remembers, and its conflicting ones."""
+        new, conflicting = [0] * len(self.shares), [0] * len(self.shares)
+        for index, event, admission in zip(identified.indexes(), identified.events, admissions, strict=True):
             new[self.ownership.shares[index]] += admission is NEW
-        for share, count in zip(self.shares, new, strict=True):
+            if admission in QUARANTINE_REASONS:
+                conflicting[self.ownership.shares[index]] += quarantined_bytes([event])
+        for share, count, size_bytes in zip(self.shares, new, conflicting, strict=True):
             if (allowance := share.source.allowance) is not None:
                 allowance.grow(count)
+                allowance.owe_quarantine(size_bytes)
 
     def _part_of(self, share: Share, size_bytes: int) -> int:
         return size_bytes * share.items // max(1, len(self.ownership.shares))

@@ -1,6 +1,9 @@
 """Bounds of the events of one request."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from dedupe.model.types import Event
 
 RETRY_BYTES_FREE = 1024
 """
@@ -19,6 +22,10 @@ EVENT_DEPTH_MAX = 32
 """The limit of an event's depth: SDKs nest a few levels, and readers such as Spark recurse into each."""
 
 
+QUARANTINED_BYTES_MIN = 512
+"""The least that a quarantined event is charged: its record has a key, headers and a place in the index."""
+
+
 @dataclass(frozen=True, slots=True)
 class EventLimits:
     """Bounds of an event and of one request's events."""
@@ -27,3 +34,8 @@ class EventLimits:
     event_depth_max: int
     request_bytes_max: int
     growth_bytes_max: int = 5 * 1024 * 1024  # of batch-level fields: 500 events with 10 KB each
+
+
+def quarantined_bytes(events: Sequence[Event]) -> int:
+    """Return what events are charged in the quota of quarantine."""
+    return sum([max(QUARANTINED_BYTES_MIN, len(event.value)) for event in events])

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from app.ingest.client_sessions import SEQUENCE, ClientSession, SessionKeys
-from app.ingest.deep_json import dumps_any, is_deeper
+from app.ingest.deep_json import dumps_any, is_deeper, is_deeper_json
 from app.ingest.event_limits import EVENT_WORK_BYTES, RETRY_BYTES_FREE, EventLimits
+from app.ingest.fingerprint_rules import FingerprintRules, content_of
 from app.ingest.items import Fragment, Oversize, Packed
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
@@ -26,15 +27,22 @@ from dedupe.model.identity import (
     MESSAGE_ID_BYTES_MAX,
     RETRY_FIELDS,
     Identity,
-    canonical_content,
     canonical_json,
     fingerprint_of,
+    message_id_of,
+    take_message_id,
 )
 from dedupe.model.json_document import is_event_type, read_document
+from dedupe.model.json_number import Number, Place, replace_numbers
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
+
+LONG_BYTES = 16 * 1024
+"""The depth of a longer event is found in its JSON, which may have very many values."""
+
+NO_FINGERPRINTS: tuple[Fingerprint, ...] = ()
 
 TIMESTAMP = "timestamp"
 """Clients without message ids set it at each retry, so it is not content of these events."""
@@ -58,6 +66,8 @@ class Identified:
     quarantined: list[Event] = field(default_factory=list)  # of the rejections, same order
     size_bytes: int = 0
     """The sum of all values, those of quarantined events included."""
+    lossy: set[int] = field(default_factory=set)
+    """The indexes, among the items, of events in whose records a number is null."""
 
     def indexes(self) -> list[int]:
         """Return the index of each event among the items."""
@@ -145,20 +155,23 @@ class Identifier:
             quarantine: builds events of the quarantine topic.
             limits: the limits of events and requests.
             fingerprint_ignore: fields that retries change, besides RETRY_FIELDS.
-            earlier_ignore: values of `fingerprint_ignore` by which remembered events were stored.
+            earlier_ignore: the noted rules by which remembered events were stored.
             random_bytes: the source of new ids.
         """
         self.identity = identity
         self.partitions = partitions
         self.quarantine = quarantine
         self.limits = limits
-        self.ignore = RETRY_FIELDS | fingerprint_ignore
-        self.earlier_ignore = earlier_ignore
-        self.changed_fields = frozenset[str]().union(*(rule ^ fingerprint_ignore for rule in earlier_ignore))
+        self.rules = FingerprintRules(fingerprint_ignore, earlier_ignore)
         self.random_bytes = random_bytes
 
     def identify(
-        self, payload: Payload, arrival: Arrival, ownership: Ownership | None = None
+        self,
+        payload: Payload,
+        arrival: Arrival,
+        ownership: Ownership | None = None,
+        *,
+        lossy: set[int] | None = None,
     ) -> Iterator[Event | Rejection]:
         """
         Yield an event or a rejection for each item, in order.
@@ -170,13 +183,17 @@ class Identifier:
             payload: the items.
             arrival: the properties of the request.
             ownership: the sources of the items, if not all of them are the one of `arrival`.
+            lossy: gets the index of each event in whose record a number is null.
         """
-        request, left_out = _Request(self, payload.shared, arrival), None
+        lossy = set() if lossy is None else lossy
+        request, left_out = _Request(self, payload.shared, arrival, lossy), None
         if len(payload.items) * request.merged_bytes > self.limits.growth_bytes_max:
             payload, left_out = _without_shared(payload)
-            request = _Request(self, payload.shared, arrival)
+            request = _Request(self, payload.shared, arrival, lossy)
+        if request.merges_lost:
+            lossy.update(range(len(payload.items)))
         if ownership is not None:
-            yield from self._identify_each(payload, arrival, ownership)
+            yield from self._identify_each(payload, arrival, ownership, lossy)
         else:
             yield from self._identify_all(payload, request)
         if left_out is not None:
@@ -191,11 +208,12 @@ class Identifier:
             yield identified
 
     def _identify_each(
-        self, payload: Payload, arrival: Arrival, ownership: Ownership
+        self, payload: Payload, arrival: Arrival, ownership: Ownership, lossy: set[int]
     ) -> Iterator[Event | Rejection]:
         """Identify each item under its own source, and count all towards one limit."""
         requests = [
-            _Request(self, payload.shared, arrival._replace(source=source)) for source in ownership.sources
+            _Request(self, payload.shared, arrival._replace(source=source), lossy)
+            for source in ownership.sources
         ]
         bytes_left = self.limits.request_bytes_max
         for index, (item, share) in enumerate(zip(payload.items, ownership.shares, strict=True)):
@@ -230,16 +248,19 @@ class _RefusedError(Exception):
 class _Request:
     """The common part of one request's items."""
 
-    def __init__(self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival) -> None:
+    def __init__(
+        self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival, lossy: set[int]
+    ) -> None:
         limits = identifier.limits
+        self.lossy = lossy
         self._identifier = identifier
         self._arrival = arrival
         self._partitions = identifier.partitions
         self._event_bytes_max, self._depth_max = limits.event_bytes_max, limits.event_depth_max
         self.bytes_left = limits.request_bytes_max
-        self._changed_fields = identifier.changed_fields
-        self._fingerprints = arrival.fingerprints
-        self._ignored = identifier.ignore
+        self._rules, self._fingerprints = identifier.rules, arrival.fingerprints
+        self._compares_more = bool(arrival.fingerprints or identifier.rules.changed_fields)
+        self._ignored = identifier.rules.ignore
         if arrival.session is not None:
             self._ignored |= arrival.session.own_fields
         self._ignored_unnamed = self._ignored  # of items without an id
@@ -256,7 +277,7 @@ class _Request:
         )
         if self._values.is_too_deep:
             self._depth_max = -1  # each event of the batch nests too deep
-        self.merged_bytes = self._values.merged_bytes
+        self.merged_bytes, self.merges_lost = self._values.merged_bytes, self._values.is_lossy
         self._default_type = arrival.default_type
         self._valid_type: object = None  # the last valid type
         self._sessions: SessionKeys | None = None
@@ -278,40 +299,37 @@ class _Request:
         if type(item) is not dict:
             item = _unpacked(item)
         place = None if self._sessions is None else self._sessions.place_of(index, item)
-        message_id, assigned_id, flags = item.get("messageId"), None, 0
-        ignored, retried = self._ignored if message_id is not None else self._ignored_unnamed, b""
+        message_id, ignored, assigned_id, flags = item.get("messageId"), self._ignored, None, 0
+        if type(message_id) is not str or not "!" <= message_id < "\x7f":
+            message_id, ignored, assigned_id, flags = self._unusual_id(index, item, place)
         try:
-            if ignored.isdisjoint(item):
-                content = canonical_json(item)
-            else:
-                content, retried = _content_of(item, ignored)
+            content, retried, numbers = self._content_of(index, item, ignored)
             self._count(content, retried)
-            if message_id is None:
-                message_id, flags = self._assigned_id(index, place)
-                assigned_id = message_id
             value = self._values.value_of(item, content, retried, assigned_id)
         except TypeError as err:
             raise _RefusedError(RejectionCode.EVENT_TOO_DEEP) from err
         brackets = len(value) - len(value.replace(b"{", b"").replace(b"[", b""))  # count() is slower
-        if brackets > self._depth_max and self._is_too_deep(item):
+        if brackets > self._depth_max and self._is_too_deep(item, value):
             raise _RefusedError(RejectionCode.EVENT_TOO_DEEP)
-        id_bytes = message_id.encode() if type(message_id) is str else b""
+        id_bytes = message_id.encode()
         if not 0 < len(id_bytes) <= MESSAGE_ID_BYTES_MAX:
             raise _RefusedError(RejectionCode.MESSAGE_ID_INVALID, value)
         event_type = item.get("type", self._default_type)
         if event_type is None or event_type != self._valid_type:
             self._check_type(event_type, value)
+        order = Order.ANY
         if place is not None:
             assert self._sessions is not None
+            order = self._order
             key, partition, secondary_key = self._sessions.keys_of(place, None if flags else id_bytes)
         elif self._needs_place:
             raise _RefusedError(RejectionCode.SEQUENCE_INVALID, value)
         else:
             key, secondary_key = self._key_of(id_bytes), None
             partition = partition_of(key, self._partitions)
-        fingerprint = self._fingerprints[index] if self._fingerprints else fingerprint_of(content)
-        earlier = self._earlier_fingerprints(item, ignored) if self._changed_fields else ()
-        order = Order.ANY if place is None else self._order
+        fingerprint, earlier = fingerprint_of(content), NO_FINGERPRINTS
+        if numbers or self._compares_more:
+            fingerprint, earlier = self._compared(index, item, ignored, numbers, fingerprint)
         source = self._arrival.source
         return event_of(
             (
@@ -344,32 +362,86 @@ class _Request:
         if isinstance(item, Packed):
             item = read_document(item.content)
         if isinstance(item, Oversize):
-            message_id = item.message_id
+            message_id = message_id_of(item.message_id)
         elif isinstance(item, Fragment):
             value = item.content
         elif isinstance(item, dict):
-            message_id = item.get("messageId")
+            message_id, ignored = self._message_id_of(item)
             if not assigned and self._sessions is not None:
                 assigned = self._sessions.id_of(self._sessions.place_of(index, item)) or ""
-            ignored = self._ignored if message_id is not None else self._ignored_unnamed
             if refusal.code == RejectionCode.SEQUENCE_INVALID:  # the one difference between such events
                 ignored -= {SEQUENCE}
             known = known or dumps_any({name: item[name] for name in item if name not in ignored})
             item = {name: value for name, value in item.items() if name != WRITE_KEY}
-        if type(message_id) is not str or not 0 < len(message_id.encode()) <= MESSAGE_ID_BYTES_MAX:
+        if not 0 < len((message_id or "").encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
         content = dumps_any(item) if value is None else value
-        events = self._identifier.quarantine.events(
+        quarantine, fingerprint = self._identifier.quarantine, b""
+        if len(content) <= quarantine.whole_bytes_max:
+            fingerprint = fingerprint_of((known or content) + refusal.key_digest)
+        elif isinstance(item, dict):
+            # Pieces are identified by their bytes, which must be those of every try.
+            content = dumps_any({name: item[name] for name in item if name not in RETRY_FIELDS})
+            fingerprint = fingerprint_of(content)  # if it fits into a record now
+        events = quarantine.events(
             source=self._arrival.source,
             message_id=message_id or assigned,
-            fingerprint=fingerprint_of((known or content) + refusal.key_digest),
+            fingerprint=fingerprint,
             content=content,
             reason=refusal.code,
             position=item.position if isinstance(item, Fragment) else None,
-            is_json=not isinstance(item, Fragment),
+            is_json=not isinstance(item, Fragment | Oversize),  # these may be unparsed
             key_sha256=refusal.key_digest.hex() or None,
         )
         return Rejection(index, message_id, refusal.code, events)
+
+    def _message_id_of(self, item: dict[str, Any]) -> tuple[str | None, frozenset[str]]:
+        """Return the message id of an item, see take_message_id, and the fields that are not its content."""
+        message_id = take_message_id(item)
+        return message_id, self._ignored if message_id is not None else self._ignored_unnamed
+
+    def _unusual_id(
+        self, index: int, item: dict[str, Any], place: Session | None
+    ) -> tuple[str, frozenset[str], str | None, int]:
+        """Return an item's id, the fields that are not its content, the id if it is assigned, and flags."""
+        message_id, ignored = self._message_id_of(item)
+        if message_id is not None:
+            return message_id, ignored, None, 0
+        message_id, flags = self._assigned_id(index, place)
+        return message_id, ignored, message_id, flags
+
+    def _content_of(
+        self, index: int, item: dict[str, Any], ignored: frozenset[str]
+    ) -> tuple[bytes, bytes, Sequence[Place]]:
+        """
+        Return an item's content as it is stored, the JSON of the other fields of its record, and its numbers.
+
+        The numbers that orjson refuses are replaced in the item. Raises TypeError, see canonical_json.
+        """
+        try:
+            if ignored.isdisjoint(item):
+                return canonical_json(item), b"", ()
+            return *content_of(item, ignored, REPLACED), ()
+        except TypeError:
+            numbers = replace_numbers(item, Number.stored)
+        if any([place.number.is_lost for place in numbers]):
+            self.lossy.add(index)
+        return *content_of(item, ignored, REPLACED), numbers
+
+    def _compared(
+        self,
+        index: int,
+        item: dict[str, Any],
+        ignored: frozenset[str],
+        numbers: Sequence[Place],
+        fingerprint: Fingerprint,
+    ) -> tuple[Fingerprint, tuple[Fingerprint, ...]]:
+        """Return the fingerprint of an item, given that of what is stored, and those by the earlier rules."""
+        if self._fingerprints:
+            return self._fingerprints[index], NO_FINGERPRINTS
+        if numbers:
+            return self._rules.compared(item, ignored, numbers)
+        return fingerprint, self._rules.earlier_of(item, ignored)
 
     def _count(self, content: bytes, retried: bytes) -> None:
         """
@@ -386,8 +458,10 @@ class _Request:
             raise _RefusedError(RejectionCode.REQUEST_TOO_LARGE, content=content)
         self.bytes_left -= size_bytes
 
-    def _is_too_deep(self, item: dict[str, Any]) -> bool:
-        """Whether the record of an item would nest too deep."""
+    def _is_too_deep(self, item: dict[str, Any], value: bytes) -> bool:
+        """Whether the record of an item nests too deep."""
+        if len(value) > LONG_BYTES:
+            return is_deeper_json(value, self._depth_max)
         return is_deeper({name: item[name] for name in item if name not in REPLACED}, self._depth_max)
 
     def _check_type(self, event_type: object, value: bytes) -> None:
@@ -397,16 +471,6 @@ class _Request:
         if not is_event_type(event_type):
             raise _RefusedError(RejectionCode.TYPE_INVALID, value)
         self._valid_type = event_type
-
-    def _earlier_fingerprints(self, item: dict[str, Any], ignored: frozenset[str]) -> tuple[Fingerprint, ...]:
-        """Return the fingerprints by the earlier rules, if these differ for the item."""
-        identifier = self._identifier
-        if self._fingerprints or identifier.changed_fields.isdisjoint(item):
-            return ()
-        always = RETRY_FIELDS | (ignored - identifier.ignore)
-        return tuple(
-            fingerprint_of(canonical_content(item, always | rule)) for rule in identifier.earlier_ignore
-        )
 
     def _assigned_id(self, index: int, place: Session | None) -> tuple[str, int]:
         """Return an id for an event without one, and the flags of its record."""
@@ -419,22 +483,6 @@ class _Request:
         return derived_id(arrival.source, arrival.idempotency_key, index), FLAG_ID_ASSIGNED
 
 
-def _content_of(item: dict[str, Any], ignored: frozenset[str]) -> tuple[bytes, bytes]:
-    """
-    Return the canonical content of an item, and the JSON of the other fields of its record.
-
-    The other fields are those that retries change; b"" without any. Raises TypeError, see canonical_json.
-    """
-    present = ignored.intersection(item)
-    if not present:
-        return canonical_json(item), b""
-    content = item.copy()
-    retried = {name: content.pop(name) for name in present}
-    for name in REPLACED & present:
-        del retried[name]
-    return canonical_json(content), canonical_json(retried) if retried else b""
-
-
 def _without_shared(payload: Payload) -> tuple[Payload, Fragment]:
     """Return a payload whose batch-level fields are not merged, and these fields."""
     shared = payload.shared
@@ -445,9 +493,7 @@ def _without_shared(payload: Payload) -> tuple[Payload, Fragment]:
 
 def _unpacked(item: object) -> dict[str, Any]:
     """Return the object of an item that is none as it is. Raises _RefusedError."""
-    if isinstance(item, Packed):
-        document = read_document(item.content)
-        assert isinstance(document, dict)
+    if isinstance(item, Packed) and isinstance(document := read_document(item.content), dict):
         return document
     if isinstance(item, Oversize):
         raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)

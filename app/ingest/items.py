@@ -1,4 +1,4 @@
-"""Items of a body that are not parsed: they are quarantined as they are, or parsed when they are identified."""
+"""Items of a body that are not parsed: quarantined as they are, or parsed when they are identified."""
 
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ class Oversize(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """An object whose JSON was parsed once, and is parsed again when it is identified, to bound the memory."""
+    """An object or array that was parsed once, and is parsed again when it is identified, to save memory."""
 
     content: bytes
     write_key: str

@@ -108,7 +108,7 @@ class Scan:
                 yield from self._past_string()
 
     def past_container(self) -> Steps:
-        """Go behind the container that begins here. Raises InvalidJSONError: it has no end, or is too deep."""
+        """Go behind the container that begins here. Raises InvalidJSONError: no end, or too deep."""
         text, end = self.text, len(self.text)
         self.place += 1
         depth, window_bytes = 1, FIRST_WINDOW_BYTES

@@ -40,19 +40,19 @@ AT_ONCE_BYTES = 2 * 1024 * 1024
 MARKS_AT_ONCE = 60_000
 """A body with more is cut: 2,500 usual events have 55,000 marks."""
 
-EVENT_MARKS_MAX, EVENT_COMMAS_MAX = 200_000, 500_000
+EVENT_MARKS_MAX, EVENT_COMMAS_MAX = 170_000, 500_000
 """
-The limits of one event, which cannot be cut: 20 ms at most. Only shapes that no SDK has come near: the largest
-event that consists of nothing but pairs of digits has 133,000 marks.
+The limits of one event, which cannot be cut: 20 ms at most. Only odd shapes have more: the largest event that
+consists of nothing but pairs of digits has 133,000 marks.
 """
 
 QUOTES_MAX = 200_000
 """Of a piece with more, the marks in its strings count: to leave them out would take longer than 5 ms."""
 
-DOCUMENT_BYTES_MAX = 32 * 1024 * 1024
+DOCUMENT_BYTES_MAX = 24 * 1024 * 1024
 """
-The limit of a parsed document, by the minima below. Items beyond it are packed: proved, and parsed again one by
-one when they are identified. 8 MiB of usual events take 20 MiB.
+The limit of a parsed document, by the minima below. Items beyond it are packed: proved, and parsed again one
+by one when they are identified. 8 MiB of usual events take 20 MiB.
 """
 
 MARK_BYTES, COMMA_BYTES = 64, 16
@@ -191,7 +191,9 @@ class _Cutter:
         for work_bytes in self._find_items():
             await yield_to_others(work_bytes)
         if self._start < 0:
-            return self._single()
+            is_cheap_body = self._is_scalar or is_cheap(self._body)
+            await yield_to_others(len(self._body))  # counting was work as well
+            return self._single(is_cheap_body=is_cheap_body)
         outside = self._body[: self._start] + self._body[self._end :]
         await yield_to_others(len(outside))
         if not is_cheap(outside):
@@ -244,12 +246,12 @@ class _Cutter:
         yield from scan.past_container()
         self._end = scan.place - 1
 
-    def _single(self) -> object:
+    def _single(self, *, is_cheap_body: bool) -> object:
         """Return a document without items."""
         body = self._body
         if self._is_scalar:  # such as a text that holds JSON
             return _load_piece(body)
-        if is_cheap(body):
+        if is_cheap_body:
             return self._limits.judged(_load_piece(body), body)
         if not self._is_one_object:
             raise InvalidJSONError
@@ -358,10 +360,10 @@ def fragments_of(items: list[object]) -> list[object]:
 
 
 def _packed(item: object, content: bytes) -> object:
-    """Return an object as Packed, and anything else as it is."""
-    if type(item) is not dict:
-        return item
-    return Packed(content, own_key(item), not EVENT_FIELDS.isdisjoint(item))
+    """Return an object or array as Packed, and anything else as it is."""
+    if type(item) is dict:
+        return Packed(content, own_key(item), not EVENT_FIELDS.isdisjoint(item))
+    return Packed(content, "", is_event=False) if type(item) is list else item
 
 
 def _load_piece(piece: bytes, where: str = "") -> object:

@@ -161,7 +161,8 @@ def _success_of(kind: Kind) -> Schema:
 
 
 def _verdicts(*, in_session: bool) -> Schema:
-    names = ["Gateway-Accepted", "Gateway-Duplicates", "Idempotent-Replayed", "Preference-Applied"]
+    counts = ["Gateway-Accepted", "Gateway-Duplicates", "Gateway-Rejected"]
+    names = [*counts, "Idempotent-Replayed", "Preference-Applied"]
     if in_session:
         names += ["Gateway-Session-Watermark", "Gateway-Session-Missing"]
     return {

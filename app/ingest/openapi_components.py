@@ -126,6 +126,11 @@ def _schemas_of_answers() -> Schema:
                 "partition": {"type": "integer", "minimum": 0},
                 "offset": {"type": "integer", "minimum": 0},
                 "idempotent": {"const": False, "description": "a retry would be stored again"},
+                "warnings": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "what of the event could not be stored as it was sent",
+                },
                 "sequence": {**_U64, "minimum": 1, "description": "of an event of a client session"},
                 "stale": {"const": True, "description": "stored or acknowledged; its place is forgotten"},
             },
@@ -238,6 +243,11 @@ def headers() -> Schema:
     return {
         "Gateway-Accepted": {"schema": count, "description": "events that were new", "required": True},
         "Gateway-Duplicates": {"schema": count, "description": "events that were known", "required": True},
+        "Gateway-Rejected": {
+            "schema": count,
+            "description": "events that were not stored; the body names each in rejected",
+            "required": True,
+        },
         "Idempotent-Replayed": {"schema": {"const": "true"}, "description": "nothing was new"},
         "Preference-Applied": {"schema": {"enum": _preferences_applied()}},
         "Gateway-Session-Watermark": {"schema": _U64, "description": "every sequence up to it is stored"},

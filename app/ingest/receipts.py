@@ -6,7 +6,8 @@ keys, so the answers to all retries have the same bytes. Values that may differ 
 headers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
 
 import orjson
@@ -33,11 +34,17 @@ KNOWN = (DUPLICATE, REPEAT, STALE)
 LIST_BYTES_MAX = 1024 * 1024
 """The limit of each list in an answer. The numbers in it and in the headers are those of all events."""
 
+LIST_CHUNK = 512
+"""Items that are encoded together: one by one takes ten times as long."""
+
 LIST_ITEMS_SURE = 500
 """So many items are always below the limit: an item has less than 2 KB, with an id of escaped characters."""
 
 MISSING_RANGES_MAX = 32
 """The limit in a header; the document of the session has all ranges."""
+
+NUMBER_LOST = "a number is stored as null: it is NaN or infinite, too large for 64 bits, or too long"
+"""The warning in a receipt. Frozen like REASONS."""
 
 REASONS: dict[str, str] = {
     RejectionCode.NOT_AN_OBJECT: "an event must be a JSON object",
@@ -47,10 +54,10 @@ REASONS: dict[str, str] = {
     RejectionCode.TOO_MANY_EVENTS: "these events are beyond the largest number of a request",
     RejectionCode.REQUEST_TOO_LARGE: "the events before this one have used up the bytes of a request",
     RejectionCode.BATCH_FIELDS_TOO_LARGE: (
-        "the batch-level context and integrations are too large to be merged into each event; the events were "
-        "taken without them"
+        "the batch-level context and integrations are too large to be merged into each event, taken "
+        "without them"
     ),
-    RejectionCode.MESSAGE_ID_INVALID: "messageId must be a string of 1 to 255 bytes",
+    RejectionCode.MESSAGE_ID_INVALID: "messageId must be a string of 1 to 255 bytes, or an integer",
     RejectionCode.TYPE_INVALID: (
         "type must be a string of at most 100 characters, none of them a control character"
     ),
@@ -117,41 +124,50 @@ def answer(
         ]
     body: dict[str, object] = {"success": True}
     if wants_receipts:
-        receipts = [
+        receipts: Iterator[dict[str, object]] = (
             _receipt(event, admission, offset)
             for event, admission, offset in zip(identified.events, *outcomes, strict=True)
             if admission is NEW or admission in KNOWN
-        ]
-        _add_list(body, "receipts", receipts)
+        )
+        if identified.lossy:
+            receipts = _with_lost_numbers(receipts, identified, admissions)
+        _add_list(body, "receipts", receipts, accepted + duplicates)
     if rejected:
         rejected.sort(key=itemgetter(0))
         reasons = SESSION_REASONS if any([event.session for event in identified.events]) else REASONS
-        _add_list(body, "rejected", [_rejected(*item, reasons) for item in rejected])
+        _add_list(body, "rejected", (_rejected(*item, reasons) for item in rejected), len(rejected))
     if advice:
         body["warnings"] = advice
-    headers = _headers(accepted, duplicates, preferences)
+    headers = _headers(accepted, duplicates, len(rejected), preferences)
     return Response(orjson.dumps(body), headers=headers, media_type="application/json")
 
 
-def _add_list(body: dict[str, object], name: str, items: list[dict[str, object]]) -> None:
-    """Add a list to an answer, cut to LIST_BYTES_MAX; then another field says how many items it lacks."""
-    body[name] = items
-    if len(items) <= LIST_ITEMS_SURE:
+def _add_list(body: dict[str, object], name: str, items: Iterator[dict[str, object]], count: int) -> None:
+    """Add `count` items to an answer, cut to LIST_BYTES_MAX; then a field says how many are left out."""
+    if count <= LIST_ITEMS_SURE:
+        body[name] = list(items)
         return
-    pieces, left = [], LIST_BYTES_MAX - len(b"[]")
-    for item in items:
-        piece = orjson.dumps(item)
-        left -= len(piece) + len(b",")
-        if left < 0:
-            break
-        pieces.append(piece)
+    pieces, listed, left, is_cut = [], 0, LIST_BYTES_MAX - len(b"[]"), False
+    while not is_cut and (chunk := list(islice(items, LIST_CHUNK))):
+        while chunk and len(piece := orjson.dumps(chunk)) - len(b"]") > left:
+            chunk, is_cut = chunk[: len(chunk) // 2], True
+        if chunk:
+            pieces.append(piece[1:-1])
+            listed += len(chunk)
+            left -= len(piece) - len(b"]")
     body[name] = orjson.Fragment(b"[%b]" % b",".join(pieces))
-    if len(pieces) < len(items):
-        body[f"{name}Omitted"] = len(items) - len(pieces)
+    if listed < count:
+        body[f"{name}Omitted"] = count - listed
 
 
-def _headers(accepted: int, duplicates: int, preferences: Preferences | None) -> dict[str, str]:
-    headers = {"Gateway-Accepted": str(accepted), "Gateway-Duplicates": str(duplicates)}
+def _headers(
+    accepted: int, duplicates: int, rejected: int, preferences: Preferences | None
+) -> dict[str, str]:
+    headers = {
+        "Gateway-Accepted": str(accepted),
+        "Gateway-Duplicates": str(duplicates),
+        "Gateway-Rejected": str(rejected),
+    }
     if duplicates and not accepted:
         headers["Idempotent-Replayed"] = "true"
     if preferences is not None and (applied := preferences.applied):
@@ -185,6 +201,21 @@ def _receipt(event: Event, admission: Admission, offset: Offset) -> dict[str, ob
     if event.session is not None:
         receipt["sequence"] = event.session.sequence
     return receipt
+
+
+def _with_lost_numbers(
+    receipts: Iterator[dict[str, object]], identified: Identified, admissions: Sequence[Admission]
+) -> Iterator[dict[str, object]]:
+    """Yield receipts, those of events in whose records a number is null with NUMBER_LOST."""
+    accepted = (
+        index
+        for index, admission in zip(identified.indexes(), admissions, strict=True)
+        if admission is NEW or admission in KNOWN
+    )
+    for index, receipt in zip(accepted, receipts, strict=True):
+        if index in identified.lossy:
+            receipt["warnings"] = [NUMBER_LOST]
+        yield receipt
 
 
 def _rejected(index: int, message_id: str | None, code: str, reasons: Mapping[str, str]) -> dict[str, object]:

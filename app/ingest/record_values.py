@@ -13,6 +13,7 @@ import orjson
 
 from app.ingest.deep_json import is_deeper
 from dedupe.model.json_document import dumps_to_keep
+from dedupe.model.json_number import Number, replace_numbers
 
 SHARED_FIELDS = ("context", "integrations")
 """Batch-level objects that belong to every event; the event's own fields win."""
@@ -62,6 +63,9 @@ class RecordValues:
         """Whether each event of the batch would nest too deep."""
         if self.is_too_deep:
             merged = {}
+        numbers = replace_numbers(merged, Number.stored)
+        self.is_lossy = any([place.number.is_lost for place in numbers])
+        """Whether a number of the batch-level fields is stored as null."""
         self.merged_bytes = len(orjson.dumps(merged)) if merged else 0
         """The size of the batch-level fields in each event."""
         self._merging = frozenset(merged) | ignored.intersection(("messageId", "type", *SHARED_FIELDS))

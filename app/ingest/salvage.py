@@ -266,10 +266,9 @@ def remains(body: bytes, taken: list[tuple[int, int]]) -> Iterator[tuple[int, in
 
     Yields the work of each step besides, in bytes.
     """
-    place, parts = 0, 0
-    for start, end in (*sorted(taken), (len(body), len(body))):
-        parts += 1
-        if parts % STEP_PIECES == 0:
+    place = 0
+    for number, (start, end) in enumerate((*sorted(taken), (len(body), len(body)))):
+        if number % STEP_PIECES == STEP_PIECES - 1:
             yield STEP_WORK
         if start - place > PART_BYTES_MAX:
             yield (start - place) // SEARCH_RATE

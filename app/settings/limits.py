@@ -19,8 +19,11 @@ The limit of a commit is that of an event and this; with the defaults 900 KiB, b
 for a batch. It exceeds RECORD_MARGIN_BYTES.
 """
 
-QUARANTINE_RECORD_BYTES_MAX = 256 * KIB
-"""The size of the largest quarantine record: 64 KiB of an event, every byte escaped, and its envelope."""
+COMMIT_BYTES_MIN = 256 * KIB
+"""The least limit of a commit: the record of a piece fits, see dedupe.model.quarantine."""
+
+QUARANTINE_ROOM_BYTES = 8 * KIB
+"""What a quarantine record may have besides the event: RECORD_MARGIN_BYTES, and the head of its value."""
 
 QUEUE_EVENTS_MAX = 40_000
 """A queue has room for 40 commits, or two of the largest requests, which sources share."""
@@ -55,7 +58,7 @@ class LimitSettings(Section):
         ge=1 * KIB,
         description="Largest event, batch-level fields included; a larger one is rejected, not its batch. "
         f"One commit has at most {BATCH_ROOM_BYTES // KIB} KiB more, or "
-        f"{QUARANTINE_RECORD_BYTES_MAX // KIB} KiB if that is more.",
+        f"{COMMIT_BYTES_MIN // KIB} KiB if that is more.",
     )
     answer_timeout: Seconds = Field(
         4.5, gt=0, description="How long a request may wait for its verdict before it gets 503."
@@ -97,7 +100,12 @@ class LimitSettings(Section):
     @property
     def batch_bytes_max(self) -> int:
         """The limit of one commit, in which the largest record fits."""
-        return max(self.event_bytes_max + BATCH_ROOM_BYTES, QUARANTINE_RECORD_BYTES_MAX)
+        return max(self.event_bytes_max + BATCH_ROOM_BYTES, COMMIT_BYTES_MIN)
+
+    @property
+    def quarantine_bytes_max(self) -> int:
+        """The limit of one quarantine record's content; a longer one is stored in pieces."""
+        return self.batch_bytes_max - QUARANTINE_ROOM_BYTES
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence for each rule that these settings break."""

@@ -9,10 +9,11 @@ clients cannot produce collisions or skew partitions.
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
+from dedupe.model.json_number import Number, fill, replace_numbers
 from dedupe.model.types import EventKey, Fingerprint
 
 KeyOf: TypeAlias = Callable[[bytes], EventKey]
@@ -34,6 +35,27 @@ _KIND_SESSION = b"S"
 _KIND_CHECK = b"check"
 
 SOURCES_CACHED = 4096  # hash states, about 0.5 KB each
+
+_BLANK = (
+    *range(0x09, 0x0E),
+    *range(0x1C, 0x21),
+    *(0x85, 0xA0, 0xAD, 0x034F, 0x061C, 0x115F, 0x1160, 0x1680, 0x17B4, 0x17B5),
+    *range(0x180B, 0x1810),
+    *range(0x2000, 0x2010),
+    *range(0x2028, 0x2030),
+    *range(0x205F, 0x2070),
+    *(0x2800, 0x3000, 0x3164),
+    *range(0xFE00, 0xFE10),
+    *(0xFEFF, 0xFFA0),
+    *range(0xE0000, 0xE0080),
+)
+BLANKS = "".join(map(chr, _BLANK))
+"""The characters that show nothing: white space, zero-width and other formatting. A list of our own,
+since Unicode's grows. A text of these alone identifies nothing."""
+
+EQUAL_NUMBERS = "=numbers"
+"""What the note of a log says, among ignored fields, of a rule by which equal numbers are equal: an older
+gateway takes it for the name of a field that no event has."""
 
 RETRY_FIELDS = frozenset({"sentAt", "receivedAt", "_metadata", "writeKey"})
 """Fields that SDKs change when they retry an event (`sentAt`; `_metadata.retryCount` of analytics.js), or
@@ -120,26 +142,66 @@ class Identity:
         return hashlib.blake2b(prefix, digest_size=KEY_BYTES, key=self._secret)
 
 
+def is_blank(text: str) -> bool:
+    """Whether a text is empty or shows nothing."""
+    return not text.strip(BLANKS)
+
+
+def take_message_id(item: dict[str, Any]) -> str | None:
+    """
+    Return the message id of an item, and make it text in the item; None without one, "" if it is invalid.
+
+    An integer becomes its decimal text. Blank text is taken out of the item, since it is no id.
+    """
+    given = item.get("messageId")
+    message_id = message_id_of(given)
+    if message_id is None:
+        if given is not None:
+            del item["messageId"]
+    elif message_id and message_id is not given:
+        item["messageId"] = message_id
+    return message_id
+
+
+def message_id_of(given: object) -> str | None:
+    """Return a message id as text, None for null and blank text, "" for what is no id."""
+    if given is None or type(given) is str:
+        return None if given is None or is_blank(given) else given
+    number = Number(str(given)) if type(given) is int else given
+    return number.decimal(MESSAGE_ID_BYTES_MAX) or "" if type(number) is Number else ""
+
+
 def canonical_content(event: Mapping[str, object], ignore: frozenset[str] = RETRY_FIELDS) -> bytes:
     """
     Return the event's content as JSON bytes, which are equal for all retries.
+
+    Equal numbers are equal, however they are spelled.
 
     Args:
         event: the event as sent, without batch-level fields.
         ignore: top-level fields that retries change.
 
     Raises:
-        TypeError: the event is nested more than 254 deep.
+        TypeError: the event is nested more than 254 deep, or more than LEVELS_MAX with a Number.
     """
-    kept = event
-    if not ignore.isdisjoint(event):
-        kept = {name: value for name, value in event.items() if name not in ignore}
-    return canonical_json(kept)
+    kept = {name: value for name, value in event.items() if name not in ignore}
+    try:
+        return canonical_json(kept)
+    except TypeError:
+        places = replace_numbers(kept, Number.compared)
+        content = canonical_json(kept)
+        fill(places, Number.as_sent)
+        return content
+
+
+_begun = hashlib.blake2b(digest_size=FINGERPRINT_BYTES).copy
 
 
 def fingerprint_of(content: bytes) -> Fingerprint:
     """Return 8 bytes that differ between two contents of one key, except with probability 2**-64."""
-    return hashlib.blake2b(content, digest_size=FINGERPRINT_BYTES).digest()
+    state = _begun()
+    state.update(content)
+    return state.digest()
 
 
 def _prefixed(part: bytes) -> bytes:

@@ -5,14 +5,17 @@ JavaScript may cut a string between the halves of an emoji; its JSON.stringify t
 such as `\\ud83d`. That is valid JSON but not Unicode text, and orjson refuses the document. Each lone
 surrogate is replaced by U+FFFD, as in the browser's TextEncoder.
 
-Python writes NaN, Infinity and -Infinity, which are not JSON; each is replaced by null, as in JavaScript.
-Windows begins a text with a byte order mark, which is skipped.
+Python writes NaN, Infinity and -Infinity, which are not JSON; each is replaced by a number that is too large,
+which dedupe.model.json_number stores as null. Windows begins a text with a byte order mark, which is skipped.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import msgspec
 import orjson
+
+from dedupe.model.json_number import Floats, Number, replace_numbers
 
 TYPE_CHARS_MAX = 100
 
@@ -26,12 +29,22 @@ NO_NUMBERS = (b"NaN", INFINITY)
 NO_NUMBERS_MAX = 10_000
 """The limit of each word in a document, those in strings included."""
 
+TOO_LARGE = b" 1e999 "
+"""It neither continues a number before it nor begins one behind it."""
+
+
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _SURROGATE = re.compile(
     rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?P<low>\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})"
 )
+_LONG_INTEGER = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{4000,}+(?![0-9.eE])")
+"""An integer that no float is near; Python refuses one of 4,300 digits."""
+
 _CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f]")
+
+
+_NO_DOCUMENT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def is_event_type(event_type: object) -> bool:
@@ -43,20 +56,45 @@ def is_event_type(event_type: object) -> bool:
     )
 
 
+_decode: Callable[[bytes], object] = msgspec.json.Decoder(float_hook=Floats().__getitem__).decode
+
+
 def read_document(document: bytes) -> object:
     """
     Parse a JSON document; if that fails, mend and parse it again.
+
+    Numbers that orjson would not write as they were sent are `Number`, or integers of any size.
 
     Raises:
         ValueError: it is not JSON (orjson's JSONDecodeError).
     """
     try:
-        parsed: object = orjson.loads(document)
-    except orjson.JSONDecodeError:
+        return _decode(document)
+    except _NO_DOCUMENT:
         # twice where a program that joins files has added its own
         bare = document.removeprefix(BYTE_ORDER_MARK).removeprefix(BYTE_ORDER_MARK)
-        parsed = orjson.loads(mend_numbers(mend_surrogates(bare)))
-    return parsed
+        mended = mend_numbers(mend_surrogates(bare))
+    try:
+        return _decode(mended)
+    except _NO_DOCUMENT:
+        # for the place of the error; or the document is nested almost 1,000 deep
+        parsed: object = orjson.loads(mended)
+        return parsed
+
+
+def read_stored(document: bytes) -> object:
+    """
+    Parse a document that a gateway has written, for orjson to write it again, digit for digit.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    around = [read_document(document)]
+    try:
+        replace_numbers(around, Number.stored)
+    except TypeError:  # of quarantine: nested too deep
+        return orjson.loads(document)
+    return around[0]
 
 
 def dumps_to_keep(document: Mapping[str, object]) -> bytes:
@@ -87,11 +125,14 @@ def mend_surrogates(document: bytes) -> bytes:
 
 def mend_numbers(document: bytes) -> bytes:
     """
-    Return the JSON document with each NaN, Infinity and -Infinity outside of strings replaced by null.
+    Return the JSON document with TOO_LARGE for each NaN, Infinity, -Infinity and too long integer.
 
+    Those in strings are left unchanged.
     A word that occurs more than NO_NUMBERS_MAX times is left unchanged.
     """
-    words = sorted((place, word) for word in NO_NUMBERS for place in _places(document, word))
+    words = [(place, word) for word in NO_NUMBERS for place in _places(document, word)]
+    words += [(match.start(), match[0]) for match in _LONG_INTEGER.finditer(document)]
+    words.sort()
     pieces: list[bytes] = []
     start, is_in_string = 0, False
     for place, word in words:
@@ -99,7 +140,7 @@ def mend_numbers(document: bytes) -> bytes:
         is_in_string ^= _quotes(before) % 2 == 1
         if not is_in_string and word == INFINITY:
             before = before.removesuffix(b"-")
-        pieces += [before, word if is_in_string else b"null"]
+        pieces += [before, word if is_in_string else TOO_LARGE]
         start = place + len(word)
     return b"".join([*pieces, document[start:]])
 

@@ -7,17 +7,20 @@ message id and fingerprint, so that its retries are stored once.
 A record's value has one of two forms. An event that is JSON and fits into a record is a field of a JSON
 object:
 
-    {"reason":…,"truncated":false,"length":…,"sha256":…,"event":…}
+    {"reason":…,"truncated":false,"length":…,"sha256":…,"original":[0,17],"event":…}
 
 Anything else is a line of JSON, and after it bytes as they were received: all of them, or one piece:
 
     {"raw":true,"reason":…,"length":…,"sha256":…,"position":…,"json":…,"piece":0,"pieces":1}⏎…
 
-`length` and `sha256` are those of the whole. A piece has a key of its own, by the hash of the whole and its
-number: a retry after a crash adds the pieces that are missing.
+`length` and `sha256` are those of the whole; `original` is the partition and offset of the event that a
+conflicting one conflicts with, `position` that of the first byte in its body, and `key_sha256` the hash of an
+unknown write key. A piece has a key of its own, by the hash of the whole and its number: a retry after a
+crash adds the pieces that are missing.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -26,7 +29,7 @@ from dedupe.model.identity import Identity, fingerprint_of
 from dedupe.model.json_document import dumps_to_keep
 from dedupe.model.record import FLAG_PIECE
 from dedupe.model.routing import partition_of
-from dedupe.model.types import Event, Fingerprint, Topic
+from dedupe.model.types import Event, Fingerprint, Offset, Topic
 
 PIECE_BYTES = 192 * 1024
 """The bytes of each piece but the last. The same for ever: pieces of two tries must be equal."""
@@ -67,7 +70,7 @@ class Quarantine:
         Args:
             source: its sender.
             message_id: "" without a valid one.
-            fingerprint: of its content, or of its raw bytes without a valid id.
+            fingerprint: of its content, or of its raw bytes without a valid id; pieces have their own.
             content: the event, any bytes.
             reason: a RejectionCode, or the reason of a stored record.
             position: the offset of the content in its body, None if it is of no use.
@@ -76,14 +79,36 @@ class Quarantine:
         """
         if len(content) > self.whole_bytes_max:
             return self._pieces(
-                source, message_id, content, reason, position, is_json=is_json, key_sha256=key_sha256
+                source, message_id, content, str(reason), position, is_json=is_json, key_sha256=key_sha256
             )
         digest = hashlib.sha256(content).hexdigest()
         if is_json:
-            value = _with_event(content, str(reason), digest, position, key_sha256)
+            facts = {"position": position, "key_sha256": key_sha256}
+            value = _with_event(content, str(reason), digest, facts)
         else:
             value = _head(str(reason), len(content), digest, position, is_json=False) + content
         return (self._event(source, message_id, fingerprint, value, str(reason)),)
+
+    def refused(self, event: Event, reason: str, original: Offset | None) -> tuple[Event, ...]:
+        """
+        Return the quarantine events of an event of the clean topic that its lane has refused.
+
+        Args:
+            event: the event.
+            reason: a RejectionCode.
+            original: of a conflict the offset of the stored event, in the event's partition.
+        """
+        if original is None or original < 0 or len(event.value) > self.whole_bytes_max:
+            return self.events(
+                source=event.source,
+                message_id=event.message_id,
+                fingerprint=event.fingerprint,
+                content=event.value,
+                reason=reason,
+            )
+        facts = {"original": (event.partition, original)}
+        value = _with_event(event.value, str(reason), hashlib.sha256(event.value).hexdigest(), facts)
+        return (self._event(event.source, event.message_id, event.fingerprint, value, str(reason)),)
 
     def _pieces(
         self,
@@ -96,7 +121,7 @@ class Quarantine:
         is_json: bool,
         key_sha256: str | None,
     ) -> tuple[Event, ...]:
-        digest, reason = hashlib.sha256(content), str(reason)
+        digest = hashlib.sha256(content)
         own_key = b"" if key_sha256 is None else bytes.fromhex(key_sha256)
         count = -(-len(content) // PIECE_BYTES)
         view = memoryview(content)
@@ -153,22 +178,13 @@ def piece_fingerprint(digest: bytes, number: int, count: int) -> Fingerprint:
     return fingerprint_of(digest + b"".join(part.to_bytes(_PIECE_NUMBER_BYTES) for part in (number, count)))
 
 
-def _with_event(
-    content: bytes, reason: str, digest: str, position: int | None, key_sha256: str | None
-) -> bytes:
-    """Return a value with the event as its last field."""
-    fields: dict[str, object] = {
-        "reason": reason,
-        "truncated": False,
-        "length": len(content),
-        "sha256": digest,
-    }
-    if position is not None:
-        fields["position"] = position
-    if key_sha256 is not None:
-        fields["key_sha256"] = key_sha256
-    fields["event"] = orjson.Fragment(content)
-    return dumps_to_keep(fields)
+def _with_event(content: bytes, reason: str, digest: str, facts: Mapping[str, object]) -> bytes:
+    """Return a value with the event as its last field, and before it the facts that are known."""
+    return dumps_to_keep(
+        {"reason": reason, "truncated": False, "length": len(content), "sha256": digest}
+        | {name: fact for name, fact in facts.items() if fact is not None}
+        | {"event": orjson.Fragment(content)}
+    )
 
 
 def _head(

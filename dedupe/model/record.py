@@ -45,6 +45,7 @@ HEADER_SOURCE = "source"
 HEADER_GATEWAY = "gw"
 HEADER_PROGRESS = "gs"
 HEADER_REASON = "reason"
+HEADER_FENCE_TEST = "gateway-fence-test"  # of a record that is no event; readers skip it
 
 _BASE = struct.Struct(">BB16s8sQ")
 SESSION_STRUCT = struct.Struct(">16s16sQQQ")

@@ -5,6 +5,10 @@ The partition count of a topic never changes: recovery refuses a log with record
 dedupe.decide.recovery).
 """
 
+import struct
+
+_number_of = struct.Struct(">Q").unpack_from
+
 
 def partition_of(routing_key: bytes, partitions: int) -> int:
     """
@@ -15,4 +19,5 @@ def partition_of(routing_key: bytes, partitions: int) -> int:
             whole session. Only the first 8 bytes count, big-endian.
         partitions: those of the topic, >= 1.
     """
-    return int.from_bytes(routing_key[:8], "big") % partitions
+    number: int = _number_of(routing_key)[0]
+    return number % partitions

@@ -18,7 +18,7 @@ from dedupe.partition.context import LaneContext
 from dedupe.partition.metrics import LaneMetrics
 from dedupe.partition.partition_index import PartitionIndex, window_of
 from dedupe.partition.record_reader import RecordReader
-from dedupe.storage.index import IndexIdentity
+from dedupe.storage.index import DedupeIndex, IndexIdentity
 from dedupe.storage.log import PartitionLog
 
 PROGRESS_S = 5.0
@@ -217,6 +217,8 @@ class IndexRecovery:
         if reason is not None:
             self._lost_ms = state.newest_timestamp_ms
             return reason
+        if not await self._is_proved(index, log_start):
+            return "a part of its write-ahead log is lost"
         oldest_ms = state.newest_timestamp_ms - self._context.session_policy.remembered_ms
         if index.session_counts.since_ms > oldest_ms:
             return "it lacks sessions of the lease"
@@ -229,6 +231,20 @@ class IndexRecovery:
         if not index.covers(max(start, log_start)):
             return "it lacks a part of the window"
         return None
+
+    async def _is_proved(self, index: DedupeIndex, log_start: Offset) -> bool:
+        """Whether an index that was not closed has the records before those of its write-ahead log."""
+        if not index.unproved:
+            return True
+        for offset in index.unproved:
+            before = await self._reader.last(log_start, offset)
+            if before is None or not index.covers(before.offset):
+                continue  # it began later; whether it lacks a part of the window is asked next
+            entry = index.lookup([before.identity.key])[0]
+            if entry is None or entry.offset < before.offset:
+                return False
+        index.note_proved()
+        return True
 
     def _report_replay(self, index: PartitionIndex, records: int, gaps: int) -> None:
         """Log the results of a replay."""

@@ -42,6 +42,9 @@ from dedupe.storage.index import DedupeIndex
 from dedupe.storage.log import PartitionLog
 from dedupe.submission import Outcomes, Submission
 
+PAUSE_S_MAX = 0.1
+"""The longest pause after an append in which no deadline is looked at."""
+
 Result = TypeVar("Result")
 
 
@@ -119,6 +122,16 @@ class Lane:
         self.recovery.close()
         if self.state is LaneState.FOLLOWING:
             self._transition_to(LaneState.UNASSIGNED)
+
+    @property
+    def throttled_s(self) -> float:
+        """How long the log has made this lane pause, since a quota of it was used up."""
+        return self._log.throttled_s
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the lane pauses now, since a quota of the log is used up."""
+        return self._log.pause_after_append_s > PAUSE_S_MAX
 
     @property
     def is_proved(self) -> bool:
@@ -251,7 +264,18 @@ class Lane:
             if committed is not None and self.health.failures:
                 self.health.note_commit()
             # A batch of duplicates has waited for nothing: a queue of them would block the event loop.
-            await asyncio.sleep(0 if committed is None else self._log.pause_after_append_s)
+            pause_s = 0.0 if committed is None else self._log.pause_after_append_s
+            await asyncio.sleep(min(pause_s, PAUSE_S_MAX))
+            if pause_s > PAUSE_S_MAX:
+                await self._wait_for_log()
+
+    async def _wait_for_log(self) -> None:
+        """Wait until the log takes the next batch; meanwhile answer submissions whose deadline is over."""
+        while (pause_s := self._log.pause_after_append_s) > PAUSE_S_MAX:
+            for expired in self.queue.take_expired():
+                self._refuse_untaken(expired)
+            await asyncio.sleep(PAUSE_S_MAX)
+        await asyncio.sleep(pause_s)
 
     async def _take(self) -> Batch | None:
         """Wait for the next batch; None once drained."""

@@ -51,6 +51,13 @@ class IndexUpdate(NamedTuple):
     sessions: SessionUpdate | None = None
 
 
+class WalFiles(NamedTuple):
+    """The number and the size in bytes of an index's write-ahead files."""
+
+    number: int
+    size_bytes: int
+
+
 class DedupeIndex(SessionRows, Protocol):
     """
     The index of one lane.
@@ -78,6 +85,21 @@ class DedupeIndex(SessionRows, Protocol):
     @property
     def files(self) -> int:
         """The number of files; the cost of looking up an absent key grows with it. Cheap."""
+
+    @property
+    def wal(self) -> WalFiles:
+        """The write-ahead files, closed ones included. Cheap. Raises IndexUnavailableError."""
+
+    @property
+    def unproved(self) -> Sequence[Offset]:
+        """
+        Offsets before which records may be missing, since the index was not closed; usually empty.
+
+        The newest record before each of them must be looked up, then call `note_proved`.
+        """
+
+    def note_proved(self) -> None:
+        """Forget `unproved`, for later openings as well. Raises IndexUnavailableError."""
 
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         """

@@ -33,7 +33,11 @@ class PartitionLog(Protocol):
 
     @property
     def pause_after_append_s(self) -> float:
-        """The pause of a writer between an append and its next batch; 0 for none."""
+        """The pause from now on before a writer's next batch; 0 for none, long while the log asks for it."""
+
+    @property
+    def throttled_s(self) -> float:
+        """How long the log has asked writers to pause so far, since a quota was used up."""
 
     async def fence(self) -> Offset:
         """

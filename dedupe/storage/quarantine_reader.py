@@ -4,8 +4,10 @@ Reads quarantined events and their reasons, for `gateway quarantine` and for rep
 It needs no fence, lock or index.
 """
 
+import hashlib
+import json
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -13,12 +15,13 @@ import orjson
 import structlog
 
 from dedupe.model.errors import LogCorruptError
+from dedupe.model.quarantine import HEAD_BYTES_MAX, RAW
 from dedupe.model.record import HEADER_REASON, parse_identity
 from dedupe.model.types import EventKey, LogRecord, Offset
 from dedupe.storage.log import LogStore, PartitionLog
 
 _CONTENT = re.compile(rb',"(event|head)":')
-"""The beginning of the last field of a record's value; nothing before it can match."""
+"""The beginning of the last field of a value with an event; nothing before it can match."""
 
 logger = structlog.get_logger(__name__)
 
@@ -63,18 +66,62 @@ class Kept(NamedTuple):
     source: str
     message_id: str | None  # None without a valid one
     key: EventKey
-    envelope: dict[str, Any]  # truncated, length, sha256
+    head: Mapping[str, Any]
+    """What the value says of the event, see dedupe.model.quarantine."""
     content: bytes
-    """The event's JSON bytes as received, or a JSON string of its first bytes if truncated."""
+    """The event's bytes or a piece of them; of records of earlier versions perhaps a JSON string of the first
+    ones, see `is_truncated`."""
 
     @property
     def is_truncated(self) -> bool:
         """Whether only the first bytes of the event were stored."""
-        return bool(self.envelope["truncated"])
+        return bool(self.head.get("truncated"))
 
-    def line(self, *, has_content: bool) -> bytes:
-        """Return the record as one JSON line, with or without the event."""
-        fields: dict[str, Any] = {
+    @property
+    def is_json(self) -> bool:
+        """Whether the whole is a JSON document."""
+        return bool(self.head.get("json", True))
+
+    @property
+    def length(self) -> int:
+        """The bytes of the whole."""
+        return int(self.head["length"])
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the whole in hex."""
+        return str(self.head["sha256"])
+
+    @property
+    def piece(self) -> int:
+        """The number of this piece, from 0 on."""
+        return int(self.head.get("piece", 0))
+
+    @property
+    def pieces(self) -> int:
+        """The number of pieces."""
+        return int(self.head.get("pieces", 1))
+
+    @property
+    def original(self) -> Place | None:
+        """The place of the event that a conflicting one conflicts with, in the clean topic."""
+        place = self.head.get("original")
+        return None if place is None else Place(*place)
+
+    @property
+    def key_sha256(self) -> str | None:
+        """The hash of the event's own write key in hex, if that was not valid."""
+        digest: str | None = self.head.get("key_sha256")
+        return digest
+
+    @property
+    def whole_id(self) -> tuple[str, str | None, str, str | None, int]:
+        """What the pieces of one event have in common, and no other record."""
+        return self.source, self.message_id, self.sha256, self.key_sha256, self.pieces
+
+    def described(self) -> dict[str, Any]:
+        """Return the record without its content, as a document."""
+        return {
             "partition": self.place.partition,
             "offset": self.place.offset,
             "timestamp": self.timestamp_ms,
@@ -82,12 +129,120 @@ class Kept(NamedTuple):
             "source": self.source,
             "messageId": self.message_id,
             "truncated": self.is_truncated,
-            "length": self.envelope["length"],
+            "length": self.length,
+            "position": self.head.get("position"),
+            "keySha256": self.key_sha256,
+            "piece": self.piece,
+            "pieces": self.pieces,
         }
-        if has_content:
-            fields["sha256"] = self.envelope["sha256"]
-            fields["head" if self.is_truncated else "event"] = orjson.Fragment(self.content)
-        return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def shown(kept: Kept, content: bytes) -> dict[str, Any]:
+    """Return the content of a record or of its whole as a field: `event`, `head`, or `bytes` as text."""
+    if kept.is_truncated:
+        return {"head": orjson.Fragment(content)}
+    if len(content) == kept.length and (kept.is_json or _is_document(content)):
+        return {"event": orjson.Fragment(content)}
+    return {"bytes": content.decode(errors="backslashreplace")}
+
+
+def _is_document(content: bytes) -> bool:
+    try:
+        orjson.loads(content)
+    except ValueError:
+        return False
+    return True
+
+
+class Whole:
+    """Puts the pieces of one event together, in any order."""
+
+    def __init__(self, kept: Kept) -> None:
+        """Begin with one record."""
+        self.kept = kept
+        self._contents: dict[int, bytes] = {}
+        self.add(kept)
+
+    def add(self, kept: Kept) -> None:
+        """Add a piece; a known one changes nothing. The one with the lowest number stands for the whole."""
+        if kept.whole_id != self.kept.whole_id:
+            raise ValueError(f"{kept.place} is no piece of {self.kept.place}")
+        self._contents.setdefault(kept.piece, kept.content)
+        self.kept = min(self.kept, kept, key=lambda each: each.piece)
+
+    @property
+    def missing(self) -> list[int]:
+        """The numbers of pieces that were not added."""
+        return [number for number in range(self.kept.pieces) if number not in self._contents]
+
+    @property
+    def problem(self) -> str | None:
+        """One sentence on why there is no whole content; None if there is."""
+        if self.kept.is_truncated:
+            return "only its first bytes are stored"
+        if missing := self.missing:
+            return told_missing(self.kept.pieces, missing)
+        if self.kept.pieces > 1 and hashlib.sha256(self.content).hexdigest() != self.kept.sha256:
+            return "its pieces do not give the event whose hash they name"
+        return None
+
+    @property
+    def content(self) -> bytes:
+        """The pieces that are there, in order."""
+        return b"".join(self._contents[number] for number in sorted(self._contents))
+
+
+class TextSearch:
+    """Finds the records with a text, as UTF-8 or escaped in JSON, also where a piece ends within it."""
+
+    def __init__(self, text: str) -> None:
+        """Search for a text; "" is in every record."""
+        self._needles = {text.encode(), json.dumps(text)[1:-1].encode()}
+        self._edge_bytes = max(map(len, self._needles)) - 1
+        self._pieces: dict[tuple[object, ...], dict[int, Kept]] = {}
+        self._hits: set[tuple[object, ...]] = set()
+
+    def take(self, kept: Kept) -> list[Kept]:
+        """Search a record; return it if it is found. Pieces are searched in `rest`."""
+        is_found = self._is_in(kept.content)
+        if kept.pieces == 1 or self._edge_bytes < 0:
+            return [kept] if is_found else []
+        if is_found:
+            self._hits.add(kept.whole_id)
+        edges = kept.content
+        if len(edges) > 2 * self._edge_bytes:
+            edges = edges[: self._edge_bytes] + edges[len(edges) - self._edge_bytes :]
+        self._pieces.setdefault(kept.whole_id, {})[kept.piece] = kept._replace(content=edges)
+        return []
+
+    def rest(self) -> list[Kept]:
+        """Return all pieces of events that have the text in any piece, or across two."""
+        return [
+            pieces[number]
+            for whole_id, pieces in self._pieces.items()
+            if whole_id in self._hits or self._is_across(pieces)
+            for number in sorted(pieces)
+        ]
+
+    def _is_across(self, pieces: Mapping[int, Kept]) -> bool:
+        return any(
+            self._is_in(self._end(pieces[number - 1].content) + pieces[number].content[: self._edge_bytes])
+            for number in pieces
+            if number - 1 in pieces
+        )
+
+    def _end(self, content: bytes) -> bytes:
+        return content[max(0, len(content) - self._edge_bytes) :]
+
+    def _is_in(self, content: bytes) -> bool:
+        return any(needle in content for needle in self._needles)
+
+
+def told_missing(pieces: int, missing: Sequence[int]) -> str:
+    """Return one sentence on missing pieces."""
+    named = ", ".join(str(number) for number in missing[:10])
+    more = " and more" if missing[10:] else ""
+    return f"of its {pieces} pieces (from 0 on) these are missing: {named}{more}"
 
 
 async def read_quarantine(store: LogStore, topic: str, wanted: Wanted) -> AsyncGenerator[Kept, None]:
@@ -110,9 +265,30 @@ async def read_quarantine(store: LogStore, topic: str, wanted: Wanted) -> AsyncG
             async with aclosing(partition_log.read(start, end)) as batches:
                 async for records in batches:
                     for record in records:
-                        kept = _parse(record, partition)
+                        kept = parse_kept(record, partition)
                         if kept is not None and wanted.includes(kept):
                             yield kept
+
+
+async def read_whole(store: LogStore, topic: str, place: Place) -> Whole | None:
+    """
+    Return the record at a place with the other pieces of its event; None without a record.
+
+    It reads the whole topic if there are pieces. Raises as `read_quarantine`.
+    """
+    whole: Whole | None = None
+    async with aclosing(read_quarantine(store, topic, Wanted(frozenset({place})))) as records:
+        async for kept in records:
+            whole = Whole(kept)
+    if whole is None or not whole.missing:
+        return whole
+    async with aclosing(read_quarantine(store, topic, Wanted(source=whole.kept.source))) as records:
+        async for kept in records:
+            if kept.whole_id == whole.kept.whole_id:
+                whole.add(kept)
+            if not whole.missing:
+                break
+    return whole
 
 
 async def _ranges(log: PartitionLog, partition: int, places: frozenset[Place]) -> list[tuple[Offset, Offset]]:
@@ -125,24 +301,46 @@ async def _ranges(log: PartitionLog, partition: int, places: frozenset[Place]) -
     return [(offset, offset + 1) for offset in offsets if start <= offset < end]
 
 
-def _parse(record: LogRecord, partition: int) -> Kept | None:
-    """Decode a record without parsing its event, which may be nested too deeply for the parser."""
+def parse_kept(record: LogRecord, partition: int) -> Kept | None:
+    """
+    Decode a record without parsing its event, which may be nested too deeply for the parser.
+
+    Returns None, with a warning, if no gateway quarantined it.
+    """
     try:
         identity = parse_identity(record)
+        head, content = _split(record)
     except LogCorruptError as err:
         logger.warning("record skipped", partition=partition, reason=str(err))
         return None
-    reason = dict(record.headers).get(HEADER_REASON, b"").decode(errors="replace")
-    begin = _CONTENT.search(record.value)
-    if begin is None:
-        raise LogCorruptError(f"record at offset {record.offset} was not quarantined by a gateway")
     return Kept(
         place=Place(partition, record.offset),
         timestamp_ms=record.timestamp_ms,
-        reason=reason,
+        reason=dict(record.headers).get(HEADER_REASON, b"").decode(errors="replace"),
         source=identity.source,
-        message_id=record.key.decode() or None,
+        message_id=identity.message_id or None,
         key=identity.key,
-        envelope=orjson.loads(record.value[: begin.start()] + b"}"),
-        content=record.value[begin.end() : -1],
+        head=head,
+        content=content,
     )
+
+
+def _split(record: LogRecord) -> tuple[Mapping[str, Any], bytes]:
+    """Return the head and the content of a record's value. Raises LogCorruptError."""
+    value = record.value
+    try:
+        if value.startswith(RAW):
+            end = value.index(b"\n", 0, HEAD_BYTES_MAX)
+            head, content = orjson.loads(value[:end]), value[end + 1 :]
+        else:
+            begin = _CONTENT.search(value)
+            if begin is None:
+                raise ValueError("it has no event")
+            head, content = orjson.loads(value[: begin.start()] + b"}"), value[begin.end() : -1]
+        if not {"length", "sha256"} <= head.keys():
+            raise ValueError("it has no length and hash")
+    except ValueError as err:
+        raise LogCorruptError(
+            f"record at offset {record.offset} was not quarantined by a gateway: {err}"
+        ) from err
+    return head, content

@@ -35,7 +35,7 @@ from dedupe.partition.metrics import LaneMetrics
 from dedupe.storage.index import DedupeIndex, IndexIdentity, IndexState, IndexUpdate
 from dedupe.storage.pinning import SessionNotes
 from dedupe.storage.rocksdb.index import RocksIndex, RocksStore
-from dedupe.storage.rocksdb.replay import wal_bytes
+from dedupe.storage.rocksdb.wal import wal_files
 from tests.support.settings import QUEUE_LIMITS
 from tests.support.sim.sim_log import SimStore
 
@@ -208,7 +208,7 @@ def main() -> None:
         filling = get_context("spawn").Process(target=fill_and_die, args=(root, args))
         filling.start()
         filling.join()
-        logs = [wal_bytes(path) / MIB for path in sorted((root / TOPIC).iterdir())]
+        logs = [wal_files(path).size_bytes / MIB for path in sorted((root / TOPIC).iterdir())]
         print(f"write-ahead logs: {', '.join(f'{size:.1f}' for size in logs)} MiB")
         for measure in (measure_unprepared, measure_prepared):
             copy = Path(folder) / "copy"

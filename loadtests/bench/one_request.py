@@ -95,8 +95,49 @@ def cases() -> Iterator[Case]:
     )
     yield Case("2,500 numbers", b"[" + b",".join([b"5"] * 2_500) + b"]")
     yield Case("9,999 halves of emojis", b'{"a":"' + b"\\ud83d" * 9_999 + b'"}')
+    yield Case("20,000 usual events", make_bodies(1, 20_000)[0][: 8 * MIB])
+    yield from limits_cases()
     yield Case("8 MiB of blanks", b"[" + b" " * (8 * MIB - 3) + b"]")
     yield Case("a gzip bomb", b"\0" * 100 * MIB)
+
+
+def filled(item: bytes, size_bytes: int = 8 * MIB - 100) -> bytes:
+    """Return a batch of copies of an item."""
+    return b'{"batch":[%b]}' % b",".join([item] * (size_bytes // (len(item) + 1)))
+
+
+def limits_cases() -> Iterator[Case]:
+    """Yield what is beyond a limit, or consists of nothing but marks."""
+    yield Case("20,000 empty events", filled(b"{}", 60_000))
+    yield Case(
+        "20,000 small events", filled(b'{"messageId":"%d","type":"track","event":"a"}' % 10**12, 1_200_000)
+    )
+    yield Case("2,700,000 empty events", filled(b"{}"))
+    yield Case("1,000,000 empty texts", filled(b'""', 3_000_000))
+    yield Case("8 MiB of arrays, 40 deep", filled(b"[" * 40 + b"]" * 40))
+    pairs = b'{"messageId":"1","path":[%b]}'
+    yield Case("475 KB of pairs", pairs % b",".join([b"[1,2]"] * 79_000))
+    yield Case("8 MiB of events of 475 KB of pairs", filled(pairs % b",".join([b"[1,2]"] * 79_000)))
+    yield Case("8 MiB of events of 780 KB of pairs", filled(pairs % b",".join([b"[1,2]"] * 130_000)))
+    yield Case("8 MiB of events of 169,000 arrays", filled(pairs % b",".join([b"[]"] * 169_000)))
+    yield Case("8 MiB of events of 390,000 digits", filled(pairs % b",".join([b"1"] * 390_000)))
+    yield Case("8 MiB of events of 100,000 objects", filled(pairs % b",".join([b'{"":0}'] * 99_000)))
+    for name, unit in (
+        ("opening brackets", b"["),
+        ("opening objects", b'{"a":'),
+        ("quotes", b'"'),
+        ("backslashes", b"\\"),
+        ("quotes and backslashes", b'"\\'),
+        ("commas", b","),
+        ("closing brackets", b"]"),
+    ):
+        yield Case(f"8 MiB of {name}", unit * (8 * MIB // len(unit)))
+        yield Case(f"a batch and 8 MiB of {name}", b'{"batch":[' + unit * (8 * MIB // len(unit) - 10))
+    noise = random.Random(1).randbytes(6 * MIB // 2).hex().encode()[: 6 * MIB]
+    yield Case("6 MiB, no key anywhere", b'{"batch":[{"a":"%b"}]}' % noise, None)
+    yield Case(
+        "8 MiB, wrong key behind the events", filled(b'{"messageId":"1"}')[:-1] + b',"writeKey":""}', None
+    )
 
 
 async def longest_pauses(

@@ -10,6 +10,7 @@ from secrets import token_hex
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from dedupe.model.quarantine import RAW
 from dedupe.model.record import FLAG_SESSION, HEADER_GATEWAY, HEADER_SOURCE
 from pipeline.transforms.clean_topic import BASE_HEADER_BYTES, SESSION_HEADER_BYTES
 
@@ -45,7 +46,7 @@ def documents() -> Column:
     # The parser stops after the first document. A value that closes the bracket itself hides what follows,
     # but then _END, which is random, is not in the result.
     end = f',{{"messageId":"{_END}"}}]'
-    text = F.concat(F.lit("["), F.col("value").cast("string"), F.lit(end))
+    text = F.concat(F.lit("["), _document().cast("string"), F.lit(end))
     return F.from_json(text, "array<struct<messageId string, reason string>>", _STRICT)
 
 
@@ -57,10 +58,18 @@ def is_of_its_key(parsed: Column) -> Column:
         document["messageId"] == F.col("key").cast("string")
     )
     is_alone = (F.size(parsed) == 2) & (end["messageId"] == _END)
-    return F.coalesce(is_alone & is_of_event & _is_utf8("value"), F.lit(False))
+    return F.coalesce(is_alone & is_of_event & _is_utf8(_document()), F.lit(False))
 
 
-def _is_utf8(name: str) -> Column:
+def _document() -> Column:
+    """Return a value, or of quarantined bytes the line of JSON before them."""
+    value = F.col("value")
+    is_raw = F.col("topic").endswith(QUARANTINE_SUFFIX) & value.cast("string").startswith(RAW.decode())
+    head = F.substring_index(value.cast("string"), "\n", 1).cast("binary")
+    return F.when(is_raw, head).otherwise(value)
+
+
+def _is_utf8(value: Column) -> Column:
     # Checking for ASCII first is cheaper: its Latin-1 characters take one byte each in UTF-8.
-    is_ascii = F.octet_length(F.decode(name, "ISO-8859-1")) == F.octet_length(name)
-    return is_ascii | F.is_valid_utf8(F.col(name).cast("string"))
+    is_ascii = F.octet_length(F.decode(value, "ISO-8859-1")) == F.octet_length(value)
+    return is_ascii | F.is_valid_utf8(value.cast("string"))

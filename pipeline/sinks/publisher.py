@@ -28,7 +28,7 @@ RETRY_AFTER_S = 1.0  # without a Retry-After header
 RETRIED = frozenset({408, 425, 429})
 """And every 5xx, of the gateway or of a proxy."""
 
-BAD_BODIES = frozenset({"invalid_json", "body_too_large", "request_too_large", "too_many_events"})
+BAD_BODIES = frozenset({"invalid_json", "body_too_large"})
 """Codes of a 400 that one event may cause: the others are posted without it."""
 
 

@@ -19,6 +19,7 @@ from urllib.parse import parse_qs
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dedupe.model.record import HEADER_FENCE_TEST
 from pipeline.errors import UsageError
 from pipeline.schema import ARCHIVE, RECORD
 from pipeline.sources import embedded_log
@@ -285,7 +286,8 @@ def _kafka_bounds(source: KafkaSource, selection: Selection) -> tuple[str, str]:
 
 
 def _from_kafka(messages: DataFrame) -> DataFrame:
-    return messages.select(
+    is_test = F.array_contains(F.col("headers")["key"], HEADER_FENCE_TEST)
+    return messages.where(~F.coalesce(is_test, F.lit(False))).select(
         "topic",
         "partition",
         "offset",

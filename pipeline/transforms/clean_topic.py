@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from dedupe.model.identity import BLANKS
 from dedupe.model.record import FLAG_SESSION
 from pipeline.schema import SESSIONS
 
@@ -140,7 +141,7 @@ def sessions(
     Gather schema.RECORD into schema.SESSIONS.
 
     Args:
-        records: those without a user and a visitor are left out.
+        records: those without a user and a visitor are left out; blank text is none.
         gap: a pause that ends a session.
         lateness: how far partitions may lie apart in log time, in a stream.
         by_visitor: sessions belong to an anonymousId, which a device keeps over a login, and their user is
@@ -154,12 +155,13 @@ def sessions(
     client_time = event["timestamp"].try_cast("timestamp")
     # A wrong clock of one client must not move the watermark past the events of others.
     is_fit = client_time.between(log_time - F.expr(f"INTERVAL {lateness_s} seconds"), log_time)
-    key = (event["anonymousId"], event["userId"]) if by_visitor else (event["userId"], event["anonymousId"])
+    user, visitor = unless_blank(event["userId"]), unless_blank(event["anonymousId"])
+    key = (visitor, user) if by_visitor else (user, visitor)
     events = records.select(
         (F.when(is_fit, client_time).otherwise(log_time) if by_event_time else log_time).alias("timestamp"),
         F.coalesce("source", F.lit("")).alias("source"),
         F.coalesce(*key).alias("user"),
-        event["userId"].alias("logged_in"),
+        user.alias("logged_in"),
     ).where(F.col("user").isNotNull())
     watermarked = events.withWatermark("timestamp", f"{lateness_s * (2 if by_event_time else 1)} seconds")
     window = F.session_window("timestamp", f"{int(gap.total_seconds())} seconds")
@@ -191,6 +193,11 @@ def key_text(text: Column) -> Column:
     """Return a text as a table key: "" for null, U+FFFD for NUL and invalid UTF-8, at most KEY_CHARS_MAX."""
     valid = F.make_valid_utf8(F.coalesce(text, F.lit("")))
     return F.left(F.translate(valid, "\x00", "\ufffd"), F.lit(KEY_CHARS_MAX))
+
+
+def unless_blank(text: Column) -> Column:
+    """Return a text unless it is empty or shows nothing, as dedupe.model.identity.is_blank; else null."""
+    return F.when(F.btrim(text, F.lit(BLANKS)) != "", text)
 
 
 def unsigned(binary: Column) -> Column:

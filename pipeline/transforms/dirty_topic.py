@@ -12,7 +12,12 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from dedupe.model.identity import MESSAGE_ID_BYTES_MAX, canonical_content, fingerprint_of
+from dedupe.model.identity import (
+    MESSAGE_ID_BYTES_MAX,
+    canonical_content,
+    fingerprint_of,
+    take_message_id,
+)
 from dedupe.model.json_document import is_event_type, read_document
 
 ORIGINAL, DUPLICATE, CONFLICT, REJECTED = "original", "duplicate", "conflict", "rejected"
@@ -96,8 +101,8 @@ def _identity(value: bytes | None) -> tuple[str | None, bytes | None, str | None
         event = read_document(value or b"")
     except ValueError:
         return None, None, "it is no JSON"
-    message_id = event.get("messageId") if isinstance(event, dict) else None
-    if not isinstance(event, dict) or not isinstance(message_id, str) or not _has_length(message_id):
+    message_id = take_message_id(event) if isinstance(event, dict) else None
+    if not isinstance(event, dict) or message_id is None or not _has_length(message_id):
         return None, None, "it has no messageId of 1 to 255 bytes"
     event_type = event.get("type")
     if event_type is not None and not is_event_type(event_type):

@@ -30,6 +30,8 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     keys.write_text("- {key: k, source: s}\n")
     with Gateway(tmp_path_factory.mktemp("gateway"), {"GATEWAY_WRITE_KEYS_FILE": str(keys)}) as gateway:
         httpx.post(f"{gateway.url}/v1/events", json=[new_event()], auth=("k", "")).raise_for_status()
+        httpx.post(f"{gateway.url}/v1/events", content=b"", auth=("k", ""))
+        httpx.post(f"{gateway.url}/v1/events", json=[5], auth=("k", "")).raise_for_status()
         text = httpx.get(f"{gateway.admin_url}/metrics").text
     shown = set(re.findall(r"^([a-z_]+)(?:\{| )", text, flags=re.MULTILINE))
     jobs = "".join(path.read_text() for path in (ROOT / "pipeline").rglob("*.py"))

@@ -3,9 +3,11 @@ Claim: whatever arrives on a connection, a request that has begun is answered as
 says, in order, and no client can keep a connection, or memory, longer than it may.
 """
 
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -256,9 +258,27 @@ def test_half_a_body_is_answered_though_no_more_can_come(connection: RawConnecti
     connection.send(begin)
     connection.socket.shutdown(socket.SHUT_WR)
     answer = connection.answer()
-    assert (answer.status, answer.code) == (503, "body_incomplete")
+    assert (answer.status, answer.code) == (503, "body_truncated")
     assert "retry-after" in answer.headers
     assert connection.is_closed()
+
+
+def test_what_a_slow_or_broken_link_causes_is_counted_apart(gateway: Gateway) -> None:
+    before = link_failures(gateway)
+    for ends_its_side in (True, False):
+        with RawConnection(gateway.port) as connection:
+            connection.send(POST + b"Content-Length: 100\r\n\r\n{")
+            if ends_its_side:
+                connection.socket.shutdown(socket.SHUT_WR)
+            assert connection.answer().status == 503
+    after = link_failures(gateway)
+    assert {code: after[code] - before[code] for code in after} == {"body_timeout": 1, "body_truncated": 1}
+
+
+def link_failures(gateway: Gateway) -> dict[str, float]:
+    metrics = httpx.get(f"{gateway.admin_url}/metrics").text
+    told = re.findall(r'^gateway_http_link_failures_total\{code="(\w+)"\} (\S+)', metrics, flags=re.MULTILINE)
+    return {code: float(count) for code, count in told}
 
 
 def test_client_that_ends_its_side_still_gets_its_answers(connection: RawConnection) -> None:
@@ -385,7 +405,7 @@ def test_crowd_of_idle_and_slow_sockets_keeps_nobody_out(tmp_path: Path) -> None
             assert gateway.stats()["body_memory"]["used_bytes"] == 150 * 20
             for connection in slow:
                 connection.socket.shutdown(socket.SHUT_WR)
-            assert {connection.answer().code for connection in slow} == {"body_incomplete"}
+            assert {connection.answer().code for connection in slow} == {"body_truncated"}
             assert gateway.stats()["body_memory"]["used_bytes"] == 0
         finally:
             for connection in (*silent, *resting, *slow):
@@ -439,27 +459,49 @@ def test_crowd_of_one_address_leaves_room_for_the_others(tmp_path: Path) -> None
                 connection.socket.close()
 
 
-def test_behind_a_trusted_proxy_the_forwarded_address_has_the_limit(tmp_path: Path) -> None:
+def test_behind_a_trusted_proxy_the_forwarded_address_has_the_limit_once_it_is_crowded(
+    tmp_path: Path,
+) -> None:
     settings = {
         "GATEWAY_CONNECTIONS_MAX": "16",
         "GATEWAY_TRUSTED_PROXIES": "127.0.0.0/8, ::1",
         "GATEWAY_PARTITIONS": "2",
     }
     half = POST + b"X-Forwarded-For: 203.0.113.7\r\nContent-Length: 12\r\n\r\n{"
-    with Gateway(tmp_path, settings) as gateway, RawConnection(gateway.port) as waiting:
-        waiting.send(half)
+    with Gateway(tmp_path, settings) as gateway, ExitStack() as stack:
+        crowd = [stack.enter_context(RawConnection(gateway.port)) for _ in range(8)]
+        for waiting in crowd:
+            waiting.send(half)
         until(lambda: gateway.stats()["connections"]["idle"] == 0)
         with RawConnection(gateway.port) as other:
             other.send(request(head=b"X-Forwarded-For: 203.0.113.7, 127.0.0.2\r\n"))
             assert other.answer().code == "too_many_connections"
-        with RawConnection(gateway.port) as other:
-            other.send(request(head=b"X-Forwarded-For: 203.0.113.7, 203.0.113.8\r\n"))
-            assert other.answer().body == SUCCESS
-        waiting.send(b'"batch":[]}')
-        assert waiting.answer().body == SUCCESS
+        for forwarded in (b"203.0.113.7, 203.0.113.8", b"203.0.113.7, unknown"):
+            with RawConnection(gateway.port) as other:
+                other.send(request(head=b"X-Forwarded-For: %b\r\n" % forwarded))
+                assert other.answer().body == SUCCESS
+        for waiting in crowd:
+            waiting.send(b'"batch":[]}')
+            assert waiting.answer().body == SUCCESS
         with RawConnection(gateway.port) as other:
             other.send(request(head=b"X-Forwarded-For: 203.0.113.7\r\n"))
             assert other.answer().body == SUCCESS
+
+
+def test_unknown_client_behind_a_proxy_is_counted_and_its_events_have_no_address(tmp_path: Path) -> None:
+    settings = {"GATEWAY_TRUSTED_PROXIES": "127.0.0.1", "GATEWAY_PARTITIONS": "2"}
+    with Gateway(tmp_path, settings) as gateway, httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+        for forwarded in ("unknown", "203.0.113.7,", "_hidden"):
+            post(client, "/v1/events", new_event(messageId=forwarded), **{"X-Forwarded-For": forwarded})
+        post(client, "/v1/events", new_event(messageId="absent"))
+        post(client, "/v1/events", new_event(messageId="known"), **{"X-Forwarded-For": "[2001:db8::7]:80"})
+        assert client.get("/health").status_code == 200
+        told = {line["messageId"]: line["value"].get("context", {}).get("ip") for line in stored(gateway)}
+        metrics = httpx.get(f"{gateway.admin_url}/metrics").text
+    known = told.pop("known")
+    assert (known, set(told.values()), len(told)) == ("2001:db8::7", {None}, 4)
+    assert "gateway_http_unknown_clients_total 4.0" in metrics
+    assert gateway.log_path.read_text().count("clients behind a trusted proxy are unknown") == 1
 
 
 def test_event_tells_where_it_came_from(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import orjson
 import pytest
 
 from tests.support.gateway import Gateway
-from tests.support.http import AUTH, new_event, post, stored
+from tests.support.http import new_event, post, stored
 
 SUCCESS = b'{"success":true}'
 
@@ -197,9 +197,8 @@ GZIP = {"Content-Encoding": "gzip"}
         (b" " * 204_801, {}, "body_too_large"),
         (gzip.compress(b" " * 204_801), GZIP, "body_too_large"),
         (b"text", GZIP, "body_not_decompressable"),
-        (gzip.compress(b"{}", mtime=0)[:-1], GZIP, "body_not_decompressable"),
+        (gzip.compress(b"{}", mtime=0)[:10], GZIP, "body_not_decompressable"),
         (b"{}", {"Content-Encoding": "br"}, "unsupported_encoding"),
-        (b'{"batch":[' + b"{}," * 50 + b"{}]}", {}, "too_many_events"),
     ],
 )
 def test_bad_body_is_refused_for_good(
@@ -221,15 +220,6 @@ def test_content_encoding_in_two_lines_is_no_obstacle(client: httpx.Client, word
     assert client.post("/v1/batch", content=body, headers=headers).content == SUCCESS
     compressed = client.post("/v1/batch", content=gzip.compress(body), headers=headers)
     assert compressed.headers["Gateway-Duplicates"] == "1"
-
-
-def test_request_too_large_after_merging_is_refused(own_gateway: Gateway) -> None:
-    own_gateway.start()
-    batch = {"batch": [new_event() for _ in range(100)], "context": {"page": "x" * 200_000}}
-    with httpx.Client(base_url=own_gateway.url, auth=AUTH) as client:
-        answer = post(client, "/v1/batch", batch)
-        assert (answer.status_code, answer.json()["code"]) == (400, "request_too_large")
-        assert post(client, "/v1/batch", batch | {"batch": [new_event()]}).content == SUCCESS
 
 
 def test_body_that_does_not_arrive_gets_503_and_the_connection_closed(gateway: Gateway) -> None:

@@ -1,11 +1,13 @@
 """Claim: a log's calls go through TLS as whom the settings say, by each mechanism; else they are refused."""
 
 import asyncio
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
 
 from dedupe.login import tokens
@@ -17,6 +19,7 @@ from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.log import KafkaStore
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.certificates import write_certificate
+from tests.support.gateway import Gateway
 from tests.support.group import LANES, Worker
 from tests.support.kafka import QUICK_START_FLAGS, KafkaBroker, create_topic
 from tests.support.processes import HOST, free_port
@@ -155,6 +158,43 @@ async def test_token_comes_from_a_file_that_is_read_at_each_login(
     (await BrokerConnection.open(config, address)).close()
 
 
+def test_gateway_waits_for_the_token_endpoint_and_says_so(guarded: Guarded, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(PASSWORD + "\n")
+    env = {
+        "GATEWAY_LOG": "kafka",
+        "GATEWAY_TOPIC": f"events-{uuid.uuid4().hex[:12]}",
+        "GATEWAY_PARTITIONS": "2",
+        "GATEWAY_WORKER_ID": "w1",
+        "GATEWAY_KAFKA_BOOTSTRAP_SERVERS": f"{HOST}:{guarded.sasl_port}",
+        "GATEWAY_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+        "GATEWAY_KAFKA_SSL_CA_FILE": str(guarded.folder / "crt.pem"),
+        "GATEWAY_KAFKA_SASL_MECHANISM": "OAUTHBEARER",
+        "GATEWAY_KAFKA_SASL_USERNAME": USER,
+        "GATEWAY_KAFKA_SASL_PASSWORD_FILE": str(tmp_path / "secret"),
+        "GATEWAY_KAFKA_OAUTH_TOKEN_URL": guarded.tokens.url,
+        "GATEWAY_KAFKA_OAUTH_SCOPE": "kafka",
+    }
+    gateway = Gateway(tmp_path / "gateway", env)
+    guarded.tokens.answer = (503, {"error": "temporarily_unavailable"})
+    try:
+        gateway.start(wait=False)
+        while "it answered 503 (temporarily_unavailable)" not in gateway.log_path.read_text():
+            assert gateway.is_running, gateway.log_path.read_text()
+            time.sleep(0.05)
+        guarded.tokens.answer = None
+        gateway.wait_until_ready()
+        event = {"messageId": "first", "type": "track", "event": "Hello"}
+        answer = httpx.post(f"{gateway.url}/v1/events", json=event, auth=("key", ""))
+        assert (answer.status_code, answer.headers["Gateway-Accepted"]) == (200, "1")
+    finally:
+        guarded.tokens.answer = None
+        gateway.stop()
+    log = gateway.log_path.read_text()
+    assert PASSWORD not in log
+    assert "eyJ" not in log  # how a token begins
+    assert "Traceback" not in log
+
+
 async def test_group_is_joined_through_tls_as_a_user(guarded: Guarded) -> None:
     store = await KafkaStore.open(guarded.config())
     worker = Worker("a", store.membership("events", lanes=LANES, standbys=True, clock=SystemClock()))
@@ -167,6 +207,7 @@ async def test_group_is_joined_through_tls_as_a_user(guarded: Guarded) -> None:
         await store.close()
 
 
+@pytest.mark.both_loops
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
@@ -203,6 +244,7 @@ async def test_whoever_is_not_believed_hears_why(
     assert "another" not in str(refused.value)
 
 
+@pytest.mark.both_loops
 @pytest.mark.parametrize(
     "names",
     [(None, None, None), ("stranger.pem", "stranger-key.pem", None)],
@@ -218,6 +260,7 @@ async def test_certificate_that_the_broker_does_not_take_is_told(
             await KafkaStore.open(guarded.config_of_mtls(**changes))
 
 
+@pytest.mark.both_loops
 async def test_port_without_tls_is_told(guarded: Guarded) -> None:
     login: dict[str, Any] = {"security_protocol": "SSL", "ssl_ca_file": guarded.folder / "crt.pem"}
     config = kafka_config(guarded.broker.bootstrap_servers, request_timeout_s=5, **login)

@@ -16,8 +16,8 @@ from aiokafka.errors import KafkaError
 from dedupe.model.errors import NotAppendedError, RetriableError
 from dedupe.model.types import NewRecord
 from dedupe.storage.kafka.log import KafkaLog, KafkaStore
-from dedupe.storage.kafka.producer import FENCED_CODES
 from dedupe.storage.kafka.topics import PRODUCER_EXPIRATION_MIN_MS, TIMESTAMP_BEFORE_MAX_MS
+from dedupe.storage.kafka.transactions import FENCED_CODES
 from tests.contract.log_contract import read_all
 from tests.support.kafka import KafkaBroker, create_topic, delete_records
 from tests.support.settings import kafka_config
@@ -98,7 +98,7 @@ async def is_refused(zombie: KafkaLog) -> bool:
             with suppress(RetriableError, KafkaError, OSError):
                 leader = await zombie._store.cluster.leader_of(zombie._tp)
                 connection = await producer._connections.connect(leader)
-                code, _ = producer._produce.decode(await connection.send_encoded(request))
+                code = producer._produce.decode(await connection.send_encoded(request)).code
                 if code != NOT_LEADER_OR_FOLLOWER:
                     break
             await asyncio.sleep(0.05)

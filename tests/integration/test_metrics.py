@@ -64,6 +64,15 @@ def test_metrics_follow_what_the_gateway_did(keyed: Gateway) -> None:
         "refused": 0,
     }
     assert shown["gateway_rejected_events_total"] == {("not_an_object",): 1}
+    assert shown["gateway_source_rejected_events_total"] == {
+        ("conflict", "shop"): 1,
+        ("not_an_object", "shop"): 1,
+    }
+    senders = shown["gateway_source_refused_requests_total"]  # labels in their order
+    assert senders == {
+        ("invalid_json", "other", "shop", "400"): 1,
+        ("invalid_write_key", "other", "", "401"): 1,
+    }
     refused = shown["gateway_http_refused_requests_total"]
     assert (refused[("invalid_json",)], refused[("invalid_write_key",)]) == (1, 1)
     for name in ("gateway_commit_seconds", "gateway_queue_wait_seconds", "gateway_batch_events"):

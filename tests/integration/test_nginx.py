@@ -61,13 +61,72 @@ def test_mobile_clients_are_offered_http2(nginx: Nginx) -> None:
         assert secured.selected_alpn_protocol() == "h2"
 
 
-def test_answers_of_nginx_itself_suit_sdks(client: httpx.Client, gateway: Gateway) -> None:
-    too_large = client.post("/v1/batch", content=b"x" * 9_000_000)
-    assert (too_large.status_code, too_large.json()["code"]) == (400, "bad_request")
-    assert too_large.headers["Access-Control-Allow-Origin"] == "*"
+ORIGIN = "https://shop.example"
+PREFLIGHT = {
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "authorization, x-retry-count",
+}
+
+
+@pytest.mark.parametrize("origin", [ORIGIN, "null", None])
+def test_answers_of_nginx_itself_suit_sdks_and_pages(
+    client: httpx.Client, gateway: Gateway, origin: str | None
+) -> None:
+    head = {"Origin": origin} if origin else {}
+    too_large = client.post("/v1/batch", content=b"x" * 9_000_000, headers=head)
+    assert (too_large.status_code, too_large.json()["code"]) == (400, "body_too_large")
+    assert "Retry-After" not in too_large.headers
+    malformed = client.request("TRACE", "/v1/batch", headers=head)
+    assert (malformed.status_code, malformed.json()["code"]) == (400, "bad_request")
     gateway.stop()
-    down = client.post("/v1/batch", content=orjson.dumps({"batch": [new_event()]}))
+    down = client.post("/v1/batch", content=orjson.dumps({"batch": [new_event()]}), headers=head)
     assert (down.status_code, down.json()["code"]) == (503, "unavailable")
     assert down.headers["Retry-After"] == "5"
-    assert down.headers["Access-Control-Allow-Origin"] == "*"
-    assert down.headers["Content-Type"] == "application/json"
+    assert down.headers["Access-Control-Expose-Headers"] == "Retry-After"
+    for answer in (too_large, malformed, down):
+        assert answer.headers["Content-Type"] == "application/json"
+        assert list(answer.json()) == ["code", "message"]
+        assert answer.headers["Access-Control-Allow-Origin"] == (origin or "*")
+        assert answer.headers.get("Access-Control-Allow-Credentials") == ("true" if origin else None)
+        assert answer.headers.get("Vary") == ("Origin" if origin else None)
+        assert "Access-Control-Allow-Methods" not in answer.headers
+    preflight = client.options("/v1/batch", headers=head | PREFLIGHT)
+    assert preflight.status_code == 204
+    assert preflight.headers["Access-Control-Allow-Origin"] == (origin or "*")
+    assert preflight.headers["Access-Control-Allow-Methods"] == "GET, HEAD, POST, OPTIONS"
+    assert preflight.headers["Access-Control-Allow-Headers"] == "authorization, x-retry-count"
+
+
+@pytest.mark.parametrize("origin", [ORIGIN, None])
+def test_answers_of_the_gateway_pass_as_they_are(client: httpx.Client, origin: str | None) -> None:
+    head = {"Origin": origin} if origin else {}
+    event = new_event()
+    taken = client.post("/v1/batch", content=orjson.dumps({"batch": [event, 5]}), headers=head)
+    refused = client.post("/v1/events", content=b"", headers=head)
+    large = client.post("/v1/batch", content=b"x" * 7_000_000, headers=head)
+    preflight = client.options("/v1/batch", headers=head | PREFLIGHT)
+    statuses = [answer.status_code for answer in (taken, refused, large, preflight)]
+    assert statuses == [200, 400, 400, 200]
+    assert taken.headers["Gateway-Rejected"] == "1"
+    for answer in (taken, refused, large, preflight):
+        assert answer.headers.get_list("Access-Control-Allow-Origin") == [origin or "*"]
+        assert len(answer.headers.get_list("Access-Control-Expose-Headers")) == 1
+        assert "Retry-After" not in answer.headers
+        assert answer.headers.get_list("Vary") == (["Origin"] if origin else [])
+
+
+def test_throttled_clients_are_told_to_come_again(gateway: Gateway, tmp_path: Path) -> None:
+    limit = "limit_req_zone $server_name zone=all:1m rate=1r/m;\n"
+    rule = "    limit_req zone=all;\n    limit_req_status 429;\n    location / {"
+    with Nginx(
+        tmp_path / "limited",
+        gateway.port,
+        (("upstream gateway", limit + "upstream gateway"), ("    location / {", rule)),
+    ) as nginx:
+        context = ssl.create_default_context(cafile=str(nginx.certificate))
+        with httpx.Client(base_url=f"https://{HOST}:{nginx.port}", auth=AUTH, verify=context) as client:
+            answers = [client.post("/v1/events", content=b"[]", headers={"Origin": ORIGIN}) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+    assert answers[1].json()["code"] == "overloaded"
+    assert answers[1].headers["Retry-After"] == "5"
+    assert answers[1].headers["Access-Control-Allow-Origin"] == ORIGIN

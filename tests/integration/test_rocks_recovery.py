@@ -36,9 +36,10 @@ def store_in(root: Path) -> RocksStore:
     return RocksStore(root, lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=KEYS_MAX)
 
 
-def recovery_of(store: RocksStore) -> IndexRecovery:
-    log = SimStore(log_id=IDENTITY.log_id)
-    log.create_topic(IDENTITY.topic, 1)
+def recovery_of(store: RocksStore, log: SimStore | None = None) -> IndexRecovery:
+    if log is None:
+        log = SimStore(log_id=IDENTITY.log_id)
+        log.create_topic(IDENTITY.topic, 1)
     context = LaneContext(
         topic=IDENTITY.topic,
         partitions=1,
@@ -46,8 +47,8 @@ def recovery_of(store: RocksStore) -> IndexRecovery:
         identity=SECRET,
         clock=SystemClock(),
         store=store,
-        window_policy=WindowPolicy(1_000, KEYS_MAX),
-        session_policy=SessionPolicy(0, 1, 0),
+        window_policy=WindowPolicy(1_000_000, KEYS_MAX),
+        session_policy=SessionPolicy(10**9, 10_000, 10**9),
         session_notes=SessionNotes(log, IDENTITY.topic),
         gate=IdentityGate(1),
         restore_slots=asyncio.Semaphore(1),

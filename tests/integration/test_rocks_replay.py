@@ -21,7 +21,8 @@ from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.storage.index import EMPTY_STATE
 from dedupe.storage.rocksdb.database import tuning_for
 from dedupe.storage.rocksdb.index import CLOSERS, LANE_BYTES_MIN, RocksIndex, RocksStore
-from dedupe.storage.rocksdb.replay import WAL_BYTES_MAX, replay, wal_bytes
+from dedupe.storage.rocksdb.replay import WAL_BYTES_MAX, replay
+from dedupe.storage.rocksdb.wal import wal_files
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, update_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -63,7 +64,7 @@ def killed(tmp_path: Path) -> Path:
     fill(index, LONG)
     shutil.copytree(before, root)
     index.close()
-    assert wal_bytes(path_in(root)) > WAL_BYTES_MAX
+    assert wal_files(path_in(root)).size_bytes > WAL_BYTES_MAX
     return root
 
 
@@ -103,7 +104,7 @@ async def test_long_log_is_replayed_before_the_index_is_opened(killed: Path) -> 
 
     await store.prepare(IDENTITY)
 
-    assert wal_bytes(path_in(killed)) == 0
+    assert wal_files(path_in(killed)).size_bytes == 0
     index = store.open(IDENTITY)
     assert_is_whole(index, LONG)
     index.close()
@@ -115,11 +116,11 @@ async def test_short_log_is_left_to_the_opening(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "before", tmp_path / "killed")
     index.close()
     store, path = store_in(tmp_path / "killed"), path_in(tmp_path / "killed")
-    left = wal_bytes(path)
+    left = wal_files(path).size_bytes
 
     await store.prepare(IDENTITY)
 
-    assert wal_bytes(path) == left > 0
+    assert wal_files(path).size_bytes == left > 0
     index = store.open(IDENTITY)
     assert_is_whole(index, BATCH)
     index.close()
@@ -147,7 +148,7 @@ async def test_cancelled_replay_leaves_no_process_and_a_whole_index(killed: Path
         await preparing
 
     assert set(children()) <= before
-    assert wal_bytes(path_in(killed)) > WAL_BYTES_MAX  # killed, not waited for
+    assert wal_files(path_in(killed)).size_bytes > WAL_BYTES_MAX  # killed, not waited for
     await store.prepare(IDENTITY)
     index = store.open(IDENTITY)
     assert_is_whole(index, LONG)
@@ -168,7 +169,7 @@ async def test_replay_cancelled_while_its_process_runs_kills_that_process(killed
         await preparing
 
     assert set(children()) <= before
-    assert wal_bytes(path_in(killed)) > WAL_BYTES_MAX  # killed, not waited for
+    assert wal_files(path_in(killed)).size_bytes > WAL_BYTES_MAX  # killed, not waited for
     assert_opens_whole(killed)
 
 
@@ -179,7 +180,7 @@ async def test_replay_that_takes_too_long_is_killed_and_retriable(killed: Path) 
         await replay(path_in(killed), tuning_for(LANE_BYTES, KEYS_MAX), limit_s=0)
 
     assert set(children()) <= before
-    assert wal_bytes(path_in(killed)) > WAL_BYTES_MAX
+    assert wal_files(path_in(killed)).size_bytes > WAL_BYTES_MAX
     assert_opens_whole(killed)
 
 
@@ -275,11 +276,11 @@ async def test_closing_waits_for_nobody_and_preparing_for_the_closing(tmp_path: 
     index.close()
     preparing = asyncio.create_task(store.prepare(IDENTITY))
     await asyncio.sleep(0)
-    assert wal_bytes(path_in(tmp_path)) > WAL_BYTES_MAX  # the flush is still to come
+    assert wal_files(path_in(tmp_path)).size_bytes > WAL_BYTES_MAX  # the flush is still to come
     may_close.set()
     await preparing
 
-    assert wal_bytes(path_in(tmp_path)) == 0
+    assert wal_files(path_in(tmp_path)).size_bytes == 0
     index = store.open(IDENTITY)
     assert_is_whole(index, LONG)
     index.close()
@@ -332,5 +333,5 @@ def test_closed_store_has_released_every_index(tmp_path: Path) -> None:
 
     store.close()
 
-    assert wal_bytes(path_in(tmp_path)) == 0
+    assert wal_files(path_in(tmp_path)).size_bytes == 0
     assert_is_whole(store_in(tmp_path).open(IDENTITY), LONG)

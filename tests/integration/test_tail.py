@@ -70,6 +70,7 @@ def test_each_verdict_is_told_with_its_place(client: httpx.Client, gateway: Gate
     ]
     place = {name: receipt[name] for name in ("partition", "offset")}
     assert all(place.items() <= one.items() for one in told[:3])
+    assert [one.get("differs") for one in told] == [None, None, ["event"], None, None]
     assert b"example.org" not in orjson.dumps(told)
 
 

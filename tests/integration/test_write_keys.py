@@ -39,7 +39,11 @@ def keyed_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]
 
 
 def gateway_with(keys: Path, folder: Path, *, look_interval_s: float = 1) -> Gateway:
-    env = {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_PARTITIONS": "2"}
+    env = {
+        "GATEWAY_WRITE_KEYS_FILE": str(keys),
+        "GATEWAY_PARTITIONS": "2",
+        "GATEWAY_WRITE_KEYS_GRACE": "0",
+    }
     constants = {"app.main:LOOK_INTERVAL_S": look_interval_s}
     return Gateway(folder / "gateway", env, constants=constants)
 

@@ -208,11 +208,12 @@ def test_quarantine_of_a_gateway_is_clean_by_its_own_rules(
     with Gateway(tmp_path / "gateway", {"GATEWAY_IDENTITY_SECRET": SECRET}) as gateway:
         with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
             post(client, "/v1/events", {"batch": [new_event() | {"messageId": "x" * 300}, 1, new_event()]})
+            post(client, "/v1/events", [new_event(properties={"text": "ü" * 500_000})])  # six pieces
         source = f"log://{gateway.data}?topic=events.quarantine"
         done = job("audit", "--source", source, "--deep", "--stats", gateway.admin_url)
 
     assert done.exit_code == 0, done
-    assert "reconciliation: agrees: 2 accepted, 2 committed" in done.stdout
+    assert "reconciliation: agrees: 8 accepted, 8 committed" in done.stdout
 
 
 def test_gateways_counters_are_reconciled_with_its_log(

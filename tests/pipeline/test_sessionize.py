@@ -31,6 +31,8 @@ def test_pause_ends_a_session(spark: SparkSession) -> None:
         row(89, b'{"userId":"u"}'),
         row(10, b'{"anonymousId":"x"}'),
         row(11, b'{"type":"track"}'),
+        row(12, b'{"userId":"","anonymousId":"x"}'),
+        row(13, '{"userId":" \\t\u200b\ufeff","anonymousId":"\u00a0"}'.encode()),
     ]
 
     found = spark.createDataFrame(records, RECORD).transform(
@@ -40,7 +42,7 @@ def test_pause_ends_a_session(spark: SparkSession) -> None:
     expected = [
         ("u", "web", NOON, NOON + timedelta(minutes=58), 3, "u"),
         ("u", "web", NOON + timedelta(minutes=89), NOON + timedelta(minutes=89), 1, "u"),
-        ("x", "web", NOON + timedelta(minutes=10), NOON + timedelta(minutes=10), 1, "x"),
+        ("x", "web", NOON + timedelta(minutes=10), NOON + timedelta(minutes=12), 2, "x"),
     ]
     assertDataFrameEqual(found, spark.createDataFrame(expected, SESSIONS))
 

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, cast
 
 import pytest
+from aiokafka.protocol.admin import ApiVersionRequest_v0
 from aiokafka.protocol.api import RequestHeader_v1
 
 from dedupe.cluster.assignment import Assignment, Member
@@ -27,7 +28,7 @@ from dedupe.storage.kafka.group import (
     KafkaMembership,
 )
 from tests.support.settings import kafka_config
-from tests.support.sim_kafka_net import STRUCTS, SimTransport, encoded
+from tests.support.sim_kafka_net import API_VERSIONS, SPOKEN, STRUCTS, SimTransport, encoded
 from tests.support.virtual_time import VirtualTimeLoop
 
 JOIN, HEARTBEAT, LEAVE, SYNC = 11, 12, 13, 14
@@ -94,6 +95,10 @@ class Coordinator:
         buffer = BytesIO(frame)
         header: Any = RequestHeader_v1.SCHEMA.decode(buffer)
         api, version, correlation_id, _ = header
+        if api == API_VERSIONS:
+            spoken = ApiVersionRequest_v0.RESPONSE_TYPE(0, [(key, *each) for key, each in SPOKEN.items()])
+            transport.reply(struct.pack(">i", correlation_id) + encoded(spoken))
+            return
         self.seen[api] += 1
         answer: Answer = 0
         if api in self.always:

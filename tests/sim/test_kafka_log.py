@@ -186,6 +186,7 @@ async def test_late_fence_of_its_own_is_noticed_when_the_coordinator_is_asked(ne
 @pytest.mark.parametrize("seed", [0])
 async def test_leader_that_does_not_know_of_the_fence_is_not_believed(net: SimKafkaNet) -> None:
     writer = Writer("a", Random(0))
+    net.chance = {}
     await writer.write(3)
     partition = net.kafka.partitions[0]
     partition.shown_end = partition.end - 1

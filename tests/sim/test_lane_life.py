@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,7 +16,9 @@ from dedupe.partition.gate import PROOF_RECORDS
 from dedupe.partition.lane import Lane
 from dedupe.partition.state import LaneState
 from dedupe.storage.index import IndexIdentity
+from dedupe.storage.log import PartitionLog
 from tests.sim.world import CLEAN, LIMITS, QUARANTINE, QUICK, World
+from tests.support.peers import deadline_of
 from tests.support.sim.faults import SimFaults
 from tests.support.sim.memory_index import MemoryIndex
 from tests.support.submissions import submission_of
@@ -285,6 +288,52 @@ async def test_queue_of_duplicates_lets_others_run() -> None:
         await asyncio.sleep(0)
 
     assert turns >= 700 / LIMITS.batch_events_max
+
+
+async def test_log_that_asks_for_a_pause_is_left_alone_and_nobody_waits_beyond_a_deadline() -> None:
+    """As where a quota of Kafka's brokers is used up: what waits is answered, and the rest follows later."""
+    world = World()
+    router = await world.start()
+    first = world.event("a")
+    lane = router.lanes[first.partition]
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + 20
+
+    class Throttled:
+        """The lane's log, which asks for a pause until then."""
+
+        throttled_s = 20.0
+
+        def __init__(self, log: PartitionLog) -> None:
+            self._log = log
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._log, name)
+
+        @property
+        def pause_after_append_s(self) -> float:
+            return max(ends_at - loop.time(), 0.0)
+
+    lane._log = cast(PartitionLog, Throttled(lane._log))
+    await world.deliver([first])
+    await asyncio.sleep(0.01)
+    assert lane.is_throttled
+    impatient, patient = (
+        lane.submit(
+            submission_of(
+                [world.event(event_of(world, first.partition, number))],
+                received_ms=world.clock.now_ms(),
+                deadline=deadline_of(seconds),
+            )
+        )
+        for number, seconds in ((1, 1.0), (2, 100.0))
+    )
+    with pytest.raises(LaneNotActiveError):
+        await impatient
+    assert loop.time() < ends_at
+    await patient
+    assert loop.time() >= ends_at
+    assert lane.metrics.failures == 0
 
 
 async def test_maintenance_without_an_answer_holds_no_commit() -> None:

@@ -84,6 +84,25 @@ async def test_busy_lane_notices_that_its_index_dropped_entries_of_the_window() 
     world.judge()
 
 
+async def test_index_with_a_hole_in_its_write_ahead_log_is_rebuilt() -> None:
+    world = World()
+    world.boot()
+    await world.wait_until_active()
+    for number in range(40):
+        await world.deliver([world.event(str(number))])
+    await world.crash()
+    for partition in range(2):
+        world.disk.lose_middle(world.index_identity(partition), 5)
+
+    router = world.boot()
+    await world.wait_until_active()
+    for number in range(40):
+        await world.deliver([world.event(str(number))])
+
+    assert [lane.metrics.rebuilds for lane in router.lanes] == [1, 1]
+    world.judge()
+
+
 async def test_event_whose_old_copy_the_replay_meets_is_not_counted_for_it() -> None:
     world = World(policy=WindowPolicy(window_ms=64_000, keys_max=1_000_000, time_step_ms=1_000))
     first = world.event("a")

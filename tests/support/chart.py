@@ -9,10 +9,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
+from dedupe.login.settings import Mechanism
 from tests.support.settings import VARIABLES
 
 HELM = Path(__file__).parents[2] / "helm"
@@ -41,7 +42,8 @@ RULES: Mapping[str, dict[str, Any]] = {
     "image.digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
     "kafka.bootstrapServers": {"type": "string", "pattern": r"^([^,:\s]+:[0-9]+(,[^,:\s]+:[0-9]+)*)?$"},
     "kafka.securityProtocol": {"enum": ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]},
-    "kafka.sasl.mechanism": {"enum": ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]},
+    "kafka.sasl.mechanism": {"enum": [*get_args(Mechanism)]},
+    "kafka.sasl.oauth.tokenUrl": {"type": "string", "pattern": "^((https?|file)://.*)?$"},
     "topic": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,249}$"},
     "archive.format": {"enum": ["delta", "iceberg", "parquet"]},
     "archive.operator": {"enum": ["", "apache", "kubeflow"]},

@@ -22,6 +22,7 @@ from app.ingest.application import create_edge
 from dedupe.model.identity import Identity
 from dedupe.model.record import parse_identity
 from dedupe.model.types import Session
+from dedupe.router import Router
 from dedupe.storage.log import no_crashpoint
 from tests.support.settings import make_settings
 from tests.support.sim.memory_index import MemoryStore
@@ -87,6 +88,11 @@ class GatewayInProcess:
         """Run a coroutine on the gateway's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
 
+    @property
+    def router(self) -> Router:
+        """All lanes behind one call."""
+        return self._router
+
     def http(self, write_key: str = "web") -> httpx.Client:
         """Return a plain client that meets no faults."""
         return httpx.Client(
@@ -97,6 +103,16 @@ class GatewayInProcess:
         """Return what is in the log, in no particular order of partitions."""
         return [
             Stored(parse_identity(record).session, orjson.loads(record.value))
+            for topic in self.settings.log.topics
+            if topic.name == name
+            for number in range(topic.partitions)
+            for record in self.log.partition(name, number).records
+        ]
+
+    def by_source(self, name: str = "events") -> list[tuple[str, dict[str, Any]]]:
+        """Return source and value of each record of a topic, in no particular order of partitions."""
+        return [
+            (parse_identity(record).source, orjson.loads(record.value))
             for topic in self.settings.log.topics
             if topic.name == name
             for number in range(topic.partitions)

@@ -29,7 +29,7 @@ def families() -> Iterator[Metric]:
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys.yaml"
         keys.write_text(yaml.safe_dump([{"key": "k", "source": "s"}]))
-        settings = make_settings(mode="development", log="sqlite", write_keys_file=keys)
+        settings = make_settings(mode="development", log="sqlite", write_keys_file=keys, data_dir=folder)
         secondary_keys = build_ingress_limits(settings, SystemClock(), index_files=0)
         manager = SimpleNamespace(
             generation=0, moves=0, claims=0, worker="", assignment=SimpleNamespace(addresses={})

@@ -2,6 +2,7 @@
 
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -13,6 +14,7 @@ SERVER_NAME = "events.example.com"
 START_TIMEOUT_S = 20.0
 
 MAIN = """
+user root;
 daemon off;
 error_log stderr warn;
 pid {folder}/nginx.pid;
@@ -32,7 +34,8 @@ http {{
 class Nginx:
     """One nginx process in the foreground."""
 
-    def __init__(self, folder: Path, gateway_port: int) -> None:
+    def __init__(self, folder: Path, gateway_port: int, changes: Sequence[tuple[str, str]] = ()) -> None:
+        """`changes`: what else is written differently from what the file shows."""
         self.folder = folder
         self.port = free_port()
         self.certificate = folder / "gateway.crt"
@@ -43,6 +46,7 @@ class Nginx:
             ("127.0.0.1:8080", f"{HOST}:{gateway_port}"),
             ("listen 443", f"listen {HOST}:{self.port}"),
             ("/etc/nginx/tls", str(folder)),
+            *changes,
         ):
             assert shown in example
             example = example.replace(shown, used)

@@ -1,9 +1,9 @@
 """
 A Kafka cluster in memory: what its brokers know of one topic and its producers, by their own rules.
 
-Two nodes; all partitions are led by the first, transactions are coordinated by either. Producers write
-outside of transactions, which serve for their markers alone: EndTxn is answered before these are written, and
-a repeated EndTxn of a complete transaction succeeds. Times are the event loop's.
+Two nodes; one leads all partitions, one coordinates all transactions. What a leader knows is replicated.
+Producers write outside of transactions, which serve for their markers alone: EndTxn is answered before these
+are written, and a repeated EndTxn of a complete transaction succeeds. Times are the event loop's.
 """
 
 import struct
@@ -28,6 +28,9 @@ OFFSET_OUT_OF_RANGE = 1
 MARKERS_S = 0.003
 """From EndTxn's answer until the markers are written, as measured on a real broker."""
 CONTROL_BIT = 0x20
+PRODUCER_EXPIRATION_S, ID_EXPIRATION_S = 86_400.0, 7 * 86_400.0
+"""After how long leaders forget a producer, and coordinators a transactional id, by default."""
+BATCHES_REMEMBERED = 5
 EPOCH_MAX = 32_767
 
 
@@ -53,55 +56,80 @@ class Producer(NamedTuple):
 
     epoch: int
     next_sequence: int = 0
-    last: Batch | None = None
+    batches: tuple[tuple[int, int, Offset], ...] = ()
+    """The last five of this epoch: first sequence number, number of records, offset."""
+    seen_s: float = 0.0  # when it last wrote
 
 
 class SimPartitionLog:
     """One partition: its batches and markers, and what is remembered of producers."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
         self.end: Offset = 0
         self.batches: list[Batch] = []
         self.shown_end: Offset | None = None  # a deposed leader's, who has not noticed; None: all is shown
+        self.open_since: Offset | None = None  # where a transaction of a stranger begins
+        self.forgets_after_s = PRODUCER_EXPIRATION_S
+        self.takes_older_epochs = False
+        """Whether sequence numbers alone are looked at, as Redpanda does outside of transactions."""
+        self._now = now
         self._producers: dict[int, Producer] = {}
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Below it everything is shown to readers."""
+        """Below it everything is shown to readers of committed records."""
+        return self.shown if self.open_since is None else min(self.shown, self.open_since)
+
+    @property
+    def shown(self) -> Offset:
+        """Below it everything is shown to readers of all records."""
         return self.end if self.shown_end is None else self.shown_end
 
     def forget(self) -> None:
         """Forget all producers, as a leader does of those that have written nothing for a day."""
         self._producers.clear()
 
+    def settle(self) -> None:
+        """Forget the producers that have been silent for long."""
+        before_s = self._now() - self.forgets_after_s
+        self._producers = {name: each for name, each in self._producers.items() if each.seen_s >= before_s}
+
     def append(self, raw: bytes) -> tuple[int, Offset]:
         """Take a batch; return an error code and its offset."""
+        self.settle()
         header = DefaultRecordBatch(raw)
-        unknown = Producer(header.producer_epoch, header.base_sequence)  # any sequence number will do
-        producer = self._producers.get(header.producer_id, unknown)
-        if header.producer_epoch < producer.epoch:
+        epoch, sequence, records = header.producer_epoch, header.base_sequence, len(list(header))
+        producer = self._producers.get(header.producer_id)
+        if producer is None or (self.takes_older_epochs and not producer.batches):
+            producer = Producer(epoch, sequence)  # any sequence number will do
+        if epoch < producer.epoch and not self.takes_older_epochs:
             return INVALID_PRODUCER_EPOCH, -1
-        if header.producer_epoch > producer.epoch:
-            producer = Producer(header.producer_epoch)
-        records = len(list(header))
-        if header.base_sequence == producer.next_sequence - records and producer.last is not None:
-            return 0, producer.last.base  # sent again
-        if header.base_sequence != producer.next_sequence:
+        if epoch > producer.epoch:
+            producer = Producer(epoch)
+        for first, size, offset in producer.batches:
+            if (first, size) == (sequence, records):
+                return 0, offset  # sent again
+        if sequence != producer.next_sequence:
             return OUT_OF_ORDER_SEQUENCE, -1
-        batch = Batch(self.end, self.end + records - 1, struct.pack(">q", self.end) + raw[8:])
+        base = self.end
+        self.batches.append(Batch(base, base + records - 1, struct.pack(">q", base) + raw[8:]))
         self.end += records
-        self.batches.append(batch)
         self._producers[header.producer_id] = Producer(
-            producer.epoch, producer.next_sequence + records, batch
+            producer.epoch,
+            (sequence + records) % 2**31,
+            (*producer.batches, (sequence, records, base))[-BATCHES_REMEMBERED:],
+            self._now(),
         )
-        return 0, batch.base
+        return 0, base
 
     def mark(self, producer_id: int, epoch: int, *, is_commit: bool) -> None:
-        """Write a marker, which tells of its producer's epoch."""
+        """Write a marker, which tells of its producer's epoch, and of no sequence number."""
+        self.settle()
         self.batches.append(Batch(self.end, self.end, _marker(self.end, producer_id, epoch, is_commit)))
         self.end += 1
         known = self._producers.get(producer_id, Producer(epoch))
-        self._producers[producer_id] = known if known.epoch == epoch else Producer(epoch)
+        known = known if known.epoch == epoch else Producer(epoch)
+        self._producers[producer_id] = known._replace(seen_s=self._now())
 
     def read(self, start: Offset) -> list[bytes]:
         """Return the batches from an offset on, as far as they are shown."""
@@ -140,6 +168,7 @@ class Transactions:
     began_s: float = 0.0
     ends_s: float = 0.0  # when its markers are written
     partitions: set[int] = field(default_factory=set)
+    used_s: float = 0.0
 
 
 class SimKafka:
@@ -147,8 +176,9 @@ class SimKafka:
 
     def __init__(self, topic: str, partitions: int, now: Callable[[], float]) -> None:
         self.topic = topic
-        self.partitions = [SimPartitionLog() for _ in range(partitions)]
+        self.partitions = [SimPartitionLog(now) for _ in range(partitions)]
         self.coordinator = 0
+        self.leader = 0
         self.timeouts = 0  # transactions that the coordinator has ended by itself
         self._now = now
         self.first_epoch = 0
@@ -164,12 +194,17 @@ class SimKafka:
             if known.state is State.ONGOING and now - known.began_s > known.timeout_s:
                 self.timeouts += 1
                 self._prepare(known, is_commit=False, bumps_epoch=True)
+        idle = (State.EMPTY, State.COMPLETE)
+        for name, known in list(self._ids.items()):
+            if known.state in idle and now - known.used_s > ID_EXPIRATION_S:
+                del self._ids[name]
 
     def init_producer_id(self, name: str, timeout_ms: int) -> tuple[int, int, int]:
         """Return an error code, producer id and epoch; fences whoever had the transactional id."""
         if name not in self._ids:
             self._ids[name] = Transactions(next(self._producer_ids), self.first_epoch - 1)
         known = self._ids[name]
+        known.used_s = self._now()
         if known.state is State.ONGOING:
             self._prepare(known, is_commit=False, bumps_epoch=True)
         if known.state is State.PREPARED:
@@ -181,9 +216,12 @@ class SimKafka:
 
     def add_partitions(self, name: str, producer_id: int, epoch: int, partitions: Sequence[int]) -> int:
         """Return an error code; the first call begins a transaction."""
-        known = self._ids[name]
+        known = self._ids.get(name)
+        if known is None:
+            return INVALID_PRODUCER_ID_MAPPING
         if code := _refusal(known, producer_id, epoch):
             return code
+        known.used_s = self._now()
         if known.state is State.PREPARED:
             return CONCURRENT_TRANSACTIONS
         if known.state is not State.ONGOING:
@@ -193,9 +231,12 @@ class SimKafka:
 
     def end_transaction(self, name: str, producer_id: int, epoch: int, *, is_commit: bool) -> int:
         """Return an error code; the markers follow a moment later."""
-        known = self._ids[name]
+        known = self._ids.get(name)
+        if known is None:
+            return INVALID_PRODUCER_ID_MAPPING
         if code := _refusal(known, producer_id, epoch):
             return code
+        known.used_s = self._now()
         if known.state is State.ONGOING:
             self._prepare(known, is_commit=is_commit)
             return 0

@@ -5,6 +5,7 @@ The simulated cluster's network: Kafka's frames over a transport in memory, with
 """
 
 import asyncio
+import math
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,6 +23,12 @@ from tests.support.virtual_time import VirtualTimeLoop
 KINDS: list[Any] = [*RequestStruct.__subclasses__(), MetadataRequest]
 STRUCTS = {(kind.API_KEY, kind.API_VERSION): kind for kind in KINDS}
 
+SPOKEN = {
+    key: (min(version for other, version in STRUCTS if other == key), highest)
+    for key, highest in sorted(STRUCTS)
+}
+"""Lowest and highest version by request."""
+
 HOST = "simulated"
 PORTS = (9001, 9002)
 BOOTSTRAP_SERVERS = f"{HOST}:{PORTS[0]}"
@@ -29,11 +36,18 @@ LATEST, EARLIEST = -1, -2
 NO_OFFSET = -1
 NOT_COORDINATOR = 16
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR = 0, 1, 2, 3, 10
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, API_VERSIONS = 0, 1, 2, 3, 10, 18
 INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN = 22, 24, 26
 OF_COORDINATOR = (INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN)
 
-FAULTS = ("lose_request", "lose_answer", "hold_request", "hold_answer", "refuse", "move")
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+NOT_LEADER = 6
+OF_LEADER = (PRODUCE, FETCH, LIST_OFFSETS)
+
+FAULTS = ("lose_request", "lose_answer", "hold_request", "hold_answer", "refuse", "move", "elect", "throttle")
+"""The last ones: coordination and leadership move before the answer; a quota is used up."""
+THROTTLE_S = 20.0
+"""Longer than a request may take."""
 HOLDS_S = (0.05, 1.0, 12.0, 40.0)
 """How long something is late: within a request's timeout (8 s), beyond it, beyond a transaction's (30 s)."""
 REFUSALS = {
@@ -54,6 +68,9 @@ class SimTransport(asyncio.Transport):
         self._frames: asyncio.Queue[bytes] = asyncio.Queue()
         self._is_closing = False
         self._handle = handle
+        self.muted_until = 0.0
+        """When the node reads from the connection again."""
+        self.session_ends = math.inf
         self.work = asyncio.ensure_future(self._serve())
 
     def write(self, data: Any) -> None:
@@ -83,7 +100,9 @@ class SimTransport(asyncio.Transport):
 
     async def _serve(self) -> None:
         while True:
-            await self._handle(self, await self._frames.get())
+            frame = await self._frames.get()
+            await asyncio.sleep(self.muted_until - asyncio.get_running_loop().time())
+            await self._handle(self, frame)
 
 
 class SimKafkaNet:
@@ -93,10 +112,15 @@ class SimKafkaNet:
         self.kafka = kafka
         self.chance: dict[str, float] = {}
         self.holds_s: Sequence[float] = HOLDS_S
+        self.session_s: float | None = None
+        """How long a login lasts."""
+        self.throttle_s = THROTTLE_S
         self.seen: Counter[tuple[str, int]] = Counter()
         self.due: dict[int, list[str | int]] = {}
         """Faults, or codes of refusals, of the next requests of a kind."""
         self.requests: list[Any] = []
+        self.versions: dict[int, tuple[int, int]] = {}
+        """Lowest and highest version of requests, where nodes do not speak all of aiokafka's."""
         self._rng = rng
         self.transports: list[SimTransport] = []
 
@@ -128,12 +152,9 @@ class SimKafkaNet:
         self.requests.append(request)
         await asyncio.sleep(0)
         fault = self._fault_of(api)
-        if fault == "lose_request":
+        if self._is_session_over(transport, api) or fault == "lose_request":
             return transport.close()
-        if fault == "move":
-            self.kafka.coordinator = 1 - self.kafka.coordinator
-        if fault == "hold_request":
-            await asyncio.sleep(self._rng.choice(self.holds_s))
+        await self._befall(fault)
         self.kafka.settle()
         if isinstance(fault, int):
             answer = self._coded(api, request, fault)
@@ -145,8 +166,27 @@ class SimKafkaNet:
             return transport.close()
         if fault == "hold_answer":
             await asyncio.sleep(self._rng.choice(self.holds_s))
+        if fault == "throttle":
+            answer = throttled(api, answer, self.throttle_s)
+            transport.muted_until = asyncio.get_running_loop().time() + self.throttle_s
         transport.reply(struct.pack(">i", correlation_id) + answer)
         return None
+
+    def _is_session_over(self, transport: SimTransport, api: int) -> bool:
+        """Whether the login of a connection has ended; another one makes it last again."""
+        now = asyncio.get_running_loop().time()
+        if now <= transport.session_ends and api == SASL_AUTHENTICATE and self.session_s is not None:
+            transport.session_ends = now + self.session_s
+        return now > transport.session_ends
+
+    async def _befall(self, fault: str | int | None) -> None:
+        """Do what befalls the cluster before a request is read."""
+        if fault == "move":
+            self.kafka.coordinator = 1 - self.kafka.coordinator
+        if fault == "elect":
+            self.kafka.leader = 1 - self.kafka.leader
+        if fault == "hold_request":
+            await asyncio.sleep(self._rng.choice(self.holds_s))
 
     def _fault_of(self, api: int) -> str | int | None:
         """Return what is due to a request, or drawn; those outside of transactions are left alone."""
@@ -175,6 +215,8 @@ class SimKafkaNet:
     async def _answer(self, api: int, node: int, request: Any) -> bytes:
         if api in OF_COORDINATOR and node != self.kafka.coordinator:
             return self._coded(api, request, NOT_COORDINATOR)
+        if api in OF_LEADER and node != self.kafka.leader:
+            return self._not_leader(api, request)
         if api in REFUSALS:
             return self._answer_producer(api, request)
         if api == FETCH:
@@ -182,10 +224,31 @@ class SimKafkaNet:
         else:
             fields = {
                 METADATA: self._metadata,
+                API_VERSIONS: self._api_versions,
+                SASL_HANDSHAKE: self._sasl_handshake,
+                SASL_AUTHENTICATE: self._sasl_authenticate,
                 FIND_COORDINATOR: self._coordinator,
                 LIST_OFFSETS: self._offsets,
             }[api](request)
         return encoded(request.RESPONSE_TYPE(*fields))
+
+    def _not_leader(self, api: int, request: Any) -> bytes:
+        if api == PRODUCE:
+            return self._coded(api, request, NOT_LEADER)
+        ((topic, ((number, *_),)),) = request.topics
+        if api == LIST_OFFSETS:
+            return encoded(request.RESPONSE_TYPE(0, [(topic, [(number, NOT_LEADER, -1, -1)])]))
+        fields = (number, NOT_LEADER, -1, -1)
+        if request.API_VERSION == 4:
+            return encoded(request.RESPONSE_TYPE(0, [(topic, [(*fields, [], b"")])]))
+        return encoded(request.RESPONSE_TYPE(0, 0, 0, [(topic, [(*fields, -1, [], -1, b"")])]))
+
+    def _sasl_handshake(self, _request: Any) -> tuple[Any, ...]:
+        return 0, ["PLAIN"]
+
+    def _sasl_authenticate(self, request: Any) -> tuple[Any, ...]:
+        lifetime = [round((self.session_s or 0) * 1000)] if request.API_VERSION else []
+        return 0, None, b"", *lifetime
 
     def _answer_producer(self, api: int, request: Any) -> bytes:
         kafka = self.kafka
@@ -207,25 +270,41 @@ class SimKafkaNet:
         coordinator = self.kafka.coordinator
         return 0, 0, "", coordinator, HOST, PORTS[coordinator]
 
+    def _api_versions(self, _request: Any) -> tuple[Any, ...]:
+        return 0, [(key, *versions) for key, versions in (SPOKEN | self.versions).items()]
+
     def _metadata(self, _request: Any) -> tuple[Any, ...]:
         brokers = [(node, HOST, port, None) for node, port in enumerate(PORTS)]
-        partitions: list[Any] = [(0, n, 0, 0, [0, 1], [0, 1], []) for n in range(len(self.kafka.partitions))]
+        partitions: list[Any] = [
+            (0, n, self.kafka.leader, 0, [0, 1], [0, 1], []) for n in range(len(self.kafka.partitions))
+        ]
         return 0, brokers, "sim", 0, [(0, self.kafka.topic, False, partitions, 0)], 0
 
     def _offsets(self, request: Any) -> tuple[Any, ...]:
         ((topic, ((number, timestamp),)),) = request.topics
         partition = self.kafka.partitions[number]
-        found = {LATEST: partition.last_stable_offset, EARLIEST: 0}.get(timestamp, NO_OFFSET)
+        latest = partition.last_stable_offset if request.isolation_level else partition.shown
+        found = {LATEST: latest, EARLIEST: 0}.get(timestamp, NO_OFFSET)
         return 0, [(topic, [(number, 0, -1, found)])]
 
     async def _fetch(self, request: Any) -> tuple[Any, ...]:
-        ((topic, ((number, start, _),)),) = request.topics
+        ((topic, ((number, *fields),)),) = request.topics
+        start = fields[0] if request.API_VERSION == 4 else fields[1]
         partition = self.kafka.partitions[number]
         raw = b"".join(partition.read(start))
         if not raw:
             await asyncio.sleep(request.max_wait_time / 1000)
         code = OFFSET_OUT_OF_RANGE if start > partition.end else 0
-        return 0, [(topic, [(number, code, partition.end, partition.last_stable_offset, [], raw)])]
+        ends = number, code, partition.end, partition.last_stable_offset
+        if request.API_VERSION == 4:
+            return 0, [(topic, [(*ends, [], raw)])]
+        return 0, 0, 0, [(topic, [(*ends, 0, [], -1, raw)])]
+
+
+def throttled(api: int, answer: bytes, seconds: float) -> bytes:
+    """Return an answer with a throttle time: the last field of Produce's, the first one of others."""
+    field = struct.pack(">i", round(seconds * 1000))
+    return answer[:-4] + field if api == PRODUCE else field + answer[4:]
 
 
 def encoded(answer: Any) -> bytes:
@@ -239,7 +318,12 @@ def batch_of(request: Any) -> tuple[str, int, bytes]:
     return topic, partition, raw
 
 
-def _produced(request: Any, code: int, offset: int) -> Any:
+def _produced(request: Any, code: int, offset: int, throttle_ms: int = 0) -> Any:
     """Return the answer to a Produce of one batch."""
     topic, partition, _ = batch_of(request)
-    return request.RESPONSE_TYPE([(topic, [(partition, code, offset, -1)])], 0)
+    fields: list[Any] = [partition, code, offset, -1]
+    if request.API_VERSION >= 5:
+        fields.append(0)
+    if request.API_VERSION >= 8:
+        fields += [[], None]
+    return request.RESPONSE_TYPE([(topic, [tuple(fields)])], throttle_ms)

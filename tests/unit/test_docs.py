@@ -15,7 +15,7 @@ from app.admin.answers import ADMIN_PROBLEMS
 from app.cli.commands import app as command_line
 from app.http.body import BodyLimits
 from app.http.problems import PROBLEMS
-from app.ingest import event_limits, large_json
+from app.ingest import event_limits, large_json, receipts
 from app.ingest.event_limits import EventLimits
 from app.ingest.receipts import REASONS
 from app.ingest.routes.events import Ingest
@@ -24,6 +24,7 @@ from app.settings.environment import CLIENT_VARIABLES
 from app.settings.limits import LimitSettings
 from app.settings.replaced import REPLACED
 from app.settings.units import MIB
+from dedupe.decide.rejection import RETRIABLE_CODES
 from tests.support.generated import written_anew
 from tests.support.settings import VARIABLES
 
@@ -175,6 +176,14 @@ def test_every_reason_for_quarantine_is_documented() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == set(REASONS)
 
 
+def test_every_reason_has_what_an_operator_does_about_it() -> None:
+    text = (ROOT / "docs" / "quarantine.md").read_text(encoding="utf-8")
+    table = text.partition("## What lands there")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", table, flags=re.MULTILINE)
+    told = [code for row in rows for code in re.findall(r"`(\w+)`", row)]
+    assert sorted(told) == sorted(set(REASONS) - set(RETRIABLE_CODES.values()))
+
+
 def test_documented_costs_of_one_request_are_the_bounds_of_the_code() -> None:
     text = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
     table = text.partition("## What one request may cost")[2].partition("\n## ")[0]
@@ -186,9 +195,11 @@ def test_documented_costs_of_one_request_are_the_bounds_of_the_code() -> None:
     for told in (
         f"above {large_json.SMALL_BYTES // 1024} KiB are counted",
         f"above {large_json.AT_ONCE_BYTES // MIB} MiB or {large_json.MARKS_AT_ONCE:,} colons",
-        f"at most {large_json.MARKS_MAX:,} colons",
+        f"{large_json.EVENT_MARKS_MAX:,} colons and opening brackets, {large_json.EVENT_COMMAS_MAX:,} commas",
+        f"up to {large_json.DOCUMENT_BYTES_MAX // MIB} MiB by the lower",
+        f"{limits.request_events_max:,} a request",
+        f"{receipts.LIST_BYTES_MAX // MIB} MiB of `receipts`",
         f"identified {event_limits.STEP_BYTES // 1024} KiB at a time",
-        f"{default['keyless_bytes_max'] // MIB} MiB and {large_json.MARKS_AT_ONCE:,} colons",
         f"at most {default['growth_bytes_max'] // MIB} MiB of batch-level",
         f"{body.compressed_bytes_max // MIB} MiB compressed or",
         f"or {body.bytes_max // MIB} MiB plain",

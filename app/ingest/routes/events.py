@@ -36,7 +36,7 @@ from app.ingest.client_sessions import (
 )
 from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_keys import Shares, keys_of, shares_of
-from app.ingest.event_limits import STEP_BYTES
+from app.ingest.event_limits import STEP_BYTES, quarantined_bytes
 from app.ingest.identify import Arrival, Identified, Identifier, Rejection
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
@@ -52,6 +52,7 @@ from app.ingest.routes.parsing import (
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from dedupe.decide.admission import NEW
+from dedupe.decide.rejection import QUARANTINE_REASONS
 from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import RetriableError
 from dedupe.model.identity import FINGERPRINT_BYTES
@@ -134,16 +135,7 @@ async def post_events(
     source, shares = _source_in_head(ingest.write_keys, request), None
     sender = source.id if source else network_of(request)
     yield_to_others = partial(ingest.scheduler.yield_to_others, sender)
-    body = await read_body(
-        request.receive,
-        context.headers,
-        ingest.body_limits,
-        context.lease,
-        yield_to_others,
-        context.note_damage,
-    )
-    if source is None and len(body) > SMALL_BYTES and not _may_have_key(body):
-        raise WriteKeyMissingError
+    body = await _body_of(ingest, request, source, yield_to_others)
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     async with ingest.scheduler.slot(sender, len(body), deadline):
         payload, refusal = await parse_or_salvage(
@@ -163,24 +155,28 @@ async def post_events(
         arrival = options.arrival
         if shares is not None and arrival.session is not None and shares.has_several_sources:
             raise SessionFieldsInvalidError(detail="its events have write keys of several sources")
-        items = ingest.identifier.identify(payload, arrival, shares and shares.ownership)
-        identified = await _identified(items, len(body), yield_to_others)
+        identified, ownership = Identified(), shares and shares.ownership
+        items = ingest.identifier.identify(payload, arrival, ownership, lossy=identified.lossy)
+        await _take_all(identified, items, len(body), yield_to_others)
         advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
         stored_bytes, events, quarantined = identified.size_bytes, identified.events, identified.quarantined
         if shares is not None:
+            shares.take_quarantine(identified)
             shares.owe(identified, len(body))
         elif source.allowance is not None:
+            source.allowance.take_quarantine(quarantined_bytes(quarantined))
             source.allowance.owe(stored_bytes - len(body))
         del body, payload  # frees their memory
         context.lease.hold(min(stored_bytes, ingest.identifier.limits.request_bytes_max))
         if ingest.observer is not None and ingest.observer.is_on:
             context.watched = [*events, *quarantined]
+        context.has_counted_events = True
         outcomes = await ingest.router.submit(
             events, quarantined, received_ms=arrival.received_ms, deadline=deadline
         )
     _note(ingest.observer, source, shares, identified, outcomes, context)
     if refusal is not None and is_native and not events:
-        raise refusal  # a person reads the answer; the body is kept
+        raise context.damage if isinstance(context.damage, RequestError) else refusal  # the body is kept
     if shares is not None:
         await ingest.penalties.note_failed_log_ins(shares.failed_log_ins, request.scope)
     response = answer(
@@ -250,16 +246,19 @@ def _has_session(headers: Mapping[bytes, bytes], top: Mapping[str, Any] | None) 
     return in_body or not SESSION_HEADERS.isdisjoint(headers)
 
 
-async def _identified(
-    items: Iterator[Event | Rejection], body_bytes: int, yield_to_others: YieldToOthers
-) -> Identified:
+async def _take_all(
+    identified: Identified,
+    items: Iterator[Event | Rejection],
+    body_bytes: int,
+    yield_to_others: YieldToOthers,
+) -> None:
     """Identify the items, step by step."""
     if body_bytes > SMALL_BYTES:
         await yield_to_others(body_bytes)
-    identified = Identified()
+    before = identified.size_bytes
     while identified.take(items, STEP_BYTES):
-        await yield_to_others(STEP_BYTES)
-    return identified
+        await yield_to_others(max(STEP_BYTES, identified.size_bytes - before))
+        before = identified.size_bytes
 
 
 def _note(
@@ -270,12 +269,19 @@ def _note(
     outcomes: Outcomes,
     context: RequestContext,
 ) -> None:
-    """Charge new events to their key's quota of the index, and report the verdicts to the observer."""
+    """Charge the key's quotas of index and quarantine, and report the verdicts to the observer."""
     new = outcomes.admissions.count(NEW)
     if shares is not None:
         shares.grow(identified, outcomes.admissions)
     elif source.allowance is not None:
         source.allowance.grow(new)
+        if new < len(outcomes.admissions):
+            conflicting = [
+                event
+                for event, admission in zip(identified.events, outcomes.admissions, strict=True)
+                if admission in QUARANTINE_REASONS
+            ]
+            source.allowance.owe_quarantine(quarantined_bytes(conflicting))
     if observer is not None and (observer.is_on or identified.rejections or new < len(outcomes.admissions)):
         observer.decided(identified.events, outcomes, identified.quarantined, context)
 
@@ -308,6 +314,20 @@ def _source_in_head(write_keys: WriteKeys, request: Request) -> Source | None:
         size_bytes = int(declared) if declared.isdigit() and b"content-encoding" not in headers else 0
         source.allowance.check(events=1, size_bytes=size_bytes)
     return source
+
+
+async def _body_of(
+    ingest: Ingest, request: Request, source: Source | None, yield_to_others: YieldToOthers
+) -> bytes:
+    """Return the body, or its undamaged part. Raises as read_body, and WriteKeyMissingError."""
+    context: RequestContext = request.scope[CONTEXT]
+    limits, lease = ingest.body_limits, context.lease
+    body = await read_body(
+        request.receive, context.headers, limits, lease, yield_to_others, context.note_damage
+    )
+    if source is None and len(body) > SMALL_BYTES and not _may_have_key(body):
+        raise WriteKeyMissingError
+    return body
 
 
 def _check_top(write_keys: WriteKeys, request: Request, top: Mapping[str, Any]) -> None:

@@ -6,13 +6,19 @@ any error ends the connection, and with it all requests that are unanswered.
 """
 
 import asyncio
+import math
 import ssl
 import struct
 from collections import defaultdict, deque
 from typing import Any, Self
 
 from aiokafka.errors import KafkaConnectionError, KafkaError
-from aiokafka.protocol.admin import SaslAuthenticateRequest_v0, SaslHandShakeRequest_v1
+from aiokafka.protocol.admin import (
+    ApiVersionRequest_v0,
+    SaslAuthenticateRequest_v0,
+    SaslAuthenticateRequest_v1,
+    SaslHandShakeRequest_v1,
+)
 from aiokafka.protocol.api import RequestStruct
 
 from dedupe.login.errors import LoginError
@@ -20,6 +26,7 @@ from dedupe.login.login import Login
 from dedupe.login.tls import explain_tls
 from dedupe.storage.kafka.config import Address, KafkaConfig
 from dedupe.storage.kafka.sasl import authenticator_of, mechanism_of, refusal_of
+from dedupe.storage.kafka.versions import BrokerVersions, read_versions
 from dedupe.storage.kafka.wire import Request, request_of
 
 RESPONSE_BYTES_MAX = 64 * 1024
@@ -28,6 +35,13 @@ RESPONSE_BYTES_MAX = 64 * 1024
 IDLE_S_MAX = 540.0
 """Brokers close a connection that is idle for 10 minutes (`connections.max.idle.ms`); a request that is sent
 at that moment is lost. So a connection is not used after 9."""
+
+SESSION_SHARE = 0.8
+"""The part of a login's lifetime (`connections.max.reauth.ms`, or a token's) for which a connection is used:
+the broker closes it at the first request after the end."""
+
+SASL_AUTHENTICATE = {0: SaslAuthenticateRequest_v0, 1: SaslAuthenticateRequest_v1}
+"""By version; the response of 0 does not tell the lifetime."""
 
 HANDSHAKE_TIMEOUT_S = 5.0
 """Of TLS: less than a request's default timeout, so that the reason is told."""
@@ -51,16 +65,20 @@ class BrokerConnection(asyncio.Protocol):
         self._transport: Any = None
         self._received = bytearray()
         self._unanswered: deque[tuple[int, asyncio.Future[bytes]]] = deque()  # by correlation id
-        self._correlation_id = 0
+        self._correlation_id = -1
         self._error: BaseException | None = None
         self._used_at = self._loop.time()
+        self._ends_at = math.inf
+        self._throttled_until = 0.0
+        self._is_retired = False
+        self._versions = BrokerVersions(Address("", 0), {})
 
     @classmethod
     async def open(
         cls, config: KafkaConfig, address: Address, *, response_bytes_max: int = RESPONSE_BYTES_MAX
     ) -> Self:
         """
-        Connect and authenticate; unbounded.
+        Connect, learn the broker's versions, and authenticate; unbounded.
 
         Args:
             config: how.
@@ -69,6 +87,7 @@ class BrokerConnection(asyncio.Protocol):
 
         Raises:
             KafkaError, OSError: no connection; nothing is left open.
+            ConfigurationError: the broker does not speak a version of SASL's requests.
         """
         login = config.login
         context, place = await login.tls_context(), f"{address.host}:{address.port}"
@@ -85,6 +104,8 @@ class BrokerConnection(asyncio.Protocol):
             said = None if context is None else explain_tls(err, place, login.settings.variable)
             raise said or err from err
         try:
+            response = await connection.send_encoded(request_of(ApiVersionRequest_v0()))
+            connection._versions = read_versions(address, response)
             if login.settings.uses_sasl:
                 await connection._authenticate(login)
         except BaseException:
@@ -94,25 +115,58 @@ class BrokerConnection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether the connection is open, and is or was in use recently enough to stay so."""
-        is_idle = not self._unanswered and self._loop.time() - self._used_at >= IDLE_S_MAX
-        return self._error is None and not is_idle
+        """Whether the connection is open, its login lasts, and it was in use recently enough to stay open."""
+        if self._error is not None:
+            return False
+        now = self._loop.time()
+        return now < self._ends_at and (bool(self._unanswered) or now - self._used_at < IDLE_S_MAX)
+
+    def version_of(self, key: int, *spoken: int) -> int:
+        """Return the highest version that both speak; see BrokerVersions.choose."""
+        return self._versions.choose(key, *spoken)
+
+    @property
+    def throttled_s(self) -> float:
+        """The rest of the time for which the broker does not read, since a quota is used up; or 0."""
+        return max(self._throttled_until - self._loop.time(), 0.0) if self._throttled_until else 0.0
+
+    def note_throttle(self, seconds: float) -> None:
+        """Note the throttle time of a response."""
+        if seconds > 0:
+            self._throttled_until = max(self._throttled_until, self._loop.time() + seconds)
+
+    async def rest(self) -> float:
+        """Wait until the broker reads again, since a request would lie in its socket; return the time."""
+        began_at = self._loop.time()
+        while pause_s := self.throttled_s:  # noqa: ASYNC110 - nothing signals it
+            await asyncio.sleep(pause_s)
+        return self._loop.time() - began_at
 
     async def send(self, request: RequestStruct, *, timeout_s: float | None = None) -> Any:
         """
         Send one of aiokafka's requests, and return its response.
 
+        Args:
+            request: of a version that the broker speaks.
+            timeout_s: from the moment on at which no quota holds the request back.
+
         Raises:
             KafkaError: the connection ended, or the response cannot be read, which ends it.
             TimeoutError: no response in time; the connection should be closed.
+            ConfigurationError: the broker does not speak this version.
         """
+        self._versions.choose(request.API_KEY, request.API_VERSION)
+        if self._throttled_until:
+            await self.rest()
         async with asyncio.timeout(timeout_s):
-            response = await self.send_encoded(request_of(request))
+            body = await self.send_encoded(request_of(request))
         try:
-            return request.RESPONSE_TYPE.decode(response)
+            response = request.RESPONSE_TYPE.decode(body)
         except ValueError as err:
             self._fail(err)
             raise KafkaError(f"a broker's response cannot be read: {err}") from err
+        self.note_throttle(getattr(response, "throttle_time_ms", 0) / 1000)
+        return response
 
     def send_encoded(self, request: Request) -> "asyncio.Future[bytes]":
         """
@@ -140,6 +194,12 @@ class BrokerConnection(asyncio.Protocol):
         """End the connection now; unsent bytes are dropped."""
         self._fail(ConnectionAbortedError("closed by the gateway"))
 
+    def retire(self) -> None:
+        """End the connection as soon as no request is unanswered."""
+        self._is_retired = True
+        if not self._unanswered:
+            self.close()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
 
@@ -165,6 +225,8 @@ class BrokerConnection(asyncio.Protocol):
                 del received[: _SIZE + size]
                 if not response.done():
                     response.set_result(body)
+                if self._is_retired and not self._unanswered:
+                    self.close()
 
     def _fail(self, err: BaseException) -> None:
         if self._error is None:
@@ -186,6 +248,8 @@ class BrokerConnection(asyncio.Protocol):
 
     async def _authenticate(self, login: Login) -> None:
         """Authenticate by SASL. Raises KafkaError if the broker refuses the credentials."""
+        lifetime_ms = 0
+        authenticate = SASL_AUTHENTICATE[self.version_of(SASL_AUTHENTICATE[0].API_KEY, *SASL_AUTHENTICATE)]
         response = await self.send(SaslHandShakeRequest_v1(mechanism_of(login)))
         if response.error_code != 0:
             raise refusal_of(login, response.error_code, response, None)
@@ -198,9 +262,11 @@ class BrokerConnection(asyncio.Protocol):
             except (AssertionError, LookupError, ValueError) as err:
                 raise KafkaError(f"a broker's response to SASL cannot be read: {err!r}") from err
             if step is None:
-                return
-            response = await self.send(SaslAuthenticateRequest_v0(step[0]))
-            token = response.sasl_auth_bytes
+                break
+            response = await self.send(authenticate(step[0]))
+            token, lifetime_ms = response.sasl_auth_bytes, getattr(response, "session_lifetime_ms", 0)
+        if lifetime_ms > 0:
+            self._ends_at = self._loop.time() + SESSION_SHARE * lifetime_ms / 1000
 
 
 class ConnectionPool:
@@ -224,7 +290,7 @@ class ConnectionPool:
             connection = self.get(address)
             if connection is None:
                 if address in self._connections:
-                    self._connections.pop(address).close()
+                    self._connections.pop(address).retire()
                 connection = self._connections[address] = await BrokerConnection.open(
                     self._config, address, response_bytes_max=self._response_bytes_max
                 )

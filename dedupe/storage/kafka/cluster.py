@@ -23,7 +23,13 @@ from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.types import Offset
 from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionPool
 from dedupe.storage.kafka.config import Address, KafkaConfig
-from dedupe.storage.kafka.wire import CONSUMER, READ_COMMITTED, metadata_request, response_for
+from dedupe.storage.kafka.wire import (
+    CONSUMER,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    metadata_request,
+    response_for,
+)
 
 EARLIEST, LATEST = -2, -1  # instead of a timestamp
 NO_OFFSET = -1
@@ -71,7 +77,7 @@ class KafkaCluster:
         try:
             async with asyncio.timeout(self._config.request_timeout_s):
                 connection = await self._connections.connect(broker)
-                return await connection.send(request)
+            return await connection.send(request, timeout_s=self._config.request_timeout_s)
         except (KafkaError, OSError) as err:
             if connection is not None:
                 connection.close()
@@ -129,6 +135,10 @@ class KafkaCluster:
             RetriableError: no answer, or there is no such partition.
         """
         return [await self._offset(tp, timestamp) for timestamp in timestamps]
+
+    async def end(self, tp: TopicPartition) -> Offset:
+        """Return the end of all records, those of open transactions included. Raises RetriableError."""
+        return await self._offset(tp, LATEST, READ_UNCOMMITTED)
 
     async def leader_of(self, tp: TopicPartition) -> Address:
         """Return the leader of a partition. Raises RetriableError: no answer, no topic, or no leader."""
@@ -200,9 +210,9 @@ class KafkaCluster:
             raise RetriableError(f"cannot describe topic {topic}: {error_name(described['error_code'])}")
         return cluster, described
 
-    async def _offset(self, tp: TopicPartition, timestamp: int) -> Offset:
+    async def _offset(self, tp: TopicPartition, timestamp: int, isolation: int = READ_COMMITTED) -> Offset:
         """Send the request to the partition's leader, again while leadership moves."""
-        request = OffsetRequest_v3(CONSUMER, READ_COMMITTED, [(tp.topic, [(tp.partition, timestamp)])])
+        request = OffsetRequest_v3(CONSUMER, isolation, [(tp.topic, [(tp.partition, timestamp)])])
         code = 0
         for _ in range(LEADER_TRIES):
             leader = self._leaders.get(tp) or await self.leader_of(tp)

@@ -170,8 +170,8 @@ class KafkaMembership:
             self._connection = None
 
     async def _be_member(self, connection: BrokerConnection, describe: Describe, take: Take) -> None:
-        """Join, stay, and join again, until something fails."""
-        while True:
+        """Join, stay, and join again, until something fails, or the connection's login is about to end."""
+        while connection.is_usable:
             if self._generation == NO_GENERATION:
                 await self._join(connection, describe, take)
             else:
@@ -216,6 +216,8 @@ class KafkaMembership:
     async def _stay(self, connection: BrokerConnection) -> None:
         """Send heartbeats until it is time to join again."""
         while not await self._is_rejoin_requested():
+            if not connection.is_usable:
+                return
             asked_at = self._clock.monotonic()
             request = HeartbeatRequest_v1(self._group, self._generation, self._member_id)
             answer = await connection.send(request, timeout_s=self._times.answer_s)

@@ -20,16 +20,20 @@ from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, NO_OFFSET, KafkaCluster, group_of
 from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.group import KafkaMembership
-from dedupe.storage.kafka.producer import FencedProducer
-from dedupe.storage.kafka.reader import PartitionReader
+from dedupe.storage.kafka.producer import RENEW_S, FencedProducer
+from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
+from dedupe.storage.kafka.self_test import check_fencing
+from dedupe.storage.kafka.transactions import ANSWER_S
+from dedupe.storage.kafka.wire import PROBE_HEADERS
 from dedupe.storage.log import Crashpoint, no_crashpoint
 
 PAUSE_AFTER_APPEND_S = 0.0015
 """Events that arrive meanwhile share the next record batch: fewer, larger batches cost less CPU."""
 READ_BATCH_RECORDS_MAX = 2_000
 FETCH_BYTES = 2 * 1024 * 1024
-FETCH_BYTES_OF_FEW = 64 * 1024
-"""A fetch for a short read. The broker answers with one whole batch where that is larger."""
+
+RENEW_AGAIN_S = 10.0
+"""Between two renewals of an idle partition of which the first failed; within a transaction's timeout."""
 
 logger = structlog.get_logger(__name__)
 
@@ -76,6 +80,10 @@ class KafkaStore:
     def partition_log(self, topic: str, partition: int) -> "KafkaLog":
         return KafkaLog(self, topic, partition)
 
+    async def check_fencing(self, topic: str, *, now_ms: int) -> None:
+        """Test on a quarantine topic whether the brokers fence; arguments and errors as of check_fencing."""
+        await check_fencing(self.config, self.cluster, topic, now_ms=now_ms)
+
     async def notes(self, name: str, topic: str) -> dict[int, str]:
         return await self.cluster.notes(name, topic)
 
@@ -100,9 +108,12 @@ class KafkaStore:
 
 
 class KafkaLog:
-    """One partition of a topic; see PartitionLog."""
+    """
+    One partition of a topic; see PartitionLog.
 
-    pause_after_append_s = PAUSE_AFTER_APPEND_S
+    While it is idle, the coordinator confirms its epoch once an hour: leaders and coordinators forget a
+    producer that is silent for long, and with it the epochs that it has fenced.
+    """
 
     def __init__(self, store: KafkaStore, topic: str, partition: int) -> None:
         """
@@ -117,6 +128,23 @@ class KafkaLog:
         self._producer: FencedProducer | None = None
         self._expected: Offset = 0
         self._abandoned_fences = 0
+        self._answer_s = ANSWER_S
+        self._throttled_s = 0.0  # by producers of before
+        self._is_throttled = False
+        self._is_appending = False
+        self._renew_timer: asyncio.TimerHandle | None = None
+        self._renewal: asyncio.Task[None] | None = None
+
+    @property
+    def pause_after_append_s(self) -> float:
+        """See PartitionLog; longer while a quota of the brokers is used up."""
+        producer = self._producer
+        return PAUSE_AFTER_APPEND_S if producer is None else max(PAUSE_AFTER_APPEND_S, producer.throttled_s)
+
+    @property
+    def throttled_s(self) -> float:
+        """See PartitionLog."""
+        return self._throttled_s + (self._producer.throttled_total_s if self._producer else 0.0)
 
     async def fence(self) -> Offset:
         self._discard()
@@ -124,20 +152,22 @@ class KafkaLog:
         producer = self._producer = FencedProducer(self._config, self._tp, cluster, crashpoint=crashpoint)
         try:
             _, before = await self.bounds()
-            async with asyncio.timeout(self._config.request_timeout_s):
-                await producer.start()
+            await producer.start(answer_s=self._answer_s)
             _, end = await self.bounds()
             with closing(self._reader(before, FETCH_BYTES_OF_FEW)) as reader:
-                is_marked = await reader.has_control_marker(producer.marked, end=end)
+                is_marked = producer.marked in (await reader.control_markers(end)).producers
             if not is_marked:
-                raise RetriableError(f"the leader of {self._tp} does not know of its fence")
+                raise RetriableError(await self._why_unmarked(end))
         except BaseException as err:
+            if producer.late_fences:  # a cluster that is slow must be able to answer at last
+                self._answer_s = min(2 * self._answer_s, self._config.request_timeout_s)
             self._discard()
-            self._abandoned_fences += producer.has_pending_epoch_request
             if isinstance(err, KafkaError | OSError):
                 raise RetriableError(f"cannot fence {self._tp}: {self._config.explain(err)}") from err
             raise
+        self._answer_s = ANSWER_S
         self._expected = end
+        self._renew_after(RENEW_S)
         return end
 
     async def bounds(self) -> tuple[Offset, Offset]:
@@ -166,14 +196,18 @@ class KafkaLog:
         with closing(self._reader(start, fetch_bytes)) as reader:
             while reader.position < end and left > 0:
                 read = await reader.read(min(left, READ_BATCH_RECORDS_MAX))
-                if records := [record for record in read if record.offset < end]:
+                records = [each for each in read if each.offset < end and each.headers != PROBE_HEADERS]
+                if records:
                     yield records
                     left -= len(records)
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         producer = self._producer
-        if producer is None:
+        if self._renewal is not None:
+            await asyncio.wait({self._renewal})
+        if producer is None or producer is not self._producer:
             raise NotAppendedError(f"{self._tp} is not fenced")
+        self._is_appending = True
         try:
             base = await producer.append(records, expected=self._expected)
         except FencedError as err:
@@ -185,7 +219,11 @@ class KafkaLog:
         except BaseException:
             self._discard()
             raise
+        finally:
+            self._is_appending = False
         self._expected = base + len(records)
+        if producer.throttled_s or self._is_throttled:
+            self._tell_throttled(producer.throttled_s)
         return base
 
     async def close(self) -> None:
@@ -194,7 +232,69 @@ class KafkaLog:
     def _reader(self, start: Offset, fetch_bytes: int) -> PartitionReader:
         return PartitionReader(self._config, self._store.cluster, self._tp, start, fetch_bytes=fetch_bytes)
 
+    def _renew_after(self, seconds: float) -> None:
+        self._renew_timer = asyncio.get_running_loop().call_later(seconds, self._begin_renewal)
+
+    def _begin_renewal(self) -> None:
+        """Renew, unless an append has done so within the hour, or does it now."""
+        producer = self._producer
+        assert producer is not None
+        due_s = RENEW_S - producer.confirmed_for_s
+        if self._is_appending or due_s > 0:
+            self._renew_after(max(due_s, RENEW_AGAIN_S))
+            return
+        self._renewal = asyncio.ensure_future(self._renew(producer))
+
+    async def _renew(self, producer: FencedProducer) -> None:
+        """Renew an idle producer; the next append repeats a renewal that failed, and raises its error."""
+        try:
+            self._expected = await producer.renew(self._expected)
+        except FencedError as err:
+            logger.warning("an idle partition was taken over", partition=self._tp, error=str(err))
+        except (KafkaError, OSError, RetriableError) as err:
+            logger.warning(
+                "the epoch of an idle partition cannot be renewed yet",
+                partition=self._tp,
+                error=self._config.explain(err),
+            )
+            self._renew_after(RENEW_AGAIN_S)
+        else:
+            self._renew_after(RENEW_S)
+        finally:
+            self._renewal = None
+
+    async def _why_unmarked(self, end: Offset) -> str:
+        """Return why readers do not see the marker of a fence below the last stable offset, `end`."""
+        all_end = await self._store.cluster.end(self._tp)
+        if all_end <= end:
+            return f"the leader of {self._tp} does not know of its fence"
+        topic, partition = self._tp
+        return (
+            f"a transaction of another producer is open in {topic}-{partition} since offset {end}, and hides "
+            f"all up to {all_end}: wait for its timeout, or end it by `kafka-transactions.sh "
+            f"--bootstrap-server {self._config.bootstrap_servers} abort --topic {topic} "
+            f"--partition {partition} --start-offset {end}`"
+        )
+
+    def _tell_throttled(self, seconds: float) -> None:
+        """Log the beginning of a time in which a quota of the brokers holds appends back."""
+        if seconds and not self._is_throttled:
+            logger.warning(
+                "a quota of the brokers slows the writing of the log",
+                partition=self._tp,
+                pause_seconds=round(seconds, 3),
+            )
+        self._is_throttled = seconds > 0
+
     def _discard(self) -> None:
+        if self._renew_timer is not None:
+            self._renew_timer.cancel()
+            self._renew_timer = None
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._renewal = None
         if self._producer is not None:
+            self._abandoned_fences += self._producer.late_fences
+            self._throttled_s += self._producer.throttled_total_s
             self._producer.close()
             self._producer = None

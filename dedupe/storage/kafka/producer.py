@@ -6,46 +6,37 @@ whole or not at all, waits for all replicas, and refuses older epochs of the sam
 transaction, of which only the marker is written into the partition, makes the leader know a new epoch before
 the new owner reads (docs/adr/0018-one-request-a-commit.md).
 
-aiokafka's producer retries inside, without a bound and with the same epoch. Here a request is sent again only
-after a response that means: too early. Any other error, and a missing response, end the producer.
+aiokafka's producer retries inside, without a bound and with the same epoch. Here a batch is sent once. An
+error, or a missing response, ends the producer.
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
+from contextlib import closing
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError, for_code
-from aiokafka.protocol.transaction import (
-    AddPartitionsToTxnRequest_v0,
-    EndTxnRequest_v0,
-    InitProducerIdRequest_v0,
-)
+from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.model.types import NewRecord, Offset
-from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionPool
-from dedupe.storage.kafka.cluster import (
-    LATEST,
-    NO_COORDINATOR_CODES,
-    KafkaCluster,
-    error_name,
-    transactional_id_of,
-)
+from dedupe.storage.kafka.broker_connection import ConnectionPool
+from dedupe.storage.kafka.cluster import LATEST, KafkaCluster, transactional_id_of
 from dedupe.storage.kafka.config import Address, KafkaConfig
-from dedupe.storage.kafka.wire import ProduceCodec, ProducerIdAndEpoch, response_for
+from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
+from dedupe.storage.kafka.transactions import (
+    ANSWER_S,
+    INVALID_TIMESTAMP,
+    RETRY_S,
+    RETRY_S_MAX,
+    Patience,
+    TransactionCoordinator,
+    UnknownProducerError,
+    raise_for_code,
+)
+from dedupe.storage.kafka.wire import PRODUCE, PRODUCE_VERSIONS, ProduceCodec, Produced, ProducerIdAndEpoch
 from dedupe.storage.log import Crashpoint
-
-NONE, INVALID_TIMESTAMP, CONCURRENT_TRANSACTIONS = 0, 32, 51
-FENCED_CODES = frozenset({47, 90})  # INVALID_PRODUCER_EPOCH, PRODUCER_FENCED
-NOT_YET_CODES = NO_COORDINATOR_CODES | {CONCURRENT_TRANSACTIONS}
-"""Definite refusals for a while: the coordinator is loading, elsewhere, or still writes markers."""
-
-TAKEOVER_CODES = frozenset({-1, CONCURRENT_TRANSACTIONS})
-"""
-What a coordinator answers to EndTxn while it aborts the transaction for a newer producer; Kafka 4.2 answers
-UNKNOWN_SERVER_ERROR (-1), too. It answers the next request with the error that the epoch is fenced.
-"""
 
 REFUSED_CODES = frozenset({2, 3, 10, 18, 19, 29, 31, INVALID_TIMESTAMP, 44, 45, 87})
 """
@@ -69,8 +60,6 @@ EPOCH_OF_ROTATION = 32_700
 SEQUENCES = 2**31
 """Sequence numbers of a producer start again at 0 here."""
 
-RETRY_S = 0.005
-FENCE_RETRY_S = 0.01
 NO_PRODUCER = ProducerIdAndEpoch(-1, -1)
 
 
@@ -84,56 +73,56 @@ class FencedProducer:
         self._config = config
         self._cluster = cluster
         self._tp = tp
-        self._transactional_id = transactional_id_of(tp)
         self._crashpoint = crashpoint
         self._connections = ConnectionPool(config)
-        self._leader = self._coordinator = Address("", 0)
+        self._coordinator = TransactionCoordinator(
+            config, tp, transactional_id_of(tp), cluster, self._connections
+        )
+        self._leader = Address("", 0)
         self._produce = ProduceCodec(tp, timeout_ms=round(config.request_timeout_s * 1000))
         self._producer = NO_PRODUCER
         self._sequence = 0
-        self._confirmed_at = 0.0
+        self._confirmed_at = -math.inf
+        self._throttled_s = 0.0
+        self._paused_until = 0.0
         self.marked = NO_PRODUCER
         """The producer of the marker that proves that a leader knows this producer's epoch."""
-        self.has_pending_epoch_request = False
-        """Whether a request for an epoch is unanswered: it may be executed late, and fence a successor."""
 
-    async def start(self) -> None:
+    async def start(self, *, answer_s: float = ANSWER_S) -> None:
         """
         Connect, and fence every earlier producer: the leader accepts nothing more of theirs.
 
         The coordinator gives the next epoch, under which batches are sent, only after the marker of a new
         epoch is committed. Another epoch than the next one means that a rival takes the partition over.
 
-        A marker fences epochs of its own producer id only. So a fence that finds a producer id near its
-        last epoch marks it once more before it goes on to the next id.
+        Args:
+            answer_s: the limit of each request; all together take the request timeout, without the pauses
+                that a quota imposes.
 
         Raises:
-            KafkaError, OSError, RetriableError: call again, later. Unbounded, so the caller sets a timeout.
+            KafkaError, OSError, RetriableError: call again, later.
         """
-        self._leader = await self._cluster.leader_of(self._tp)
-        await self._connections.connect(self._leader)
+        patience = Patience(self._config.request_timeout_s, answer_s)
+        await self._connect(patience)
         try:
-            marked = await self._mark_new_epoch()
-            if marked.epoch > EPOCH_OF_ROTATION:
-                while (await self._take_epoch()).id == marked.id:
-                    pass
-                marked = await self._mark_new_epoch()
+            producer = await self._coordinator.take_epoch(patience)
+            await self._coordinator.mark(producer, patience)
+            await self._begin_behind(producer, patience)
         except FencedError as err:
             raise KafkaError(f"another gateway takes the partition over: {err}") from err
-        self.marked, self._producer, self._sequence = marked, await self._take_epoch(), 0
-        if self._producer != marked._replace(epoch=marked.epoch + 1):
-            raise KafkaError("another gateway takes the partition over")
 
     async def append(self, records: Sequence[NewRecord], *, expected: Offset) -> Offset:
         """
         Append all records or none, within the request timeout.
+
+        A used-up quota of the brokers, and the coordinator's confirmation if it is due, come before it.
 
         Args:
             records: n >= 1.
             expected: the end of the partition while no other producer writes.
 
         Returns:
-            The first record's offset: `expected`, or one more behind a marker of its own.
+            The first record's offset: `expected`, or a later one if only markers lie between.
 
         Raises:
             NotAppendedError, FencedError, OutcomeUnknownError: see PartitionLog.append. The
@@ -141,22 +130,29 @@ class FencedProducer:
         """
         is_in_doubt = False
         try:
+            if self._paused_until:
+                await self._rest()
+            if self._must_renew():
+                expected = await self.renew(expected)
+                await self._rest()
+            batch = self._batch_of(records)
+            self._crashpoint("append")
+            # Never over a connection that is younger than the coordinator's confirmation.
+            connection = self._connections.get(self._leader)
+            if connection is None:
+                raise NotAppendedError("the connection to the leader has ended")
             async with asyncio.timeout(self._config.request_timeout_s):
-                batch = self._batch_of(records)
-                if self._must_renew():
-                    expected = await self._renew(expected)
-                self._crashpoint("append")
-                # Never over a connection that is younger than the coordinator's confirmation.
-                connection = self._connections.get(self._leader)
-                if connection is None:
-                    raise NotAppendedError("the connection to the leader has ended")
                 response = connection.send_encoded(self._produce.encode(batch))
                 is_in_doubt = True
-                code, offset = self._produce.decode(await response)
-                is_in_doubt = code not in REFUSED_CODES
-                _raise_for_code("Produce", code)
-                if offset != expected:
-                    raise NotAppendedError(f"the batch landed at offset {offset} instead of {expected}")
+                produced = self._produce.decode(await response)
+            if produced.throttle_s:
+                connection.note_throttle(produced.throttle_s)
+                self._paused_until = asyncio.get_running_loop().time() + produced.throttle_s
+                self._throttled_s += produced.throttle_s
+            is_in_doubt = produced.code not in REFUSED_CODES
+            raise_for_code("Produce", produced.code)
+            if produced.offset != expected:
+                await self._check_gap(produced, expected)
         except FencedError:
             raise
         except (RetriableError, KafkaError, OSError) as err:
@@ -166,11 +162,56 @@ class FencedProducer:
             raise err if isinstance(err, NotAppendedError) else NotAppendedError(problem) from err
         self._sequence = (self._sequence + len(records)) % SEQUENCES
         self._crashpoint("commit")
-        return offset
+        return produced.offset
+
+    async def renew(self, expected: Offset) -> Offset:
+        """
+        Have the coordinator confirm the epoch by a marker, and go on under the next epoch.
+
+        A leader that has forgotten the producer knows no sequence behind the marker, only the epoch; of a
+        new epoch it takes sequence 0 in any case (docs/adr/0026-a-new-epoch-behind-the-marker.md).
+
+        Returns:
+            The end of the partition, where nothing but markers lies behind `expected`.
+
+        Raises:
+            FencedError: another gateway owns the partition.
+            KafkaError, OSError, RetriableError: nothing was appended; `renew` may be called again.
+        """
+        self._confirmed_at = -math.inf
+        patience = Patience(self._config.request_timeout_s, ANSWER_S)
+        await self._connect(patience)
+        marked = self._producer
+        try:
+            await self._coordinator.mark(marked, patience)
+        except (FencedError, UnknownProducerError) as err:
+            marked = await self._take_again(err, patience)
+        await self._begin_behind(marked, patience)
+        return await self._end_behind(expected, patience)
 
     def close(self) -> None:
         """Close the producer's connections, in any state."""
         self._connections.close()
+
+    @property
+    def throttled_s(self) -> float:
+        """How long the leader reads nothing, since a quota is used up; 0 if it does."""
+        return max(self._paused_until - asyncio.get_running_loop().time(), 0.0) if self._paused_until else 0.0
+
+    @property
+    def throttled_total_s(self) -> float:
+        """How long quotas of the brokers have held this producer back."""
+        return self._throttled_s + self._coordinator.throttled_s
+
+    @property
+    def late_fences(self) -> int:
+        """Unanswered requests for an epoch: each may be executed late, and fence a successor."""
+        return self._coordinator.unanswered
+
+    @property
+    def confirmed_for_s(self) -> float:
+        """How long ago the coordinator confirmed the epoch; infinite after a renewal that failed."""
+        return asyncio.get_running_loop().time() - self._confirmed_at
 
     def _must_renew(self) -> bool:
         """
@@ -179,72 +220,85 @@ class FencedProducer:
         A leader closes a connection that is idle for ten minutes; so a gateway that was frozen, or cut off,
         for longer finds it closed, and renews, even if the leader has forgotten the epochs.
         """
-        is_old = asyncio.get_running_loop().time() - self._confirmed_at > RENEW_S
-        return is_old or self._connections.get(self._leader) is None
+        return self.confirmed_for_s > RENEW_S or self._connections.get(self._leader) is None
 
-    async def _renew(self, expected: Offset) -> Offset:
-        """Have the coordinator confirm the epoch by a marker, and return the offset behind the marker."""
+    async def _connect(self, patience: Patience) -> None:
         self._leader = await self._cluster.leader_of(self._tp)
-        self._coordinator = await self._cluster.coordinator_of(self._transactional_id) or self._coordinator
-        await self._connections.connect(self._leader)
-        await self._mark(self._producer)
-        while (end := (await self._cluster.offsets(self._tp, LATEST))[0]) == expected:  # noqa: ASYNC110
-            await asyncio.sleep(RETRY_S)
-        if end != expected + 1:
-            raise NotAppendedError(f"the partition ends at {end} instead of {expected + 1}")
+        connection = await patience.connect(self._connections, self._leader)
+        self._produce.version = connection.version_of(PRODUCE, *PRODUCE_VERSIONS)
+
+    async def _take_again(self, err: RetriableError, patience: Patience) -> ProducerIdAndEpoch:
+        """
+        Mark a new epoch where the coordinator refuses the producer's own, unless somebody has taken one.
+
+        It refuses an id that was unused for a week, and an epoch behind which this gateway's own earlier
+        attempt has come late.
+        """
+        is_forgotten = isinstance(err, UnknownProducerError)
+        late = self._coordinator.own_late_epochs
+        if not is_forgotten and not late:
+            raise err
+        producer = await self._coordinator.take_epoch(patience)
+        taken = producer.epoch if is_forgotten else producer.epoch - self._producer.epoch - 1
+        if (producer.id == self._producer.id) == is_forgotten or taken > late:
+            raise FencedError("another gateway has taken an epoch since") from err
+        self._coordinator.unanswered -= min(taken, self._coordinator.unanswered)  # they have arrived
+        self._producer = producer
+        await self._coordinator.mark(producer, patience)
+        return producer
+
+    async def _begin_behind(self, marked: ProducerIdAndEpoch, patience: Patience) -> None:
+        """
+        Take the epoch next to one that was marked, and begin with sequence 0.
+
+        A marker fences epochs of its own producer id only. So whoever finds a producer id near its last
+        epoch goes on to the next id, which is marked, too.
+
+        Raises FencedError: it is not the next one.
+        """
+        if marked.epoch > EPOCH_OF_ROTATION:
+            while (await self._coordinator.take_epoch(patience)).id == marked.id:
+                pass
+            marked = await self._coordinator.take_epoch(patience)
+            await self._coordinator.mark(marked, patience)
+        producer = await self._coordinator.take_epoch(patience)
+        if producer != marked._replace(epoch=marked.epoch + 1):
+            raise FencedError("another gateway takes the partition over")
+        self.marked, self._producer, self._sequence = marked, producer, 0
+        self._confirmed_at = asyncio.get_running_loop().time()
+        connection = self._connections.get(self._leader)  # perhaps the coordinator's, too
+        pause_s = 0.0 if connection is None else connection.throttled_s
+        self._paused_until = self._confirmed_at + pause_s if pause_s else 0.0
+
+    async def _rest(self) -> None:
+        """Wait until the leader reads again."""
+        await asyncio.sleep(self.throttled_s)
+        self._paused_until = 0.0
+
+    async def _end_behind(self, expected: Offset, patience: Patience) -> Offset:
+        """Return the end of the partition behind the own marker; nothing but markers may lie before it."""
+        retry_s = RETRY_S
+        while (end := (await self._cluster.offsets(self._tp, LATEST))[0]) == expected:
+            if patience.is_over:
+                raise NotAppendedError(f"the partition still ends at {end}, before its marker")
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, RETRY_S_MAX)
+        if end != expected + 1 and not await self._holds_only_markers(expected, end):
+            raise NotAppendedError(f"the partition ends at {end}: others have written from {expected} on")
         return end
 
-    async def _mark(self, producer: ProducerIdAndEpoch) -> None:
-        """Commit an empty transaction; its marker is in the partition a moment later."""
-        coordinator = await self._connections.connect(self._coordinator)
-        while (code := await self._begin(coordinator, producer)) == CONCURRENT_TRANSACTIONS:  # noqa: ASYNC110
-            await asyncio.sleep(RETRY_S)
-        _raise_for_code("AddPartitionsToTxn", code)
-        while (code := await self._end(coordinator, producer)) in TAKEOVER_CODES:  # noqa: ASYNC110
-            await asyncio.sleep(RETRY_S)
-        _raise_for_code("EndTxn", code)
-        self._confirmed_at = asyncio.get_running_loop().time()
+    async def _check_gap(self, produced: Produced, expected: Offset) -> None:
+        """Raise NotAppendedError if a batch landed elsewhere, and not only markers lie before it."""
+        if not await self._holds_only_markers(expected, produced.offset):
+            raise NotAppendedError(f"the batch landed at offset {produced.offset} instead of {expected}")
 
-    async def _begin(self, coordinator: BrokerConnection, producer: ProducerIdAndEpoch) -> int:
-        """Begin a transaction with the partition; return an error code."""
-        topics = [(self._tp.topic, [self._tp.partition])]
-        request = AddPartitionsToTxnRequest_v0(self._transactional_id, *producer, topics)
-        (code,) = response_for(self._tp, (await coordinator.send(request)).errors)
-        return int(code)
-
-    async def _end(self, coordinator: BrokerConnection, producer: ProducerIdAndEpoch) -> int:
-        """Commit the transaction; return an error code."""
-        request = EndTxnRequest_v0(self._transactional_id, *producer, True)
-        return int((await coordinator.send(request)).error_code)
-
-    async def _mark_new_epoch(self) -> ProducerIdAndEpoch:
-        producer = await self._take_epoch()
-        await self._mark(producer)
-        return producer
-
-    async def _take_epoch(self) -> ProducerIdAndEpoch:
-        """Return a new epoch, once no transaction is undecided and all markers are written."""
-        while (producer := await self._try_to_take_epoch()) is None:  # noqa: ASYNC110 - nothing signals it
-            await asyncio.sleep(FENCE_RETRY_S)
-        return producer
-
-    async def _try_to_take_epoch(self) -> ProducerIdAndEpoch | None:
-        """Request a new epoch once; None if it is too early."""
-        coordinator = await self._cluster.coordinator_of(self._transactional_id)
-        if coordinator is None:
-            return None
-        self._coordinator = coordinator
-        connection = await self._connections.connect(coordinator)
-        timeout_ms = round(self._config.transaction_timeout_s * 1000)
-        request = InitProducerIdRequest_v0(self._transactional_id, timeout_ms)
-        self.has_pending_epoch_request = True
-        response = await connection.send(request)
-        self.has_pending_epoch_request = False
-        if response.error_code in NOT_YET_CODES:
-            return None
-        if response.error_code != NONE:
-            raise for_code(response.error_code)()
-        return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+    async def _holds_only_markers(self, start: Offset, end: Offset) -> bool:
+        """Whether [start, end) holds markers alone: of this producer, or of who tested the broker."""
+        if start > end:
+            return False
+        reader = PartitionReader(self._config, self._cluster, self._tp, start, fetch_bytes=FETCH_BYTES_OF_FEW)
+        with closing(reader):
+            return (await reader.control_markers(end)).is_all
 
     def _batch_of(self, records: Sequence[NewRecord]) -> bytes:
         batch = DefaultRecordBatchBuilder(
@@ -260,15 +314,3 @@ class FencedProducer:
             if batch.append(index, timestamp_ms, key, value, headers) is None:  # type: ignore[arg-type] # invariant
                 raise NotAppendedError("the records do not fit into one record batch")
         return bytes(batch.build())
-
-
-def _raise_for_code(request: str, code: int) -> None:
-    if code in FENCED_CODES:
-        raise FencedError(f"{request} was refused: a newer producer epoch exists")
-    if code == INVALID_TIMESTAMP:
-        raise NotAppendedError(
-            f"{request} was refused: the clock of this machine or of the broker is wrong "
-            "(InvalidTimestampError)"
-        )
-    if code != NONE:
-        raise NotAppendedError(f"{request} was refused: {error_name(code)}")

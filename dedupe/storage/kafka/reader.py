@@ -11,30 +11,55 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.errors import KafkaError, for_code
-from aiokafka.protocol.fetch import FetchRequest_v4
+from aiokafka.protocol.api import RequestStruct
+from aiokafka.protocol.fetch import FetchRequest_v4, FetchRequest_v11
 from aiokafka.record.memory_records import MemoryRecords
 
 from dedupe.model.errors import RetriableError
 from dedupe.model.types import LogRecord, Offset
 from dedupe.storage.kafka.broker_connection import BrokerConnection
-from dedupe.storage.kafka.cluster import KafkaCluster
+from dedupe.storage.kafka.cluster import NO_OFFSET, KafkaCluster
 from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.wire import CONSUMER, READ_COMMITTED, ProducerIdAndEpoch, response_for
 
 WAIT_MS = 100
 """The wait of a broker that has no records, before it answers."""
 
+FETCH, FETCH_VERSIONS = 1, (4, 11)
+ABORTED = {4: 3, 11: 4}
+"""By version: the place of the aborted transactions among the fields of a partition in a response."""
+NO_EPOCH, NO_SESSION, FINAL_EPOCH, NO_RACK = -1, 0, -1, ""
+
+FETCH_BYTES_OF_FEW = 64 * 1024
+"""A fetch for a short read. The broker answers with one whole batch where that is larger."""
+
 RETRY_S = 0.1
 """Between two requests of which the first returned nothing: an election takes a second."""
 
 RESPONSE_BYTES_MAX = 2**31 - 1
 """The protocol's own limit: a broker returns one whole batch, even if that exceeds `fetch_bytes`."""
+
+
+class Markers(NamedTuple):
+    """The markers of a stretch of a partition."""
+
+    producers: set[ProducerIdAndEpoch]
+    is_all: bool
+    """Whether the stretch holds nothing else, and was shown to its end."""
+
+    def with_batch(self, batch: Any) -> "Markers":
+        """Return them with those of one more batch."""
+        if not batch.is_control_batch:
+            return self._replace(is_all=False)
+        return self._replace(
+            producers=self.producers | {ProducerIdAndEpoch(batch.producer_id, batch.producer_epoch)}
+        )
 
 
 class PartitionReader:
@@ -86,16 +111,17 @@ class PartitionReader:
             await asyncio.sleep(max(self._throttled_s, RETRY_S))
             since += self._throttled_s
 
-    async def has_control_marker(self, producer: ProducerIdAndEpoch, *, end: Offset) -> bool:
+    async def control_markers(self, end: Offset) -> Markers:
         """
-        Return whether the leader shows a producer's control batch in [position, end); moves the position.
+        Return the producers of the control batches that the leader shows in [position, end).
 
-        A deposed leader that does not know of its successor shows none. One at or above the end proves
-        nothing: the end may come from another leader.
+        A deposed leader that does not know of its successor does not show all. A batch above the end proves
+        nothing: the end may come from another leader. Moves the position.
 
         Raises:
             RetriableError: no answer, or one that cannot be read.
         """
+        markers = Markers(set(), is_all=True)
         try:
             before = -1
             while before < self.position < end:
@@ -106,13 +132,12 @@ class PartitionReader:
                 before = self.position
                 with _decoding():
                     for batch in _batches_in(raw):
-                        self.position = batch.next_offset
-                        is_marker = batch.is_control_batch and batch.next_offset <= end
-                        if is_marker and (batch.producer_id, batch.producer_epoch) == producer:
-                            return True
+                        if self.position < batch.next_offset <= end:
+                            self.position = batch.next_offset
+                            markers = markers.with_batch(batch)
         except (KafkaError, OSError) as err:
             raise RetriableError(f"cannot read {self._tp}: {self._config.explain(err)}") from err
-        return False
+        return markers._replace(is_all=markers.is_all and self.position >= end)
 
     def close(self) -> None:
         """Close the connection and drop the unread part of its last response; raises nothing."""
@@ -162,18 +187,26 @@ class PartitionReader:
         if self._connection is None or not self._connection.is_usable:
             await self._connect()
         assert self._connection is not None
-        topic, partition = self._tp
-        topics = [(topic, [(partition, self.position, self._fetch_bytes)])]
-        request = FetchRequest_v4(CONSUMER, WAIT_MS, 1, self._fetch_bytes, READ_COMMITTED, topics)
+        request = self._request(self._connection.version_of(FETCH, *FETCH_VERSIONS))
         response = await self._connection.send(request, timeout_s=self._config.request_timeout_s)
         if not response.topics:
             self._throttled_s = response.throttle_time_ms / 1000
             self._warn_throttled()
             return [], b""
-        code, _, _, aborted, raw = response_for(self._tp, response.topics)
+        fields = response_for(self._tp, response.topics)
+        code, aborted, raw = fields[0], fields[ABORTED[response.API_VERSION]], fields[-1]
         if code != 0:
             raise for_code(code)(f"error {code}")
         return aborted, raw or b""
+
+    def _request(self, version: int) -> RequestStruct:
+        """Return the request for the next batches, outside of any fetch session."""
+        topic, partition = self._tp
+        limits = (CONSUMER, WAIT_MS, 1, self._fetch_bytes, READ_COMMITTED)
+        if version == FETCH_VERSIONS[0]:
+            return FetchRequest_v4(*limits, [(topic, [(partition, self.position, self._fetch_bytes)])])
+        place = (partition, NO_EPOCH, self.position, NO_OFFSET, self._fetch_bytes)
+        return FetchRequest_v11(*limits, NO_SESSION, FINAL_EPOCH, [(topic, [place])], [], NO_RACK)
 
     async def _connect(self) -> None:
         self.close()

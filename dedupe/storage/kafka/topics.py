@@ -33,6 +33,7 @@ MESSAGE_BYTES_DEFAULT = 1024 * 1024
 """About Kafka's own default, so that a larger batch limit fits later."""
 TOPIC_ALREADY_EXISTS, NOT_CONTROLLER = 36, 41
 LEADER_POLL_S = 0.1
+LISTENER = "listener.name."
 
 logger = structlog.get_logger(__name__)
 
@@ -111,6 +112,11 @@ class Demands:
                 lambda value: int(value) >= OWNER_TRUSTED_MS,
                 f"must be at least {OWNER_TRUSTED_MS}: the coordinator would forget an owner before that has "
                 "to confirm its epoch, and the next owner would not fence it",
+            ),
+            "connections.max.idle.ms": (
+                lambda value: 0 < int(value) <= OWNER_TRUSTED_MS,
+                f"must be between 1 and {OWNER_TRUSTED_MS}: a gateway that was frozen until the leader had "
+                "forgotten its epoch could write once more over its old connection",
             ),
             "transaction.max.timeout.ms": (
                 lambda value: int(value) >= self.transaction_timeout_ms,
@@ -296,9 +302,15 @@ def _configs_in(response: Any) -> dict[str, str | None]:
 
 
 def _broken(whose: str, configs: Mapping[str, str | None], rules: Rules) -> list[str]:
-    """Return one sentence for each rule that a setting breaks; a hidden setting breaks none."""
+    """
+    Return one sentence for each rule that a setting breaks; a hidden setting breaks none.
+
+    A rule holds for a listener's own value, too (`listener.name.NAME.SETTING`).
+    """
     return [
-        f"{whose}: {name} is {value}, {demand}"
+        f"{whose}: {setting} is {value}, {demand}"
         for name, (is_good, demand) in rules.items()
-        if (value := configs.get(name)) is not None and not is_good(value)
+        for setting, value in configs.items()
+        if setting == name or (setting.startswith(LISTENER) and setting.endswith(f".{name}"))
+        if value is not None and not is_good(value)
     ]

@@ -14,13 +14,18 @@ from aiokafka.protocol.api import RequestStruct, Response
 from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 
 from dedupe.model.errors import RetriableError
+from dedupe.model.record import HEADER_FENCE_TEST
 from dedupe.model.types import Offset
 
-PRODUCE, PRODUCE_VERSION = 0, 3
+PRODUCE, PRODUCE_VERSIONS = 0, (3, 4, 5, 6, 7, 8)
+"""They differ in the response only, behind the offset; from version 9 on the encoding is another one."""
 ALL_REPLICAS = -1
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 CONSUMER = -1
 """The replica id of a client that is no broker."""
+
+PROBE_HEADERS: list[tuple[str, bytes | None]] = [(HEADER_FENCE_TEST, b"")]
+"""The headers of the record that tests whether a broker fences; readers skip it."""
 
 _NO_TRANSACTIONAL_ID = struct.pack(">h", -1)
 _ONE_ELEMENT = struct.pack(">i", 1)
@@ -34,6 +39,14 @@ class ProducerIdAndEpoch(NamedTuple):
 
     id: int
     epoch: int
+
+
+class Produced(NamedTuple):
+    """The response to a Produce of one batch."""
+
+    code: int
+    offset: Offset  # the batch's base offset, if the code is 0
+    throttle_s: float  # the time for which the broker does not read from the connection
 
 
 class Request(NamedTuple):
@@ -72,7 +85,11 @@ def response_for(tp: TopicPartition, topics: Any) -> tuple[Any, ...]:
 
 
 class ProduceCodec:
-    """Encodes Produce requests with one record batch for one partition, and decodes their responses."""
+    """
+    Encodes Produce requests with one record batch for one partition, and decodes their responses.
+
+    `version` is that of the next request.
+    """
 
     def __init__(self, tp: TopicPartition, *, timeout_ms: int) -> None:
         """Encode the constant part; `timeout_ms` bounds the leader's wait for its replicas."""
@@ -81,24 +98,27 @@ class ProduceCodec:
             (_ONE_ELEMENT, struct.pack(">h", len(topic)), topic, _ONE_ELEMENT, _INT.pack(tp.partition))
         )
         acks = struct.pack(">hi", ALL_REPLICAS, timeout_ms)
+        self.version = PRODUCE_VERSIONS[0]
         self._prefix = _NO_TRANSACTIONAL_ID + acks + self._partition
 
     def encode(self, batch: bytes) -> Request:
         """Return the request that appends a record batch outside of any transaction."""
-        return Request(PRODUCE, PRODUCE_VERSION, (self._prefix, _INT.pack(len(batch)), batch))
+        return Request(PRODUCE, self.version, (self._prefix, _INT.pack(len(batch)), batch))
 
-    def decode(self, response: bytes) -> tuple[int, Offset]:
+    def decode(self, response: bytes) -> Produced:
         """
-        Return the error code and the batch's base offset.
+        Return the error code, the batch's base offset, and the throttle time, which is the last field.
 
         Raises:
             RetriableError: the response is cut off, or about another partition.
         """
         size = len(self._partition)
-        if not response.startswith(self._partition) or len(response) < size + _CODE_AND_OFFSET.size:
+        is_whole = len(response) >= size + _CODE_AND_OFFSET.size + _INT.size
+        if not is_whole or not response.startswith(self._partition):
             raise RetriableError("a broker's response to Produce is not about its partition")
         code, offset = _CODE_AND_OFFSET.unpack_from(response, size)
-        return code, offset
+        (throttle_ms,) = _INT.unpack_from(response, len(response) - _INT.size)
+        return Produced(code, offset, max(throttle_ms, 0) / 1000)
 
 
 class MetadataResponse(Response):

@@ -12,6 +12,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 import structlog
@@ -81,6 +82,17 @@ _OF_THE_MACHINE = [
         errno.EIO,
     )
 ]
+
+
+_VERIFIED = """[Version]
+  rocksdb_version=9.8.4
+  options_file_version=1.1
+[DBOptions]
+  track_and_verify_wals_in_manifest=true
+[CFOptions "default"]
+[TableOptions/BlockBasedTable "default"]
+"""
+_RAW = '{"raw_mode":true,"prefix_extractors":{}}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +274,7 @@ def _options(tuning: Tuning, *, is_new: bool) -> Options:
     with several families, RocksDB syncs every closed WAL before a flush becomes visible
     (DBImpl::FlushMemTableToOutputFile in db/db_impl/db_impl_compaction_flush.cc).
     """
-    options = Options(raw_mode=True)
+    options = _verified_options()
     options.create_if_missing(is_new)  # else a lost CURRENT file would look like a new database
     options.create_missing_column_families(is_new)
     options.set_paranoid_checks(True)
@@ -276,6 +288,19 @@ def _options(tuning: Tuning, *, is_new: bool) -> Options:
     options.set_stats_dump_period_sec(0)
     if tuning.has_statistics:
         options.enable_statistics()
+    return options
+
+
+def _verified_options() -> Options:
+    """
+    Return options by which RocksDB notices that a synced write-ahead file was deleted or cut.
+
+    rocksdict has no method for this one, but reads it from a file.
+    """
+    with TemporaryDirectory() as folder:
+        Path(folder, "OPTIONS-000001").write_text(_VERIFIED)
+        Path(folder, "rocksdict-config.json").write_text(_RAW)
+        options, _ = Options.load_latest(folder)
     return options
 
 

@@ -23,7 +23,7 @@ from dedupe.decide.window import Step
 from dedupe.model.errors import ConfigurationError, GatewayError, IndexCorruptError, IndexUnavailableError
 from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Entry, EventKey, Offset
-from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
+from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, WalFiles
 from dedupe.storage.rocksdb.bloom import BloomFilterCache
 from dedupe.storage.rocksdb.database import MIB, Database, Tuning, destroy, translate, tuning_for
 from dedupe.storage.rocksdb.format import (
@@ -39,8 +39,9 @@ from dedupe.storage.rocksdb.format import (
     put_meta,
     read_steps,
 )
-from dedupe.storage.rocksdb.replay import WAL_BYTES_MAX, load, replay, time_limit_s, wal_bytes
+from dedupe.storage.rocksdb.replay import WAL_BYTES_MAX, load, replay, time_limit_s
 from dedupe.storage.rocksdb.sessions import SessionTable
+from dedupe.storage.rocksdb.wal import check_wal, note_proved, unproved, wal_files
 
 LANE_BYTES_MIN = 4 * MIB
 """With less, a file would hold a few thousand keys, and each lookup would read hundreds of files."""
@@ -90,14 +91,29 @@ class RocksStore:
         self._damage.pop(path, None)
         async with self._replays:
             try:
-                if wal_bytes(path) > WAL_BYTES_MAX:
-                    await replay(path, self._tuning, limit_s=time_limit_s(path))
+                await self._check_wal(path)
                 with suppress(OSError):  # `open` raises it
                     await asyncio.to_thread(load, path)
             except IndexCorruptError as err:
                 self._damage[path] = err
             except OSError as err:
                 raise IndexUnavailableError(f"cannot prepare {path}: {err}") from err
+
+    async def _check_wal(self, path: Path) -> None:
+        """Check the write-ahead log of an index that was not closed; replay a long one."""
+        files = wal_files(path)
+        if not files.size_bytes:
+            return
+        structlog.get_logger(__name__).info(
+            "index was not closed, its write-ahead log is checked and replayed",
+            path=str(path),
+            files=files.number,
+            size_bytes=files.size_bytes,
+        )
+        if files.size_bytes > WAL_BYTES_MAX:
+            await replay(path, self._tuning, limit_s=time_limit_s(path))
+        else:
+            await asyncio.to_thread(check_wal, path)
 
     def open(self, identity: IndexIdentity) -> "RocksIndex":
         """
@@ -164,6 +180,7 @@ class RocksIndex:
         self._failure: GatewayError | None = None
         self.state: IndexState = EMPTY_STATE
         self._steps: list[Step] = []
+        self._unproved: list[Offset] = []
         try:
             if _is_empty(path):
                 self._begin(0)
@@ -190,6 +207,24 @@ class RocksIndex:
     def files(self) -> int:
         """See DedupeIndex. FIFO keeps all files in level 0."""
         return self._figure("rocksdb.num-files-at-level0")
+
+    @property
+    def wal(self) -> WalFiles:
+        try:
+            return wal_files(self._path)
+        except OSError as err:
+            translate(err, f"cannot measure {self._path}")
+
+    @property
+    def unproved(self) -> Sequence[Offset]:
+        return self._unproved
+
+    def note_proved(self) -> None:
+        try:
+            note_proved(self._path)
+        except OSError as err:
+            translate(err, f"cannot write {self._path}")
+        self._unproved = []
 
     @property
     def session_counts(self) -> SessionCounts:
@@ -339,6 +374,7 @@ class RocksIndex:
             last = self._get(database, [self.state.last_key])[0]
             if last is None or last.offset != self.state.last_offset:
                 raise IndexCorruptError(f"{self._path} lacks the last entry of its own state")
+            self._unproved = unproved(self._path)
 
 
 def _destroy_after(closing: Future[None] | None, path: Path) -> None:

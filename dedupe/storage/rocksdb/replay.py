@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.storage.rocksdb.database import MIB, Database, Tuning
+from dedupe.storage.rocksdb.wal import check_wal, wal_files
 
 WAL_BYTES_MAX = MIB
 """A WAL up to this size, about 30,000 entries, is replayed when the database is opened, in 25 ms."""
@@ -32,11 +33,6 @@ NICENESS = 10
 _CORRUPT = 3  # an exit status that Python itself does not use
 
 
-def wal_bytes(path: Path) -> int:
-    """Return the size of the WAL. Raises OSError."""
-    return sum(file.stat().st_size for file in path.glob("*.log"))
-
-
 def load(path: Path) -> None:
     """Read the end of every data file into the page cache, for the opening. Raises OSError."""
     for file in path.glob("*.sst"):
@@ -48,18 +44,18 @@ def load(path: Path) -> None:
 
 def time_limit_s(path: Path) -> float:
     """Return the time limit of a replay. Raises OSError."""
-    return REPLAY_S + REPLAY_S_PER_MIB * wal_bytes(path) / MIB
+    return REPLAY_S + REPLAY_S_PER_MIB * wal_files(path).size_bytes / MIB
 
 
 async def replay(path: Path, tuning: Tuning, *, limit_s: float) -> None:
     """
-    Open and close the database in another process, which flushes its WAL.
+    Check the WAL, then open and close the database in another process, which flushes it.
 
     The process is killed on cancellation, and after `limit_s` seconds. No data are lost then: RocksDB keeps
     the WAL until all of it is in data files.
 
     Raises:
-        IndexCorruptError: the database cannot be read.
+        IndexCorruptError: the database cannot be read, or its WAL has a hole.
         IndexUnavailableError: it cannot be opened now, or the time limit is over.
     """
     process = await asyncio.create_subprocess_exec(
@@ -87,13 +83,14 @@ async def replay(path: Path, tuning: Tuning, *, limit_s: float) -> None:
 
 
 def main() -> None:
-    """Replay; write an error to stderr as one line."""
+    """Check and replay; write an error to stderr as one line."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.nice(NICENESS)
     path, tuning = sys.argv[1:]
     try:
+        check_wal(Path(path))
         Database(Path(path), Tuning(**json.loads(tuning)), is_new=False).close()
-    except (IndexCorruptError, IndexUnavailableError) as err:
+    except (IndexCorruptError, IndexUnavailableError, OSError) as err:
         print(err, file=sys.stderr)
         sys.exit(_CORRUPT if isinstance(err, IndexCorruptError) else 1)
 

@@ -198,6 +198,7 @@ class SqliteLog:
     """One partition of a SqliteStore."""
 
     pause_after_append_s = 0.0  # while one group is committed, the next one gathers
+    throttled_s = 0.0
 
     def __init__(
         self, place: _Place, writer: SqliteWriter | None, readers: Readers, limits: SqliteLimits

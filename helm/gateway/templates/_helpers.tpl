@@ -83,9 +83,22 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $_ := set $settings "GATEWAY_KAFKA_BOOTSTRAP_SERVERS" .Values.kafka.bootstrapServers }}
 {{- $_ := set $settings "GATEWAY_KAFKA_SECURITY_PROTOCOL" .Values.kafka.securityProtocol }}
 {{- if contains "SASL" .Values.kafka.securityProtocol }}
-{{- $_ := set $settings "GATEWAY_KAFKA_SASL_MECHANISM" .Values.kafka.sasl.mechanism }}
-{{- if not .Values.kafka.sasl.usernameKey }}
-{{- $_ := set $settings "GATEWAY_KAFKA_SASL_USERNAME" .Values.kafka.sasl.username }}
+{{- with .Values.kafka.sasl }}
+{{- $_ := set $settings "GATEWAY_KAFKA_SASL_MECHANISM" .mechanism }}
+{{- if and .username (not .usernameKey) }}
+{{- $_ := set $settings "GATEWAY_KAFKA_SASL_USERNAME" .username }}
+{{- end }}
+{{- if .existingSecret }}
+{{- $_ := set $settings "GATEWAY_KAFKA_SASL_PASSWORD_FILE" "/etc/gateway/kafka-sasl/password" }}
+{{- end }}
+{{- range $name, $value := dict "TOKEN_URL" .oauth.tokenUrl "SCOPE" .oauth.scope "EXTENSIONS" .oauth.extensions }}
+{{- if $value }}
+{{- $_ := set $settings (printf "GATEWAY_KAFKA_OAUTH_%s" $name) $value }}
+{{- end }}
+{{- end }}
+{{- if .oauth.caSecret }}
+{{- $_ := set $settings "GATEWAY_KAFKA_OAUTH_CA_FILE" "/etc/gateway/kafka-oauth-ca/ca.crt" }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- if .Values.kafka.tls.caSecret }}
@@ -94,6 +107,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.kafka.tls.clientSecret }}
 {{- $_ := set $settings "GATEWAY_KAFKA_SSL_CERT_FILE" "/etc/gateway/kafka-client/client.crt" }}
 {{- $_ := set $settings "GATEWAY_KAFKA_SSL_KEY_FILE" "/etc/gateway/kafka-client/client.key" }}
+{{- if .Values.kafka.tls.keyPasswordKey }}
+{{- $_ := set $settings "GATEWAY_KAFKA_SSL_KEY_PASSWORD_FILE" "/etc/gateway/kafka-client/client.password" }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- if .Values.secrets.existingSecret }}
@@ -134,11 +150,18 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail "log: sqlite keeps the only copy of all events on the pod's volume, so mode: production needs persistence.enabled: true" }}
 {{- end }}
 {{- if contains "SASL" .Values.kafka.securityProtocol }}
+{{- $mechanism := .Values.kafka.sasl.mechanism }}
+{{- $isOauth := eq $mechanism "OAUTHBEARER" }}
+{{- if ne $isOauth (ne .Values.kafka.sasl.oauth.tokenUrl "") }}
+{{- fail "kafka.sasl.mechanism: OAUTHBEARER and kafka.sasl.oauth.tokenUrl need each other" }}
+{{- end }}
+{{- if not (or (eq $mechanism "AWS_MSK_IAM") (hasPrefix "file:" .Values.kafka.sasl.oauth.tokenUrl)) }}
 {{- if not .Values.kafka.sasl.existingSecret }}
 {{- fail (printf "kafka.securityProtocol: %s needs kafka.sasl.existingSecret, a Secret with the password" .Values.kafka.securityProtocol) }}
 {{- end }}
 {{- if not (or .Values.kafka.sasl.username .Values.kafka.sasl.usernameKey) }}
 {{- fail (printf "kafka.securityProtocol: %s needs kafka.sasl.username or kafka.sasl.usernameKey" .Values.kafka.securityProtocol) }}
+{{- end }}
 {{- end }}
 {{- else if .Values.kafka.sasl.existingSecret }}
 {{- fail (printf "kafka.sasl.existingSecret is not used with kafka.securityProtocol: %s" .Values.kafka.securityProtocol) }}
@@ -168,10 +191,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and $isClosed (eq (get .Values.config "GATEWAY_TRACES" | toString | lower) "true") }}
 {{- fail "config.GATEWAY_TRACES needs networkPolicy.egress.extra, a rule for the collector (or set networkPolicy.egress.enabled: false)" }}
 {{- end }}
+{{- $needsOut := or (eq .Values.kafka.sasl.mechanism "AWS_MSK_IAM") (hasPrefix "http" .Values.kafka.sasl.oauth.tokenUrl) }}
+{{- if and $isClosed $needsOut (contains "SASL" .Values.kafka.securityProtocol) }}
+{{- fail (printf "kafka.sasl.mechanism: %s needs networkPolicy.egress.extra, a rule for what gives its tokens (or set networkPolicy.egress.enabled: false)" .Values.kafka.sasl.mechanism) }}
+{{- end }}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
 {{- fail "autoscaling.minReplicas must not exceed autoscaling.maxReplicas" }}
 {{- end }}
-{{- $own := list "GATEWAY_MODE" "GATEWAY_LOG" "GATEWAY_HOST" "GATEWAY_PORT" "GATEWAY_ADMIN_HOST" "GATEWAY_ADMIN_PORT" "GATEWAY_PROBE_LISTEN" "GATEWAY_DATA_DIR" "GATEWAY_KAFKA_BOOTSTRAP_SERVERS" "GATEWAY_KAFKA_SECURITY_PROTOCOL" "GATEWAY_KAFKA_SASL_MECHANISM" "GATEWAY_KAFKA_SASL_USERNAME" "GATEWAY_KAFKA_SASL_PASSWORD" "GATEWAY_KAFKA_SSL_CA_FILE" "GATEWAY_KAFKA_SSL_CERT_FILE" "GATEWAY_KAFKA_SSL_KEY_FILE" "GATEWAY_WRITE_KEYS_FILE" "GATEWAY_IDENTITY_SECRET" "GATEWAY_ADMIN_TOKEN" "GATEWAY_ADMIN_READ_TOKEN" "GATEWAY_WORKER_ID" "GATEWAY_PEER_LISTEN" "GATEWAY_PEER_ADDRESS" "GATEWAY_PEER_TLS_CERT_FILE" "GATEWAY_PEER_TLS_KEY_FILE" "GATEWAY_PEER_TLS_CA_FILE" "GATEWAY_ZONE" }}
+{{- $own := list "GATEWAY_MODE" "GATEWAY_LOG" "GATEWAY_HOST" "GATEWAY_PORT" "GATEWAY_ADMIN_HOST" "GATEWAY_ADMIN_PORT" "GATEWAY_PROBE_LISTEN" "GATEWAY_DATA_DIR" "GATEWAY_KAFKA_BOOTSTRAP_SERVERS" "GATEWAY_KAFKA_SECURITY_PROTOCOL" "GATEWAY_KAFKA_SASL_MECHANISM" "GATEWAY_KAFKA_SASL_USERNAME" "GATEWAY_KAFKA_SASL_PASSWORD" "GATEWAY_KAFKA_SASL_PASSWORD_FILE" "GATEWAY_KAFKA_OAUTH_TOKEN_URL" "GATEWAY_KAFKA_OAUTH_SCOPE" "GATEWAY_KAFKA_OAUTH_EXTENSIONS" "GATEWAY_KAFKA_OAUTH_CA_FILE" "GATEWAY_KAFKA_SSL_CA_FILE" "GATEWAY_KAFKA_SSL_CERT_FILE" "GATEWAY_KAFKA_SSL_KEY_FILE" "GATEWAY_KAFKA_SSL_KEY_PASSWORD_FILE" "GATEWAY_WRITE_KEYS_FILE" "GATEWAY_IDENTITY_SECRET" "GATEWAY_ADMIN_TOKEN" "GATEWAY_ADMIN_READ_TOKEN" "GATEWAY_WORKER_ID" "GATEWAY_PEER_LISTEN" "GATEWAY_PEER_ADDRESS" "GATEWAY_PEER_TLS_CERT_FILE" "GATEWAY_PEER_TLS_KEY_FILE" "GATEWAY_PEER_TLS_CA_FILE" "GATEWAY_ZONE" }}
 {{- range $name, $_ := .Values.config }}
 {{- if has $name $own }}
 {{- fail (printf "config.%s is set by the chart: change the value that it is made of" $name) }}

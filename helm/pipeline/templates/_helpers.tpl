@@ -23,7 +23,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail "kafka.bootstrapServers is needed: the jobs read the gateway's topic" }}
 {{- end }}
 {{- if contains "SASL" .Values.kafka.securityProtocol }}
-{{- if not (and .Values.kafka.sasl.existingSecret .Values.kafka.sasl.username) }}
+{{- if ne (eq .Values.kafka.sasl.mechanism "OAUTHBEARER") (ne .Values.kafka.sasl.oauth.tokenUrl "") }}
+{{- fail "kafka.sasl.mechanism: OAUTHBEARER and kafka.sasl.oauth.tokenUrl need each other" }}
+{{- end }}
+{{- if not (or (eq .Values.kafka.sasl.mechanism "AWS_MSK_IAM") (and .Values.kafka.sasl.existingSecret .Values.kafka.sasl.username)) }}
 {{- fail (printf "kafka.securityProtocol: %s needs kafka.sasl.username and kafka.sasl.existingSecret" .Values.kafka.securityProtocol) }}
 {{- end }}
 {{- else if .Values.kafka.sasl.existingSecret }}
@@ -46,19 +49,32 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{- define "pipeline.login" -}}
+{{- with .Values.kafka.sasl }}
+GATEWAY_KAFKA_SASL_MECHANISM: {{ .mechanism }}
+{{- range $name, $value := dict "SASL_USERNAME" .username "OAUTH_TOKEN_URL" .oauth.tokenUrl "OAUTH_SCOPE" .oauth.scope "OAUTH_EXTENSIONS" .oauth.extensions }}
+{{- if $value }}
+GATEWAY_KAFKA_{{ $name }}: {{ $value | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "pipeline.kafkaEnv" -}}
 - name: GATEWAY_KAFKA_SECURITY_PROTOCOL
   value: {{ .Values.kafka.securityProtocol }}
 {{- if contains "SASL" .Values.kafka.securityProtocol }}
-- name: GATEWAY_KAFKA_SASL_MECHANISM
-  value: {{ .Values.kafka.sasl.mechanism }}
-- name: GATEWAY_KAFKA_SASL_USERNAME
-  value: {{ .Values.kafka.sasl.username | quote }}
+{{- range $name, $value := include "pipeline.login" . | fromYaml }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- if .Values.kafka.sasl.existingSecret }}
 - name: GATEWAY_KAFKA_SASL_PASSWORD
   valueFrom:
     secretKeyRef:
       name: {{ .Values.kafka.sasl.existingSecret }}
       key: {{ .Values.kafka.sasl.passwordKey }}
+{{- end }}
 {{- end }}
 {{- if .Values.kafka.tls.caSecret }}
 - name: GATEWAY_KAFKA_SSL_CA_FILE

@@ -55,6 +55,37 @@ MATRIX: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "kafka__sasl__existingSecret": "",
             "kafka__tls__caSecret": "ca",
             "kafka__tls__clientSecret": "client",
+            "kafka__tls__keyPasswordKey": "user.password",
+        },
+    ),
+    "oauth": (
+        ("production",),
+        {
+            "kafka__sasl__mechanism": "OAUTHBEARER",
+            "kafka__sasl__username": "gateway",
+            "kafka__sasl__oauth__tokenUrl": "https://idp.example.com/token",
+            "kafka__sasl__oauth__scope": "kafka",
+            "kafka__sasl__oauth__extensions": "logicalCluster=lkc-1,identityPoolId=pool-1",
+            "kafka__sasl__oauth__caSecret": "idp-ca",
+            "networkPolicy__egress__extra": [{"ports": [{"port": 443}]}],
+        },
+    ),
+    "token file": (
+        (),
+        KAFKA
+        | {
+            "kafka__securityProtocol": "SASL_SSL",
+            "kafka__sasl__mechanism": "OAUTHBEARER",
+            "kafka__sasl__oauth__tokenUrl": "file:///var/run/secrets/kafka/token",
+        },
+    ),
+    "aws": (
+        (),
+        KAFKA
+        | {
+            "kafka__securityProtocol": "SASL_SSL",
+            "kafka__sasl__mechanism": "AWS_MSK_IAM",
+            "networkPolicy__egress__enabled": False,
         },
     ),
     "everything": (
@@ -276,6 +307,16 @@ CONTRADICTIONS = [
         "needs kafka.sasl.username or kafka.sasl.usernameKey",
     ),
     ((), KAFKA | {"kafka__sasl__existingSecret": "s"}, "kafka.sasl.existingSecret is not used with"),
+    (
+        (),
+        KAFKA | {"kafka__securityProtocol": "SASL_SSL", "kafka__sasl__mechanism": "OAUTHBEARER"},
+        "kafka.sasl.mechanism: OAUTHBEARER and kafka.sasl.oauth.tokenUrl need each other",
+    ),
+    (
+        (),
+        KAFKA | {"kafka__securityProtocol": "SASL_SSL", "kafka__sasl__mechanism": "AWS_MSK_IAM"},
+        "kafka.sasl.mechanism: AWS_MSK_IAM needs networkPolicy.egress.extra",
+    ),
     ((), KAFKA | {"kafka__tls__caSecret": "s"}, "kafka.tls is not used with"),
     (("production",), {"probes__port": 9090}, "admin.port, probes.port and peers.port must differ"),
     (

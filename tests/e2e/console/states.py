@@ -52,6 +52,29 @@ def failed(error: str) -> Document:
     return {"state": "failed", "last_error": error, "failing_since_ms": 1_795_000_000_000, **index}
 
 
+def lost_keys(now_ms: int) -> Document:
+    """Return the fields on write keys of a gateway with two that vanished, and with unknown ones."""
+    hour_ms = 3_600_000
+    removed = [
+        {"key_sha256": f"{number:012}", "source": source, "since_ms": now_ms, "until_ms": until_ms}
+        for number, (source, until_ms) in enumerate(
+            [("app", now_ms + 2 * hour_ms + 30_000), ("<b>shop</b>", now_ms + 20 * hour_ms)]
+        )
+    ]
+    senders = [
+        {"address": "198.51.100.7", "key": "x", "library": "curl", "requests": 9, "last_ms": now_ms},
+        {
+            "address": "192.0.2.1",
+            "key": "old-",
+            "library": "analytics-swift",
+            "requests": 90,
+            "last_ms": now_ms,
+        },
+        {"address": "192.0.2.9", "key": "", "library": "other", "requests": 999, "last_ms": now_ms - hour_ms},
+    ]
+    return {"is_stale": False, "removed_keys": removed, "unknown_senders": senders}
+
+
 def in_group(stats: Document, workers: list[str], silent: dict[str, str]) -> tuple[Document, Document]:
     """Return the stats of one of several workers that own the partitions by turns, and the group's."""
     places = [

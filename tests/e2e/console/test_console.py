@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,7 @@ def test_what_is_decided_is_seen(client: httpx.Client, gateway: Gateway, open_pa
         expect(row(page, event["messageId"]).filter(has_text=verdict)).to_have_count(1)
     kept = page.locator("#apart li", has_text=event["messageId"])
     expect(kept).to_contain_text("another event with this messageId was accepted before")
+    expect(kept).to_contain_text("Differs in: event")
     figures = page.locator("#figures .figure")
     expect(figures.filter(has_text="Quarantined")).to_contain_text("of them conflicts")
     expect(figures.filter(has_text="Shortest window")).to_contain_text("7 d")
@@ -99,6 +101,32 @@ def test_what_is_decided_is_seen(client: httpx.Client, gateway: Gateway, open_pa
     kept.get_by_role("button", name="Look up the original").click()
     expect(page.locator("#found .answer")).to_have_text("It arrived.")
     expect(page.locator("#lookup [name=id]")).to_have_value(event["messageId"])
+
+
+def test_refused_requests_are_seen_whatever_is_known_of_them(tmp_path: Path, open_page: Open) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {key: k, source: shop, quotas: {requests: 1, burst: 1s}}\n")
+    settings = {"GATEWAY_PARTITIONS": "1", "GATEWAY_WRITE_KEYS_FILE": str(keys)}
+    with Gateway(tmp_path / "gateway", settings) as gateway:
+        page = open_page(gateway.admin_url)
+        figure = page.locator("#figures .figure").filter(has_text="Refused or unknown")
+        expect(figure.locator(".value")).to_have_text("0")
+        expect(page.locator("#refused-card")).to_be_hidden()
+        with httpx.Client(base_url=gateway.url) as client:
+            statuses = [
+                client.post("/v1/events", auth=("k", ""), json=[new_event()]).status_code for _ in range(4)
+            ]
+            client.post("/v1/events", auth=("unknown", ""), json=[new_event()])
+            client.post("/v1/batch", content=b"{", headers={"User-Agent": "analytics-kotlin/1.16.0"})
+        refused = statuses.count(429) + 2
+        expect(figure.locator(".value")).to_have_text(str(refused))
+        expect(figure).to_contain_text(f"{refused} are whole requests")
+        rows = page.locator("#refused-rows tr")
+        expect(rows.filter(has_text="shop")).to_contain_text(f"quota_exceeded {statuses.count(429)}")
+        expect(rows.filter(has_text="not known yet")).to_contain_text("invalid_write_key 1")
+        expect(rows.filter(has_text="not known yet")).to_contain_text("analytics-kotlin 1")
+        history = f"{gateway.admin_url}/admin/v1/history"
+        eventually(lambda: sum(httpx.get(history).json()["refused_requests"]) == refused)
 
 
 def test_the_tail_pauses_and_filters(client: httpx.Client, gateway: Gateway, open_page: Open) -> None:
@@ -181,6 +209,22 @@ def test_a_log_that_is_down_a_full_disk_and_a_short_window_are_told_first(
     expect(state_of(page)).to_contain_text("Partition 3 remembers ids for 11 h: less than a day.")
     expect(page.get_by_role("button", name="Partition 3,")).to_have_attribute("data-level", "short")
     assert page.title().startswith("✕ ")
+
+
+def test_write_keys_that_vanished_or_are_unknown_are_told(gateway: Gateway, open_page: Open) -> None:
+    now_ms = round(time.time() * 1000)
+    page = open_page(
+        gateway.admin_url,
+        before=lambda page: states.answer(
+            page, "admin/v1/stats", gateway.stats() | {"write_keys": states.lost_keys(now_ms)}
+        ),
+    )
+    expect(state_of(page)).to_contain_text("Write keys of app, <b>shop</b> have vanished from the file")
+    expect(state_of(page)).to_contain_text("they work for 2 h more, and then events are lost.")
+    expect(state_of(page)).to_contain_text(
+        "mostly one that begins with “old-”, from 192.0.2.1 (analytics-swift)."
+    )
+    expect(state_of(page)).to_have_attribute("data-level", "warn")
 
 
 def test_a_group_is_shown_with_its_owners_and_who_is_silent(gateway: Gateway, open_page: Open) -> None:

@@ -14,7 +14,7 @@ from dedupe.decide.sessions import NO_SESSIONS, SessionCounts, SessionKey, Sessi
 from dedupe.decide.window import Step
 from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
-from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate
+from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, WalFiles
 from tests.support.sim.faults import OnFault, SimDice, ignore_fault
 
 UNSYNCED_MAX = 64
@@ -50,6 +50,7 @@ class _Disk:
     complete_from: Offset = 0  # it began here, or dropped nothing at or above it
     unsynced: deque[_Undo] = field(default_factory=lambda: deque(maxlen=UNSYNCED_MAX))
     is_damaged: bool = False
+    unproved: tuple[Offset, ...] = ()
 
     def forget(self, start: Offset) -> None:
         """Become the disk of a new, empty index."""
@@ -57,6 +58,7 @@ class _Disk:
         self.unsynced.clear()
         self.sessions.clear()
         self.session_counts = NO_SESSIONS
+        self.unproved = ()
         self.state = EMPTY_STATE._replace(applied_offset=start)
         self.steps = ()
         self.complete_from = start
@@ -157,6 +159,14 @@ class MemoryStore:
         """Make the index unreadable until it is discarded or reset."""
         self._disks[_place_of(identity)].is_damaged = True
 
+    def lose_middle(self, identity: IndexIdentity, entries: int) -> None:
+        """Lose a write-ahead file of so many entries, and keep those before and after it."""
+        disk = self._disks[_place_of(identity)]
+        offsets = sorted(entry.offset for entry in disk.entries.values())
+        lost = set(offsets[-2 * entries : -entries])
+        disk.entries = {key: entry for key, entry in disk.entries.items() if entry.offset not in lost}
+        disk.unproved = (max(lost) + 1,)
+
     def drop_before(self, identity: IndexIdentity, offset: Offset) -> None:
         """Forget the oldest entries, as FIFO compaction does; none where there is no index."""
         disk = self._disks.get(_place_of(identity)) or _Disk(identity)
@@ -211,6 +221,17 @@ class MemoryIndex:
     @property
     def files(self) -> int:
         return 0
+
+    @property
+    def wal(self) -> WalFiles:
+        return WalFiles(0, 0)
+
+    @property
+    def unproved(self) -> Sequence[Offset]:
+        return self._disk.unproved
+
+    def note_proved(self) -> None:
+        self._disk.unproved = ()
 
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         entries = self._readable().entries

@@ -242,7 +242,7 @@ class SimLog:
         self._epoch: int | None = None
         self._expected: Offset = 0
         self._logger = structlog.get_logger(__name__).bind(topic=topic, partition=partition)
-        self.pause_after_append_s = 0.0
+        self.pause_after_append_s = self.throttled_s = 0.0
 
     async def fence(self) -> Offset:
         self._epoch = None

@@ -43,6 +43,19 @@ def test_an_hour_is_remembered_and_no_more() -> None:
     assert columns["number"][-1] == clock.s // STEP_S
 
 
+def test_requests_that_were_refused_before_their_events_were_known_are_told_beside_them() -> None:
+    clock, totals = SetClock(), Tally()
+    history = History(clock)
+    for refused in (9, 9, 12):
+        clock.s += STEP_S
+        totals.refused += 1
+        history.note(totals, refused)
+    columns = history.columns()
+    assert (columns["refused"], columns["refused_requests"]) == ([1, 1, 1], [9, 0, 3])
+    summed = columns_of([*steps_of(columns), *steps_of(columns)])
+    assert summed["refused_requests"] == [18, 0, 6]
+
+
 def test_workers_are_added_up_step_by_step() -> None:
     one = {"number": [4, 5], "accepted": [1, 2]}
     other = {"number": [5, 6], "accepted": [10, 20]}

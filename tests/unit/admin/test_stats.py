@@ -5,7 +5,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from app.admin.stats import SOURCES_TOLD, answers_of
+from app.admin.stats import SOURCES_TOLD, answers_of, refusals_of
+from app.http.refusal_counts import RefusalCounts
 from dedupe.decide.admission import Admission
 from dedupe.metrics import SOURCES_MAX, AnswerCounts, Tally
 from dedupe.model.errors import DeadlineExceededError, LaneSaturatedError, OutcomeUnknownError
@@ -118,6 +119,53 @@ def test_each_event_is_in_one_counter_of_its_source_and_of_the_totals() -> None:
         {"overloaded": 3},
         {"outcome_unknown": 4, "deadline_exceeded": 1},
     )
+
+
+def test_reasons_of_rejections_and_conflicts_are_told_by_source() -> None:
+    counts = AnswerCounts()
+    counts.note(events_of("web", 1), [], [Admission.NEW])
+    counts.note(events_of("app", 2), events_of("app", 1, "type_invalid"), [Admission.CONFLICT] * 2)
+    counts.note([], events_of("bad", 3, "not_an_object"), [])
+    told = {source["source"]: source["rejected_reasons"] for source in answers_of(counts)["sources"]}
+    assert told == {"web": {}, "app": {"conflict": 2, "type_invalid": 1}, "bad": {"not_an_object": 3}}
+
+
+def test_sources_that_came_first_keep_their_counters_and_all_others_are_one() -> None:
+    counts = AnswerCounts()
+    for number in range(SOURCES_MAX + 20):
+        counts.note(events_of(f"source-{number}", 1, "type_invalid"), [], [Admission.NEW])
+        counts.note([], events_of(f"source-{number}", 2, "type_invalid"), [])
+    first, others = counts.sources.first(3)
+    assert [(name, of.tally.rejected, of.reasons) for name, of in first] == [
+        (f"source-{number}", 2, {"type_invalid": 2}) for number in range(3)
+    ]
+    left = SOURCES_MAX + 17
+    assert (others.tally.accepted, others.reasons) == (left, {"type_invalid": 2 * left})
+
+
+async def test_refused_requests_are_told_by_source_code_and_library() -> None:
+    refusals = RefusalCounts()
+    for _ in range(3):
+        refusals.note("quota_exceeded", 429, "web", "browser", is_before_events=True)
+    refusals.note("disk_full", 503, "web", "ios", is_before_events=False)
+    refusals.note("invalid_write_key", 401, None, "other", is_before_events=True)
+    told = refusals_of(refusals)
+    assert told == {
+        "requests": 5,
+        "before_events": 4,
+        "codes": {"quota_exceeded": 3, "disk_full": 1, "invalid_write_key": 1},
+        "sources": [
+            {
+                "source": "web",
+                "requests": 4,
+                "codes": {"quota_exceeded": 3, "disk_full": 1},
+                "libraries": {"browser": 3, "ios": 1},
+            },
+            {"source": None, "requests": 1, "codes": {"invalid_write_key": 1}, "libraries": {"other": 1}},
+        ],
+    }
+    stats, schema = await stats_and_schema()
+    jsonschema.validate(stats | {"refused_requests": told}, schema)
 
 
 def test_totals_are_read_in_another_thread_while_sources_come(monkeypatch: pytest.MonkeyPatch) -> None:

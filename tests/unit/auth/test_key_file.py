@@ -94,6 +94,12 @@ def test_key_file_is_read(name: str, text: str, tmp_path: Path) -> None:
             "entry 2 repeats the key of an earlier one",
         ),
         ("keys: [{key: s3cret, source: a}]\ndefaults: {events: 0}", "defaults, events: "),
+        (
+            "keys: [{key: s3cret, source: a}]\ndefault: {events: 1}",
+            "it has a top-level field that is none of keys, defaults",
+        ),
+        ("keys: [{key: s3cret, source: a}]\ns3cret: 1", "it has a top-level field that is none of keys, "),
+        ("{key: s3cret, source: a}", "it has a top-level field that is none of keys, defaults"),
         ("keys: [{key: s3cret, source: a}]\ndefaults: [5]", "defaults: "),
         (
             "keys: [{key: s3cret, source: a}]\ndefaults: {s3cret: 5}",

@@ -3,7 +3,7 @@
 import pytest
 import structlog
 
-from app.auth.quotas import INDEX_BURST, Allowance, Quota, QuotaPolicy
+from app.auth.quotas import INDEX_BURST, QUARANTINE_SHARE, Allowance, Quota, QuotaPolicy
 from app.http.errors import QuotaExceededError
 
 
@@ -163,3 +163,46 @@ def test_log_says_once_a_minute_that_a_quota_bites(time: Time) -> None:
         ("web", "requests", 1),
         ("web", "requests", 51),
     ]
+
+
+def quarantine_wait(key: Allowance, size_bytes: int) -> tuple[str, float] | None:
+    try:
+        key.take_quarantine(size_bytes)
+    except QuotaExceededError as err:
+        return err.limit, round(err.wait_s, 6)
+    return None
+
+
+def test_quarantine_has_a_limit_of_its_own(time: Time) -> None:
+    key = allowance(Quota(bytes=100, burst_s=10), time)
+    share = 100 * QUARANTINE_SHARE
+    assert quarantine_wait(key, int(share * 10)) is None
+    assert quarantine_wait(key, int(share)) == ("quarantine", 1.0)
+    assert wait(key) is None  # without a bad event
+    assert quarantine_wait(key, 0) is None
+    time.now += 1
+    assert quarantine_wait(key, int(share)) is None
+
+
+def test_request_with_more_bad_events_than_the_burst_is_not_refused_for_ever(time: Time) -> None:
+    key = allowance(Quota(bytes=100, burst_s=10), time)
+    assert quarantine_wait(key, 10**6) is None
+    assert wait(key) == ("quarantine", round((10**6 - 250) / 25, 6))
+
+
+def test_conflicts_are_charged_after_the_verdict_and_awaited_by_the_next_request(time: Time) -> None:
+    key = allowance(Quota(bytes=100, burst_s=10), time)
+    key.owe_quarantine(250)
+    assert wait(key) is None
+    key.owe_quarantine(25)
+    assert wait(key) == ("quarantine", 1.0)
+    with pytest.raises(QuotaExceededError, match="quarantine"):
+        key.check(events=0, size_bytes=0)
+    time.now += 1
+    assert wait(key) is None
+
+
+def test_key_without_a_limit_of_bytes_has_none_of_quarantine(time: Time) -> None:
+    key = allowance(Quota(requests=10), time)
+    key.owe_quarantine(10**12)
+    assert (quarantine_wait(key, 10**12), wait(key)) == (None, None)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from app.cli.admin_client import AdminClient
+from app.cli.admin_client import AdminClient, RequestRefusedError
 from dedupe.model.errors import ConfigurationError, RetriableError
 
 
@@ -51,3 +51,13 @@ def test_what_is_no_answer_is_an_error(
     answer_with(monkeypatch, answer)
     with pytest.raises(error, match=says):
         AdminClient("http://localhost").ask("/")
+
+
+@pytest.mark.parametrize(("status", "is_of_all"), [(401, True), (403, True), (400, False), (404, False)])
+def test_refusal_of_one_request_is_told_from_one_of_all(
+    monkeypatch: pytest.MonkeyPatch, status: int, is_of_all: bool
+) -> None:
+    answer_with(monkeypatch, httpx.Response(status, json={"detail": "no"}))
+    with pytest.raises(ConfigurationError) as caught:
+        AdminClient("http://localhost").ask("/")
+    assert isinstance(caught.value, RequestRefusedError) is not is_of_all

@@ -73,3 +73,13 @@ def test_outage_stands_at_the_top() -> None:
     lines = overview(document(0, 8_000, outage="Kafka does not answer")).splitlines()
     assert lines[0] == "gateway 1.2.3, up 2h13m, production, log kafka, topic events"
     assert lines[1] == "OUTAGE: Kafka does not answer"
+
+
+def test_requests_refused_before_their_events_were_known_are_told() -> None:
+    refused = {"requests": 1_500, "before_events": 1_234, "codes": {}, "sources": []}
+    assert "refused before their events were known: 1,234 requests" in overview(
+        document(5, 60, refused_requests=refused)
+    )
+    assert "before their events" not in overview(
+        document(5, 60, refused_requests=refused | {"before_events": 0})
+    )

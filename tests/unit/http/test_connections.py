@@ -99,13 +99,25 @@ def test_everything_is_forgotten_in_the_end() -> None:
     assert (connections.open, *kept) == (0, {}, {}, {}, {})
 
 
-def test_address_behind_a_proxy_has_a_share_of_the_requests_at_once() -> None:
+def test_address_behind_a_proxy_has_a_share_of_the_requests_once_they_are_many() -> None:
     connections = Connections(connections_max=32)
-    assert connections.enter_request("192.0.2.1")
-    assert connections.enter_request("192.0.2.1")
+    assert all(connections.enter_request("192.0.2.1") for _ in range(16))
     assert not connections.enter_request("192.0.2.1")
     assert connections.enter_request("192.0.2.2")
     assert connections.refused == 1
-    connections.leave_request("192.0.2.1")
-    connections.leave_request("192.0.2.1")
+    for _ in range(2):
+        connections.leave_request("192.0.2.1")
+    assert not connections.enter_request("192.0.2.1")
+    for _ in range(2):
+        connections.leave_request("192.0.2.1")
     assert connections.enter_request("192.0.2.1")
+
+
+def test_unknown_clients_behind_a_proxy_have_no_common_share() -> None:
+    connections = Connections(connections_max=32)
+    assert all(connections.enter_request(None) for _ in range(40))
+    assert connections.enter_request("192.0.2.1")
+    assert connections.refused == 0
+    for _ in range(40):
+        connections.leave_request(None)
+    assert all(connections.enter_request("192.0.2.1") for _ in range(15))

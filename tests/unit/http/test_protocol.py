@@ -23,7 +23,7 @@ from app.http.head import HEADERS_MAX
 from app.http.port import ConnectionLimits, Port
 from app.http.problems import Problems
 from app.http.protocol import EdgeProtocol
-from app.http.request_context import MemoryReservationMiddleware
+from app.http.request_context import CONTEXT, MemoryReservationMiddleware
 from app.http.request_metrics import RequestMetrics
 from app.settings.networks import parse_networks
 
@@ -220,6 +220,32 @@ async def test_address_behind_a_trusted_proxy_is_refused_beyond_the_limit_as_it_
     for connection in connected:
         connection.connection_lost(None)
     await settle()
+
+
+@pytest.mark.parametrize(
+    "forwarded", [b"", b"X-Forwarded-For: unknown\r\n", b"X-Forwarded-For: 1.1.1.1,\r\n"]
+)
+async def test_unknown_clients_behind_a_proxy_do_not_share_the_memory_of_one_address(
+    forwarded: bytes,
+) -> None:
+    memory, connections = BodyMemory(1_000), Connections(connections_max=64)
+    port = port_over(connections, memory, "10.0.0.0/8")
+    seen: list[Scope] = []
+
+    async def note(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope)
+        await echo(scope, receive, send)
+
+    connection = connect(port, Wire("10.0.0.1"), note)
+    connection.data_received(POST.replace(b"Host: x\r\n", b"Host: x\r\n" + forwarded) + b"{")
+    await settle()
+    assert (memory.used, memory._by_owner) == (1, {})
+    assert seen[0]["client"] is None
+    assert seen[0][CONTEXT].unknown_behind == "10.0.0.1"
+    connection.data_received(b"}")
+    await settle()
+    assert (memory.used, connections.refused, connections._requests_now) == (0, 0, 0)
+    connection.connection_lost(None)
 
 
 async def test_offer_of_another_protocol_does_not_widen_the_limit_of_a_head() -> None:

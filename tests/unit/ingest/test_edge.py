@@ -25,6 +25,7 @@ from app.http.body import BodyLimits
 from app.http.body_memory import BodyMemory
 from app.http.penalties import Penalties
 from app.http.problems import Problems
+from app.http.refusal_counts import RefusalCounts
 from app.http.refusal_log import RefusalLog
 from app.http.request_metrics import RequestMetrics
 from app.ingest import large_json
@@ -50,6 +51,7 @@ from dedupe.model.quarantine import Quarantine
 from dedupe.model.types import Event, Topic
 from dedupe.router import Router
 from dedupe.submission import Outcomes
+from tests.unit.ingest.test_large_json import noting
 
 IDENTITY = Identity(b"a secret of 24 bytes....")
 QUARANTINE = Quarantine(IDENTITY, Topic("q", 1))
@@ -111,13 +113,16 @@ def edge_over(
         observer=observer,
         penalties=Penalties(penalty_s),
     )
-    metrics = RequestMetrics()
+    counts = RefusalCounts()
+    metrics = RequestMetrics(counts)
     if registry is not None:
         registry.register(metrics)
     return create_edge(
         ingest,
         memory=memory or BodyMemory(1_000_000),
-        problems=Problems(retry_after_max=30, rng=random.Random(0), refusals=RefusalLog(PATH_WORDS)),
+        problems=Problems(
+            retry_after_max=30, rng=random.Random(0), refusals=RefusalLog(PATH_WORDS, counts=counts)
+        ),
         metrics=metrics,
     )
 
@@ -299,7 +304,9 @@ async def test_unknown_key_in_the_head_is_refused_before_the_body_is_read(
 
 
 async def test_large_body_may_have_its_key_in_it_wherever_it_stands(tmp_path: Path) -> None:
-    app = edge_with_keys("- {key: known, source: a}", tmp_path, body_bytes_max=3_000_000, memory=BodyMemory(40_000_000))
+    app = edge_with_keys(
+        "- {key: known, source: a}", tmp_path, body_bytes_max=3_000_000, memory=BodyMemory(40_000_000)
+    )
     events = b",".join(b'{"messageId":"%d","p":"%b"}' % (n, b"x" * 100_000) for n in range(25))
     for body in (
         b'{"writeKey":"known","batch":[%b]}' % events,
@@ -315,9 +322,11 @@ async def test_large_body_may_have_its_key_in_it_wherever_it_stands(tmp_path: Pa
 async def test_large_body_with_a_wrong_key_or_none_is_refused_before_its_events_are_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = edge_with_keys("- {key: known, source: a}", tmp_path, body_bytes_max=3_000_000, memory=BodyMemory(40_000_000))
-    parsed: list[int] = []
-    monkeypatch.setattr(large_json, "read_document", lambda piece: parsed.append(len(piece)) or orjson.loads(piece))
+    app = edge_with_keys(
+        "- {key: known, source: a}", tmp_path, body_bytes_max=3_000_000, memory=BodyMemory(40_000_000)
+    )
+    parsed: list[bytes] = []
+    monkeypatch.setattr(large_json, "read_document", noting(parsed))
     events = b",".join([b'{"messageId":"1","p":"%b"}' % (b"x" * 50_000)] * 50)
     for body, status, code in (
         (b'{"batch":[%b],"writeKey":"unknown"}' % events, 401, "invalid_write_key"),
@@ -325,7 +334,7 @@ async def test_large_body_with_a_wrong_key_or_none_is_refused_before_its_events_
     ):
         answer = await post(app, body)
         assert (answer.status_code, answer.json()["code"]) == (status, code)
-    assert sum(parsed) < 100
+    assert sum(map(len, parsed)) < 100
 
 
 async def test_large_body_is_charged_for_what_it_takes_while_it_is_parsed() -> None:
@@ -335,7 +344,7 @@ async def test_large_body_is_charged_for_what_it_takes_while_it_is_parsed() -> N
 
     answer = await post(app, orjson.dumps(events), authorization="Basic azo=")
 
-    assert answer.json()["rejected"][0]["code"] == "request_too_large"  # which is found out once it is parsed
+    assert answer.json()["rejected"][0]["code"] == "request_too_large"
     assert memory.peak >= len(orjson.dumps(events)) + 99 * 6 * 64
     assert memory.used == 0
 
@@ -378,6 +387,33 @@ async def test_bytes_quota_counts_what_is_stored(tmp_path: Path) -> None:
     assert (await post(app, orjson.dumps(batch), **headers)).status_code == 200  # beyond them: a debt
     answer = await post(app, b"{}", **headers)
     assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+
+
+@pytest.mark.parametrize("is_own", [False, True], ids=["key of the request", "key of each event"])
+async def test_rejected_events_have_a_quota_and_are_refused_whole(is_own: bool, tmp_path: Path) -> None:
+    keys = "- {key: known, source: a, quotas: {bytes: 1000, burst: 4s}}"  # 250 a second, 1,000 at once
+    submitted: list[int] = []
+
+    def decide(events: Sequence[Event]) -> Outcomes:
+        submitted.append(len(events))
+        return Outcomes([Admission.NEW] * len(events), [0] * len(events))
+
+    app = edge_with_keys(keys, tmp_path, decide=decide)
+    named = {"writeKey": "known"} if is_own else {}
+    headers = {} if is_own else {"X-Write-Key": "known"}
+    bad, good = named | {"messageId": "x" * 300}, named | {"messageId": "m"}
+    for body, status in (([bad], 200), ([bad, good], 429), ([good], 200)):
+        assert (await post(app, orjson.dumps({"batch": body}), **headers)).status_code == status
+    assert submitted == [0, 1]
+
+
+@pytest.mark.parametrize("is_own", [False, True], ids=["key of the request", "key of each event"])
+async def test_conflicts_are_a_debt_of_the_next_requests(is_own: bool, tmp_path: Path) -> None:
+    keys = "- {key: known, source: a, quotas: {bytes: 1000, burst: 4s}}"
+    app = edge_with_keys(keys, tmp_path, decide=lambda _events: Outcomes([Admission.CONFLICT], [0]))
+    body = orjson.dumps({"batch": [{"messageId": "m", "writeKey": "known" if is_own else "other"}]})
+    headers = {} if is_own else {"X-Write-Key": "known"}
+    assert [(await post(app, body, **headers)).status_code for _ in range(3)] == [200, 200, 429]
 
 
 @pytest.mark.parametrize(("admission", "status"), [(Admission.NEW, 429), (Admission.DUPLICATE, 200)])

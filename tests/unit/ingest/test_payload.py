@@ -203,7 +203,8 @@ def test_unwrapped_event_is_identified_as_if_sent_plainly(parse: Parse) -> None:
 @pytest.mark.parametrize("parse", PARSES)
 def test_items_are_counted_once_unwrapped_and_those_beyond_the_limit_are_fragments(parse: Parse) -> None:
     for many in ([[ONE] * 1_300] * 2, [text(ONE)] * 2_501, text([ONE] * 2_501), [[ONE] * 2_501]):
-        items = parsed(parse, {"batch": many} if parse is parse_batch else {"batch": many, "sentAt": "now"}).items
+        document = {"batch": many} if parse is parse_batch else {"batch": many, "sentAt": "now"}
+        items = parsed(parse, document).items
         assert list(items[:2_500]) == [ONE] * 2_500
         rest = items[2_500:]
         assert all(isinstance(item, Fragment) and item.reason == "too_many_events" for item in rest)

@@ -53,6 +53,7 @@ export class Apart {
         id === null ? el("span", { class: "none" }, "no valid message id") : el("code", {}, id),
         what ? ` ${what}` : null),
       event.reason ? el("p", { class: "reason" }, event.reason) : null,
+      event.differs?.length ? el("p", { class: "reason" }, `Differs in: ${event.differs.join(", ")}`) : null,
       el("p", { class: "links" },
         id !== null && event.verdict === "conflict"
           ? el("button", { type: "button", class: "quiet", "data-focus": `o ${key}`,

@@ -174,7 +174,7 @@ export class Chart {
 }
 
 const APART = ["conflicts", "rejected"];
-const UNTAKEN = ["refused", "unknown"];
+const UNTAKEN = ["refused", "unknown", "refused_requests"]; // the last before their events were known
 const sum = (point, names) => names.reduce((total, name) => total + point[name], 0);
 
 export const SERIES = [
@@ -211,10 +211,10 @@ export const RATIO = {
 
 /** Return the columns of the history document as points. */
 export function pointsOf(history) {
-  const names = ["accepted", "duplicates", "conflicts", "rejected", "unknown", "refused"];
+  const names = ["accepted", "duplicates", "conflicts", "rejected", "unknown", "refused", "refused_requests"];
   return history.time_ms.map((ms, place) => {
     const point = { ms, seconds: history.step_seconds };
-    for (const name of names) point[name] = history[name][place];
+    for (const name of names) point[name] = history[name]?.[place] ?? 0;
     return point;
   });
 }

@@ -3,8 +3,10 @@
 import { Apart } from "./apart.js";
 import { ask, Refusal, token } from "./api.js";
 import { Chart, pointsOf, RATIO, ratioOf, SERIES, THROUGHPUT } from "./charts.js";
+import { keyProblems } from "./keys.js";
 import { Lookup } from "./lookup.js";
 import { levelOf, Partitions, partitionsOf, progressOf } from "./partitions.js";
+import { requestsWithoutEvents, tellRefused } from "./refused.js";
 import { Tail } from "./tail.js";
 import { byId, bytes, count, el, percent, rate, show, span, timeWithSeconds } from "./view.js";
 
@@ -49,8 +51,7 @@ function problemsOf(stats, group, all) {
   }
   const quarantined = (stats.quarantine ?? []).filter((lane) => lane.last_error && lane.state !== "active");
   if (quarantined.length) found.push(["warn", "Quarantine does not serve: requests with a bad event wait."]);
-  if (stats.write_keys?.is_stale) found.push(["warn", "The file of write keys cannot be used; the last good keys are."]);
-  return found;
+  return [...found, ...keyProblems(stats, group)];
 }
 
 function awayOf(away, all) {
@@ -106,19 +107,20 @@ function tellLost(why) {
 
 // ---- figures
 
-function figuresOf(stats, totals, all) {
+function figuresOf(stats, totals, all, refusedRequests) {
   const windows = all.map((partition) => partition.window_seconds).filter((window) => window !== null);
   const least = windows.length ? Math.min(...windows) : null;
   const known = all.filter((partition) => partition.keys !== null);
   const keys = known.reduce((sum, partition) => sum + partition.keys, 0);
   const { perSecond, share } = paceOf(totals);
-  const refused = totals.refused + totals.unknown;
+  const events = totals.refused + totals.unknown;
   return [
     ["Events a second", perSecond === null ? "–" : rate(perSecond), `${count(totals.received)} since the start`],
     ["Duplicates", share === null ? "–" : percent(share), `${count(totals.duplicates)} in all`],
     ["Quarantined", count(totals.conflicts + totals.rejected),
       `${count(totals.conflicts)} of them conflicts`],
-    ["Refused or unknown", count(refused), `${count(stats.in_flight)} in flight`],
+    ["Refused or unknown", count(events + refusedRequests),
+      refusedRequests ? `${count(refusedRequests)} are whole requests` : `${count(stats.in_flight)} in flight`],
     ["Shortest window", least === null ? "–" : span(least), `of ${span(stats.window_seconds)}`,
       least !== null && least < DAY_S ? "bad" : ""],
     ["Ids remembered", known.length ? count(keys) : "–", `of ${count(stats.index_keys_max)}`],
@@ -167,7 +169,8 @@ async function lookAtStats() {
     `gateway ${stats.version}`, worker ? `asked: ${worker}; the live tail shows its clients` : null, `log ${stats.log_id}`,
   ].filter(Boolean).join(" · ");
   partitions.update(all, stats.window_seconds);
-  tellFigures(figuresOf(stats, group?.totals ?? stats.totals, all));
+  tellFigures(figuresOf(stats, group?.totals ?? stats.totals, all, requestsWithoutEvents(stats, group)));
+  tellRefused(stats, group);
   tellState(problemsOf(stats, group, all), all);
   lost = null;
   document.body.classList.remove("lost");

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from dedupe.model.identity import Identity, canonical_content, fingerprint_of
+from dedupe.model.identity import Identity, canonical_content, fingerprint_of, message_id_of
+from dedupe.model.json_document import read_document, read_stored
 from dedupe.model.record import build_record, is_identified_by, parse_identity
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, LogRecord, NewRecord, Session
@@ -51,6 +52,21 @@ def test_content_and_fingerprint(vector: dict[str, Any]) -> None:
 
     assert content.decode() == vector["content"]
     assert fingerprint_of(content).hex() == vector["fingerprint"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["numbers"])
+def test_numbers(vector: dict[str, str]) -> None:
+    document: Any = read_document(vector["document"].encode())
+    content = canonical_content(document)
+
+    assert content.decode() == vector["content"]
+    assert fingerprint_of(content).hex() == vector["fingerprint"]
+    assert orjson.dumps(read_stored(vector["document"].encode())).decode() == vector["stored"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["message_ids"])
+def test_message_id(vector: dict[str, str | None]) -> None:
+    assert message_id_of(read_document(str(vector["given"]).encode())) == vector["message_id"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["sessions"])

@@ -17,6 +17,14 @@ from dedupe.model.json_document import (
     mend_surrogates,
     read_document,
 )
+from dedupe.model.json_number import Number, replace_numbers
+
+
+def stored(document: object) -> object:
+    """Return a document as it is read from the log."""
+    nest = [document]
+    replace_numbers(nest, Number.stored)
+    return orjson.loads(orjson.dumps(nest))[0]
 
 
 @pytest.mark.parametrize(
@@ -67,11 +75,12 @@ def test_work_on_one_document_is_bounded() -> None:
     ],
 )
 def test_numbers_that_are_none_are_null(document: bytes, found: object) -> None:
-    assert read_document(document) == found
+    assert stored(read_document(document)) == found
 
 
 @pytest.mark.parametrize(
-    "document", [b"nan", b"NaNa", b"+Infinity", b"- Infinity", b"-NaN", b"{NaN:1}", b"[1NaN]"]
+    "document",
+    [b"nan", b"NaNa", b"+Infinity", b"- Infinity", b"-NaN", b"{NaN:1}", b"[1NaN]", b"[NaN1]", b"NaNe5"],
 )
 def test_what_is_no_number_either_is_no_json(document: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
@@ -88,7 +97,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_what_python_writes_is_read_as_javascript_would_have_written_it(document: object) -> None:
-    assert read_document(json.dumps(document).encode()) == orjson.loads(orjson.dumps(document))
+    assert stored(read_document(json.dumps(document).encode())) == orjson.loads(orjson.dumps(document))
 
 
 @pytest.mark.parametrize(
@@ -111,6 +120,6 @@ def test_byte_order_mark_elsewhere_is_no_json(text: str) -> None:
 
 def test_words_looked_at_in_one_document_are_bounded() -> None:
     document = b"[" + b",".join([b"NaN"] * NO_NUMBERS_MAX) + b"]"
-    assert read_document(document) == [None] * NO_NUMBERS_MAX
+    assert stored(read_document(document)) == [None] * NO_NUMBERS_MAX
     longer = document[:-1] + b",NaN]"
     assert mend_numbers(longer) == longer

@@ -7,7 +7,10 @@ from contextlib import suppress
 
 import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.protocol.coordination import FindCoordinatorRequest_v1
+from aiokafka.protocol.transaction import EndTxnRequest_v0
 
+from dedupe.model.errors import ConfigurationError
 from dedupe.storage.kafka.broker_connection import (
     IDLE_S_MAX,
     RESPONSE_BYTES_MAX,
@@ -20,12 +23,19 @@ from tests.support.processes import HOST
 from tests.support.settings import kafka_config
 from tests.support.tcp_server import TCPServer
 
-END_TXN = 26
+METADATA, API_VERSIONS, END_TXN = 3, 18, 26
+VERSIONS = struct.pack(">hihhhhhh", 0, 2, METADATA, 0, 13, END_TXN, 0, 5)
+"""The response to ApiVersions 0: what the broker speaks."""
+
 REQUEST = Request(END_TXN, 0, (b"bo", b"dy"))
 
 
 class Broker(TCPServer):
-    """Answers requests with what is due, in pieces, and remembers the requests; then it is silent."""
+    """
+    Answers requests with what is due, in pieces, and remembers the requests; then it is silent.
+
+    It says at the beginning of a connection what it speaks.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +50,11 @@ class Broker(TCPServer):
         with suppress(asyncio.IncompleteReadError):
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
-                self.frames.append(await reader.readexactly(size))
+                frame = await reader.readexactly(size)
+                if frame[:2] == struct.pack(">h", API_VERSIONS):
+                    writer.write(framed(0, VERSIONS))
+                    continue
+                self.frames.append(frame)
                 for piece in self.due.pop(0) if self.due else []:
                     if not piece:
                         return
@@ -208,3 +222,41 @@ async def test_answer_to_one_who_has_left_is_dropped(broker: Broker, connection:
         await asyncio.sleep(0)
     broker.due = [[framed(2, b"next")]]
     assert await connection.send_encoded(REQUEST) == b"next"
+
+
+async def test_request_that_the_broker_does_not_speak_is_told_and_not_sent(
+    broker: Broker, connection: BrokerConnection
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"broker {HOST}:{broker.port} speaks no FindCoordinator"):
+        await connection.send(FindCoordinatorRequest_v1("name", 1))
+
+    assert connection.is_usable
+    assert broker.frames == []
+
+
+async def test_pool_lets_a_connection_whose_login_ends_finish_what_it_was_asked(broker: Broker) -> None:
+    pool, address = ConnectionPool(kafka_config("")), Address(HOST, broker.port)
+    first = await pool.connect(address)
+    answer = first.send_encoded(REQUEST)
+    first._ends_at = 0.0
+
+    assert await pool.connect(address) is not first
+    broker.writers[0].write(framed(1, b"late"))
+    assert await answer == b"late"
+    with pytest.raises(KafkaConnectionError):
+        first.send_encoded(REQUEST)
+    pool.close()
+
+
+async def test_request_waits_until_the_broker_reads_again(
+    broker: Broker, connection: BrokerConnection
+) -> None:
+    loop = asyncio.get_running_loop()
+    broker.due = [[framed(1, struct.pack(">ih", 100, 0))], [framed(2, struct.pack(">ih", 0, 0))]]
+    request = EndTxnRequest_v0("id", 1, 0, True)
+    await connection.send(request)
+    began_at = loop.time()
+
+    await connection.send(request, timeout_s=0.05)
+
+    assert loop.time() - began_at >= 0.09

@@ -7,22 +7,26 @@ import pytest
 from aiokafka import TopicPartition
 
 from dedupe.model.errors import RetriableError
-from dedupe.storage.kafka.wire import ProduceCodec, metadata_request, response_for
+from dedupe.storage.kafka.wire import PRODUCE_VERSIONS, ProduceCodec, metadata_request, response_for
 
 TP = TopicPartition("events", 7)
 OTHERS = [TopicPartition("events", 8), TopicPartition("others", 7)]
 CODEC = ProduceCodec(TP, timeout_ms=8000)
 
 
-def landed_at(tp: TopicPartition, code: int, offset: int) -> bytes:
+def landed_at(tp: TopicPartition, code: int, offset: int, version: int = 3, throttle_ms: int = 0) -> bytes:
     """Return the answer to a Produce, made by hand from Kafka's description of the protocol."""
     topic = tp.topic.encode()
     place = struct.pack(f">ih{len(topic)}sii", 1, len(topic), topic, 1, tp.partition)
-    return place + struct.pack(">hqqi", code, offset, -1, 0)
+    log_start = struct.pack(">q", 0) if version >= 5 else b""
+    no_errors = struct.pack(">ih", 0, -1) if version >= 8 else b""
+    result = struct.pack(">hqq", code, offset, -1)
+    return place + result + log_start + no_errors + struct.pack(">i", throttle_ms)
 
 
-def test_code_and_offset_are_found() -> None:
-    assert CODEC.decode(landed_at(TP, 6, 2**40)) == (6, 2**40)
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_code_offset_and_throttle_time_are_found_in_each_version(version: int) -> None:
+    assert CODEC.decode(landed_at(TP, 6, 2**40, version, 1500)) == (6, 2**40, 1.5)
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=str)

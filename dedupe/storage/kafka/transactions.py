@@ -1,0 +1,210 @@
+"""
+Requests to the coordinator of one transactional.id: epochs, and empty transactions of which only a marker
+is written into the partition.
+
+Each is a small request and has a limit of its own. One is sent again only after a response that means: too
+early, or not here. Pauses that a quota of the brokers imposes count for no limit.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Set
+from typing import Any, TypeVar
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError, for_code
+from aiokafka.protocol.transaction import (
+    AddPartitionsToTxnRequest_v0,
+    EndTxnRequest_v0,
+    InitProducerIdRequest_v0,
+)
+
+from dedupe.model.errors import FencedError, NotAppendedError
+from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionPool
+from dedupe.storage.kafka.cluster import NO_COORDINATOR_CODES, KafkaCluster, error_name
+from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.wire import ProducerIdAndEpoch, response_for
+
+NONE, INVALID_TIMESTAMP, INVALID_PRODUCER_ID_MAPPING, CONCURRENT_TRANSACTIONS = 0, 32, 49, 51
+INVALID_PRODUCER_EPOCH = 47
+FENCED_CODES = frozenset({INVALID_PRODUCER_EPOCH, 90})  # 90: PRODUCER_FENCED
+
+TAKEOVER_CODES = frozenset({-1, CONCURRENT_TRANSACTIONS})
+"""
+What a coordinator answers to EndTxn while it aborts the transaction for a newer producer; Kafka 4.2 answers
+UNKNOWN_SERVER_ERROR (-1), too. It answers the next request with the error that the epoch is fenced.
+"""
+
+ANSWER_S = 2.0
+"""The limit of a small request at the first try: a lost response costs a fence no more."""
+
+RETRY_S, RETRY_S_MAX = 0.005, 0.5
+"""The pause after "too early", doubled each time: markers take milliseconds, a leader's outage minutes."""
+
+Result = TypeVar("Result")
+
+
+class UnknownProducerError(NotAppendedError):
+    """The coordinator does not know the producer id: it forgot it after a week, or has given another one."""
+
+
+class Patience:
+    """The time that a series of requests may take, and the limit of each."""
+
+    def __init__(self, seconds: float, answer_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._until = self._loop.time() + seconds
+        self._answer_s = answer_s
+
+    async def connect(self, connections: ConnectionPool, broker: Address) -> BrokerConnection:
+        """Return the connection to a broker; a login may take all the time. Raises KafkaError, OSError."""
+        return await self._wait_for(connections.connect(broker), self._left_s, of="a connection")
+
+    async def wait_for(self, request: Coroutine[Any, Any, Result], *, of: str) -> Result:
+        """Return a request's result. Raises KafkaConnectionError after its limit, or if no time is left."""
+        return await self._wait_for(request, min(self._answer_s, self._left_s), of=of)
+
+    @property
+    def _left_s(self) -> float:
+        return max(self._until - self._loop.time(), 0.0)
+
+    async def _wait_for(self, request: Coroutine[Any, Any, Result], limit_s: float, *, of: str) -> Result:
+        try:
+            async with asyncio.timeout(limit_s):
+                return await request
+        except TimeoutError as err:
+            raise KafkaConnectionError(f"no answer to {of} within {limit_s:.3g} s") from err
+
+    def extend(self, seconds: float) -> None:
+        """Add a pause that does not count."""
+        self._until += seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no time is left."""
+        return self._loop.time() >= self._until
+
+
+class TransactionCoordinator:
+    """Asks for epochs of one transactional.id, and has markers written into one partition."""
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        tp: TopicPartition,
+        transactional_id: str,
+        cluster: KafkaCluster,
+        connections: ConnectionPool,
+    ) -> None:
+        """Connect to nothing yet."""
+        self._config = config
+        self._tp = tp
+        self._transactional_id = transactional_id
+        self._cluster = cluster
+        self._connections = connections
+        self._address: Address | None = None
+        self.unanswered = 0
+        """Requests for an epoch without a response: each may be executed late, and fence a successor."""
+        self._has_open_transaction = False  # perhaps
+        self.throttled_s = 0.0
+        """How long quotas of the brokers have held requests back."""
+
+    async def take_epoch(self, patience: Patience) -> ProducerIdAndEpoch:
+        """
+        Return a new epoch, once no transaction is undecided and all markers are written.
+
+        Raises:
+            KafkaError, OSError, RetriableError: no answer in time, or a refusal.
+        """
+        timeout_ms = round(self._config.transaction_timeout_s * 1000)
+        request = InitProducerIdRequest_v0(self._transactional_id, timeout_ms)
+        code, response = await self._ask(request, patience, again={CONCURRENT_TRANSACTIONS})
+        if code != NONE:
+            raise for_code(code)()
+        self._has_open_transaction = False
+        return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+
+    async def mark(self, producer: ProducerIdAndEpoch, patience: Patience) -> None:
+        """
+        Commit an empty transaction; its marker is in the partition a moment later.
+
+        Raises:
+            FencedError: a newer epoch exists.
+            UnknownProducerError: the coordinator does not know the producer id (any more).
+            KafkaError, OSError, RetriableError: no answer in time, or another refusal.
+        """
+        had_open_transaction, self._has_open_transaction = self._has_open_transaction, True
+        topics = [(self._tp.topic, [self._tp.partition])]
+        begin = AddPartitionsToTxnRequest_v0(self._transactional_id, *producer, topics)
+        code, _ = await self._ask(begin, patience, again={CONCURRENT_TRANSACTIONS})
+        if code != NONE:
+            self._has_open_transaction = had_open_transaction
+        raise_for_code("AddPartitionsToTxn", code)
+        end = EndTxnRequest_v0(self._transactional_id, *producer, True)
+        code, _ = await self._ask(end, patience, again=TAKEOVER_CODES)
+        self._has_open_transaction = False
+        raise_for_code("EndTxn", code)
+
+    @property
+    def own_late_epochs(self) -> int:
+        """
+        The number of epochs that the coordinator may have given to none but this gateway.
+
+        It executes a request late, or aborts a transaction that was not ended in time, under a new epoch.
+        """
+        return self.unanswered + self._has_open_transaction
+
+    async def _ask(self, request: Any, patience: Patience, *, again: Set[int]) -> tuple[int, Any]:
+        """Send a request, again after these codes, and return the error code and the response."""
+        retry_s = RETRY_S
+        while True:
+            if self._address is None:
+                self._address = await self._cluster.coordinator_of(self._transactional_id)
+            if self._address is not None:
+                response = await self._send(self._address, request, patience)
+                code = self._code_of(response)
+                if code in NO_COORDINATOR_CODES:
+                    self._address = None
+                elif code not in again:
+                    return code, response
+            if patience.is_over:
+                raise KafkaConnectionError("the coordinator is not ready, or cannot write markers yet")
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, RETRY_S_MAX)
+
+    def _code_of(self, response: Any) -> int:
+        if response.API_KEY != AddPartitionsToTxnRequest_v0.API_KEY:
+            return int(response.error_code)
+        (code,) = response_for(self._tp, response.errors)
+        return int(code)
+
+    async def _send(self, address: Address, request: Any, patience: Patience) -> Any:
+        name = type(request).__name__.partition("Request_")[0]
+        connection = await patience.connect(self._connections, address)
+        paused_s = await connection.rest()
+        self.throttled_s += paused_s
+        patience.extend(paused_s)
+        takes_epoch = isinstance(request, InitProducerIdRequest_v0)
+        self.unanswered += takes_epoch
+        try:
+            response = await patience.wait_for(connection.send(request), of=name)
+        except KafkaConnectionError:
+            connection.close()  # it may be dead
+            self._address = None
+            raise
+        self.unanswered -= takes_epoch
+        return response
+
+
+def raise_for_code(request: str, code: int) -> None:
+    """Raise the error of a response's code, none for 0."""
+    if code in FENCED_CODES:
+        raise FencedError(f"{request} was refused: a newer producer epoch exists")
+    if code == INVALID_PRODUCER_ID_MAPPING:
+        raise UnknownProducerError(f"{request} was refused: the coordinator does not know the producer id")
+    if code == INVALID_TIMESTAMP:
+        raise NotAppendedError(
+            f"{request} was refused: the clock of this machine or of the broker is wrong "
+            "(InvalidTimestampError)"
+        )
+    if code != NONE:
+        raise NotAppendedError(f"{request} was refused: {error_name(code)}") from for_code(code)()

@@ -1,0 +1,151 @@
+"""
+Checks a database's write-ahead log before RocksDB replays it.
+
+RocksDB replays the files that it finds, and stops at damage, which leaves an older but whole database. It
+does not notice a file that ends early at a record's border, as after a power cut, or that was deleted before
+it was synced: later files are replayed behind the hole. Each record begins with its sequence number and count
+(WriteBatch in db/write_batch.cc), so a hole between two records shows. A hole before the first record does
+not: recovery has to look up the record before the first one that the write-ahead log has, see
+dedupe.partition.index_recovery.
+
+Deleted files that were synced are detected by RocksDB itself, see dedupe.storage.rocksdb.database.
+"""
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from dedupe.model.errors import IndexCorruptError
+from dedupe.model.identity import KEY_BYTES
+from dedupe.model.types import Offset
+from dedupe.storage.index import WalFiles
+
+UNPROVED = "UNPROVED"
+"""A file beside RocksDB's own: offsets that recovery must still check, as a JSON array. It outlives a process
+that ends between the replay, which deletes the write-ahead log, and the check."""
+
+_BLOCK_BYTES = 32 * 1024
+_FRAGMENT = struct.Struct("<IHB")  # checksum, length, type
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_BATCH = struct.Struct("<QI")  # sequence number, count
+_PUT = 0x1  # into `default`; an update begins with its entries
+_OFFSET = struct.Struct(">Q")
+
+
+def wal_files(path: Path) -> WalFiles:
+    """Return the write-ahead files of a database, none if it does not exist. Raises OSError."""
+    sizes = []
+    with suppress(FileNotFoundError), os.scandir(path) as entries:
+        for entry in entries:
+            if entry.name.endswith(".log"):
+                with suppress(FileNotFoundError):  # flushed meanwhile
+                    sizes.append(entry.stat().st_size)
+    return WalFiles(len(sizes), sum(sizes))
+
+
+def check_wal(path: Path) -> None:
+    """
+    Check the write-ahead log of a closed database, and note what recovery has to prove.
+
+    Raises:
+        IndexCorruptError: it has a hole.
+        OSError: it cannot be read.
+    """
+    first_offset: Offset | None = None
+    following: int | None = None
+    for file in sorted(path.glob("*.log"), key=lambda file: int(file.stem)):
+        content = file.read_bytes()
+        for fragments in _records(content):
+            record = b"".join(content[start:end] for start, end in fragments[:2])
+            sequence, count = _BATCH.unpack_from(record)
+            if first_offset is None:
+                first_offset = _first_offset(b"".join(content[start:end] for start, end in fragments))
+            if following not in (None, sequence):
+                raise IndexCorruptError(
+                    f"the write-ahead log of {path} has a hole: {file.name} begins a record at {sequence}, "
+                    f"and the record before it ends at {following}"
+                )
+            following = sequence + count
+    if first_offset is not None:
+        _note_unproved(path, first_offset)
+
+
+def unproved(path: Path) -> list[Offset]:
+    """
+    Return the offsets that the last unclean openings have noted.
+
+    Raises:
+        IndexCorruptError: the note is damaged.
+    """
+    try:
+        noted = json.loads((path / UNPROVED).read_bytes())
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as err:
+        raise IndexCorruptError(f"the note of what is unproved in {path} cannot be read: {err}") from err
+    return [int(offset) for offset in noted]
+
+
+def note_proved(path: Path) -> None:
+    """Forget the noted offsets. Raises OSError."""
+    (path / UNPROVED).unlink(missing_ok=True)
+
+
+def _note_unproved(path: Path, offset: Offset) -> None:
+    """Note an offset durably: what is replayed is deleted from the write-ahead log."""
+    noted = unproved(path)
+    if offset in noted:
+        return
+    temporary = path / f"{UNPROVED}.new"
+    with temporary.open("wb") as file:
+        file.write(json.dumps([*noted, offset]).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path / UNPROVED)
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _records(content: bytes) -> Iterator[list[tuple[int, int]]]:
+    """Yield the fragments, as [start, end), of each complete record of a write-ahead file."""
+    place, size = 0, len(content)
+    fragments: list[tuple[int, int]] = []
+    while place + _FRAGMENT.size <= size:
+        left = _BLOCK_BYTES - place % _BLOCK_BYTES
+        if left < _FRAGMENT.size:
+            place += left
+            continue
+        _, length, kind = _FRAGMENT.unpack_from(content, place)
+        start = place + _FRAGMENT.size
+        place = start + length
+        if place > size:
+            return
+        if kind in (_FULL, _FIRST):
+            fragments = [(start, place)]
+        elif kind in (_MIDDLE, _LAST) and fragments:
+            fragments.append((start, place))
+        else:  # zeros of a preallocated file, or damage, where RocksDB stops as well
+            return
+        if kind in (_FULL, _LAST):
+            if sum(end - start for start, end in fragments) < _BATCH.size:
+                return
+            yield fragments
+            fragments = []
+
+
+def _first_offset(batch: bytes) -> Offset | None:
+    """Return the offset of a batch's first row; None if that is no entry."""
+    if len(batch) < _BATCH.size + 2 or batch[_BATCH.size] != _PUT:
+        return None
+    key_bytes = batch[_BATCH.size + 1]  # a varint, below 128 for every key of the family
+    value_at = _BATCH.size + 2 + key_bytes + 1
+    if key_bytes != KEY_BYTES or len(batch) < value_at + _OFFSET.size:
+        return None
+    (offset,) = _OFFSET.unpack_from(batch, value_at)
+    return int(offset)
