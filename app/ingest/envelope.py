@@ -30,6 +30,7 @@ STEP_WORK = 64 * 1024
 PART_BYTES_MAX = 64 * 1024
 """A longer part between two brackets is not searched for fields."""
 
+_BLANKS = b" \t\r\n\0"
 _BLANK = rb"[ \t\r\n\0]*+"
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _FIELDS = re.compile(
@@ -130,6 +131,8 @@ class EnvelopeFields:
         match = _FIELDS.match(self._body, start, end)
         if match is None or match.end() < end:
             return
+        if (piece is None or not piece.is_named) and self._body[start:end].rstrip(_BLANKS).endswith(b":"):
+            return  # the value is damaged
         self.parts.append((start, end))
         for found in _FIELD.finditer(self._body, start, end):
             value = slice(*found.span(2))

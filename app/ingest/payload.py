@@ -17,6 +17,8 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
+import orjson
+
 from app.http.errors import BatchMissingError, InvalidJSONError, RequestError
 from app.http.fair_scheduler import YieldToOthers
 from app.ingest.broken_json import is_nearly_batch
@@ -24,6 +26,7 @@ from app.ingest.event_limits import EVENT_WORK_BYTES
 from app.ingest.items import EVENT_FIELDS, Fragment, Oversize, Packed
 from app.ingest.json_problem import json_problem
 from app.ingest.large_json import (
+    AT_ONCE_BYTES,
     GROUP_BYTES,
     SMALL_BYTES,
     JSONLimits,
@@ -120,7 +123,7 @@ async def read_json(body: bytes, limits: JSONLimits, yield_to_others: YieldToOth
         limits.hold(len(body), len(body))
     await yield_to_others(len(body))
     try:
-        document = read_document(body)
+        document = read_document(body) if len(body) <= AT_ONCE_BYTES else orjson.loads(body)
     except ValueError as err:
         raise InvalidJSONError(detail=json_problem(err, body)) from err
     return await read_in_pieces(body, limits, yield_to_others) if limits.has_too_many(document) else document
