@@ -40,6 +40,7 @@ IDENTITY_FIELDS = frozenset(
 DROPPED_FIELDS = frozenset({"batch", "firstSequence"})
 """Of an envelope: without the events that are lost, the first sequence does not tell those of the others."""
 
+NAMES = frozenset({"type", "event"})
 SESSION_FIELDS = ("client", "session")
 WRITE_KEY = "writeKey"
 
@@ -179,7 +180,14 @@ class _Found:
         if not is_cheap(content):
             return self._limits.unparsed(content, start)
         document = _document(content)
-        return self._limits.judged(document, content) if is_event(document) else None
+        if not is_event(document) or _is_envelope(document):
+            return None
+        return self._limits.judged(document, content)
+
+
+def _is_envelope(document: object) -> bool:
+    """Whether an object is what is left of a batch: the id of a batch is no event's."""
+    return isinstance(document, dict) and "batch" in document and NAMES.isdisjoint(document)
 
 
 def _position(item: tuple[int, object]) -> int:

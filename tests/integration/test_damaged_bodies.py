@@ -18,9 +18,11 @@ PATHS = ("/v1/batch", "/v1/import", "/v1/events", "/v1/track")
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with Gateway(tmp_path_factory.mktemp("gateway"), {}) as gateway:
-        with httpx.Client(base_url=gateway.url, auth=AUTH) as running:
-            yield running
+    with (
+        Gateway(tmp_path_factory.mktemp("gateway"), {}) as gateway,
+        httpx.Client(base_url=gateway.url, auth=AUTH) as running,
+    ):
+        yield running
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 
 from starlette.requests import Request
 
-from app.http.errors import BatchMissingError, InvalidJSONError, RequestError
+from app.http.errors import BatchMissingError, BodyNotDecompressableError, InvalidJSONError, RequestError
 from app.http.fair_scheduler import YieldToOthers
 from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.client_sessions import STORED
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import Payload
+from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
 from app.ingest.prefer import Preferences, preferences_in
 from app.ingest.salvaged import salvaged
 
@@ -35,18 +35,19 @@ async def parse_or_salvage(
     Return the items of a body, and why it was refused if they are what could be salvaged of it.
 
     Raises:
-        InvalidJSONError, BatchMissingError: it is no batch, and the client wants all or nothing.
-        GatewayError: what is wrong with its compressed data, in the same case; and those of `parse`.
+        InvalidJSONError, BatchMissingError, BodyNotDecompressableError: it is no batch, or its compressed
+            data are damaged, and the client wants all or nothing.
+        GatewayError: those of `parse`.
         BodyMemoryFullError: there is no memory for its items.
     """
     context: RequestContext = request.scope[CONTEXT]
     is_strict = is_replay(context.headers) or preferences_of(request).is_strict
     if is_strict and context.damage is not None:
-        raise context.damage
+        raise BodyNotDecompressableError from context.damage
     try:
         return await parse(body, limits, yield_to_others), None
     except (InvalidJSONError, BatchMissingError) as err:
-        if is_strict:
+        if is_strict or parse not in _OF_BODIES:
             raise
         refusal = err
     return await salvaged(body, limits, yield_to_others, reads_sessions=is_native), refusal
@@ -65,3 +66,5 @@ def is_replay(headers: Mapping[bytes, bytes]) -> bool:
 
 
 _NONE = Preferences()
+_OF_BODIES = (parse_batch, parse_events, parse_event)
+"""Other ones read something else than the body."""
