@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ def build_router(
     identity: Identity,
     clock: Clock,
     is_pinned: bool,
+    on_log_time_refused: Callable[[], None] = lambda: None,
     crashpoint: Crashpoint | None = None,
 ) -> Router:
     """Return the router over all lanes of both topics; no lane runs yet."""
@@ -104,6 +105,7 @@ def build_router(
             open_turn=open_turn,
             session_notes=SessionNotes(store, topic.name),
             load_skips=partial(load_skips, store, topic.name),
+            on_log_time_refused=on_log_time_refused,
             limits=_queue_limits(settings),
             times=LaneTimes(fencings_max=1 if settings.group.peer_listen is None else 0),
             crashpoint=crashpoint,

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from app.admin.application import AdminContext, create_admin, create_probes
+from app.admin.clock_metrics import ClockCollector
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.history import History
 from app.admin.ingest_loop import IngestLoop, LoopCollector
@@ -45,7 +46,7 @@ from app.ingest.application import create_edge
 from app.ingest.receipts import CODES, REASONS
 from app.ingest.routes.events import Ingest
 from app.process.background_tasks import announce, keep_notes, tell_outages, trim_log
-from app.process.clock_check import keep_time
+from app.process.clock_check import follow_wall_clock, keep_time
 from app.process.life import (
     DRAIN_LINGER_S,
     Lanes,
@@ -90,7 +91,7 @@ class Parts(NamedTuple):
     settings: Settings
     opened: OpenLog
     identity: Identity
-    clock: Clock
+    clock: SystemClock
     ingress: IngressLimits
     admin_context: AdminContext
     ingest_loop: IngestLoop
@@ -151,6 +152,7 @@ async def serve(
             identity=identity,
             clock=clock,
             is_pinned=opened.is_pinned,
+            on_log_time_refused=partial(follow_wall_clock, clock),
             crashpoint=crashpoint,
         )
         group = _group_of(settings, opened, router, clock, stack)
@@ -254,6 +256,7 @@ def _registry_of(parts: Parts, metrics: RequestMetrics) -> CollectorRegistry:
     registry.register(metrics)
     registry.register(LimitCollector(parts.settings))
     registry.register(LoopCollector(parts.ingest_loop))
+    registry.register(ClockCollector(parts.clock))
     parts.admin_context.register(registry)
     return registry
 

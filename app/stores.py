@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from app.process.clock_check import check_clock
+from app.process.clock_check import check_clock, follow_wall_clock
 from app.settings.data_dir import check_format, index_path, refuse_lost_log, sqlite_path
 from app.settings.log import LogSettings
 from app.settings.model import Settings
 from app.settings.units import DAY
 from dedupe.cluster.membership import Membership
 from dedupe.login.login import Login
-from dedupe.model.clock import Clock
+from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import EQUAL_NUMBERS, Identity
 from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
@@ -107,6 +107,8 @@ async def open_log(
             if loop.time() > give_up_at:
                 raise
             logger.warning("the log cannot be opened yet", error=str(err))
+            if isinstance(clock, SystemClock):  # nothing has its time yet
+                follow_wall_clock(clock)
         await asyncio.sleep(START_RETRY_S)
     return None
 

@@ -129,14 +129,10 @@ class AnswerCounts:
     def note(
         self, events: Sequence[Event], rejected: Sequence[Event], admissions: Sequence[Admission]
     ) -> None:
-        """Count a decided request."""
+        """Count a decided request; all its events have one source."""
         if not events and not rejected:
             return
-        source = (events or rejected)[0].source
-        if any([event.source != source for event in (*events, *rejected)]):
-            self._note_each(events, rejected, admissions)
-            return
-        own = self.sources.of(source)
+        own = self.sources.of((events or rejected)[0].source)
         new = admissions.count(NEW)
         known = len(admissions) - new and admissions.count(DUPLICATE)
         if new + known == len(admissions) and not rejected:
@@ -154,7 +150,7 @@ class AnswerCounts:
         del reasons[RejectionCode.CONFLICT.value]  # not rejected, but counted on its own
         self.reasons.update(reasons)
 
-    def _note_each(
+    def note_each(
         self, events: Sequence[Event], rejected: Sequence[Event], admissions: Sequence[Admission]
     ) -> None:
         """Count a decided request whose events have several sources."""

@@ -27,6 +27,7 @@ from dedupe.model.errors import (
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, size_of
+from dedupe.partition.health import text_of
 from dedupe.partition.lane import Lane
 from dedupe.route import Route
 from dedupe.submission import Outcomes, Submission
@@ -181,15 +182,32 @@ class Router:
 
     @property
     def outage(self) -> str | None:
-        """One sentence on why no event is accepted, and since when; None while a clean lane serves."""
+        """One sentence on why no event is stored, and since when; None while a clean lane stores events."""
+        if self.storing:
+            return None
+        silent = [at_ms for lane in self.lanes if (at_ms := lane.log_silent_since_ms) is not None]
+        if silent:
+            return f"no event can be stored: the log has not answered since {text_of(min(silent))}"
         failing = [lane.health for lane in self.lanes if lane.health.failing_since_ms is not None]
-        if not failing or any(route.is_serving for route in self.routes):
+        if not failing:
             return None
         first = min(failing, key=lambda health: health.failing_since_ms or 0)
         return f"no partition serves; the first {first.why_not_active()}"
 
+    @property
+    def storing(self) -> int:
+        """How many clean partitions are served by a lane whose log answers, as far as is known."""
+        routes = zip(self.routes, self.lanes, strict=True)
+        return sum(route.is_serving and lane.log_silent_since_ms is None for route, lane in routes)
+
     async def submit(
-        self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
+        self,
+        events: Sequence[Event],
+        rejected: Sequence[Event],
+        *,
+        received_ms: int,
+        deadline: Deadline,
+        has_several_sources: bool = False,
     ) -> Outcomes:
         """
         Decide one request.
@@ -199,6 +217,7 @@ class Router:
             rejected: rejected events, as events of the quarantine topic, one or more each.
             received_ms: log time of the request's arrival.
             deadline: of the answer; accepted events may be committed later.
+            has_several_sources: whether the events may have several; without it, all must have one.
 
         Returns:
             The outcomes of `events`, same order; every conflict is in quarantine.
@@ -208,8 +227,9 @@ class Router:
             DeadlineExceededError, OutcomeUnknownError: some events may be committed. All retriable.
         """
         total = len(events) + len(rejected)
-        parts = _parts_of(self.routes, events, received_ms, deadline)
-        rejected_parts = _parts_of(self.quarantine_routes, rejected, received_ms, deadline)
+        parts_of = _parts_of_each if has_several_sources else _parts_of
+        parts = parts_of(self.routes, events, received_ms, deadline)
+        rejected_parts = parts_of(self.quarantine_routes, rejected, received_ms, deadline)
         self.in_flight += total
         try:
             await self._await_capacity([*parts, *rejected_parts], deadline)
@@ -221,7 +241,8 @@ class Router:
             raise
         finally:
             self.in_flight -= total
-        self.answers.note(events, rejected, outcomes.admissions)
+        note = self.answers.note_each if has_several_sources else self.answers.note
+        note(events, rejected, outcomes.admissions)
         return outcomes
 
     async def session(self, client_hash: bytes, session_hash: bytes) -> SessionState | None:
@@ -277,7 +298,7 @@ class Router:
                 event, QUARANTINE_REASONS[admission], offset if admission is Admission.CONFLICT else None
             )
         ]
-        parts = [*rejected, *_parts_of(self.quarantine_routes, quarantined, received_ms, deadline)]
+        parts = [*rejected, *_parts_of_each(self.quarantine_routes, quarantined, received_ms, deadline)]
         try:
             await self._await_capacity(parts, deadline)
             await _decide(parts, sum(len(part.places) for part in parts), deadline)
@@ -290,19 +311,29 @@ class Router:
 def _parts_of(
     routes: Sequence[Route], events: Sequence[Event], received_ms: int, deadline: Deadline
 ) -> list[SubRequest]:
-    """Split a request's events by partition and source, keeping their order; most have one source."""
-    by_lane: dict[object, tuple[list[Event], list[int]]] = {}
-    first = events[0].source if events else ""
+    """Split the events of a request and one source by partition, keeping their order."""
+    by_partition: dict[int, tuple[list[Event], list[int]]] = {}
     for place, event in enumerate(events):
-        partition = event.partition
-        own, places = by_lane.setdefault(
-            partition if event.source == first else (partition, event.source), ([], [])
-        )
+        own, places = by_partition.setdefault(event.partition, ([], []))
         own.append(event)
         places.append(place)
     return [
-        SubRequest(routes[own[0].partition], Submission(own, received_ms, deadline, size_of(own)), places)
-        for own, places in by_lane.values()
+        SubRequest(routes[partition], Submission(own, received_ms, deadline, size_of(own)), places)
+        for partition, (own, places) in by_partition.items()
+    ]
+
+
+def _parts_of_each(
+    routes: Sequence[Route], events: Sequence[Event], received_ms: int, deadline: Deadline
+) -> list[SubRequest]:
+    """Split the events of a request by source and partition, since a submission has one source."""
+    by_source: dict[str, list[int]] = {}
+    for place, event in enumerate(events):
+        by_source.setdefault(event.source, []).append(place)
+    return [
+        SubRequest(part.route, part.submission, [places[place] for place in part.places])
+        for places in by_source.values()
+        for part in _parts_of(routes, [events[place] for place in places], received_ms, deadline)
     ]
 
 

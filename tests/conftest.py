@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
-from tests.support.constants import NO_LINGER
+from tests.support.constants import NO_DELAY, NO_LINGER
 from tests.support.gateway import Gateway
 from tests.support.kafka import KafkaBroker, Properties, create_topic, delete_topics
 from tests.support.schedule import BySharedFixtures
@@ -34,7 +34,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Gateway.forks = True
-Gateway.forked_constants = NO_LINGER
+Gateway.forked_constants = {**NO_LINGER, **NO_DELAY}
 
 # The same examples in every run, and no opinion on how fast the machine is.
 settings.register_profile(

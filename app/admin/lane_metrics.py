@@ -45,6 +45,8 @@ class LaneCollector(ScrapedCollector):
             "Log lines dropped by the limit of repeated lines",
             lines_left_out(),
         )
+        outage = "1 if no event can be stored: no partition serves, or their log does not answer"
+        yield GaugeMetricFamily("gateway_outage", outage, self._router.outage is not None)
         yield from self._events()
         lanes = self._router.all_lanes
         yield _states(lanes)

@@ -123,7 +123,7 @@ class KeyFile:
 
     def source_of(self, write_key: str) -> Source:
         known = self._keys.get(_digest_of(write_key))
-        if known is None or (known.removed_ms is not None and self._clock.now_ms() >= self.until_ms(known)):
+        if known is None or (known.removed_ms is not None and self._is_over(known)):
             raise InvalidWriteKeyError
         source = known.source
         if not source.enabled:
@@ -131,6 +131,12 @@ class KeyFile:
         known.requests += 1
         known.last_used_ms = self._clock.now_ms()
         return source
+
+    def source_of_digest(self, digest: bytes) -> Source | None:
+        known = self._keys.get(digest)
+        if known is None or not _is_good(known.source) or (known.removed_ms and self._is_over(known)):
+            return None
+        return known.source
 
     def note_unknown(self, write_key: str, address: str, library: str) -> None:
         self.unknown.note(write_key, address, library)
@@ -143,6 +149,10 @@ class KeyFile:
         """Return when a key that has vanished ends."""
         assert known.removed_ms is not None
         return known.removed_ms + (self._memory.grace_ms if self._memory else 0)
+
+    def _is_over(self, known: KnownKey) -> bool:
+        """Whether the grace of a key that has vanished is over."""
+        return self._clock.now_ms() >= self.until_ms(known)
 
     def items(self) -> Iterator[tuple[str, KnownKey]]:
         """Yield the beginning of each key's SHA-256 in hex and the key, first those that have vanished."""

@@ -62,6 +62,9 @@ class WriteKeys(Protocol):
     def source_of(self, write_key: str) -> Source:
         """Return the enabled source of a key. Raises InvalidWriteKeyError, DisabledWriteKeyError."""
 
+    def source_of_digest(self, digest: bytes) -> Source | None:
+        """Return the source of the key with this SHA-256, None if it is not good for new events now."""
+
     def note_unknown(self, write_key: str, address: str, library: str) -> None:
         """Count a request with an unknown key, from an address group and a library."""
 
@@ -79,6 +82,10 @@ class OpenKeys:
 
     def source_of(self, write_key: str) -> Source:
         return self._source(write_key)
+
+    def source_of_digest(self, digest: bytes) -> Source | None:
+        """Return None: a digest does not tell the key, which is the source."""
+        return None
 
     def note_unknown(self, write_key: str, address: str, library: str) -> None:
         """Count nothing: only a key that is too long is unknown."""
@@ -100,7 +107,9 @@ def log_in(write_keys: WriteKeys, write_key: str, scope: Scope) -> Source:
         InvalidWriteKeyError, DisabledWriteKeyError: the key has no enabled source.
     """
     context: RequestContext = scope[CONTEXT]
-    context.write_key = write_key
+    if context.write_key == write_key and isinstance(context.account, Source):
+        return context.account
+    context.write_key, context.account = write_key, None
     try:
         source = write_keys.source_of(write_key)
     except DisabledWriteKeyError:
@@ -110,7 +119,7 @@ def log_in(write_keys: WriteKeys, write_key: str, scope: Scope) -> Source:
         address = address_group(client[0]) if client else "unknown"
         write_keys.note_unknown(write_key, address, library_of(context.headers))
         raise
-    context.source = source.id
+    context.account, context.source = source, source.id
     return source
 
 

@@ -30,6 +30,8 @@ class RequestContext:
     """Template of its path, for metrics."""
     write_key: str = ""
     """Its write key, if it was read, whether known or not."""
+    account: object = None
+    """What the write key stands for, once it is read: an app.auth.write_keys.Source."""
     source: str | None = None
     """Its source, once the write key is read."""
     damage: GatewayError | None = None

@@ -6,7 +6,7 @@ They depend only on the request, so answers to retries have the same bytes. They
 
 from collections.abc import Iterator, Sequence
 
-from app.ingest.identify import Arrival
+from app.ingest.identified import Arrival
 from app.ingest.routes.paths import TYPES
 
 ADVICE_MAX = 20

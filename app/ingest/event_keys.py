@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from app.auth.write_keys import INGEST, REPLAY, Source, own_key
 from app.http.errors import InvalidWriteKeyError, ScopeMissingError
 from app.ingest.event_limits import quarantined_bytes
-from app.ingest.identify import Identified, Ownership
+from app.ingest.identified import Identified, Ownership
 from app.ingest.items import Oversize, Packed
 from dedupe.decide.admission import NEW, Admission
 from dedupe.decide.rejection import QUARANTINE_REASONS
@@ -33,6 +33,41 @@ class Share:
         """The number of its items, quarantined ones included."""
 
 
+class Sole(NamedTuple):
+    """A request whose items all belong to one key: the same as Shares, without looking at each item."""
+
+    source: Source
+    items: int
+    ownership: None = None
+    failed_log_ins: int = 0
+    has_several_sources: bool = False
+
+    def take(self, size_bytes: int) -> None:
+        """Charge the items and bytes of a request. Raises QuotaExceededError."""
+        if self.source.allowance is not None:
+            self.source.allowance.take(events=self.items, size_bytes=size_bytes)
+
+    def store(self, identified: Identified, size_bytes: int) -> None:
+        """Charge the rejected items, and what is stored beyond the bytes sent. Raises QuotaExceededError."""
+        if self.source.allowance is not None:
+            self.source.allowance.take_quarantine(quarantined_bytes(identified.quarantined))
+            self.source.allowance.owe(identified.size_bytes - size_bytes)
+
+    def grow(self, identified: Identified, admissions: Sequence[Admission]) -> None:
+        """Charge new events, which the index remembers, and conflicting ones, which go to quarantine."""
+        if self.source.allowance is None:
+            return
+        new = admissions.count(NEW)
+        self.source.allowance.grow(new)
+        if new < len(admissions):
+            conflicting = [
+                event
+                for event, admission in zip(identified.events, admissions, strict=True)
+                if admission in QUARANTINE_REASONS
+            ]
+            self.source.allowance.owe_quarantine(quarantined_bytes(conflicting))
+
+
 class Shares(NamedTuple):
     """Which item of a request belongs to which key."""
 
@@ -41,6 +76,11 @@ class Shares(NamedTuple):
     ownership: Ownership
     failed_log_ins: int
     """The unknown keys among those that were looked up."""
+
+    @property
+    def source(self) -> Source:
+        """The source of the first good key."""
+        return self.shares[0].source
 
     @property
     def has_several_sources(self) -> bool:
@@ -55,8 +95,12 @@ class Shares(NamedTuple):
                     charge = allowance.take if is_taken else allowance.check
                     charge(events=share.items, size_bytes=self._part_of(share, size_bytes))
 
-    def take_quarantine(self, identified: Identified) -> None:
-        """Charge every key its rejected items, or none. Raises QuotaExceededError."""
+    def store(self, identified: Identified, size_bytes: int) -> None:
+        """Charge every key its rejected items, or none, and what is stored. Raises QuotaExceededError."""
+        self._take_quarantine(identified)
+        self._owe(identified, size_bytes)
+
+    def _take_quarantine(self, identified: Identified) -> None:
         rejected = [0] * len(self.shares)
         for rejection in identified.rejections:
             rejected[self.ownership.shares[rejection.item_index]] += quarantined_bytes(rejection.events)
@@ -66,8 +110,7 @@ class Shares(NamedTuple):
                     charge = allowance.take_quarantine if is_taken else allowance.check_quarantine
                     charge(size_bytes)
 
-    def owe(self, identified: Identified, size_bytes: int) -> None:
-        """Charge every key what its items store beyond its part of the bytes sent."""
+    def _owe(self, identified: Identified, size_bytes: int) -> None:
         owners, stored = [*self.ownership.shares, 0], [0] * len(self.shares)  # and what the batch shares
         for index, event in zip(identified.indexes(), identified.events, strict=True):
             stored[owners[index]] += len(event.value)

@@ -9,15 +9,14 @@ routes.post_events -> **Identifier.identify**, Router.submit -> Lane.submit -> a
 """
 
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from app.ingest.client_sessions import SEQUENCE, ClientSession, SessionKeys
+from app.ingest.client_sessions import SEQUENCE, SessionKeys
 from app.ingest.deep_json import dumps_any, is_deeper, is_deeper_json
-from app.ingest.event_limits import EVENT_WORK_BYTES, RETRY_BYTES_FREE, EventLimits
+from app.ingest.event_limits import RETRY_BYTES_FREE, EventLimits
 from app.ingest.fingerprint_rules import FingerprintRules, content_of
+from app.ingest.identified import Arrival, Ownership, RefusedError, Rejection, unpacked
 from app.ingest.items import Fragment, Oversize, Packed
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
@@ -34,7 +33,7 @@ from dedupe.model.identity import (
 )
 from dedupe.model.json_document import is_event_type, read_document
 from dedupe.model.json_number import Number, Place, replace_numbers
-from dedupe.model.quarantine import Quarantine
+from dedupe.model.quarantine import OwnKey, Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
@@ -46,90 +45,6 @@ NO_FINGERPRINTS: tuple[Fingerprint, ...] = ()
 
 TIMESTAMP = "timestamp"
 """Clients without message ids set it at each retry, so it is not content of these events."""
-
-
-class Rejection(NamedTuple):
-    """A rejected item."""
-
-    item_index: int
-    message_id: str | None  # None without a valid one
-    code: str
-    events: tuple[Event, ...]  # of the quarantine topic: one, or the pieces of a long one
-
-
-@dataclass(slots=True)
-class Identified:
-    """The events and the rejections of one request, in the order of its items."""
-
-    events: list[Event] = field(default_factory=list)
-    rejections: list[Rejection] = field(default_factory=list)
-    quarantined: list[Event] = field(default_factory=list)  # of the rejections, same order
-    size_bytes: int = 0
-    """The sum of all values, those of quarantined events included."""
-    lossy: set[int] = field(default_factory=set)
-    """The indexes, among the items, of events in whose records a number is null."""
-
-    def indexes(self) -> list[int]:
-        """Return the index of each event among the items."""
-        rejected = {rejection.item_index for rejection in self.rejections}
-        count = len(self.events) + len(self.rejections)
-        return [index for index in range(count) if index not in rejected]
-
-    def take(self, items: Iterator[Event | Rejection], work_bytes: int = sys.maxsize) -> bool:
-        """
-        Add the next results of `identify`.
-
-        Args:
-            items: the results, in order.
-            work_bytes: stop after about this many bytes of values, and EVENT_WORK_BYTES for each item.
-
-        Returns:
-            Whether items may be left.
-        """
-        events, size_bytes = self.events, 0
-        for item in items:
-            if type(item) is Event:
-                events.append(item)
-                size_bytes += len(item.value)
-            else:
-                assert isinstance(item, Rejection)
-                self.rejections.append(item)
-                self.quarantined += item.events
-                size_bytes += sum([len(event.value) for event in item.events])
-            work_bytes -= EVENT_WORK_BYTES
-            if size_bytes > work_bytes:
-                self.size_bytes += size_bytes
-                return True
-        self.size_bytes += size_bytes
-        return False
-
-
-class Arrival(NamedTuple):
-    """The properties of a request besides its items."""
-
-    source: str
-    received_ms: int
-    default_type: str = "track"
-    idempotency_key: bytes | None = None
-    fingerprints: Sequence[Fingerprint] = ()
-    """The original fingerprints of the items if stored records are sent again, otherwise empty."""
-    client_ip: str | None = None
-    """`context.ip` of events without; not content, since retries may come from other addresses."""
-    session: ClientSession | None = None
-    is_strict: bool = False
-    """Whether an event of the session is refused unless it is the next one."""
-    stored_sessions: Sequence[Session | None] = ()
-    """The sessions of the items if stored records are sent again and any has one, otherwise empty."""
-
-
-class Ownership(NamedTuple):
-    """Whose the items of a request are, where these have several write keys."""
-
-    sources: Sequence[str]
-    shares: Sequence[int]
-    """By item: the index of its source."""
-    refused: Mapping[int, bytes]
-    """By item: the SHA-256 of its write key, if that is not good. Such items are rejected."""
 
 
 class Identifier:
@@ -197,13 +112,13 @@ class Identifier:
         else:
             yield from self._identify_all(payload, request)
         if left_out is not None:
-            yield request.rejection_of(len(payload.items), left_out, _RefusedError(left_out.reason))
+            yield request.rejection_of(len(payload.items), left_out, RefusedError(left_out.reason))
 
     def _identify_all(self, payload: Payload, request: "_Request") -> Iterator[Event | Rejection]:
         for index, item in enumerate(payload.items):
             try:
                 identified: Event | Rejection = request.event_of(index, item)
-            except _RefusedError as refusal:
+            except RefusedError as refusal:
                 identified = request.rejection_of(index, item, refusal)
             yield identified
 
@@ -225,24 +140,12 @@ class Identifier:
                     identified: Event | Rejection = event
                 else:
                     identified = request.rejection_without_key(index, item, event, key_digest)
-            except _RefusedError as refusal:
+            except RefusedError as refusal:
                 if key_digest is not None:
                     refusal.code, refusal.key_digest = RejectionCode.WRITE_KEY_INVALID, key_digest
                 identified = request.rejection_of(index, item, refusal)
             bytes_left = request.bytes_left
             yield identified
-
-
-class _RefusedError(Exception):
-    """An item cannot become a clean event."""
-
-    def __init__(self, code: str, value: bytes | None = None, content: bytes | None = None) -> None:
-        """`value`: the record's value, if it could be built; `content`: the canonical content, if known."""
-        self.code = code
-        self.value = value
-        self.content = content
-        self.key_digest = b""  # SHA-256 of the item's write key, if that is why
-        self.assigned_id = ""  # the id that the item was given, if it has none
 
 
 class _Request:
@@ -295,9 +198,9 @@ class _Request:
             self._order = Order.REPLAYED
 
     def event_of(self, index: int, item: object) -> Event:
-        """Return an item as an event of the clean topic. Raises _RefusedError."""
+        """Return an item as an event of the clean topic. Raises RefusedError."""
         if type(item) is not dict:
-            item = _unpacked(item)
+            item = unpacked(item)
         place = None if self._sessions is None else self._sessions.place_of(index, item)
         message_id, ignored, assigned_id, flags = item.get("messageId"), self._ignored, None, 0
         if type(message_id) is not str or not "!" <= message_id < "\x7f":
@@ -307,13 +210,13 @@ class _Request:
             self._count(content, retried)
             value = self._values.value_of(item, content, retried, assigned_id)
         except TypeError as err:
-            raise _RefusedError(RejectionCode.EVENT_TOO_DEEP) from err
+            raise RefusedError(RejectionCode.EVENT_TOO_DEEP) from err
         brackets = len(value) - len(value.replace(b"{", b"").replace(b"[", b""))  # count() is slower
         if brackets > self._depth_max and self._is_too_deep(item, value):
-            raise _RefusedError(RejectionCode.EVENT_TOO_DEEP)
+            raise RefusedError(RejectionCode.EVENT_TOO_DEEP)
         id_bytes = message_id.encode()
         if not 0 < len(id_bytes) <= MESSAGE_ID_BYTES_MAX:
-            raise _RefusedError(RejectionCode.MESSAGE_ID_INVALID, value)
+            raise RefusedError(RejectionCode.MESSAGE_ID_INVALID, value)
         event_type = item.get("type", self._default_type)
         if event_type is None or event_type != self._valid_type:
             self._check_type(event_type, value)
@@ -323,7 +226,7 @@ class _Request:
             order = self._order
             key, partition, secondary_key = self._sessions.keys_of(place, None if flags else id_bytes)
         elif self._needs_place:
-            raise _RefusedError(RejectionCode.SEQUENCE_INVALID, value)
+            raise RefusedError(RejectionCode.SEQUENCE_INVALID, value)
         else:
             key, secondary_key = self._key_of(id_bytes), None
             partition = partition_of(key, self._partitions)
@@ -350,12 +253,12 @@ class _Request:
 
     def rejection_without_key(self, index: int, item: object, event: Event, key_digest: bytes) -> Rejection:
         """Return an item whose only fault is its write key."""
-        refusal = _RefusedError(RejectionCode.WRITE_KEY_INVALID, event.value)
-        refusal.key_digest = key_digest
+        refusal = RefusedError(RejectionCode.WRITE_KEY_INVALID, event.value)
+        refusal.key_digest, refusal.fingerprint = key_digest, event.fingerprint
         refusal.assigned_id = event.message_id if event.flags & FLAG_ID_ASSIGNED else ""
         return self.rejection_of(index, item, refusal)
 
-    def rejection_of(self, index: int, item: object, refusal: _RefusedError) -> Rejection:
+    def rejection_of(self, index: int, item: object, refusal: RefusedError) -> Rejection:
         """Return a refused item with the event that quarantines it."""
         message_id, assigned, known = None, refusal.assigned_id, refusal.content
         value = refusal.value
@@ -391,7 +294,7 @@ class _Request:
             reason=refusal.code,
             position=item.position if isinstance(item, Fragment) else None,
             is_json=not isinstance(item, Fragment | Oversize),  # these may be unparsed
-            key_sha256=refusal.key_digest.hex() or None,
+            own_key=OwnKey(refusal.key_digest, refusal.fingerprint) if refusal.key_digest else None,
         )
         return Rejection(index, message_id, refusal.code, events)
 
@@ -447,15 +350,15 @@ class _Request:
         """
         Add an item to the request's size.
 
-        Raises _RefusedError: it exceeds the limit of an event, or the rest of that of the request.
+        Raises RefusedError: it exceeds the limit of an event, or the rest of that of the request.
         """
         size_bytes = len(content) + self.merged_bytes
         if len(retried) > RETRY_BYTES_FREE:
             size_bytes += len(retried) - RETRY_BYTES_FREE
         if size_bytes > self._event_bytes_max:
-            raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content)
+            raise RefusedError(RejectionCode.EVENT_TOO_LARGE, content=content)
         if size_bytes > self.bytes_left:
-            raise _RefusedError(RejectionCode.REQUEST_TOO_LARGE, content=content)
+            raise RefusedError(RejectionCode.REQUEST_TOO_LARGE, content=content)
         self.bytes_left -= size_bytes
 
     def _is_too_deep(self, item: dict[str, Any], value: bytes) -> bool:
@@ -465,11 +368,11 @@ class _Request:
         return is_deeper({name: item[name] for name in item if name not in REPLACED}, self._depth_max)
 
     def _check_type(self, event_type: object, value: bytes) -> None:
-        """Check a type that differs from the last one; None: that of the path. Raises _RefusedError."""
+        """Check a type that differs from the last one; None: that of the path. Raises RefusedError."""
         if event_type is None:
             event_type = self._default_type
         if not is_event_type(event_type):
-            raise _RefusedError(RejectionCode.TYPE_INVALID, value)
+            raise RefusedError(RejectionCode.TYPE_INVALID, value)
         self._valid_type = event_type
 
     def _assigned_id(self, index: int, place: Session | None) -> tuple[str, int]:
@@ -489,14 +392,3 @@ def _without_shared(payload: Payload) -> tuple[Payload, Fragment]:
     fields = dumps_any({name: shared[name] for name in SHARED_FIELDS if name in shared})
     rest = {name: value for name, value in shared.items() if name not in SHARED_FIELDS}
     return payload._replace(shared=rest), Fragment(0, fields, RejectionCode.BATCH_FIELDS_TOO_LARGE)
-
-
-def _unpacked(item: object) -> dict[str, Any]:
-    """Return the object of an item that is none as it is. Raises _RefusedError."""
-    if isinstance(item, Packed) and isinstance(document := read_document(item.content), dict):
-        return document
-    if isinstance(item, Oversize):
-        raise _RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)
-    if isinstance(item, Fragment):
-        raise _RefusedError(item.reason)
-    raise _RefusedError(RejectionCode.NOT_AN_OBJECT)

@@ -40,7 +40,7 @@ AT_ONCE_BYTES = 2 * 1024 * 1024
 MARKS_AT_ONCE = 60_000
 """A body with more is cut: 2,500 usual events have 55,000 marks."""
 
-EVENT_MARKS_MAX, EVENT_COMMAS_MAX = 170_000, 500_000
+EVENT_MARKS_MAX, EVENT_COMMAS_MAX = 160_000, 500_000
 """
 The limits of one event, which cannot be cut: 20 ms at most. Only odd shapes have more: the largest event that
 consists of nothing but pairs of digits has 133,000 marks.

@@ -13,9 +13,7 @@ from operator import itemgetter
 import orjson
 from starlette.responses import Response
 
-from app.ingest.identify import (
-    Identified,
-)
+from app.ingest.identified import Identified
 from app.ingest.prefer import Preferences
 from dedupe.decide.admission import DUPLICATE, NEW, REPEAT, STALE, Admission
 from dedupe.decide.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode

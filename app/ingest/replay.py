@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
+from app.auth.write_keys import WriteKeys
 from app.http.errors import RequestError
 from app.ingest.deep_json import dumps_any
 from app.ingest.event_limits import STEP_BYTES
-from app.ingest.identify import Arrival, Identified
+from app.ingest.identified import Arrival, Identified
 from app.ingest.large_json import JSONLimits
 from app.ingest.payload import parse_batch, parse_events
 from app.ingest.receipts import answer
@@ -36,7 +37,8 @@ NEEDS_NEW_ID: dict[str, str] = {
 
 NEEDS_SOURCE: dict[str, str] = {
     RejectionCode.WRITE_KEY_INVALID: (
-        "its own write key was not valid; --to-source NAME (to_source=NAME) stores it under a source"
+        "its own write key is not valid: add it to the file; or --to-source NAME (to_source=NAME) stores it "
+        "under a source"
     ),
 }
 
@@ -118,7 +120,7 @@ def _obstacle(kept: Kept, changes: Changes) -> str | None:
         return "it has the batch-level fields of events that were stored without them"
     if not changes.may_renew_id and kept.reason in NEEDS_NEW_ID:
         return NEEDS_NEW_ID[kept.reason]
-    if changes.to_source is None and kept.reason in NEEDS_SOURCE:
+    if changes.to_source is None and kept.reason in NEEDS_SOURCE and kept.key_sha256 is None:
         return NEEDS_SOURCE[kept.reason]
     return None
 
@@ -158,6 +160,16 @@ def result_of(document: dict[str, Any], headers: Mapping[str, str], *, is_body: 
     return Result(name, codes or None, events=counts)
 
 
+def source_for(kept: Kept, changes: Changes, write_keys: WriteKeys) -> str | None:
+    """Return the source under which a record is stored, None while its own write key is not good."""
+    if kept.reason not in NEEDS_SOURCE:
+        return kept.source
+    if changes.to_source is not None or kept.key_sha256 is None:
+        return changes.to_source
+    source = write_keys.source_of_digest(bytes.fromhex(kept.key_sha256))
+    return None if source is None else source.id
+
+
 def replay_by(ingest: Ingest) -> Replay:
     """Return a Replay within this process, without write key and quota."""
 
@@ -166,8 +178,10 @@ def replay_by(ingest: Ingest) -> Replay:
         verdict = judge(kept, changes, whole.problem)
         if verdict != READY:
             return verdict
+        if (source := source_for(kept, changes, ingest.write_keys)) is None:
+            return Result("skipped", NEEDS_SOURCE[kept.reason])
         try:
-            identified, received_ms = await identified_in(kept, whole.content, changes)
+            identified, received_ms = await identified_in(kept, whole.content, source)
         except RequestError as err:
             return Result("skipped", f"{err.code}: {err.detail}" if err.detail else err.code)
         codes = [rejection.code for rejection in identified.rejections]
@@ -188,15 +202,16 @@ def replay_by(ingest: Ingest) -> Replay:
             is_body=is_body(kept),
         )
 
-    async def identified_in(kept: Kept, content: bytes, changes: Changes) -> tuple[Identified, int]:
+    async def identified_in(kept: Kept, content: bytes, source: str) -> tuple[Identified, int]:
         """Return the events of a record, and their time of arrival. Raises RequestError."""
         limits = JSONLimits(ingest.request_events_max, ingest.identifier.limits.event_bytes_max)
         # Of bytes that were no event, an object is an event only if it looks like one.
         parse = parse_batch if is_body(kept) else parse_events
         payload = await parse(body_of(kept, content), limits, _yield_to_others)
         received_ms = ingest.clock.now_ms()
-        source = changes.to_source if kept.reason in NEEDS_SOURCE else None
-        arrival = Arrival(source or kept.source, received_ms, idempotency_key=key_of(kept).encode())
+        arrival = Arrival(
+            source, received_ms, idempotency_key=key_of(kept).encode(), fingerprints=kept.fingerprints
+        )
         identified = Identified()
         items = ingest.identifier.identify(payload, arrival, lossy=identified.lossy)
         while identified.take(items, STEP_BYTES):

@@ -13,7 +13,7 @@ import structlog
 
 from app.settings.model import Settings
 from app.settings.units import format_duration
-from dedupe.model.clock import Clock
+from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError, GatewayError
 from dedupe.storage.log import LogStore
 
@@ -96,6 +96,16 @@ async def keep_time(store: LogStore, topic: str, clock: Clock, *, renew_s: float
                 await _note(store, topic, now_ms)
         except GatewayError as err:
             logger.warning("the time cannot be noted in the log, trying again later", error=str(err))
+
+
+def follow_wall_clock(clock: SystemClock) -> None:
+    """Have log time follow the wall clock after brokers have refused it, and say so."""
+    if ahead_s := clock.follow_wall_clock():
+        direction = "ahead of" if ahead_s > 0 else "behind"
+        logger.warning(
+            f"log time was {direction} this machine's clock, and follows it again",
+            seconds=round(abs(ahead_s)),
+        )
 
 
 async def _noted_ms(store: LogStore, topic: str) -> int | None:

@@ -11,7 +11,7 @@ def readiness_of(router: Router) -> dict[str, Any]:
     """
     Return whether the gateway is ready, and why.
 
-    `share` is the part of requests with a single event that would be accepted; a large batch needs all lanes.
+    `share` is the part of requests with a single event that would be stored; a large batch needs all lanes.
     """
     active = sum(route.is_serving for route in router.routes)
     takes_requests = router.has_disk_room and not router.is_draining
@@ -22,7 +22,7 @@ def readiness_of(router: Router) -> dict[str, Any]:
         "active_lanes": active,
         "lanes": len(router.lanes),
         "outage": router.outage,
-        "share": round(active / len(router.lanes), 4) if takes_requests else 0.0,
+        "share": round(router.storing / len(router.lanes), 4) if takes_requests else 0.0,
         "active_quarantine_lanes": sum(route.is_serving for route in router.quarantine_routes),
         "quarantine_lanes": len(router.quarantine_lanes),
     }

@@ -26,6 +26,7 @@ from dedupe.login.tls import TlsContext, explain_tls
 
 FETCH_TIMEOUT_S = 5.0  # less than a request's default, so that the reason is told
 USED_SHARE = 0.8
+GOOD_SHARE = 0.95  # a token must not end on its way to a broker, whose clock is another
 RENEWAL_WAIT_S = 1.0  # for a new token while the old one is still good
 UNKNOWN_LIFE_S = 60.0
 PAUSE_S = 1.0
@@ -117,7 +118,7 @@ class Tokens:
                 issued = await self._fetch()
         except TimeoutError as err:
             raise LoginError(f"no token within {FETCH_TIMEOUT_S:g} s") from err
-        return _Held(issued.text, began + USED_SHARE * issued.life_s, began + issued.life_s)
+        return _Held(issued.text, began + USED_SHARE * issued.life_s, began + GOOD_SHARE * issued.life_s)
 
     def _fetched(self, task: "asyncio.Task[_Held]") -> None:
         self._fetching = None

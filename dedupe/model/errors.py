@@ -77,6 +77,19 @@ class NotAppendedError(RetriableError):
 
     code = "not_appended"
 
+    def __init__(self, *args: object, detail: str = "", is_log_time_refused: bool = False) -> None:
+        """
+        Set the texts, see GatewayError.
+
+        Args:
+            args: the text for operators.
+            detail: the text for clients.
+            is_log_time_refused: whether the log takes no record of this log time: a clock is wrong, or was
+                when the process started.
+        """
+        super().__init__(*args, detail=detail)
+        self.is_log_time_refused = is_log_time_refused
+
 
 class OutcomeUnknownError(RetriableError):
     """The append may or may not be committed; a read of the log after a fence shows which."""

@@ -14,14 +14,15 @@ Anything else is a line of JSON, and after it bytes as they were received: all o
     {"raw":true,"reason":…,"length":…,"sha256":…,"position":…,"json":…,"piece":0,"pieces":1}⏎…
 
 `length` and `sha256` are those of the whole; `original` is the partition and offset of the event that a
-conflicting one conflicts with, `position` that of the first byte in its body, and `key_sha256` the hash of an
-unknown write key. A piece has a key of its own, by the hash of the whole and its number: a retry after a
-crash adds the pieces that are missing.
+conflicting one conflicts with, `position` that of the first byte in its body, `key_sha256` the hash of an
+unknown write key, and `fingerprint` that of its event as sent. A piece has a key of its own, by the hash of
+the whole and its number: a retry after a crash adds the pieces that are missing.
 """
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 
@@ -43,6 +44,19 @@ RAW = b'{"raw":true,'
 _PIECE_NUMBER_BYTES = 4
 
 
+class OwnKey(NamedTuple):
+    """The write key of an event whose source is not known."""
+
+    sha256: bytes
+    fingerprint: Fingerprint
+    """Of the event as sent, by which its retries are known once its source is; b"" for no valid event."""
+
+    def facts(self) -> dict[str, str]:
+        """Return it as fields of a record's value."""
+        facts = {"key_sha256": self.sha256.hex()}
+        return facts | {"fingerprint": self.fingerprint.hex()} if self.fingerprint else facts
+
+
 @dataclass(frozen=True, slots=True)
 class Quarantine:
     """Builds events of the quarantine topic."""
@@ -62,7 +76,7 @@ class Quarantine:
         reason: str,
         position: int | None = None,
         is_json: bool = True,
-        key_sha256: str | None = None,
+        own_key: OwnKey | None = None,
     ) -> tuple[Event, ...]:
         """
         Return the quarantine events of a rejected or conflicting event: one, or its pieces in order.
@@ -75,15 +89,15 @@ class Quarantine:
             reason: a RejectionCode, or the reason of a stored record.
             position: the offset of the content in its body, None if it is of no use.
             is_json: whether the content is a JSON document; if not, it is stored as it is.
-            key_sha256: of the event's own write key in hex, if its source is not known.
+            own_key: the event's own write key, if its source is not known.
         """
         if len(content) > self.whole_bytes_max:
             return self._pieces(
-                source, message_id, content, str(reason), position, is_json=is_json, key_sha256=key_sha256
+                source, message_id, content, str(reason), position, is_json=is_json, own_key=own_key
             )
         digest = hashlib.sha256(content).hexdigest()
         if is_json:
-            facts = {"position": position, "key_sha256": key_sha256}
+            facts = {"position": position, **(own_key.facts() if own_key else {})}
             value = _with_event(content, str(reason), digest, facts)
         else:
             value = _head(str(reason), len(content), digest, position, is_json=False) + content
@@ -119,17 +133,17 @@ class Quarantine:
         position: int | None,
         *,
         is_json: bool,
-        key_sha256: str | None,
+        own_key: OwnKey | None,
     ) -> tuple[Event, ...]:
         digest = hashlib.sha256(content)
-        own_key = b"" if key_sha256 is None else bytes.fromhex(key_sha256)
+        key_digest = own_key.sha256 if own_key else b""
         count = -(-len(content) // PIECE_BYTES)
         view = memoryview(content)
         return tuple(
             self._event(
                 source,
                 message_id,
-                piece_fingerprint(digest.digest() + own_key, number, count),
+                piece_fingerprint(digest.digest() + key_digest, number, count),
                 b"".join(
                     (
                         _head(
@@ -140,7 +154,7 @@ class Quarantine:
                             is_json=is_json,
                             piece=number,
                             pieces=count,
-                            key_sha256=key_sha256,
+                            own_key=own_key,
                         ),
                         view[number * PIECE_BYTES : (number + 1) * PIECE_BYTES],
                     )
@@ -196,10 +210,10 @@ def _head(
     is_json: bool,
     piece: int = 0,
     pieces: int = 1,
-    key_sha256: str | None = None,
+    own_key: OwnKey | None = None,
 ) -> bytes:
     """Return the line before raw bytes."""
-    fields = {
+    fields: dict[str, object] = {
         "raw": True,
         "reason": reason,
         "length": length,
@@ -209,6 +223,6 @@ def _head(
         "piece": piece,
         "pieces": pieces,
     }
-    if key_sha256 is not None:
-        fields["key_sha256"] = key_sha256
+    if own_key is not None:
+        fields |= own_key.facts()
     return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)

@@ -12,23 +12,27 @@ Record format v1: the contract with every reader of the clean topic. Pure and fr
     gw bytes    field
     0           version = 1
     1           flags: 1 client session, 2 id assigned by the gateway, 4 not idempotent,
-                8 a further piece of a quarantined event
+                8 a further piece of a quarantined event, 16 checksum
     2-17        event key
     18-25       fingerprint
     26-33       lane_seq: 0, 1, 2, ... per partition, without gaps
     34-81       with flag 1: client hash (16), session hash (16), sequence u64, epoch u64
     82-89       with flag 1: acknowledged_through u64
+    last 4      with flag 16: CRC-32 (zlib's) of source, Kafka key, the bytes of gw before it, and value
 
     gs bytes    field
     0-7         the session's watermark u64: every sequence up to it was stored, or acknowledged
     8-          which of the 512 sequences above it were stored: an integer without leading zeros,
                 whose bit i is watermark + 1 + i
 
-Index, receipts and sessions can be rebuilt from the records alone.
+Index, receipts and sessions can be rebuilt from the records alone. Gateways before the checksum ignore it,
+and their records have none.
 """
 
 import struct
 from typing import NamedTuple
+
+from isal.isal_zlib import crc32
 
 from dedupe.model.errors import LogCorruptError
 from dedupe.model.identity import Identity
@@ -40,6 +44,7 @@ FLAG_SESSION = 1
 FLAG_ID_ASSIGNED = 2
 FLAG_NOT_IDEMPOTENT = 4
 FLAG_PIECE = 8
+FLAG_CHECKSUM = 16
 
 HEADER_SOURCE = "source"
 HEADER_GATEWAY = "gw"
@@ -51,6 +56,8 @@ _BASE = struct.Struct(">BB16s8sQ")
 SESSION_STRUCT = struct.Struct(">16s16sQQQ")
 """Bytes 34-89: dedupe.model.types.Session without `before`."""
 _WITH_SESSION = struct.Struct(_BASE.format + SESSION_STRUCT.format.lstrip(">"))
+CHECKSUM_BYTES = 4
+_pack_base, _pack_with_session, _pack_checksum = _BASE.pack, _WITH_SESSION.pack, struct.Struct(">I").pack
 _WATERMARK = struct.Struct(">Q")
 ABOVE_BYTES_MAX = 64
 
@@ -73,18 +80,21 @@ def build_record(
     """Return the event as record v1; `recorded` replaces the event's own session."""
     key, _, fingerprint, source, message_id, value, flags, session, reason, *_ = event
     session = recorded or session
-    headers = [(HEADER_SOURCE, source.encode())]
+    before = None
     if session is None:
-        headers.append((HEADER_GATEWAY, _BASE.pack(VERSION, flags, key, fingerprint, lane_seq)))
+        gateway = _pack_base(VERSION, flags | FLAG_CHECKSUM, key, fingerprint, lane_seq)
     else:
         *place, before = session
-        gateway = _WITH_SESSION.pack(VERSION, flags | FLAG_SESSION, key, fingerprint, lane_seq, *place)
-        headers.append((HEADER_GATEWAY, gateway))
-        if before is not None:
-            headers.append((HEADER_PROGRESS, _packed(before)))
+        flags |= FLAG_SESSION | FLAG_CHECKSUM
+        gateway = _pack_with_session(VERSION, flags, key, fingerprint, lane_seq, *place)
+    source_bytes, id_bytes = source.encode(), message_id.encode()
+    gateway += _pack_checksum(crc32(b"".join((source_bytes, id_bytes, gateway, value))))
+    headers = [(HEADER_SOURCE, source_bytes), (HEADER_GATEWAY, gateway)]
+    if before is not None:
+        headers.append((HEADER_PROGRESS, _packed(before)))
     if reason is not None:
         headers.append((HEADER_REASON, reason.encode()))
-    return NewRecord(timestamp_ms, message_id.encode(), value, headers)
+    return NewRecord(timestamp_ms, id_bytes, value, headers)
 
 
 def parse_identity(record: LogRecord) -> RecordIdentity:
@@ -92,7 +102,7 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
     Decode a committed record's headers and Kafka key.
 
     Raises:
-        LogCorruptError: it is not a record of this format.
+        LogCorruptError: it is not a record of this format, or its content differs from its checksum.
     """
     headers = dict(record.headers)
     if len(headers) != len(record.headers):
@@ -110,6 +120,14 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
         if flags & FLAG_SESSION:
             before = _progress_in(headers.get(HEADER_PROGRESS))
             session = Session._make((*SESSION_STRUCT.unpack_from(gateway, _BASE.size), before))
+        if flags & FLAG_CHECKSUM:
+            content = (headers[HEADER_SOURCE], record.key, gateway[:-CHECKSUM_BYTES], record.value)
+            if _pack_checksum(crc32(b"".join(content))) != gateway[-CHECKSUM_BYTES:]:
+                raise LogCorruptError(
+                    f"record at offset {record.offset} differs from its checksum: it was changed after it "
+                    "was written"
+                )
+            flags -= FLAG_CHECKSUM
         source = headers[HEADER_SOURCE].decode()
         message_id = record.key.decode()
     except (KeyError, struct.error, UnicodeDecodeError, TypeError, AttributeError) as err:

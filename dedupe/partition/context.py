@@ -36,6 +36,7 @@ class LaneTimes:
     fenced_again_s: float = 60.0  # fenced twice within it: another gateway owns the partition
     unseen_s: float = 30.0  # replicated commits that are not visible in the log after it are lost
     maintenance_s: float = 30.0
+    maintenance_again_s: float = 5.0  # after a request without an answer
     follow_s: float = 5.0  # a follower without a replicated commit for this long reads the log
     fencings_max: int = 1  # more in a row mean another gateway; 0 in a group, which assigns partitions
     gate_s: float = 60.0  # lanes that have checked their log wait this long for those that cannot read theirs
@@ -59,6 +60,8 @@ class LaneContext:
     session_notes: SessionNotes
     limits: QueueLimits
     load_skips: LoadSkips = no_skips
+    on_log_time_refused: Callable[[], None] = lambda: None
+    """Called after the log has refused a record for its log time."""
     follow_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Limits lanes that follow and read the log; lanes that will serve do not wait for them."""
     times: LaneTimes = field(default_factory=LaneTimes)

@@ -31,6 +31,11 @@ _CAUSES: dict[type[BaseException], str] = {
 """The reasons that clients receive."""
 
 
+def text_of(at_ms: int) -> str:
+    """Return a log time as text, in UTC."""
+    return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
 class LaneHealth:
     """The failures of one lane."""
 
@@ -91,8 +96,7 @@ class LaneHealth:
             return "is served by another gateway"
         if self.failing_since_ms is None:
             return "is starting"
-        since = datetime.fromtimestamp(self.failing_since_ms // 1000, UTC)
-        return f"has not been available since {since:%Y-%m-%dT%H:%M:%SZ}: {self.cause}"
+        return f"has not been available since {text_of(self.failing_since_ms)}: {self.cause}"
 
     def _note_fencing(self) -> None:
         """

@@ -24,6 +24,7 @@ from dedupe.model.errors import (
     IndexCorruptError,
     IndexUnavailableError,
     LaneNotActiveError,
+    NotAppendedError,
     OutcomeUnknownError,
 )
 from dedupe.model.types import Entry, EventKey, Offset
@@ -186,6 +187,11 @@ class Lane:
         """Whether the lane accepts events now."""
         return self.state is LaneState.ACTIVE
 
+    @property
+    def log_silent_since_ms(self) -> int | None:
+        """Since when a lane that serves gets no answer of its log, by log time; None if it gets answers."""
+        return self._maintenance.silent_since_ms if self.state is LaneState.ACTIVE else None
+
     async def wait(self, deadline: Deadline) -> bool:
         """Return False at once: no other process serves this partition, so the client retries."""
         return False
@@ -263,6 +269,8 @@ class Lane:
                 raise
             if committed is not None and self.health.failures:
                 self.health.note_commit()
+            if committed is not None and self._maintenance.unanswered:
+                self._maintenance.note_answer()
             # A batch of duplicates has waited for nothing: a queue of them would block the event loop.
             pause_s = 0.0 if committed is None else self._log.pause_after_append_s
             await asyncio.sleep(min(pause_s, PAUSE_S_MAX))
@@ -340,6 +348,8 @@ class Lane:
             self._transition_to(LaneState.FAILED)
         self._refuse_queued()
         self._maintenance.end()
+        if isinstance(err, NotAppendedError) and err.is_log_time_refused:
+            self._context.on_log_time_refused()
         if isinstance(err, IndexCorruptError):
             self._discard_index()
         elif isinstance(err, IndexUnavailableError):

@@ -19,6 +19,10 @@ SESSIONS_DELETED_MAX = 1_000
 """The limit of one run, which takes 5 ms."""
 
 
+SILENT_ROUNDS = 2
+"""So many requests in a row without an answer mean a log that stores nothing; one may be a restart."""
+
+
 class Maintenance:
     """The maintenance of one lane, with one request to the log at a time while an index is open."""
 
@@ -35,13 +39,25 @@ class Maintenance:
         self._bounds: asyncio.Task[tuple[Offset, Offset]] | None = None
         self._known_end: Offset = 0  # of the log when its bounds were requested
         self._reported_start: Offset = 0
+        self.unanswered = 0  # requests in a row
+        self._silent_since_ms: int | None = None  # log time of the first of them
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
 
     def begin(self, index: PartitionIndex) -> None:
         """Maintain an index from now on."""
         self._index = index
+        self.note_answer()
         self._report_short_window(index)
-        self._schedule()
+        self._schedule(self._context.times.maintenance_s)
+
+    @property
+    def silent_since_ms(self) -> int | None:
+        """Since when the log does not answer, by log time; None while it does, as far as is known."""
+        return self._silent_since_ms if self.unanswered >= SILENT_ROUNDS else None
+
+    def note_answer(self) -> None:
+        """Note that the log has answered, to whatever request."""
+        self.unanswered, self._silent_since_ms = 0, None
 
     def run(self) -> None:
         """
@@ -58,7 +74,7 @@ class Maintenance:
         log_start, end = bounds.result()
         if end < self._known_end:
             raise RetriableError(f"the log ends at {end}, and has ended at {self._known_end} before")
-        self._schedule()
+        self._schedule(self._context.times.maintenance_s)
         index.log_start = max(index.log_start, log_start)
         self._report_short_window(index)
         if not index.index.covers(max(index.window.start, log_start)):
@@ -74,9 +90,8 @@ class Maintenance:
             self._bounds.cancel()
             self._bounds = None
 
-    def _schedule(self) -> None:
-        interval_s = self._context.times.maintenance_s
-        self._timer = asyncio.get_running_loop().call_later(interval_s, self._request_bounds)
+    def _schedule(self, pause_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(pause_s, self._request_bounds)
 
     def _request_bounds(self) -> None:
         assert self._index is not None
@@ -88,10 +103,18 @@ class Maintenance:
         if bounds is not self._bounds:
             return  # requested for an index that is closed
         if not bounds.cancelled() and isinstance(bounds.exception(), RetriableError):
-            self._schedule()  # the next append reports an outage of the log
+            self._note_silence()
+            self._schedule(self._context.times.maintenance_again_s)
             return
+        self.note_answer()
         self.is_due = True
         self._wake()
+
+    def _note_silence(self) -> None:
+        """Count a request without an answer; the lane serves on, as the next append may succeed."""
+        self.unanswered += 1
+        if self._silent_since_ms is None:
+            self._silent_since_ms = self._context.clock.now_ms()
 
     def _report_short_window(self, index: PartitionIndex) -> None:
         """Log once for each log start that the log has deleted records inside the window."""

@@ -17,7 +17,7 @@ import structlog
 from dedupe.model.errors import LogCorruptError
 from dedupe.model.quarantine import HEAD_BYTES_MAX, RAW
 from dedupe.model.record import HEADER_REASON, parse_identity
-from dedupe.model.types import EventKey, LogRecord, Offset
+from dedupe.model.types import EventKey, Fingerprint, LogRecord, Offset
 from dedupe.storage.log import LogStore, PartitionLog
 
 _CONTENT = re.compile(rb',"(event|head)":')
@@ -113,6 +113,12 @@ class Kept(NamedTuple):
         """The hash of the event's own write key in hex, if that was not valid."""
         digest: str | None = self.head.get("key_sha256")
         return digest
+
+    @property
+    def fingerprints(self) -> list[Fingerprint]:
+        """The fingerprint of the event as sent, if it is known and differs from that of the content."""
+        digits: str | None = self.head.get("fingerprint")
+        return [] if digits is None else [bytes.fromhex(digits)]
 
     @property
     def whole_id(self) -> tuple[str, str | None, str, str | None, int]:

@@ -12,6 +12,7 @@ import httpx
 import orjson
 import pytest
 
+from app.http.penalties import DELAY_S
 from tests.support.gateway import Gateway
 from tests.support.http import cli, new_event, post, stored
 
@@ -26,7 +27,11 @@ class Keyed(Gateway):
     def __init__(self, folder: Path, **env: str) -> None:
         self.keys = folder / "keys.yaml"
         settings = {"GATEWAY_WRITE_KEYS_FILE": str(self.keys), "GATEWAY_PARTITIONS": "2", **env}
-        super().__init__(folder / "gateway", settings, constants={"app.main:LOOK_INTERVAL_S": 0.05})
+        super().__init__(
+            folder / "gateway",
+            settings,
+            constants={"app.main:LOOK_INTERVAL_S": 0.05, "app.main:DELAY_S": DELAY_S},
+        )
 
     def send(self, write_key: str, **headers: str) -> httpx.Response:
         with httpx.Client(base_url=self.url, auth=(write_key, "")) as client:
@@ -142,6 +147,29 @@ def test_senders_of_unknown_keys_are_seen_and_their_loop_is_slow(gateway: Keyed)
     assert log.count("an unknown write key is sent") == 1
     for text in (metrics, orjson.dumps(gateway.stats()).decode(), log):
         assert "an-old-key" not in text
+
+
+def test_event_with_a_bad_key_is_replayed_once_its_key_is_in_the_file(gateway: Keyed) -> None:
+    events = [new_event(writeKey="key-of-the-rest"), new_event(writeKey="key-to-come")]
+    answer = httpx.post(f"{gateway.url}/v1/events", content=orjson.dumps(events))
+    assert [each["code"] for each in answer.json()["rejected"]] == ["write_key_invalid"]
+
+    def replayed() -> dict[str, Any]:
+        done = cli(gateway, "quarantine", "replay", "--url", gateway.admin_url)
+        result: dict[str, Any] = orjson.loads(done.stdout)
+        return result
+
+    assert (replayed()["result"], "not valid" in replayed()["why"]) == ("skipped", True)
+    gateway.keys.write_text(APP + REST + "- {key: key-to-come, source: new}\n")
+    until(lambda: gateway.told()["keys"] == 3 and gateway.told()["removed"] == 0)
+    assert replayed()["result"] == "accepted"
+    assert replayed()["result"] == "duplicate"
+    assert {line["messageId"]: line["source"] for line in stored(gateway)} == {
+        events[0]["messageId"]: "rest",
+        events[1]["messageId"]: "new",
+    }
+    again = httpx.post(f"{gateway.url}/v1/events", content=orjson.dumps(events))
+    assert again.headers["Gateway-Duplicates"] == "2"
 
 
 def test_list_shows_every_key_without_a_command(gateway: Keyed) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.process.readiness import readiness_of
 from dedupe.model.clock import Deadline
 from dedupe.model.errors import LaneNotActiveError, OutcomeUnknownError
 from dedupe.model.types import Event
@@ -13,7 +14,7 @@ from dedupe.partition.queue import LaneQueue
 from dedupe.partition.state import LaneState
 from dedupe.router import Router
 from dedupe.submission import Outcomes
-from tests.sim.world import FOREVER_S, LIMITS, World
+from tests.sim.world import CLEAN, FOREVER_S, LIMITS, World
 from tests.support.sim.faults import SimFaults
 
 
@@ -121,6 +122,37 @@ async def test_cancelled_lane_answers_the_batch_that_it_was_committing() -> None
             await request
 
     assert (router.totals.received, router.totals.unknown, router.in_flight) == (1, 1, 0)
+
+
+async def test_silent_log_is_told_within_two_rounds_although_nobody_sends() -> None:
+    world, router = await booted()
+    times = world.times
+
+    def share() -> float:
+        return float(readiness_of(router)["share"])
+
+    world.log.partition(CLEAN.name, 1).outage_calls = 10**9
+    await asyncio.sleep(2 * times.maintenance_s)
+    assert (router.outage, share(), router.lanes[1].state) == (None, 0.5, LaneState.ACTIVE)
+
+    world.log.partition(CLEAN.name, 0).outage_calls = 10**9
+    await asyncio.sleep(2 * times.maintenance_s)
+    assert router.outage == "no event can be stored: the log has not answered since 2023-11-14T22:13:20Z"
+    assert (share(), router.is_ready) == (0, True)  # a front's own page would be no better an answer
+
+    world.log.partition(CLEAN.name, 0).outage_calls = 0
+    await asyncio.sleep(2 * times.maintenance_again_s)
+    assert router.outage is None
+    assert share() == 0.5
+
+
+async def test_one_request_without_an_answer_is_no_outage() -> None:
+    world, router = await booted()
+    for lane in router.lanes:
+        world.log.partition(CLEAN.name, lane.partition).outage_calls = 1
+    for _ in range(round(3 * world.times.maintenance_s)):
+        await asyncio.sleep(1)
+        assert router.outage is None
 
 
 async def test_outage_is_told_in_one_sentence_until_a_partition_serves_again() -> None:

@@ -240,8 +240,9 @@ async def test_newer_epoch_is_told_as_such(net: SimKafkaNet, append: Appender, a
 async def test_wrong_clock_is_blamed(net: SimKafkaNet, append: Appender) -> None:
     net.due[PRODUCE] = [INVALID_TIMESTAMP]
 
-    with pytest.raises(NotAppendedError, match="the clock of this machine"):
+    with pytest.raises(NotAppendedError, match="the clock of this machine") as refused:
         await append()
+    assert refused.value.is_log_time_refused
 
 
 async def test_records_that_land_elsewhere_are_not_told_as_expected(append: Appender) -> None:

@@ -1,6 +1,7 @@
 """Claim: no lane ends unseen, spins, or holds up what is not its own; what stops one lane stops no other."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -8,9 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from dedupe.model.clock import Deadline
-from dedupe.model.errors import LaneNotActiveError, LogCorruptError
+from dedupe.model.errors import LaneNotActiveError, LogCorruptError, NotAppendedError
 from dedupe.model.routing import partition_of
-from dedupe.model.types import Session
+from dedupe.model.types import NewRecord, Offset, Session
 from dedupe.partition.context import LaneTimes
 from dedupe.partition.gate import PROOF_RECORDS
 from dedupe.partition.lane import Lane
@@ -21,6 +22,7 @@ from tests.sim.world import CLEAN, LIMITS, QUARANTINE, QUICK, World
 from tests.support.peers import deadline_of
 from tests.support.sim.faults import SimFaults
 from tests.support.sim.memory_index import MemoryIndex
+from tests.support.sim.sim_log import SimLog
 from tests.support.submissions import submission_of
 
 
@@ -49,6 +51,36 @@ async def test_cancellation_out_of_a_library_is_a_failure_like_any_other() -> No
 
     assert sum(lane.metrics.failures for lane in router.all_lanes) > 5
     assert all(lane.is_running for lane in router.all_lanes)
+    world.judge()
+
+
+@pytest.mark.parametrize("off_ms", [7_200_000, -90_000_000])
+async def test_log_time_that_brokers_refuse_follows_the_wall_clock_and_events_are_stored(
+    off_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, append = World(), SimLog.append
+    wall_ms = world.clock.ms
+    corrections = 0
+
+    async def append_within_an_hour(log: SimLog, records: Sequence[NewRecord]) -> Offset:
+        if abs(records[0].timestamp_ms - wall_ms) > 3_600_000:
+            log._epoch = None  # as after any refusal
+            raise NotAppendedError("simulated: InvalidTimestamp", is_log_time_refused=True)
+        return await append(log, records)
+
+    def follow() -> None:
+        nonlocal corrections
+        corrections += 1
+        world.clock.ms = wall_ms
+
+    monkeypatch.setattr(SimLog, "append", append_within_an_hour)
+    world.on_log_time_refused = follow
+    world.clock.ms += off_ms
+    router = await world.start()
+    await world.deliver([world.event(event_of(world, 0))])
+
+    assert corrections == 1
+    assert router.lanes[0].metrics.failures == 1
     world.judge()
 
 

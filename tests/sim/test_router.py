@@ -6,9 +6,11 @@ more than that.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from dedupe.model.clock import Deadline
 from dedupe.model.errors import (
     DeadlineExceededError,
     DiskFullError,
@@ -20,6 +22,7 @@ from dedupe.model.types import Event, NewRecord
 from dedupe.partition.lane import Lane
 from dedupe.partition.queue import LaneQueue
 from dedupe.partition.state import LaneState
+from dedupe.submission import Submission
 from tests.sim.test_answers import booted, one_of_each_partition, submitted
 from tests.sim.world import CLEAN, LIMITS, QUARANTINE, World
 from tests.support.submissions import submission_of
@@ -155,3 +158,36 @@ async def test_gateway_is_ready_once_every_lane_has_served_and_until_it_drains()
     router.is_draining = True
     assert not router.is_ready
     await world.crash()
+
+
+async def test_events_of_several_sources_are_submitted_apart() -> None:
+    world, router = await booted()
+    asked: list[list[str]] = []
+    for lane in router.all_lanes:
+        submit = lane.submit
+
+        def noted(submission: Submission, submit: Any = submit) -> Any:
+            asked.append([event.source for event in submission.events])
+            return submit(submission)
+
+        lane.submit = noted  # type: ignore[method-assign]
+    names = ["ios", "web", "ios", "web", "web", "ios"] * 4
+    events = [world.event(f"{number}", source=source) for number, source in enumerate(names)]
+    bad = [world.rejected("one"), world.rejected("other")._replace(source="ios")]
+    deadline = Deadline(world.clock, 60.0)
+
+    outcomes = await router.submit(
+        events, bad, received_ms=world.clock.now_ms(), deadline=deadline, has_several_sources=True
+    )
+
+    assert all(len(set(sources)) == 1 for sources in asked)
+    assert sorted(source for sources in asked for source in sources) == sorted([*names, "sim", "ios"])
+    assert sum(len(records) for records in world.committed(CLEAN)) == len(events)
+    places = [(event.partition, offset) for event, offset in zip(events, outcomes.offsets, strict=True)]
+    assert len(set(places)) == len(events)
+    again = await router.submit(
+        events, bad, received_ms=world.clock.now_ms(), deadline=deadline, has_several_sources=True
+    )
+    assert again.offsets == outcomes.offsets
+    tallies = dict(router.answers.sources.top(5)[0])
+    assert (tallies["ios"].accepted, tallies["ios"].duplicates, tallies["ios"].rejected) == (12, 12, 2)

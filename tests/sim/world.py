@@ -123,6 +123,7 @@ class World:
         self.foreign: set[Place] = set()
         self.standing: Callable[[Lane], str] = lambda lane: lane.state.value
         """What a lane is when something befalls it, for `seen`."""
+        self.on_log_time_refused: Callable[[], None] = lambda: None
         self.router: Router | None = None
         self._tasks: list[asyncio.Task[None]] = []
         for topic in (CLEAN, QUARANTINE):
@@ -182,6 +183,7 @@ class World:
                 open_turn=open_turn,
                 session_notes=SessionNotes(store, topic.name),
                 load_skips=partial(load_skips, store, topic.name),
+                on_log_time_refused=self.on_log_time_refused,
                 limits=self.limits,
                 times=self.times,
                 rng=Random(0),
@@ -299,12 +301,12 @@ class World:
 
     # ---- clients
 
-    def event(self, message_id: str, content: str = "") -> Event:
+    def event(self, message_id: str, content: str = "", source: str = SOURCE) -> Event:
         """Return an event; another content makes it a conflict."""
-        key = self.identity.message_key(SOURCE, message_id)
+        key = self.identity.message_key(source, message_id)
         value = f'{{"messageId":"{message_id}","content":"{content}"}}'.encode()
         return Event(
-            key, partition_of(key, CLEAN.partitions), fingerprint_of(value), SOURCE, message_id, value
+            key, partition_of(key, CLEAN.partitions), fingerprint_of(value), source, message_id, value
         )
 
     def rejected(self, content: str) -> Event:

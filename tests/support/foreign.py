@@ -8,7 +8,7 @@ no use for their value, and takes any lane_seq; a reader of the topic is misled 
 from collections.abc import Callable
 from typing import Any
 
-from dedupe.model.record import FLAG_SESSION, build_record
+from dedupe.model.record import FLAG_CHECKSUM, FLAG_SESSION, build_record
 from dedupe.model.types import Event, NewRecord, Progress, Session
 from tests.support.records import START_MS, RecordMaker
 
@@ -21,8 +21,21 @@ def _event(message_id: str, session: Session | None = None) -> Event:
     return RecordMaker(partitions=1).event(message_id, session=session)
 
 
-def _record(session: Session | None = None, lane_seq: int = 0) -> NewRecord:
+def without_checksum(record: NewRecord) -> NewRecord:
+    """Return a record as gateways before the checksum wrote it."""
+    headers = [
+        (name, gw[:1] + bytes([gw[1] & ~FLAG_CHECKSUM]) + gw[2:-4] if name == "gw" else gw)
+        for name, gw in record.headers
+    ]
+    return record._replace(headers=headers)
+
+
+def _checked(session: Session | None = None, lane_seq: int = 0) -> NewRecord:
     return build_record(_event("id-1", session), lane_seq=lane_seq, timestamp_ms=START_MS)
+
+
+def _record(session: Session | None = None, lane_seq: int = 0) -> NewRecord:
+    return without_checksum(_checked(session, lane_seq))
 
 
 def _gw(change: Callable[[bytes], bytes], session: Session | None = None) -> NewRecord:
@@ -81,8 +94,23 @@ ODD: dict[str, NewRecord] = {
     "value names no event": _record()._replace(value=b"{}"),
 }
 
+CHANGED: dict[str, NewRecord] = {
+    "value": _checked()._replace(value=_checked().value.replace(b"Tested", b"Taster")),
+    "value is cut off": _checked()._replace(value=_checked().value[:-1]),
+    "value is null": _checked()._replace(value=NULL),
+    "key": _checked()._replace(key=b"id-2"),
+    "source": _checked()._replace(headers=[("source", b"wed"), _checked().headers[1]]),
+    "lane_seq": _checked()._replace(
+        headers=[SOURCE, ("gw", _checked(lane_seq=1).headers[1][1][:-4] + _checked().headers[1][1][-4:])]
+    ),
+    "checksum is cut off": _checked()._replace(headers=[SOURCE, ("gw", _checked().headers[1][1][:-4])]),
+}
+"""Records whose content is another one than was written."""
+
 GENUINE: dict[str, NewRecord] = {
     "message": _record(),
+    "message with checksum": _checked(),
+    "session with checksum": _checked(PROGRESSED),
     "session": _record(SESSION),
     "session with what was stored before": _record(PROGRESSED),
     "session with more": _gw(lambda gw: gw + b"\x00", PROGRESSED),

@@ -9,6 +9,7 @@ from typing import Any, cast
 import yaml
 from prometheus_client.core import Metric
 
+from app.admin.clock_metrics import ClockCollector
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.group import GroupCollector
 from app.admin.ingest_loop import LoopCollector
@@ -44,6 +45,7 @@ def families() -> Iterator[Metric]:
             LaneCollector(World().build()),
             EdgeCollector(secondary_keys),
             LimitCollector(settings),
+            ClockCollector(SystemClock()),
             LoopCollector(cast("Any", SimpleNamespace(lag_s=0.0))),
             GroupCollector(cast("Any", group)),
         ):

@@ -35,9 +35,10 @@ from app.ingest.client_sessions import (
     stored_sessions,
 )
 from app.ingest.decision_observer import DecisionObserver
-from app.ingest.event_keys import Shares, keys_of, shares_of
-from app.ingest.event_limits import STEP_BYTES, quarantined_bytes
-from app.ingest.identify import Arrival, Identified, Identifier, Rejection
+from app.ingest.event_keys import Shares, Sole, keys_of, shares_of
+from app.ingest.event_limits import STEP_BYTES
+from app.ingest.identified import Arrival, Identified, Rejection
+from app.ingest.identify import Identifier
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
 from app.ingest.prefer import Preferences
@@ -52,7 +53,6 @@ from app.ingest.routes.parsing import (
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from dedupe.decide.admission import NEW
-from dedupe.decide.rejection import QUARANTINE_REASONS
 from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import RetriableError
 from dedupe.model.identity import FINGERPRINT_BYTES
@@ -132,7 +132,7 @@ async def post_events(
         RetriableError: nothing was accepted, or the outcome is unknown; see Router.submit.
     """
     context: RequestContext = request.scope[CONTEXT]
-    source, shares = _source_in_head(ingest.write_keys, request), None
+    source = _source_in_head(ingest.write_keys, request)
     sender = source.id if source else network_of(request)
     yield_to_others = partial(ingest.scheduler.yield_to_others, sender)
     body = await _body_of(ingest, request, source, yield_to_others)
@@ -146,55 +146,42 @@ async def post_events(
             request,
             is_native=is_native,
         )
-        if source is None:
-            source, shares = _source_in_body(ingest.write_keys, request, payload, refusal)
-        _charge(source, shares, len(payload.items), len(body), is_salvaged=refusal is not None)
+        owner = _owner_of(ingest.write_keys, request, payload, source, refusal)
+        owner.take(len(body) if refusal is None else max(len(body), SALVAGED_BYTES * len(payload.items)))
         options = _options_of(
-            ingest, request, context, payload, source, default_type=event_type, is_native=is_native
+            ingest, request, context, payload, owner, default_type=event_type, is_native=is_native
         )
         arrival = options.arrival
-        if shares is not None and arrival.session is not None and shares.has_several_sources:
-            raise SessionFieldsInvalidError(detail="its events have write keys of several sources")
-        identified, ownership = Identified(), shares and shares.ownership
-        items = ingest.identifier.identify(payload, arrival, ownership, lossy=identified.lossy)
+        identified = Identified()
+        items = ingest.identifier.identify(payload, arrival, owner.ownership, lossy=identified.lossy)
         await _take_all(identified, items, len(body), yield_to_others)
         advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
         stored_bytes, events, quarantined = identified.size_bytes, identified.events, identified.quarantined
-        if shares is not None:
-            shares.take_quarantine(identified)
-            shares.owe(identified, len(body))
-        elif source.allowance is not None:
-            source.allowance.take_quarantine(quarantined_bytes(quarantined))
-            source.allowance.owe(stored_bytes - len(body))
+        owner.store(identified, len(body))
         del body, payload  # frees their memory
         context.lease.hold(min(stored_bytes, ingest.identifier.limits.request_bytes_max))
         if ingest.observer is not None and ingest.observer.is_on:
             context.watched = [*events, *quarantined]
         context.has_counted_events = True
         outcomes = await ingest.router.submit(
-            events, quarantined, received_ms=arrival.received_ms, deadline=deadline
+            events,
+            quarantined,
+            received_ms=arrival.received_ms,
+            deadline=deadline,
+            has_several_sources=owner.has_several_sources,
         )
-    _note(ingest.observer, source, shares, identified, outcomes, context)
+    owner.grow(identified, outcomes.admissions)
+    _note(ingest.observer, identified, outcomes, context)
+    if owner.failed_log_ins:
+        await ingest.penalties.note_failed_log_ins(owner.failed_log_ins, request.scope)
     if refusal is not None and is_native and not events:
         raise context.damage if isinstance(context.damage, RequestError) else refusal  # the body is kept
-    if shares is not None:
-        await ingest.penalties.note_failed_log_ins(shares.failed_log_ins, request.scope)
     response = answer(
         identified, outcomes, preferences=options.preferences, wants_receipts=is_native, advice=advice
     )
     if arrival.session is not None:
         response.headers.update(await _session_headers(ingest.router, arrival.session))
     return response
-
-
-def _charge(source: Source, shares: Shares | None, count: int, size_bytes: int, *, is_salvaged: bool) -> None:
-    """Charge a body to the keys of its items. Raises QuotaExceededError."""
-    if is_salvaged:
-        size_bytes = max(size_bytes, SALVAGED_BYTES * count)
-    if shares is not None:
-        shares.take(size_bytes)
-    elif source.allowance is not None:
-        source.allowance.take(events=count, size_bytes=size_bytes)
 
 
 class _RequestOptions(NamedTuple):
@@ -209,16 +196,18 @@ def _options_of(
     request: Request,
     context: RequestContext,
     payload: Payload,
-    source: Source,
+    owner: Sole | Shares,
     *,
     default_type: str,
     is_native: bool,
 ) -> _RequestOptions:
-    """Return the options of a request, if its source has the scopes for them. Raises RequestError."""
-    headers, count = context.headers, len(payload.items)
+    """Return the options of a request, if its owner has the scopes for them. Raises RequestError."""
+    headers, count, source = context.headers, len(payload.items), owner.source
     source.check(REPLAY if is_replay(headers) else INGEST)
     session = preferences = None
     if is_native and _has_session(headers, payload.top):
+        if owner.has_several_sources:
+            raise SessionFieldsInvalidError(detail="its events have write keys of several sources")
         session = client_session_of(headers, payload, ingest.identifier.identity, source.id)
         context.client = session.client
     if b"prefer" in headers:
@@ -263,25 +252,12 @@ async def _take_all(
 
 def _note(
     observer: DecisionObserver | None,
-    source: Source,
-    shares: Shares | None,
     identified: Identified,
     outcomes: Outcomes,
     context: RequestContext,
 ) -> None:
-    """Charge the key's quotas of index and quarantine, and report the verdicts to the observer."""
+    """Report the verdicts to the observer, if it wants them."""
     new = outcomes.admissions.count(NEW)
-    if shares is not None:
-        shares.grow(identified, outcomes.admissions)
-    elif source.allowance is not None:
-        source.allowance.grow(new)
-        if new < len(outcomes.admissions):
-            conflicting = [
-                event
-                for event, admission in zip(identified.events, outcomes.admissions, strict=True)
-                if admission in QUARANTINE_REASONS
-            ]
-            source.allowance.owe_quarantine(quarantined_bytes(conflicting))
     if observer is not None and (observer.is_on or identified.rejections or new < len(outcomes.admissions)):
         observer.decided(identified.events, outcomes, identified.quarantined, context)
 
@@ -347,18 +323,22 @@ def network_of(request: Request) -> str:
     return f"address {client and address_group(client[0])}"
 
 
-def _source_in_body(
-    write_keys: WriteKeys, request: Request, payload: Payload, refusal: RequestError | None
-) -> tuple[Source, Shares | None]:
+def _owner_of(
+    write_keys: WriteKeys,
+    request: Request,
+    payload: Payload,
+    source: Source | None,
+    refusal: RequestError | None,
+) -> Sole | Shares:
     """
-    Return the source of the key in a body, or the first one of its events' keys, and the share of each key.
-
-    There are shares if its events have several keys.
+    Return whose the items are: that of `source`, of the key in the body, or each that of its own key.
 
     Raises:
         WriteKeyMissingError: there is no key; of a damaged body, which may have had one, `refusal`.
         InvalidWriteKeyError, DisabledWriteKeyError: no key is good.
     """
+    if source is not None:
+        return Sole(source, len(payload.items))
     write_key = own_key(payload.top)
     if not write_key:
         keys = keys_of(payload.items)
@@ -366,13 +346,13 @@ def _source_in_body(
         if not distinct:
             raise refusal or WriteKeyMissingError  # some SDKs switch themselves off at a 401
         if len(distinct) > 1:
-            return _source_of_each(write_keys, request, keys)
+            return _owners_of(write_keys, request, keys)
         write_key = distinct.pop()
-    return log_in(write_keys, write_key, request.scope), None
+    return Sole(log_in(write_keys, write_key, request.scope), len(payload.items))
 
 
-def _source_of_each(write_keys: WriteKeys, request: Request, keys: Sequence[str]) -> tuple[Source, Shares]:
-    """Return the first source of a request whose events have several keys, and all shares."""
+def _owners_of(write_keys: WriteKeys, request: Request, keys: Sequence[str]) -> Shares:
+    """Return whose the items of a request are that have several keys."""
     context: RequestContext = request.scope[CONTEXT]
     shares = shares_of(
         keys,
@@ -380,8 +360,8 @@ def _source_of_each(write_keys: WriteKeys, request: Request, keys: Sequence[str]
         is_replay=is_replay(context.headers),
     )
     first = shares.shares[0]
-    context.source, context.write_key = first.source.id, first.write_key
-    return first.source, shares
+    context.write_key, context.account, context.source = first.write_key, first.source, first.source.id
+    return shares
 
 
 def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes | None:

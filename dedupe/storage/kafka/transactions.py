@@ -203,8 +203,9 @@ def raise_for_code(request: str, code: int) -> None:
         raise UnknownProducerError(f"{request} was refused: the coordinator does not know the producer id")
     if code == INVALID_TIMESTAMP:
         raise NotAppendedError(
-            f"{request} was refused: the clock of this machine or of the broker is wrong "
-            "(InvalidTimestampError)"
+            f"{request} was refused: the clock of this machine or of the broker is wrong, or was when the "
+            "gateway started (InvalidTimestampError)",
+            is_log_time_refused=True,
         )
     if code != NONE:
         raise NotAppendedError(f"{request} was refused: {error_name(code)}") from for_code(code)()

@@ -44,6 +44,16 @@ def test_busy_sender_stays_however_many_others_come() -> None:
     assert len(unknown.top()) == 20
 
 
+def test_earlier_senders_do_not_keep_out_a_new_busy_one() -> None:
+    unknown = UnknownKeys(SetClock())
+    for number in range(5 * SENDERS_MAX):
+        unknown.note(f"{number % SENDERS_MAX:08}", f"198.51.100.{number % SENDERS_MAX}", "other")
+    for number in range(500):
+        unknown.note("lost-key", "192.0.2.1", "android")
+        unknown.note(f"{number:08}", f"203.0.113.{number % 250}", "other")
+    assert unknown.top()[0][0] == ("192.0.2.1", "lost", "android")
+
+
 def test_log_has_one_line_an_interval() -> None:
     clock = SetClock()
     unknown = UnknownKeys(clock)

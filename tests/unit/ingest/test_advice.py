@@ -6,7 +6,7 @@ import pytest
 
 from app.ingest.advice import ADVICE_MAX, NO_ID, NO_NAME, UNKNOWN_TYPE, advice_on
 from app.ingest.client_sessions import ClientSession
-from app.ingest.identify import Arrival
+from app.ingest.identified import Arrival
 
 ARRIVAL = Arrival("web", 0)
 SESSION = ClientSession(

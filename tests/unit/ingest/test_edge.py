@@ -68,7 +68,13 @@ class ScriptedRouter(Router):
         self.is_asked = asyncio.Event()
 
     async def submit(
-        self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
+        self,
+        events: Sequence[Event],
+        rejected: Sequence[Event],
+        *,
+        received_ms: int,
+        deadline: Deadline,
+        has_several_sources: bool = False,
     ) -> Outcomes:
         self.is_asked.set()
         if self.is_hanging:

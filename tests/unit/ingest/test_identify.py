@@ -22,7 +22,8 @@ from app.http.errors import BatchMissingError, InvalidJSONError
 from app.ingest.client_sessions import ClientSession, client_session_of
 from app.ingest.deep_json import dumps_any, is_deeper, is_deeper_json
 from app.ingest.event_limits import STEP_BYTES, EventLimits
-from app.ingest.identify import Arrival, Identified, Identifier
+from app.ingest.identified import Arrival, Identified
+from app.ingest.identify import Identifier
 from app.ingest.items import Fragment, Oversize, Packed
 from app.ingest.large_json import JSONLimits
 from app.ingest.message_ids import derived_id, fresh_id

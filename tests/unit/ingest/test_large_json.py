@@ -362,7 +362,7 @@ def test_event_that_is_too_expensive_to_parse_is_set_aside_and_its_batch_is_read
     assert read(b" %b\n" % lists) == Fragment(1, lists, "event_too_complex")
     spaced = lists.replace(b"[]", b"[  ]")
     assert read(spaced) == Fragment(0, spaced, "event_too_complex")  # its blanks do not count
-    assert read(lists, JSONLimits(9, 500_000)) == Oversize(None, lists)
+    assert read(lists, JSONLimits(9, 400_000)) == Oversize(None, lists)
     with pytest.raises(InvalidJSONError):
         read(lists + lists)
     with pytest.raises(InvalidJSONError):

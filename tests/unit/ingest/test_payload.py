@@ -12,7 +12,8 @@ import orjson
 import pytest
 
 from app.http.errors import BatchMissingError
-from app.ingest.identify import Arrival, Identified, Identifier
+from app.ingest.identified import Arrival, Identified
+from app.ingest.identify import Identifier
 from app.ingest.items import Fragment, Oversize
 from app.ingest.large_json import AT_ONCE_BYTES, MARKS_AT_ONCE, SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events

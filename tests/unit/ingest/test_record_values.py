@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from app.ingest.client_sessions import ClientSession
 from app.ingest.event_limits import EventLimits
-from app.ingest.identify import Arrival, Identified, Identifier
+from app.ingest.identified import Arrival, Identified
+from app.ingest.identify import Identifier
 from app.ingest.payload import Payload
 from app.ingest.record_values import RecordValues
 from dedupe.model.identity import Identity

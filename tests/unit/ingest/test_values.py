@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ingest.event_limits import EventLimits
-from app.ingest.identify import Arrival, Identified, Identifier
+from app.ingest.identified import Arrival, Identified
+from app.ingest.identify import Identifier
 from app.ingest.large_json import JSONLimits
 from app.ingest.payload import parse_events
 from app.ingest.receipts import NUMBER_LOST, answer

@@ -1,11 +1,11 @@
-"""Claim: log time goes on through a machine's sleep, and a wall clock that is set does not move it."""
+"""Claim: log time goes on through a machine's sleep, and follows a wall clock that is set only if asked."""
 
 import sys
 import time
 
 import pytest
 
-from dedupe.model.clock import SINCE_BOOT, SystemClock
+from dedupe.model.clock import APART_S, SINCE_BOOT, SystemClock
 
 
 class Machine:
@@ -40,6 +40,28 @@ def test_wall_clock_that_is_set_moves_nothing(machine: Machine, set_by_s: float)
     clock = SystemClock()
     machine.wall_s += set_by_s
 
+    assert clock.now_ms() == 1_700_000_000_000
+    assert clock.offset_s == -set_by_s
+
+
+@pytest.mark.parametrize("set_by_s", [-86_400.0, 86_400.0])
+def test_log_time_follows_a_wall_clock_that_was_set_when_it_is_asked_to(
+    machine: Machine, set_by_s: float
+) -> None:
+    clock = SystemClock()
+    machine.wall_s += set_by_s
+
+    assert clock.follow_wall_clock() == -set_by_s
+    assert clock.now_ms() == 1_700_000_000_000 + set_by_s * 1000
+    assert (clock.follow_wall_clock(), clock.offset_s) == (0, 0)
+
+
+@pytest.mark.parametrize("set_by_s", [-APART_S, 0.0, APART_S])
+def test_log_time_that_is_near_the_wall_clock_stays_as_it_is(machine: Machine, set_by_s: float) -> None:
+    clock = SystemClock()
+    machine.wall_s += set_by_s
+
+    assert clock.follow_wall_clock() == 0
     assert clock.now_ms() == 1_700_000_000_000
 
 

@@ -15,6 +15,7 @@ from dedupe.model.json_document import read_document, read_stored
 from dedupe.model.record import build_record, is_identified_by, parse_identity
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, LogRecord, NewRecord, Session
+from tests.support.foreign import without_checksum
 
 VECTORS: dict[str, Any] = orjson.loads(Path(__file__).with_name("golden_vectors.json").read_bytes())
 IDENTITY = Identity(VECTORS["secret"].encode())
@@ -103,8 +104,9 @@ def test_record_bytes(vector: dict[str, Any]) -> None:
 
     record = build_record(event, lane_seq=vector["lane_seq"], timestamp_ms=vector["timestamp_ms"])
 
-    assert record == NewRecord(**expected)
-    committed = LogRecord(0, *record)
-    assert is_identified_by(
-        committed, parse_identity(committed), IDENTITY, partition=event.partition, partitions=8
-    )
+    assert dict(record.headers)["gw"].hex() == vector["gw_with_checksum"]
+    assert without_checksum(record) == NewRecord(**expected)
+    for committed in LogRecord(0, *record), LogRecord(0, **expected):
+        assert is_identified_by(
+            committed, parse_identity(committed), IDENTITY, partition=event.partition, partitions=8
+        )

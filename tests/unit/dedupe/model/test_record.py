@@ -18,7 +18,7 @@ from dedupe.model.record import (
 )
 from dedupe.model.routing import partition_of
 from dedupe.model.types import RECORD_OVERHEAD_BYTES, Event, LogRecord, NewRecord, Progress, Session
-from tests.support.foreign import FOREIGN, GENUINE, ODD
+from tests.support.foreign import CHANGED, FOREIGN, GENUINE, ODD, without_checksum
 
 EXAMPLES = settings(max_examples=200)
 
@@ -97,7 +97,7 @@ def test_record_says_all_that_was_built_into_it(
 def test_headers_of_a_plain_record() -> None:
     event = Event(b"k" * 16, 0, b"f" * 8, "web", "id", b"{}", FLAG_ID_ASSIGNED)
 
-    record = build_record(event, lane_seq=258, timestamp_ms=9)
+    record = without_checksum(build_record(event, lane_seq=258, timestamp_ms=9))
 
     gateway = b"\x01\x02" + b"k" * 16 + b"f" * 8 + b"\x00\x00\x00\x00\x00\x00\x01\x02"
     assert record == NewRecord(9, b"id", b"{}", [("source", b"web"), ("gw", gateway)])
@@ -107,7 +107,7 @@ def test_headers_of_a_session_record() -> None:
     session = Session(b"c" * 16, b"s" * 16, 3, 2, 1)
     event = Event(b"k" * 16, 0, b"f" * 8, "web", "", b"{}", session=session, reason="late")
 
-    headers = build_record(event, lane_seq=0, timestamp_ms=9).headers
+    headers = without_checksum(build_record(event, lane_seq=0, timestamp_ms=9)).headers
 
     gateway = b"\x01\x01" + b"k" * 16 + b"f" * 8 + bytes(8)
     gateway += b"c" * 16 + b"s" * 16 + bytes(7) + b"\x03" + bytes(7) + b"\x02" + bytes(7) + b"\x01"
@@ -121,7 +121,7 @@ def test_headers_of_a_session_record_say_what_was_stored_before() -> None:
 
     _, (_, gateway), progress = build_record(event, lane_seq=0, timestamp_ms=9).headers
 
-    assert len(gateway) == 90
+    assert len(gateway) == 94
     assert progress == ("gs", bytes(6) + b"\x02\x03" + b"\x05\x02")
 
 
@@ -176,6 +176,31 @@ def test_malformed_records_are_refused(record: NewRecord) -> None:
 )
 def test_other_records_are_read(record: NewRecord) -> None:
     parse_identity(committed(record))
+
+
+@pytest.mark.parametrize("record", [pytest.param(record, id=name) for name, record in CHANGED.items()])
+def test_records_that_were_changed_are_refused(record: NewRecord) -> None:
+    with pytest.raises(LogCorruptError, match="offset 42"):
+        parse_identity(committed(record))
+
+
+@EXAMPLES
+@given(st.data())
+def test_any_changed_byte_of_a_record_is_noticed(data: st.DataObject) -> None:
+    event = data.draw(st.sampled_from([message(), in_session(), in_quarantine()]))
+    record = build_record(event, lane_seq=5, timestamp_ms=1)
+    parts = [record.key, record.value, *(value for name, value in record.headers if name != "reason")]
+    number = data.draw(st.integers(0, len(parts) - 1))
+    at = data.draw(st.integers(0, len(parts[number]) - 1))
+    changed = bytearray(parts[number])
+    changed[at] ^= data.draw(st.integers(1, 255))
+    if number == 3 and at < 2:
+        return  # version and flags say how the rest is read
+    parts[number] = bytes(changed)
+    headers = [("source", parts[2]), ("gw", parts[3]), *record.headers[2:]]
+
+    with pytest.raises(LogCorruptError):
+        parse_identity(committed(NewRecord(1, parts[0], parts[1], headers)))
 
 
 # ---- whose record it is
