@@ -117,6 +117,11 @@ class KeyFile:
         return len(self._keys) - len(self._removed)
 
     @property
+    def count(self) -> int:
+        """The number of keys, those that have vanished included."""
+        return len(self._keys)
+
+    @property
     def status(self) -> KeyFileStatus:
         """The state of the keys in use, relative to the file."""
         age_s = time.monotonic() - self._read_at

@@ -112,7 +112,7 @@ class Connections:
                 owner.waiting.pop(connection, None)
 
     def wait(self, connection: Evictable) -> None:
-        """Note that a busy connection waits for its client to send a body or to read, or delays its answer."""
+        """Note that a busy connection waits: for its client to send or to read, or with a delayed answer."""
         owner = self._slots.get(connection)
         if owner is not None and connection not in owner.idle:
             owner.waiting[connection] = None

@@ -18,7 +18,7 @@ from app.http.client_address import address_group
 from app.http.errors import BodyTruncatedError, HeadTooLargeError, RequestError, TooManyConnectionsError
 from app.http.head import HEADERS_MAX, check_head, size_of, without_offer
 from app.http.port import Port
-from app.http.request_context import CONTEXT, RequestContext
+from app.http.request_context import CONTEXT, HeldConnection, RequestContext
 from app.http.request_cycle import RequestTransport, closing_unless_continued, drop, reservation_of
 from dedupe.model.errors import GatewayError, LaneSaturatedError
 
@@ -54,7 +54,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._is_offer = False  # to upgrade to another protocol, which is ignored
         self._running: RequestResponseCycle | None = None  # the request that is answered
         self._held: asyncio.Future[None] | None = None  # what its answer waits for
-        self._ref = weakref.ref(self)
+        self._ref: weakref.ref[HeldConnection] = weakref.ref(self)
         self._lease = MemoryReservation(port.memory)  # of the newest request
         self._is_fresh = False  # the current read begins with a head
         self._read_bytes = self._wire_bytes = self._body_bytes = 0
