@@ -13,14 +13,15 @@ from typing import Any, NamedTuple, TypeAlias
 import orjson
 
 from app.auth.write_keys import WriteKeys
-from app.http.errors import RequestError
+from app.http.errors import BatchMissingError, InvalidJSONError, RequestError
 from app.ingest.deep_json import dumps_any
 from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identified import Arrival, Identified
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import parse_batch, parse_events
+from app.ingest.payload import Payload, parse_batch, parse_events
 from app.ingest.receipts import answer
 from app.ingest.routes.events import Ingest
+from app.ingest.salvaged import salvaged
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.clock import Deadline
 from dedupe.model.json_document import read_stored
@@ -205,9 +206,7 @@ def replay_by(ingest: Ingest) -> Replay:
     async def identified_in(kept: Kept, content: bytes, source: str) -> tuple[Identified, int]:
         """Return the events of a record, and their time of arrival. Raises RequestError."""
         limits = JSONLimits(ingest.request_events_max, ingest.identifier.limits.event_bytes_max)
-        # Of bytes that were no event, an object is an event only if it looks like one.
-        parse = parse_batch if is_body(kept) else parse_events
-        payload = await parse(body_of(kept, content), limits, _yield_to_others)
+        payload = await payload_of(kept, body_of(kept, content), limits)
         received_ms = ingest.clock.now_ms()
         arrival = Arrival(
             source, received_ms, idempotency_key=key_of(kept).encode(), fingerprints=kept.fingerprints
@@ -219,6 +218,18 @@ def replay_by(ingest: Ingest) -> Replay:
         return identified, received_ms
 
     return replay
+
+
+async def payload_of(kept: Kept, body: bytes, limits: JSONLimits) -> Payload:
+    """Return the events in the body of a record's request. Raises RequestError."""
+    if not is_body(kept):
+        return await parse_events(body, limits, _yield_to_others)
+    try:  # of bytes that were no event, an object is an event only if it looks like one
+        return await parse_batch(body, limits, _yield_to_others)
+    except (InvalidJSONError, BatchMissingError):
+        if kept.reason in NO_EVENT:
+            raise
+        return await salvaged(body, limits, _yield_to_others)  # a part of a damaged body, with events
 
 
 async def _yield_to_others(_size_bytes: int) -> None:
