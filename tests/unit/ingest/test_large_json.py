@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.http import json_scan
 from app.http.errors import BodyTooLargeError, InvalidJSONError
 from app.http.json_scan import Scan
-from app.ingest import json_scan, large_json
+from app.ingest import large_json
 from app.ingest.items import Fragment, Oversize, Packed
 from app.ingest.large_json import (
     AT_ONCE_BYTES,
