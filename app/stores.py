@@ -244,5 +244,6 @@ def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:
         bootstrap_servers=kafka.bootstrap_servers,
         login=Login(kafka.login_settings, bootstrap_servers=kafka.bootstrap_servers),
         request_timeout_s=kafka.request_timeout,
+        client_rack=kafka.client_rack,
         **more,
     )
