@@ -22,6 +22,7 @@ from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import EQUAL_NUMBERS, Identity
 from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
+from dedupe.storage.kafka.features import missing_features
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.rights import missing_rights
 from dedupe.storage.kafka.topics import (
@@ -211,6 +212,11 @@ async def inspect_kafka(store: LogStore, settings: Settings) -> Inspection:
         return Inspection(missing, [])  # other problems of topics are not visible
     wrong, unsafe = await inspect_topics(store, *_needs(store, settings))
     return Inspection(missing + wrong, unsafe)
+
+
+async def advice_for_kafka(store: LogStore) -> list[str]:
+    """Return what would make the cluster safer, without being required. Raises RetriableError: no answer."""
+    return await missing_features(store.cluster) if isinstance(store, KafkaStore) else []
 
 
 async def create_kafka_topics(store: LogStore, settings: Settings, *, replication_factor: int) -> list[str]:

@@ -63,8 +63,8 @@ class KafkaSettings(Section, alias_generator=variables("KAFKA_")):
     client_rack: str = Field(
         "",
         max_length=249,
-        description="The zone of this gateway, as the brokers' `broker.rack` names it: where brokers select replicas "
-        "by rack, long reads are those of a replica there, and traffic between zones is saved.",
+        description="The zone of this gateway, as `broker.rack` of brokers names it: where brokers select "
+        "replicas by rack, long reads are of a replica in the zone, which saves traffic between zones.",
     )
     request_timeout: Seconds = Field(
         8, gt=0, lt=30, description="How long one request to Kafka, or one commit, may take; below 30 s."

@@ -4,22 +4,19 @@ where it is gone, and for short reads and markers.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from aiokafka import TopicPartition
 
-from dedupe.model.types import NewRecord
 from dedupe.storage.kafka.broker_connection import BrokerConnection
 from dedupe.storage.kafka.config import Address, KafkaConfig
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
-from tests.integration.test_kafka_fencing import appended, fenced, record
+from tests.integration.test_kafka_fencing import appended, fenced
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.settings import kafka_config
 

@@ -40,6 +40,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 RELEASES = os.environ.get("KAFKA_RELEASES", "3.6").split()
 NEWEST = "4.2"
 """The release of all other tests, whose jars are where theirs are."""
+WITHOUT_ELR = "4.0"
+"""The release that has eligible leader replicas and does not turn them on by itself."""
 
 LOAD_S = 0.7  # the load, not a wait for a condition
 QUOTA_BYTES_S = 20_000
@@ -93,12 +95,14 @@ def test_release_is_the_one_that_is_named(libs: Path, release: str) -> None:
 
 
 def test_topics_are_created_and_checked_and_a_change_is_told(
-    broker: KafkaBroker, libs: Path, log: LogUnderTest, tmp_path: Path
+    broker: KafkaBroker, release: str, libs: Path, log: LogUnderTest, tmp_path: Path
 ) -> None:
     gateway = Gateway(tmp_path / "gateway", log.env)
     created = cli(gateway, "topics", "create", "--replicas", "1")
     assert f"topic {log.env['GATEWAY_TOPIC']} created, 4 partitions" in created.stderr.decode()
     assert all(b"must be at least" in line for line in created.stdout.splitlines())  # a single broker
+    is_advised = b"kafka-features.sh upgrade --feature eligible.leader.replicas.version=1" in created.stderr
+    assert is_advised == (release == WITHOUT_ELR)
 
     change = f"--entity-type topics --entity-name {log.env['GATEWAY_TOPIC']} --alter"
     configs = "kafka-configs.sh --bootstrap-server x"

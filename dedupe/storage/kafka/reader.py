@@ -43,8 +43,8 @@ FETCH, FETCH_VERSIONS = 1, (4, 11)
 STABLE_END = 2
 ABORTED = {4: 3, 11: 4}
 """By version: the place of the aborted transactions among the fields of a partition in a response."""
-PREFERRED = 5
-"""In version 11: the place of the broker to read from instead, where it is not this one."""
+PREFERRED = {11: 5}
+"""Likewise of the broker to read from instead of this one."""
 NO_EPOCH, NO_SESSION, FINAL_EPOCH, NO_RACK, NO_BROKER = -1, 0, -1, "", -1
 
 FETCH_BYTES_OF_FEW = 64 * 1024
@@ -77,8 +77,8 @@ class PartitionReader:
     """
     Committed records from an offset on; never skips to another one.
 
-    A long read in a zone with a replica in sync is one of that replica (KIP-392): below the high watermark all
-    have the same. `control_markers` reads from the leader alone, whose view is what counts there.
+    A long read in a zone with a replica in sync is one of that replica (KIP-392): below the high watermark
+    all have the same. `control_markers` reads from the leader alone, whose view is what counts there.
     """
 
     def __init__(
@@ -214,22 +214,24 @@ class PartitionReader:
         if self._connection is None or not self._connection.is_usable:
             await self._connect(await self._cluster.leader_of(self._tp))
         assert self._connection is not None
-        request = self._request(self._connection.version_of(FETCH, *FETCH_VERSIONS))
-        response = await self._connection.send(request, timeout_s=self._config.request_timeout_s)
+        version = self._connection.version_of(FETCH, *FETCH_VERSIONS)
+        response = await self._connection.send(
+            self._request(version), timeout_s=self._config.request_timeout_s
+        )
         if not response.topics:
             self._throttled_s = response.throttle_time_ms / 1000
             self._warn_throttled()
             return [], b""
         fields = response_for(self._tp, response.topics)
-        code, aborted, raw = fields[0], fields[ABORTED[response.API_VERSION]], fields[-1]
+        code, aborted, raw = fields[0], fields[ABORTED[version]], fields[-1]
         if code != 0:
             raise for_code(code)(f"error {code}")
         self._stable_end = max(self._stable_end, fields[STABLE_END])
         if self._follower_until is not None:
             if not raw and self.position < self._stable_end:  # it is behind
                 self._stay_with_leader()
-        elif response.API_VERSION > FETCH_VERSIONS[0] and fields[PREFERRED] != NO_BROKER:
-            await self._turn_to(fields[PREFERRED])
+        elif version in PREFERRED and fields[PREFERRED[version]] != NO_BROKER:
+            await self._turn_to(fields[PREFERRED[version]])
         return aborted, raw or b""
 
     def _request(self, version: int) -> RequestStruct:
