@@ -89,7 +89,9 @@ async def test_replica_in_the_zone_is_read_from(net: SimKafkaNet, cluster: Kafka
     assert fetches(net) == 2
 
 
-@pytest.mark.parametrize("code", [OFFSET_OUT_OF_RANGE, NOT_LEADER, OFFSET_NOT_AVAILABLE, UNKNOWN_SERVER_ERROR])
+@pytest.mark.parametrize(
+    "code", [OFFSET_OUT_OF_RANGE, NOT_LEADER, OFFSET_NOT_AVAILABLE, UNKNOWN_SERVER_ERROR]
+)
 async def test_leader_is_read_from_where_the_replica_refuses(
     net: SimKafkaNet, cluster: KafkaCluster, code: int
 ) -> None:
@@ -126,6 +128,18 @@ async def test_leader_is_read_from_where_the_replica_cannot_be_reached(
     monkeypatch.delitem(loop.listeners, (described.host, described.port))
 
     assert await read_all(cluster) == WHOLE
+
+
+async def test_markers_are_read_from_the_leader(net: SimKafkaNet, cluster: KafkaCluster) -> None:
+    net.follower = Follower(FOLLOWER, ZONE, 0)
+    end = net.kafka.partitions[0].end
+
+    with closing(PartitionReader(CONFIG, cluster, TP, 0, fetch_bytes=MANY)) as reader:
+        markers = await reader.control_markers(end)
+
+    assert len(markers.producers) == 1
+    assert reader.position == end
+    assert fetches(net) == 1
 
 
 async def test_brokers_of_old_versions_are_read_from_without_zones(

@@ -127,7 +127,7 @@ class SimKafkaNet:
         """How long a login lasts."""
         self.throttle_s = THROTTLE_S
         self.tiered_s = 0.0
-        """How long a read of records takes; who does not wait as long gets none, as of 3.6's tiered segments."""
+        """How long a read of records takes; who waits less gets none, as of tiered segments of 3.6."""
         self.follower: Follower | None = None
         self.seen: Counter[tuple[str, int]] = Counter()
         self.due: dict[int, list[str | int]] = {}
