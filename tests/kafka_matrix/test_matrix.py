@@ -16,7 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from dedupe.model.errors import ConfigurationError
+from dedupe.storage.kafka.broker_connection import BrokerConnection
+from dedupe.storage.kafka.config import Address
 from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.wire import PRODUCE, PRODUCE_VERSIONS
 from tests.fault.conftest import LogUnderTest, kafka_log
 from tests.integration.test_kafka_fencing import (
     TOPIC,
@@ -27,16 +31,19 @@ from tests.integration.test_kafka_fencing import (
     record,
     zombie_and_owner,
 )
+from tests.support.documents import ROOT, blocks_of
 from tests.support.gateway import Gateway
 from tests.support.http import cli
 from tests.support.kafka import CLASSES, LIBS, QUICK_START_FLAGS, KafkaBroker, create_topic, libs_of
-from tests.support.kafka_tools import run_tool
+from tests.support.kafka_tools import lines_of, run_tool
+from tests.support.processes import HOST
 from tests.support.settings import kafka_config
 from tests.support.verdict import assert_exactly_once
 from tests.support.workers import Workers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
+PAGE = ROOT / "docs" / "kafka.md"
 RELEASES = os.environ.get("KAFKA_RELEASES", "3.6").split()
 NEWEST = "4.2"
 """The release of all other tests, whose jars are where theirs are."""
@@ -101,8 +108,12 @@ def test_topics_are_created_and_checked_and_a_change_is_told(
     created = cli(gateway, "topics", "create", "--replicas", "1")
     assert f"topic {log.env['GATEWAY_TOPIC']} created, 4 partitions" in created.stderr.decode()
     assert all(b"must be at least" in line for line in created.stdout.splitlines())  # a single broker
-    is_advised = b"kafka-features.sh upgrade --feature eligible.leader.replicas.version=1" in created.stderr
-    assert is_advised == (release == WITHOUT_ELR)
+    advice = b"kafka-features.sh upgrade --feature eligible.leader.replicas.version=1"
+    assert (advice in created.stderr) == (release == WITHOUT_ELR)
+    if release == WITHOUT_ELR:
+        (line,) = lines_of(blocks_of(PAGE, "sh", "What brokers must have")[0])
+        run_tool(line, broker.bootstrap_servers, libs=libs)
+        assert advice not in cli(gateway, "topics", "check").stderr
 
     change = f"--entity-type topics --entity-name {log.env['GATEWAY_TOPIC']} --alter"
     configs = "kafka-configs.sh --bootstrap-server x"
@@ -112,6 +123,16 @@ def test_topics_are_created_and_checked_and_a_change_is_told(
     assert [line for line in told if b"retention.ms is 3600000" in line] == [*told]
     assert (checked.returncode, len(told)) == (2, 1)
     run_tool(f"{configs} {change} --add-config retention.ms=691200000", broker.bootstrap_servers, libs=libs)
+
+
+async def test_versions_that_do_not_meet_are_told(broker: KafkaBroker, store: KafkaStore) -> None:
+    connection = await BrokerConnection.open(store.config, Address(HOST, broker.port))
+    assert connection.version_of(PRODUCE, *PRODUCE_VERSIONS) == PRODUCE_VERSIONS[-1]
+    with pytest.raises(
+        ConfigurationError, match=rf"^broker {HOST}:\d+ speaks Produce \d to \d+, this gateway 99$"
+    ):
+        connection.version_of(PRODUCE, 99)
+    connection.close()
 
 
 async def test_brokers_fence(broker: KafkaBroker, store: KafkaStore) -> None:
