@@ -197,6 +197,16 @@ def client_of(headers: Mapping[bytes, bytes], top: Mapping[str, Any]) -> str | N
     return _one_of(_client(_text_in(headers, CLIENT)), _client(top.get("client")), "client")
 
 
+def names_session(top: Mapping[str, Any]) -> bool:
+    """Whether fields of a body name a client session, and all of them are well-formed."""
+    try:
+        client, session = client_of({}, top), _ksuid(top.get("session"))
+        numbers = _u64(top, "epoch"), _u64(top, "acknowledgedThrough")
+    except SessionFieldsInvalidError:
+        return False
+    return client is not None and session is not None and numbers[0] != 0
+
+
 def is_ksuid(text: str) -> bool:
     """Whether a text is a KSUID."""
     return _KSUID.fullmatch(text) is not None and text <= KSUID_MAX
