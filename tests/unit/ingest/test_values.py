@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.http.errors import SessionFieldsInvalidError
+from app.ingest.client_sessions import client_session_of
 from app.ingest.event_limits import EventLimits
 from app.ingest.identified import Arrival, Identified
 from app.ingest.identify import Identifier
@@ -172,3 +174,55 @@ def test_deep_events_with_such_numbers_are_kept_whole(depth: int) -> None:
     kept = [event.value for event in found.events] + [event.value for event in found.quarantined]
     assert [value.count(long) for value in kept] == [1]
     assert bool(found.events) == (depth <= 32)
+
+
+# ---- client sessions
+
+
+CLIENT = "phone-1"
+SESSION = "2VTbqWv1mJzvcmYSBnqZiKEGcDj"
+
+
+def in_session(sequence: str, fields: str = "") -> Event:
+    """Return an event of a client session, by the spelling of its numbers."""
+    body = b'{"client":"%b","session":"%b"%b,"batch":[{"messageId":"1","type":"track","sequence":%b}]}' % (
+        CLIENT.encode(),
+        SESSION.encode(),
+        fields.encode(),
+        sequence.encode(),
+    )
+    payload = asyncio.run(parse_events(body, JSONLimits(2_500, 800_000), _no_turn))
+    session = client_session_of({}, payload, IDENTITY, "web")
+    identifier = Identifier(IDENTITY, 8, Quarantine(IDENTITY, Topic("q", 1)), LIMITS)
+    (event,) = identifier.identify(payload, ARRIVAL._replace(session=session))
+    assert isinstance(event, Event)
+    return event
+
+
+@pytest.mark.parametrize("sequence", ["7.0", "7e0", "70e-1", "7.000", "0.7E+1"])
+def test_sequence_spelled_anew_is_the_same_place_in_its_session(sequence: str) -> None:
+    event, original = in_session(sequence), in_session("7")
+
+    assert (event.key, event.secondary_key) == (original.key, original.secondary_key)
+    assert event.fingerprint == original.fingerprint
+    assert event.session == original.session
+
+
+@pytest.mark.parametrize("number", ["3.0", "3e0", "0.3e1"])
+def test_numbers_of_a_session_spelled_anew_are_the_same(number: str) -> None:
+    fields = ',"epoch":%s,"acknowledgedThrough":%s'
+
+    assert in_session("7", fields % (number, number)).session == in_session("7", fields % (3, 3)).session
+
+
+@pytest.mark.parametrize(
+    "number", ["3.5", "-1.0", "1e30", "1e400", "true", '"3"', "1e-400", "18446744073709551616"]
+)
+def test_what_is_no_whole_number_is_no_sequence_and_no_epoch(number: str) -> None:
+    body = b'{"client":"c","session":"%b","epoch":%b,"batch":[]}' % (SESSION.encode(), number.encode())
+    payload = asyncio.run(parse_events(body, JSONLimits(2_500, 800_000), _no_turn))
+
+    with pytest.raises(SessionFieldsInvalidError):
+        client_session_of({}, payload, IDENTITY, "web")
+    with pytest.raises(AssertionError):
+        in_session(number)
