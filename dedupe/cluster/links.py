@@ -12,6 +12,9 @@ from typing import Any, NamedTuple, Protocol, Self
 from dedupe.cluster.assignment import WorkerId
 from dedupe.submission import Outcomes, Submission
 
+FIRST_FIELDS = 5
+"""How many fields the first version of a status has."""
+
 
 class Status(NamedTuple):
     """The state of a worker's lanes, sent after each change."""
@@ -21,24 +24,29 @@ class Status(NamedTuple):
     active: frozenset[int] = frozenset()
     failing: frozenset[int] = frozenset()  # owned, but their log or index fails: requests do not wait
     is_leaving: bool = False
+    given_up: frozenset[int] = frozenset()  # to be claimed: their leader does not answer this worker
 
     def encode(self) -> list[Any]:
-        """Encode it as plain values."""
+        """Encode it as plain values; fields of later versions only if they say something."""
         lanes = map(sorted, (self.owned, self.active, self.failing))
-        return [self.generation, *lanes, self.is_leaving]
+        later = [sorted(self.given_up)] if self.given_up else []
+        return [self.generation, *lanes, self.is_leaving, *later]
 
     @classmethod
     def decode(cls, fields: object) -> Self:
-        """Decode a status of this or a later version. Raises ValueError."""
-        if not isinstance(fields, list | tuple) or len(fields) < len(cls._fields):
+        """Decode a status of any version: the first one ends with `is_leaving`. Raises ValueError."""
+        if not isinstance(fields, list | tuple) or len(fields) < FIRST_FIELDS:
             raise ValueError("not a status")
-        generation, *lanes, is_leaving = fields[: len(cls._fields)]
+        generation, *lanes, is_leaving = fields[:FIRST_FIELDS]
         if not all(isinstance(numbers, list | tuple) for numbers in lanes):
             raise ValueError("not a status")
         if not all(isinstance(number, int) for numbers in ([generation], *lanes) for number in numbers):
             raise ValueError("not a status")
         owned, active, failing = map(frozenset, lanes)
-        return cls(generation, owned, active, failing, bool(is_leaving))
+        later: Any = fields[FIRST_FIELDS] if len(fields) > FIRST_FIELDS else ()
+        later = later if isinstance(later, list | tuple) else ()
+        given_up = frozenset(number for number in later if isinstance(number, int))
+        return cls(generation, owned, active, failing, bool(is_leaving), given_up)
 
 
 class PeerLink(Protocol):
