@@ -28,6 +28,7 @@ from dedupe.cluster.links import PeerLink, Peers, Status
 from dedupe.cluster.membership import Membership
 from dedupe.cluster.peer_directory import PeerDirectory
 from dedupe.cluster.role import Role
+from dedupe.cluster.standing import Standing
 from dedupe.decide.committed import Committed
 from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import GatewayError, IdentityMismatchError, RetriableError
@@ -71,6 +72,7 @@ class LaneManager:
         self._peers = peers
         self._clock = clock
         self.directory = PeerDirectory(len(lanes), peers, clock)
+        self.standing = Standing(lanes, self.directory, clock)
         self._running: set[int] = set()  # lanes owned here and not released
         self.appends = AppendWatch(lanes, self._running, self.directory, clock, self._on_given_up)
         self._claimed: set[int] = set()  # lanes owned here without an assignment
@@ -178,10 +180,8 @@ class LaneManager:
     # ---- where lanes are served
 
     def server_of(self, number: int) -> PeerLink | None:
-        """Return an open link to another worker that serves the lane; None if there is none."""
-        worker = self.directory.server_of(number)
-        link = self.directory.link(worker) if worker is not None else None
-        return link if link is not None and link.can_send else None
+        """See PeerDirectory.server_link."""
+        return self.directory.server_link(number)
 
     def is_expected(self, number: int) -> bool:
         """Return whether a worker should serve the lane within seconds."""
@@ -206,7 +206,8 @@ class LaneManager:
         active = {number for number in running if self.lanes[number].state is LaneState.ACTIVE}
         failing = filter(self._is_failing, running)
         owned, is_leaving = frozenset(self._running), self.is_leaving
-        return Status(self.generation, owned, frozenset(active), frozenset(failing), is_leaving, given_up)
+        told = frozenset(active), frozenset(failing), is_leaving, given_up, self.standing.unserved()
+        return Status(self.generation, owned, *told)
 
     def replicate(self, number: int, committed: Committed) -> None:
         """Send a commit to the lane's follower, which reads it from the log if this fails. Never raises."""
@@ -340,7 +341,9 @@ class LaneManager:
         while True:
             await asyncio.sleep(POLL_S)
             states = [(lane.state, lane.follower.is_caught_up) for lane in self.lanes]
-            if (now := (states, list(self.directory.alive()), self._running.copy())) != before:
+            unserved = self.standing.unserved()
+            self.standing.update(unserved)
+            if (now := (states, list(self.directory.alive()), self._running.copy(), unserved)) != before:
                 before = now
                 self.directory.update_servers()
                 self._peers.announce()

@@ -25,11 +25,13 @@ class Status(NamedTuple):
     failing: frozenset[int] = frozenset()  # owned, but their log or index fails: requests do not wait
     is_leaving: bool = False
     given_up: frozenset[int] = frozenset()  # to be claimed: their leader does not answer this worker
+    unserved: frozenset[int] | None = None  # neither served here nor in reach; None if it is not told
 
     def encode(self) -> list[Any]:
         """Encode it as plain values; fields of later versions only if they say something."""
         lanes = map(sorted, (self.owned, self.active, self.failing))
-        later = [sorted(self.given_up)] if self.given_up else []
+        later = [] if self.unserved is None and not self.given_up else [sorted(self.given_up)]
+        later += [] if self.unserved is None else [sorted(self.unserved)]
         return [self.generation, *lanes, self.is_leaving, *later]
 
     @classmethod
@@ -43,10 +45,15 @@ class Status(NamedTuple):
         if not all(isinstance(number, int) for numbers in ([generation], *lanes) for number in numbers):
             raise ValueError("not a status")
         owned, active, failing = map(frozenset, lanes)
-        later: Any = fields[FIRST_FIELDS] if len(fields) > FIRST_FIELDS else ()
-        later = later if isinstance(later, list | tuple) else ()
-        given_up = frozenset(number for number in later if isinstance(number, int))
-        return cls(generation, owned, active, failing, bool(is_leaving), given_up)
+        given_up, unserved, *_ = *map(_numbers_of, fields[FIRST_FIELDS:]), None, None
+        return cls(generation, owned, active, failing, bool(is_leaving), given_up or frozenset(), unserved)
+
+
+def _numbers_of(field: object) -> frozenset[int] | None:
+    """Decode a field of a later version; None if it is something else."""
+    if not isinstance(field, list | tuple) or not all(isinstance(number, int) for number in field):
+        return None
+    return frozenset(field)
 
 
 class PeerLink(Protocol):
