@@ -24,7 +24,7 @@ from app.ingest.routes.events import Ingest
 from app.ingest.salvaged import salvaged
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.clock import Deadline
-from dedupe.model.json_document import read_stored
+from dedupe.model.json_document import read_document, read_stored
 from dedupe.storage.quarantine_reader import Kept, Whole
 
 NEEDS_NEW_ID: dict[str, str] = {
@@ -51,6 +51,9 @@ STILL: dict[str, str] = {
 
 NO_EVENT = frozenset({RejectionCode.UNREADABLE, RejectionCode.NOT_AN_OBJECT})
 """The codes of what is no event."""
+
+LEVELS_MAX = 8
+"""Of texts within texts that a replay unwraps; a request's body is unwrapped once."""
 
 _WRAPPED = (b"[", b'"')
 """The first bytes of JSON that is no event, but may hold some."""
@@ -206,10 +209,11 @@ def replay_by(ingest: Ingest) -> Replay:
     async def identified_in(kept: Kept, content: bytes, source: str) -> tuple[Identified, int]:
         """Return the events of a record, and their time of arrival. Raises RequestError."""
         limits = JSONLimits(ingest.request_events_max, ingest.identifier.limits.event_bytes_max)
-        payload = await payload_of(kept, body_of(kept, content), limits)
+        payload = await _payload_of(kept, content, limits)
         received_ms = ingest.clock.now_ms()
+        fingerprints = [] if is_body(kept) else kept.fingerprints
         arrival = Arrival(
-            source, received_ms, idempotency_key=key_of(kept).encode(), fingerprints=kept.fingerprints
+            source, received_ms, idempotency_key=key_of(kept).encode(), fingerprints=fingerprints
         )
         identified = Identified()
         items = ingest.identifier.identify(payload, arrival, lossy=identified.lossy)
@@ -220,16 +224,23 @@ def replay_by(ingest: Ingest) -> Replay:
     return replay
 
 
-async def payload_of(kept: Kept, body: bytes, limits: JSONLimits) -> Payload:
-    """Return the events in the body of a record's request. Raises RequestError."""
+async def _payload_of(kept: Kept, content: bytes, limits: JSONLimits) -> Payload:
+    """Return the events of a whole record. Raises RequestError: an event cannot be parsed."""
     if not is_body(kept):
-        return await parse_events(body, limits, _yield_to_others)
-    try:  # of bytes that were no event, an object is an event only if it looks like one
-        return await parse_batch(body, limits, _yield_to_others)
-    except (InvalidJSONError, BatchMissingError):
-        if kept.reason in NO_EVENT:
-            raise
-        return await salvaged(body, limits, _yield_to_others)  # a part of a damaged body, with events
+        return await parse_events(body_of(kept, content), limits, _yield_to_others)
+    for _ in range(LEVELS_MAX):
+        try:
+            # Of bytes that were no event, an object is an event only if it looks like one.
+            return await parse_batch(content, limits, _yield_to_others)
+        except InvalidJSONError:
+            break
+        except BatchMissingError:
+            inner = read_document(content) if content.lstrip().startswith(b'"') else None
+            if not isinstance(inner, str):
+                break
+            content = inner.encode()
+    # As an item of a batch: what follows the last bracket of an event there is a part of it.
+    return await salvaged(b"[%b]" % content, limits, _yield_to_others)
 
 
 async def _yield_to_others(_size_bytes: int) -> None:

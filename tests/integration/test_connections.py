@@ -23,6 +23,8 @@ from tests.support.raw_http import RawConnection, request
 SUCCESS = b'{"success":true}'
 POST = b"POST /v1/batch?writeKey=web HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+STRICT = b"Prefer: handling=strict\r\n"
+REFUSED = request(b"{", head=STRICT)
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +173,9 @@ def test_trailers_are_not_headers(connection: RawConnection, gateway: Gateway) -
 
 def test_pipelined_requests_are_answered_in_order(connection: RawConnection) -> None:
     event = new_event()
-    bodies = [orjson.dumps({"batch": [event]}), b"{", b'{"batch":[]}', orjson.dumps({"batch": [event]})]
-    connection.send(b"".join(map(request, bodies)))
-    answers = [connection.answer() for _ in bodies]
+    sent = request(orjson.dumps({"batch": [event]}))
+    connection.send(sent + REFUSED + request() + sent)
+    answers = [connection.answer() for _ in range(4)]
     assert [answer.status for answer in answers] == [200, 400, 200, 200]
     assert answers[3].headers["gateway-duplicates"] == "1"
 
@@ -182,7 +184,7 @@ def test_pipelined_requests_are_answered_in_order(connection: RawConnection) -> 
 def test_broken_request_does_not_answer_for_the_one_before_it(
     connection: RawConnection, broken: bytes
 ) -> None:
-    connection.send(request() + request(b"{") + broken)
+    connection.send(request() + REFUSED + broken)
     assert connection.answer().status == 200
     assert connection.answer().code == "invalid_json"
     assert connection.answer().code in ("bad_request", "head_too_large")
@@ -284,7 +286,7 @@ def link_failures(gateway: Gateway) -> dict[str, float]:
 
 
 def test_client_that_ends_its_side_still_gets_its_answers(connection: RawConnection) -> None:
-    connection.send(request() + request(b"{"))
+    connection.send(request() + REFUSED)
     connection.socket.shutdown(socket.SHUT_WR)
     assert [connection.answer().status for _ in range(2)] == [200, 400]
     assert connection.is_closed()

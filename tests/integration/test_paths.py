@@ -131,7 +131,7 @@ def test_single_path_wants_an_event(client: httpx.Client, document: Any) -> None
 
 
 def test_rejected_single_event_is_said_to_be(client: httpx.Client) -> None:
-    answer = post(client, "/v1/identify", {"messageId": 5})
+    answer = post(client, "/v1/identify", {"messageId": True})
     assert (answer.status_code, answer.json()["rejected"][0]["code"]) == (200, "message_id_invalid")
 
 
