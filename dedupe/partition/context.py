@@ -62,6 +62,8 @@ class LaneContext:
     load_skips: LoadSkips = no_skips
     on_log_time_refused: Callable[[], None] = lambda: None
     """Called after the log has refused a record for its log time."""
+    on_settings_doubted: Callable[[], None] = lambda: None
+    """Called after the log has refused records, or left a commit in doubt: its settings may have changed."""
     follow_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Limits lanes that follow and read the log; lanes that will serve do not wait for them."""
     times: LaneTimes = field(default_factory=LaneTimes)

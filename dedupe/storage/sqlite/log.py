@@ -248,6 +248,10 @@ class SqliteLog:
             left -= len(records)
             batch_max = min(READ_GROWTH * batch_max, self._limits.read_records_max)
 
+    async def has_same_topic(self) -> bool:
+        """See PartitionLog; True, as the file is this process's alone."""
+        return True
+
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         """See PartitionLog. The records have the headers of record format v1."""
         # After any error, a cancellation included, the next append needs a fence.
