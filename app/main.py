@@ -26,6 +26,7 @@ from app.auth.ingress_limits import IngressLimits
 from app.auth.key_file import LOOK_INTERVAL_S, KeyFile
 from app.auth.write_keys import WriteKeys
 from app.build import (
+    Alarms,
     build_admin_port,
     build_admin_problems,
     build_ingest,
@@ -57,6 +58,7 @@ from app.process.life import (
     supervise,
     url_of,
 )
+from app.process.setting_watch import SettingWatch
 from app.settings.data_dir import locked
 from app.settings.model import Settings
 from app.stores import OpenLog, create_indexes, membership_of, open_log
@@ -145,6 +147,7 @@ async def serve(
         stack.push_async_callback(opened.store.close)
         traces = stack.enter_context(_tracing_of(settings))
         identity = Identity(settings.gateway.identity_key)
+        setting_watch = SettingWatch(opened.inspection, opened.inspect)
         router = build_router(
             settings,
             opened.store if traces is None else traces.appends_of(opened.store),
@@ -152,7 +155,7 @@ async def serve(
             identity=identity,
             clock=clock,
             is_pinned=opened.is_pinned,
-            on_log_time_refused=partial(follow_wall_clock, clock),
+            alarms=Alarms(partial(follow_wall_clock, clock), setting_watch.doubt),
             crashpoint=crashpoint,
         )
         group = _group_of(settings, opened, router, clock, stack)
@@ -163,6 +166,7 @@ async def serve(
             settings.group.worker_id,
             Tail(clock, codes=CODES, reasons=REASONS),
             History(clock),
+            setting_watch=setting_watch,
         )
         parts = Parts(settings, opened, identity, clock, ingress, admin_context, IngestLoop(), traces)
         servers = list(zip(_build_servers(parts), listeners, strict=True))
@@ -328,6 +332,7 @@ def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[Background
     refusals = parts.admin_context.refusals
     running: list[BackgroundTask] = [
         parts.ingest_loop.heartbeat(),
+        parts.admin_context.setting_watch.run(router.all_lanes),
         parts.admin_context.history.keep(lambda: router.totals, lambda: refusals.before_events),
         announce(router, settings, url=url, admin_url=admin_url),
         tell_outages(router),

@@ -25,9 +25,8 @@ from dedupe.model.identity import EQUAL_NUMBERS, Identity
 from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.rights import missing_rights
-from dedupe.storage.kafka.setting_rules import Demands, Level, Problem
+from dedupe.storage.kafka.setting_rules import Demands
 from dedupe.storage.kafka.topics import (
-    Inspection,
     TopicSpec,
     create_topics,
     inspect_topics,
@@ -36,6 +35,7 @@ from dedupe.storage.kafka.topics import (
 from dedupe.storage.log import Crashpoint, LogStore
 from dedupe.storage.pinning import adopt_fingerprint_rule, check_pins
 from dedupe.storage.rocksdb.index import RocksStore
+from dedupe.storage.setting_problems import NOTHING_FOUND, Inspection, Level, Problem
 from dedupe.storage.sqlite.log import SqliteStore
 
 START_RETRY_S = 1.0
@@ -49,7 +49,7 @@ class OpenLog(NamedTuple):
     store: LogStore
     is_pinned: bool  # see check_pins
     earlier_ignore: Sequence[frozenset[str]]  # see Identifier
-    inspection: Inspection = Inspection([], {})  # of Kafka's topics and brokers
+    inspection: Inspection = NOTHING_FOUND  # of Kafka's topics and brokers
     inspect: Callable[[], Awaitable[Inspection]] | None = None
     """Looks at them again, see inspect_topics; None for the embedded log."""
 
@@ -132,7 +132,7 @@ async def _try_to_open(
             batch_bytes_max=settings.limits.batch_bytes_max,
         )
         store = await KafkaStore.open(config, crashpoint=crashpoint)
-    inspection, inspect = Inspection([], {}), None
+    inspection, inspect = NOTHING_FOUND, None
     try:
         is_pinned = await check_pins(store, settings.log.topics, Identity(settings.gateway.identity_key))
         if isinstance(store, SqliteStore):

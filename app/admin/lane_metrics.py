@@ -245,6 +245,11 @@ COUNTERS: Table = (
         "Failures after which the lane recovered from the log",
         lambda lane: lane.metrics.failures,
     ),
+    (
+        "gateway_lane_refused_batches",
+        "Batches that the log refused for the size or content of their records",
+        lambda lane: lane.metrics.refused_batches,
+    ),
     ("gateway_lane_restarts", "Restarts of the lane's task after a bug", lambda lane: lane.metrics.restarts),
     (
         "gateway_lane_fenced",

@@ -27,9 +27,9 @@ from dedupe.model.clock import SystemClock
 from dedupe.model.errors import GatewayError, RetriableError
 from dedupe.model.identity import Identity
 from dedupe.model.types import LogRecord
-from dedupe.storage.kafka.setting_rules import Level
 from dedupe.storage.log import LogStore, PartitionLog
 from dedupe.storage.pinning import check_pins
+from dedupe.storage.setting_problems import Level
 
 TAIL_OFFSETS = 1_000
 """The newest record of a partition is one of the last offsets; only a few markers follow it."""

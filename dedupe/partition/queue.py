@@ -132,6 +132,12 @@ class LaneQueue:
         """Make batches of at most so many bytes from now on, and of no more than the limits say."""
         self._batch_bytes_max = min(size_bytes, self._limits.batch_bytes_max)
 
+    def allow_batches(self, size_bytes: int) -> None:
+        """Make batches as large as the log is known to take; 0: that is not known, but may be all."""
+        self._batch_bytes_max = self._limits.batch_bytes_max
+        if size_bytes:
+            self.limit_batches(size_bytes)
+
     @property
     def batch_bytes_max(self) -> int:
         """The limit of a batch of several events, in bytes."""

@@ -6,11 +6,11 @@ Compaction, short retention or a broker that forgets early would break the promi
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from dedupe.storage.kafka.group import GroupTimes
 from dedupe.storage.kafka.producer import RENEW_S
+from dedupe.storage.setting_problems import Level, Problem
 
 REPLICATION_FACTOR_MIN = 3
 TIMESTAMP_AFTER_MAX_MS = 3_600_000
@@ -36,30 +36,6 @@ REMOTE_WAIT = "remote.fetch.max.wait.ms"
 
 Rules: TypeAlias = Mapping[str, tuple[Callable[[str], bool], str]]
 """Per setting: the test of a value, and the demand that a bad one breaks."""
-
-
-class Level(Enum):
-    """How bad a problem is."""
-
-    WRONG = "wrong"  # refused at start in every mode
-    UNSAFE = "unsafe"  # refused at start in production, warned of in development
-    WARNING = "warning"
-    NOT_SHOWN = "not shown"  # the cluster does not show the setting, so nobody has checked it
-    INFO = "info"
-
-
-class Problem(NamedTuple):
-    """A setting that is not as the gateway needs it."""
-
-    level: Level
-    topic: str  # "" for a setting of brokers
-    setting: str
-    text: str  # one sentence
-
-    @property
-    def is_wrong(self) -> bool:
-        """Whether production would refuse to start."""
-        return self.level in (Level.WRONG, Level.UNSAFE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,17 +27,18 @@ from dedupe.storage.kafka.setting_rules import (
     REPLICATION_FACTOR_MIN,
     TRANSACTIONS,
     Demands,
-    Level,
-    Problem,
     notes_on_broker,
     problems_of,
     tiered_problem,
     transaction_rules,
 )
 from dedupe.storage.notes import PIN, Pin
+from dedupe.storage.setting_problems import Inspection, Level, Problem, tell
 
 TOPIC_ALREADY_EXISTS, NOT_CONTROLLER = 36, 41
 LEADER_POLL_S = 0.1
+BATCH_HEAD_BYTES = 61
+"""What a record batch has besides its records."""
 
 logger = structlog.get_logger(__name__)
 
@@ -48,14 +49,6 @@ class TopicSpec(NamedTuple):
     name: str
     partitions: int
     partitions_setting: str  # the variable that sets `partitions`
-
-
-class Inspection(NamedTuple):
-    """What a look at topics and brokers has found."""
-
-    problems: list[Problem]
-    message_bytes: dict[str, int]
-    """The largest batch that each topic takes, where the cluster shows it."""
 
 
 async def prepare_topics(
@@ -80,16 +73,6 @@ async def prepare_topics(
     for problem in found.problems:
         tell(problem)
     return found
-
-
-def tell(problem: Problem) -> None:
-    """Log a problem of a gateway that serves in spite of it."""
-    if problem.level is Level.INFO:
-        logger.info("a setting of the log", says=problem.text)
-    elif problem.level is Level.UNSAFE:
-        logger.warning("unsafe for production", problem=problem.text)
-    else:
-        logger.warning("a setting of the log may be wrong", problem=problem.text)
 
 
 async def create_topics(
@@ -120,7 +103,7 @@ async def inspect_topics(store: KafkaStore, specs: Sequence[TopicSpec], demands:
     """Check topics and brokers; changes nothing. Raises RetriableError: the cluster did not answer."""
     counts: list[Problem] = []
     problems: list[Problem] = []
-    message_bytes: dict[str, int] = {}
+    batch_bytes: dict[str, int] = {}
     on_brokers, brokers_wait = await _broker_problems(store, demands)
     for spec in specs:
         partitions = await store.partitions_of(spec.name)
@@ -130,9 +113,9 @@ async def inspect_topics(store: KafkaStore, specs: Sequence[TopicSpec], demands:
             found, configs = await _topic_problems(store, spec, demands)
             problems += found + tiered_problem(spec.name, configs, brokers_wait=brokers_wait)
             if limit := configs.get("max.message.bytes"):
-                message_bytes[spec.name] = int(limit)
+                batch_bytes[spec.name] = int(limit) - BATCH_HEAD_BYTES
     problems += on_brokers + await _problems_of_kafka_topics(store)
-    return Inspection(counts + problems, message_bytes)
+    return Inspection(counts + problems, batch_bytes)
 
 
 async def _wrong_count(store: KafkaStore, spec: TopicSpec, partitions: int) -> Problem:
