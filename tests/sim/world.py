@@ -376,6 +376,10 @@ class World:
             self.in_quarantine.add(content)
             self.conflicts[content] = place
             return
+        if admission in (Admission.TOO_LARGE, Admission.REFUSED):
+            self.in_quarantine.add(content)
+            assert not self._is_told(self.told, event.message_id), "a stored event was refused"
+            return
         assert not self._is_told(self.conflicts, content), "a conflict became a success"
         if offset < self.log.partition(CLEAN.name, event.partition).log_start:
             return  # of a gateway that does not know yet what the log has deleted
