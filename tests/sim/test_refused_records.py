@@ -23,6 +23,7 @@ from dedupe.submission import Outcomes
 from tests.sim.world import CLEAN, QUARANTINE, SOURCE, World
 from tests.support.sim.faults import SimFaults
 from tests.support.sim.sim_log import SimPartition
+from tests.support.virtual_time import VirtualTimeLoop
 
 
 def partitions_of(world: World) -> list[SimPartition]:
@@ -117,9 +118,7 @@ def long_reject(world: World, length: int) -> tuple[bytes, Sequence[Event]]:
 
 @pytest.mark.parametrize("length", [20_000, PIECE_BYTES, 2 * PIECE_BYTES + 5])
 @pytest.mark.parametrize("limit", [4_000, 60_000])
-async def test_quarantine_that_takes_no_such_record_gets_smaller_pieces_of_it(
-    length: int, limit: int
-) -> None:
+async def test_quarantine_that_takes_no_such_record_gets_smaller_pieces(length: int, limit: int) -> None:
     world = World()
     await world.start()
     world.log.partition(QUARANTINE.name, 0).record_bytes_max = limit
@@ -191,8 +190,6 @@ def test_whatever_is_refused_each_event_is_stored_or_quarantined_once(
         assert not stored & quarantined or len(limits) > 1
         assert failures(world) == 0
         world.judge_log()
-
-    from tests.support.virtual_time import VirtualTimeLoop
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(history())
