@@ -61,7 +61,8 @@ def check() -> None:
 
     It changes nothing, and is part of `gateway check`. Lines that begin with `warning`, `not shown` or `info`
     are no reason to refuse a start; `not shown` names settings that the cluster keeps to itself. Exit codes:
-    0 no problem, 1 Kafka does not answer, 2 a gateway would refuse to start, or warn in development.
+    0 no problem, 1 Kafka does not answer, 2 a gateway would refuse to start, or warn in development. Advice goes
+    to stderr, and does not count.
 
     Example: `gateway topics check`
     """
@@ -82,9 +83,11 @@ async def _settled(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
 
 
 async def _check(store: "LogStore", settings: "Settings") -> None:
-    from app.stores import inspect_kafka
+    from app.stores import advice_for_kafka, inspect_kafka
 
     problems = await inspect_kafka(store, settings)
+    for advice in await advice_for_kafka(store):
+        note(f"advice: {advice}")
     for problem in problems:
         print(problem.text if problem.is_wrong else f"{problem.level.value}: {problem.text}")
     if any(problem.is_wrong for problem in problems):

@@ -168,7 +168,7 @@ class _Inflating:
         self._pieces: list[bytes] = []
 
     async def read(self, on_damage: Callable[[GatewayError], None] | None) -> bytes:
-        """Return the inflated body, or, with `on_damage`, the undamaged part before the damage."""
+        """Return the inflated body, or, with `on_damage`, what precedes the damage, or all as received."""
         inflater = Inflater(is_gzip=self._is_gzip, bytes_max=self._bytes_max)
         self._charge(inflater.declared_size(self._body))
         try:
@@ -186,9 +186,9 @@ class _Inflating:
             on_damage(err)
         else:
             return b"".join(self._pieces)
-        if not (undamaged := b"".join(self._pieces)):
+        if not self._body:
             raise BodyNotDecompressableError
-        return undamaged
+        return b"".join(self._pieces) or self._body  # there is nothing else to keep
 
     async def _run(self, inflater: "Inflater") -> None:
         pieces = self._pieces = []

@@ -152,24 +152,20 @@ class Problems:
             headers["Connection"] = "close"
         if isinstance(err, QuotaExceededError):
             headers["Retry-After"] = str(self._after_quota(err.wait_s))
-        self.note(err, scope)
         response = self._response(err.code, headers, self._detail_of(err))
         if isinstance(err, BodyTooLargeError) and _has_header(scope, ANONYMOUS_ID):
             response.status_code = HTTPStatus.REQUEST_ENTITY_TOO_LARGE.value
+        self._refusals.note(err.code, response.status_code, detail=self._detail_of(err), scope=scope)
         return response
 
-    def note(self, err: GatewayError, scope: Scope | None, status: int | None = None) -> None:
-        """
-        Log an expected error, at a limited rate.
-
-        Args:
-            err: the error.
-            scope: that of its request.
-            status: how it ended for the client; None: with the error's own status.
-        """
-        if status is None:
-            status = self._table[err.code].status if err.code in self._table else UNAVAILABLE
+    def note(self, err: GatewayError, scope: Scope | None) -> None:
+        """Log an expected error that has no answer of its own; `scope` is that of its request."""
+        status = self._table[err.code].status if err.code in self._table else UNAVAILABLE
         self._refusals.note(err.code, status, detail=self._detail_of(err), scope=scope)
+
+    def note_damage(self, err: GatewayError, status: int, scope: Scope) -> None:
+        """Log and count what was wrong with a body, of which the rest was read and answered with `status`."""
+        self._refusals.note(err.code, status, detail=self._detail_of(err), scope=scope, is_refusal=False)
 
     def http(self, err: HTTPException, scope: Scope | None = None) -> Response:
         """Answer an error of the framework, such as an unknown path."""

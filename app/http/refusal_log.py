@@ -51,9 +51,20 @@ class RefusalLog:
         self.counts = counts or RefusalCounts()
         self.watch: Watch | None = None
 
-    def note(self, code: str, status: int, *, detail: str, scope: Scope | None) -> None:
-        """Log a refusal, or count it for the code's next line; a head that cannot be parsed has no scope."""
-        self.count(code, status, scope)
+    def note(
+        self, code: str, status: int, *, detail: str, scope: Scope | None, is_refusal: bool = True
+    ) -> None:
+        """
+        Log a refusal, or count it for the code's next line.
+
+        Args:
+            code: of the error.
+            status: of the answer.
+            detail: of the error.
+            scope: of the request; None for a head that cannot be parsed.
+            is_refusal: False for damage of a body, which says nothing about the request's events.
+        """
+        self.count(code, status, scope, is_refusal=is_refusal)
         entry = self._codes.setdefault(code, _Code())
         now = self._clock()
         if now < entry.next_at:
@@ -73,17 +84,17 @@ class RefusalLog:
         )
         entry.next_at, entry.unlogged = now + INTERVAL_S, 0
 
-    def count(self, code: str, status: int, scope: Scope | None) -> None:
-        """Count a refusal without a line."""
+    def count(self, code: str, status: int, scope: Scope | None, *, is_refusal: bool = True) -> None:
+        """Count a refusal without a line; see `note`."""
         context = _context_of(scope)
         self.counts.note(
             code,
             status,
             context.source if context else None,
             library_of(context.headers) if context else OTHER,
-            is_before_events=context is None or not context.has_counted_events,
+            is_before_events=is_refusal and (context is None or not context.has_counted_events),
         )
-        if self.watch is not None:
+        if is_refusal and self.watch is not None:
             self.watch(code, context)
 
     def _known_words(self, path: str) -> str:

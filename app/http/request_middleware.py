@@ -28,9 +28,6 @@ from dedupe.router import Router
 CLIENT_LEFT = 499
 """Counted, not sent, when a client disconnects before its answer; nginx uses the same number."""
 
-FINAL = 400
-"""Counted with damage to a body of which the rest was read: its client does not send it again."""
-
 HEALTH_PATH = "/health"
 
 PROXIES_REPORTED_MAX = 16
@@ -91,6 +88,8 @@ class RequestMiddleware:
             elif self._health is not None and scope["path"] == HEALTH_PATH and method in ("GET", "HEAD"):
                 await self._health(scope, receive, send)
             else:
+                if context.unknown_behind is not None:
+                    self._note_unknown_client(context.unknown_behind)
                 await self._count(context, scope, receive, send)
         finally:
             context.lease.release()
@@ -98,8 +97,6 @@ class RequestMiddleware:
     async def _count(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, count it, and answer its errors."""
         began = time.perf_counter()
-        if context.unknown_behind is not None:
-            self._note_unknown_client(context.unknown_behind)
         if b"x-request-id" in context.headers:
             context.request_id = _own_id(scope)
         context.request_id = context.request_id or f"{self._process_id}-{next(self._numbers):x}"
@@ -111,7 +108,7 @@ class RequestMiddleware:
                 if not answer.has_begun:  # else it is cut off
                     await self._answer(err, scope, receive, answer)
         except ClientDisconnect:  # within the body: nobody can be answered, but somebody must know
-            self._problems.note(BodyTruncatedError(), scope, CLIENT_LEFT)
+            self._problems.note_damage(BodyTruncatedError(), CLIENT_LEFT, scope)
         except asyncio.CancelledError:  # the server stops without waiting longer
             if not answer.has_begun:
                 await self._problems.answer(OutcomeUnknownError())(scope, receive, answer)
@@ -120,7 +117,7 @@ class RequestMiddleware:
             if not answer.has_begun:
                 await self._problems.unforeseen(err, scope)(scope, receive, answer)
         finally:
-            self._note_damage(context, scope)
+            self._note_damage(context, answer.status, scope)
             context.watched = ()  # the connection keeps the scope until its next request
             seconds = time.perf_counter() - began - context.lease.waited_s
             self._metrics.observe(context.route, answer.status, seconds)
@@ -135,10 +132,10 @@ class RequestMiddleware:
                 proxy=proxy,
             )
 
-    def _note_damage(self, context: RequestContext, scope: Scope) -> None:
+    def _note_damage(self, context: RequestContext, status: int, scope: Scope) -> None:
         """Count what was wrong with a body of which the rest was read."""
         if context.damage is not None:
-            self._problems.note(context.damage, scope, FINAL)
+            self._problems.note_damage(context.damage, status, scope)
 
     async def _answer(
         self, err: GatewayError | HTTPException, scope: Scope, receive: Receive, send: Send

@@ -24,7 +24,7 @@ TOKEN_WORK = 96
 DEPTH_MAX = 1024
 """The parser reads no deeper document."""
 
-PIECES_MAX = 100_000
+PIECES_MAX = 60_000
 """The limit of pieces and of breaks, which bounds time and memory. The rest of the body is not read."""
 
 QUOTE, COLON, OPENING, CLOSING = ord('"'), ord(":"), b"{[", b"}]"
@@ -86,7 +86,7 @@ class Piece(NamedTuple):
 
 class _Open(NamedTuple):
     is_array: bool
-    index: int  # of its piece
+    place: int  # of its piece, in the list
     is_named: bool
 
 
@@ -202,7 +202,7 @@ class BrokenJSON:
         if not is_array and body.startswith(b"\\", after):
             return  # in a text whose quotes are escaped
         if is_array:
-            is_batch = self._is_batch(before, is_named=is_named)
+            is_batch = self._is_batch(before, place, is_named=is_named)
             is_named = is_named or is_batch
             if is_batch and len(opened) > 1 and not opened[-1].is_array:
                 self._break(place)  # something before the batch never ends
@@ -213,7 +213,7 @@ class BrokenJSON:
         if len(opened) >= DEPTH_MAX:
             self._break(place)
         if is_array and is_batch and opened:
-            index = opened[-1].index
+            index = opened[-1].place
             if index not in self._judged and not self._is_named_event(index, place):
                 self._envelopes.add(index)
             self._judged.add(index)
@@ -223,25 +223,34 @@ class BrokenJSON:
         if not is_array and body[after : after + 1] not in _BEGINS_OBJECT:
             self._break(place + 1)
 
-    def _is_batch(self, before: bytes, *, is_named: bool) -> bool:
+    def _is_batch(self, before: bytes, place: int, *, is_named: bool) -> bool:
         """Whether an array begins the items of a batch, by the bytes before it."""
         opened = self._open
         is_exact = is_named and _BATCH.search(before) is not None
         if self._has_object:  # the batch of another envelope
-            outer = opened[-1:] and not opened[-1].is_array and not opened[-1].is_named
-            return (
-                is_exact and bool(outer) and all(each.is_array and not each.is_named for each in opened[:-1])
-            )
+            return is_exact and bool(opened) and self._is_envelope_among_items(opened, place)
         if len(opened) < 2:
-            return is_exact or (not (opened and opened[0].is_array) and _is_nearly_batch(before))
+            return is_exact or (not (opened and opened[0].is_array) and _ends_nearly_in_batch(before))
         if opened[-1].is_array or not is_exact:
             return False
         if all(each.is_array and not each.is_named for each in opened[:-1]):
             return not opened[-1].is_named
-        second = self.pieces[opened[1].index].start
+        second = self.pieces[opened[1].place].start
         return not opened[0].is_array and (
             _IN_ENVELOPE.search(self._body, max(0, second - _NAME_BYTES), second) is not None
         )
+
+    def _is_envelope_among_items(self, opened: list[_Open], place: int) -> bool:
+        """Whether the last open object stands where an item may, and has no field of an event so far."""
+        last = opened[-1]
+        if last.is_array or last.is_named or len(opened) > 2 * OUTER_DEPTH:
+            return False
+        for each in opened[:-1]:
+            is_batch = each.is_array and self.pieces[each.place].is_batch
+            if not (is_batch or each.place in self._envelopes or (each.is_array and not each.is_named)):
+                return False
+        start = self.pieces[last.place].start
+        return len(opened) == 1 or _EVENT_FIELD.search(self._body, start, place) is None
 
     def _is_named_event(self, index: int, end: int) -> bool:
         """Whether an open object has the field `event` before a place."""
@@ -262,7 +271,7 @@ class BrokenJSON:
             self.pieces.append(Piece(kind, place, place + 1))
             return
         opened = self._open.pop()
-        index = opened.index
+        index = opened.place
         first = self.pieces[index]
         if is_array:
             if len(self.pieces) == index + 1 and not first.is_batch:
@@ -296,19 +305,25 @@ def _end_of(pattern: "re.Pattern[bytes]", body: bytes, place: int, stop: int | N
     return match.end()
 
 
-def _is_nearly_batch(before: bytes) -> bool:
-    """Whether an array has the name `batch`, of which one byte was damaged."""
-    for mark in _BEFORE_NAME.finditer(before):
-        if _is_one_byte_off(_OTHER_LETTERS.sub(b"", before[mark.end() :])):
-            return True
-    return False
+def is_nearly_batch(name: str) -> bool:
+    """Whether a name is `batch` but for one damaged character."""
+    return len(name) <= len(_BATCH_NAME) + 1 and _is_one_letter_off(_OTHER_LETTERS.sub(b"", name.encode()))
 
 
-def _is_one_byte_off(letters: bytes) -> bool:
-    if letters == _BATCH_NAME or len(letters) < 4 or len(letters) > 6:
+def _ends_nearly_in_batch(before: bytes) -> bool:
+    """Whether the name `batch`, of which one byte was damaged, stands before an array."""
+    return any(
+        _is_one_letter_off(_OTHER_LETTERS.sub(b"", before[mark.end() :]))
+        for mark in _BEFORE_NAME.finditer(before)
+    )
+
+
+def _is_one_letter_off(letters: bytes) -> bool:
+    """Whether letters are those of `batch`, or one was added, taken away or replaced."""
+    if letters == _BATCH_NAME or abs(len(letters) - len(_BATCH_NAME)) > 1:
         return letters == _BATCH_NAME
     same = 0
-    while same < min(len(letters), 5) and letters[same] == _BATCH_NAME[same]:
+    while same < min(len(letters), len(_BATCH_NAME)) and letters[same] == _BATCH_NAME[same]:
         same += 1
-    rest = _BATCH_NAME[same:], letters[same:]
-    return rest[0][1:] == rest[1][1:] or rest[0][1:] == rest[1] or rest[0] == rest[1][1:]
+    expected, found = _BATCH_NAME[same:], letters[same:]
+    return found[1:] in (expected, expected[1:]) or found == expected[1:]

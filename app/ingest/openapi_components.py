@@ -27,16 +27,16 @@ _U64: Schema = {"type": "integer", "minimum": 0, "maximum": U64_MAX}
 
 
 def schemas_of_all(request_events_max: int) -> Schema:
-    """Return every schema; a request may have at most `request_events_max` events."""
+    """Return every schema; of a request the first `request_events_max` events are decided."""
     return {**_schemas_of_requests(request_events_max), **_schemas_of_answers()}
 
 
 def _schemas_of_requests(request_events_max: int) -> Schema:
     items: Schema = {
         "type": "array",
-        "maxItems": request_events_max,
         "items": {"anyOf": [ref("schemas", "Event"), {}]},
-        "description": "events; an item that is none is rejected, the others are accepted",
+        "description": "events; an item that is none is rejected, as are those beyond the first "
+        f"{request_events_max:,}; the others are accepted",
     }
     batch: Schema = {
         "type": "object",
@@ -52,7 +52,7 @@ def _schemas_of_requests(request_events_max: int) -> Schema:
         "Event": {
             "type": "object",
             "properties": {
-                "messageId": {"description": "text of 1 to 255 bytes; assigned if absent or null"},
+                "messageId": {"description": "text of 1 to 255 bytes, an integer, or null: assigned"},
                 "type": {"description": "text of at most 100 characters; by the path if absent or null"},
                 "event": {"description": "the event's name"},
                 "userId": {"description": "who did it"},

@@ -11,14 +11,17 @@ the rest of its batch is taken.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
+import orjson
+
 from app.http.errors import BatchMissingError, InvalidJSONError, RequestError
 from app.http.fair_scheduler import YieldToOthers
+from app.ingest.broken_json import is_nearly_batch
 from app.ingest.event_limits import EVENT_WORK_BYTES
 from app.ingest.items import EVENT_FIELDS, Fragment, Oversize, Packed
 from app.ingest.json_problem import json_problem
@@ -33,6 +36,9 @@ from app.ingest.large_json import (
     read_large_json,
 )
 from dedupe.model.json_document import read_document
+
+OWN_FIELDS = frozenset({"batch", "firstSequence", "messageId"})
+"""The fields of an envelope that have no meaning for the items of another."""
 
 LOOKED_AT_MAX = 2_500
 """Items of an array, to tell whether it holds events."""
@@ -82,7 +88,7 @@ async def parse_events(body: bytes, limits: JSONLimits, yield_to_others: YieldTo
     document = await read_json(body, limits, yield_to_others)
     if type(document) is dict:
         if "batch" not in document:
-            return Payload([document], document, {})
+            return _one_event(document)
         if "event" not in document and _are_plain(batch := document["batch"]):
             return _several(batch, document, limits)
     elif _are_plain(document):
@@ -94,7 +100,7 @@ async def parse_event(body: bytes, limits: JSONLimits, yield_to_others: YieldToO
     """Return what a path for single events takes: one, if in doubt. Raises as parse_batch."""
     document = await read_json(body, limits, yield_to_others)
     if type(document) is dict and "batch" not in document:
-        return Payload([document], document, {})
+        return _one_event(document)
     return await _Unwrapping(Expected.EVENT, body, limits, yield_to_others).payload_of(document)
 
 
@@ -112,12 +118,12 @@ async def read_json(body: bytes, limits: JSONLimits, yield_to_others: YieldToOth
         BodyMemoryFullError: see read_large_json.
     """
     if len(body) > SMALL_BYTES:
-        if len(body) > AT_ONCE_BYTES or not _TEXT.match(body):
+        if not _TEXT.match(body):
             return await read_large_json(body, limits, yield_to_others)
         limits.hold(len(body), len(body))
     await yield_to_others(len(body))
     try:
-        document = read_document(body)
+        document = read_document(body) if len(body) <= AT_ONCE_BYTES else orjson.loads(body)
     except ValueError as err:
         raise InvalidJSONError(detail=json_problem(err, body)) from err
     return await read_in_pieces(body, limits, yield_to_others) if limits.has_too_many(document) else document
@@ -142,6 +148,8 @@ class _Unwrapping:
         if type(document) is list:
             if len(document) == 1 and _is_envelope(document[0]):
                 return self._taken(document[0])
+            if document and all(map(_is_envelope, document)):
+                return self._taken(merged_envelopes(document))
             return self._taken(await self._unwrapped(document))
         if type(document) is dict and "batch" in document and not self._is_named(document):
             return await self._around(document, document["batch"])
@@ -158,6 +166,13 @@ class _Unwrapping:
             batch = batch[0]
         if _is_envelope(batch):
             return self._taken(document | batch)
+        if type(batch) is dict and is_event(batch) and document.get("type") is None:
+            return self._taken(document | {"batch": [batch]})
+        return await self._around_items(document, batch)
+
+    async def _around_items(self, document: dict[str, Any], batch: object) -> Payload:
+        if type(batch) is list and batch and all(map(_is_envelope, batch)):
+            return self._taken(document | merged_envelopes(batch))
         if type(batch) is list:
             return self._taken(document | {"batch": await self._unwrapped(batch)}, otherwise=document)
         return self._taken(document)
@@ -230,6 +245,50 @@ class _Unwrapping:
         return found + items[events_max:]
 
 
+def common_fields(envelopes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the fields in which all envelopes that have them agree."""
+    found: dict[str, Any] = {}
+    differing: set[str] = set()
+    for fields in envelopes:
+        for name, value in fields.items():
+            if found.setdefault(name, value) != value:
+                differing.add(name)
+    return {name: value for name, value in found.items() if name not in differing}
+
+
+def add_fields(item: object, fields: Mapping[str, Any], common: Mapping[str, Any]) -> None:
+    """Give an event the fields of its envelope that are not common to all; its own win."""
+    if isinstance(item, dict):
+        for name, value in fields.items():
+            if name not in common:
+                item.setdefault(name, value)
+
+
+def merged_envelopes(envelopes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one batch for several, which have no session fields then."""
+    fields = [
+        {name: value for name, value in envelope.items() if name not in OWN_FIELDS} for envelope in envelopes
+    ]
+    common = common_fields(fields)
+    items: list[object] = []
+    for envelope, own in zip(envelopes, fields, strict=True):
+        if len(own) > len(common):
+            for item in envelope["batch"]:
+                add_fields(item, own, common)
+        items += envelope["batch"]
+    return common | {"batch": items}
+
+
+def _one_event(document: dict[str, Any]) -> Payload:
+    """Return an object without `batch`. Raises BatchMissingError: its name is damaged."""
+    if EVENT_FIELDS.isdisjoint(document) and any(
+        type(items) is list and is_nearly_batch(name) and _holds_events(items)
+        for name, items in document.items()
+    ):
+        raise BatchMissingError(detail="the name of its batch is damaged")
+    return Payload([document], document, {})
+
+
 def is_event(thing: object) -> bool:
     """Whether something is an event, where it could be something else."""
     if type(thing) is dict:
@@ -263,7 +322,7 @@ def _are_plain(items: object) -> TypeGuard[list[object]]:
     return (
         type(items) is list
         and _OBJECT.issuperset(map(type, items))
-        and (len(items) != 1 or "batch" not in items[0])
+        and (not items or "batch" not in items[0])
     )
 
 

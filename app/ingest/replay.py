@@ -13,17 +13,18 @@ from typing import Any, NamedTuple, TypeAlias
 import orjson
 
 from app.auth.write_keys import WriteKeys
-from app.http.errors import RequestError
+from app.http.errors import BatchMissingError, InvalidJSONError, RequestError
 from app.ingest.deep_json import dumps_any
 from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identified import Arrival, Identified
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import parse_batch, parse_events
+from app.ingest.payload import Payload, parse_batch, parse_events
 from app.ingest.receipts import answer
 from app.ingest.routes.events import Ingest
+from app.ingest.salvaged import salvaged
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.clock import Deadline
-from dedupe.model.json_document import read_stored
+from dedupe.model.json_document import read_document, read_stored
 from dedupe.storage.quarantine_reader import Kept, Whole
 
 NEEDS_NEW_ID: dict[str, str] = {
@@ -50,6 +51,9 @@ STILL: dict[str, str] = {
 
 NO_EVENT = frozenset({RejectionCode.UNREADABLE, RejectionCode.NOT_AN_OBJECT})
 """The codes of what is no event."""
+
+LEVELS_MAX = 8
+"""Of texts within texts that a replay unwraps; a request's body is unwrapped once."""
 
 _WRAPPED = (b"[", b'"')
 """The first bytes of JSON that is no event, but may hold some."""
@@ -205,12 +209,11 @@ def replay_by(ingest: Ingest) -> Replay:
     async def identified_in(kept: Kept, content: bytes, source: str) -> tuple[Identified, int]:
         """Return the events of a record, and their time of arrival. Raises RequestError."""
         limits = JSONLimits(ingest.request_events_max, ingest.identifier.limits.event_bytes_max)
-        # Of bytes that were no event, an object is an event only if it looks like one.
-        parse = parse_batch if is_body(kept) else parse_events
-        payload = await parse(body_of(kept, content), limits, _yield_to_others)
+        payload = await _payload_of(kept, content, limits)
         received_ms = ingest.clock.now_ms()
+        fingerprints = [] if is_body(kept) else kept.fingerprints
         arrival = Arrival(
-            source, received_ms, idempotency_key=key_of(kept).encode(), fingerprints=kept.fingerprints
+            source, received_ms, idempotency_key=key_of(kept).encode(), fingerprints=fingerprints
         )
         identified = Identified()
         items = ingest.identifier.identify(payload, arrival, lossy=identified.lossy)
@@ -219,6 +222,25 @@ def replay_by(ingest: Ingest) -> Replay:
         return identified, received_ms
 
     return replay
+
+
+async def _payload_of(kept: Kept, content: bytes, limits: JSONLimits) -> Payload:
+    """Return the events of a whole record. Raises RequestError: an event cannot be parsed."""
+    if not is_body(kept):
+        return await parse_events(body_of(kept, content), limits, _yield_to_others)
+    for _ in range(LEVELS_MAX):
+        try:
+            # Of bytes that were no event, an object is an event only if it looks like one.
+            return await parse_batch(content, limits, _yield_to_others)
+        except InvalidJSONError:
+            break
+        except BatchMissingError:
+            inner = read_document(content) if content.lstrip().startswith(b'"') else None
+            if not isinstance(inner, str):
+                break
+            content = inner.encode()
+    # As an item of a batch: what follows the last bracket of an event there is a part of it.
+    return await salvaged(b"[%b]" % content, limits, _yield_to_others)
 
 
 async def _yield_to_others(_size_bytes: int) -> None:

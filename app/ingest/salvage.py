@@ -4,392 +4,294 @@ Salvage: decides which objects of a damaged body are the items of its batch. Pur
 docs/adr/0022-salvage.md has the rules and their reasons. In short: an item is an object without a name, at
 the lowest depth of its stretch, and a stretch lies between two places where something is damaged. What
 contains a damaged place, and what stands within that, is never an item.
+
+app.ingest.salvaged makes events and fragments of what is found.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-import orjson
+from typing import NamedTuple
 
 from app.ingest.broken_json import BrokenJSON, Kind, Piece
-from dedupe.model.json_document import read_document
+from app.ingest.envelope import ENVELOPE_NAMES, STEP_PIECES, STEP_WORK, EnvelopeFields
+from app.ingest.torn_events import TornEvents
 
-ENVELOPE_NAMES = frozenset(
-    (b"batch", b"sentAt", b"context", b"integrations", b"writeKey", b"client", b"session", b"epoch")
-    + (b"acknowledgedThrough", b"firstSequence")
-)
+WORK_BYTES = 64
+"""Of a piece so many are searched for an event's names in the time that a piece takes otherwise."""
 
-HEAD_BYTES = 64 * 1024
-"""Of a torn event so much is searched for names."""
+TRIMMED = b" \t\r\n\0,"
+"""Nobody misses it at the ends of a fragment."""
 
-_NAME = re.compile(rb'"([^"\\]{1,100})"[ \t\r\n\0]*+:')
-_EVENT_FIELD = re.compile(rb'"(?:type|event|messageId)"')
-_MEMBERS = re.compile(
-    rb'(?:[ \t\r\n\0,]*+"(?:[^"\\]++|\\.)*+"[ \t\r\n\0]*+:[ \t\r\n\0]*+'
-    rb'(?:"(?:[^"\\]++|\\.)*+"|[-+.\w]++|(?=\Z)))*+[ \t\r\n\0,]*+',
-    re.DOTALL,
-)
-_MEMBER = re.compile(
-    rb'("(?:[^"\\]++|\\.)*+")[ \t\r\n\0]*+:[ \t\r\n\0]*+("(?:[^"\\]++|\\.)*+"|[-+.\w]++)?', re.DOTALL
-)
+PART_BYTES_MAX = 64 * 1024
+"""A longer part is only searched for other bytes than marks, and it is trimmed by no more."""
+
+SEARCH_RATE = 8
+"""So many bytes are searched in the time in which one is parsed."""
+
+_CONTENT = re.compile(rb"[^ \t\r\n\0,:{}\[\]\xef\xbb\xbf]")
 _NOTHING = re.compile(
     rb'(?:[ \t\r\n\0,:{}\[\]\xef\xbb\xbf]++|"(?:' + b"|".join(sorted(ENVELOPE_NAMES)) + rb')"?'
     rb'(?:[ \t\r\n\0]*+:[ \t\r\n\0]*+(?:"(?:[^"\\]++|\\.)*+"?|[-+.\w]++)?)?)*+',
     re.DOTALL,
 )
-_CUT_OFF = re.compile(rb'(?::|[,{][ \t\r\n\0]*"[^"\\]*+")[ \t\r\n\0]*\}[ \t\r\n\0]*\Z')
-"""The end of what an additional bracket cut off behind a name."""
+_EVENT_FIELD = re.compile(rb'"(?:type|event|messageId)"')
+_ENDS = ("", "]", "]}")
+"""The brackets that may follow the last item: those of its batch."""
 
-HEAD_BLANKS = 64
+_AROUND_MAX = 5
+"""What may contain an item: an envelope, its batch, another envelope with a batch in it, a list."""
+
 _OPEN = (Kind.OPEN_OBJECT, Kind.OPEN_ARRAY)
 _CLOSE = (Kind.CLOSE_OBJECT, Kind.CLOSE_ARRAY)
-_TRIMMED = b" \t\r\n\0,"
-_ENDS = ("", "]", "]}")
 
 
 class _Item(NamedTuple):
     """An object that may be an item: the index of its piece, and its depth."""
 
-    index: int
+    piece: int
     depth: int
     is_complete: bool
     is_in_list: bool = False
 
 
 @dataclass(slots=True)
-class _Stretch:
+class Stretch:
     """What lies between two breaks."""
 
     first: int
+    """The index of its first piece."""
     end: int = 0
-    depth: int = 0  # at its beginning
+    depth: int = 0
+    """At its beginning."""
     anchored: list[_Item] = field(default_factory=list)
     """Within a batch whose bracket belongs to the stretch."""
     base: list[_Item] = field(default_factory=list)
     """Within nothing that belongs to the stretch, or in arrays without a name."""
     is_last: bool = False
+    level: int | None = None
+    """The lowest depth of what may be an item."""
 
-    @property
-    def level(self) -> int | None:
-        """The lowest depth of what may be an item."""
-        depths = [item.depth for item in self.base or self.anchored]
-        return min(depths) if depths else None
+    def close(self, end: int) -> None:
+        """Set its end and its level."""
+        self.end = end
+        self.level = min((item.depth for item in self.base or self.anchored), default=None)
 
 
 class Layout:
-    """The items and the envelope of one body, once `BrokenJSON` has read it."""
+    """The items and the envelopes of one body, once `BrokenJSON` has read it."""
 
     def __init__(self, body: bytes, broken: BrokenJSON) -> None:
         self._body = body
         self._pieces = broken.pieces
         self._read_end = broken.end
         self._roots: set[int] = set()  # indexes of the pieces that begin an envelope
+        self._torn = TornEvents(body, broken.pieces, self._roots)
+        self.envelope = EnvelopeFields(body, broken.pieces, self._roots, broken.end)
         self.items: list[tuple[int, int]] = []
-        """Start and end of each complete object that is an item."""
-        self.fields: list[tuple[tuple[int, int], tuple[int, int]]] = []
-        """Start and end of name and value of each field of an envelope."""
-        self._spent: list[tuple[int, int]] = []  # parts of envelopes
+        """Start and end of each complete object that is an item, in order."""
 
-    def decide(self) -> None:
-        """Find `items` and `fields`."""
-        self._find_roots()
-        stretches = self._stretches()
-        level: int | None = None  # of the items before
+    def decide(self) -> Iterator[int]:
+        """Find `items` and the fields of `envelope`; yield the work of each step, in bytes."""
+        yield from self._find_roots()
+        stretches = [Stretch(0)]
+        yield from self._find_stretches(stretches)
+        after: list[int | None] = [None] * len(stretches)
+        for number in range(len(stretches) - 1, 0, -1):
+            level = stretches[number].level
+            after[number - 1] = after[number] if level is None else level
+        before: int | None = None  # the depth of the items that come before
         taken: list[int] = []
-        for number, stretch in enumerate(stretches):
-            following = (each.level for each in stretches[number + 1 :] if each.level is not None)
+        work = 0
+        for stretch, following in zip(stretches, after, strict=True):
             accepted = [item for item in stretch.anchored if item.is_complete]
             if stretch.base:
-                accepted += self._accepted(stretch, level, next(following, None))
+                accepted += self._accepted(stretch, before, following)
             if stretch.anchored or accepted:
-                level = min(item.depth for item in (*stretch.anchored, *accepted))
-            taken += [item.index for item in accepted]
-            self._read_envelopes(stretch, 2 if level is None else level)
+                before = min(item.depth for item in (*stretch.anchored, *accepted))
+            taken += [item.piece for item in accepted]
+            yield from self.envelope.read(stretch, 2 if before is None else before)
+            work += 3 * (stretch.end - stretch.first) + 10
+            if work > STEP_PIECES:
+                yield STEP_WORK
+                work = 0
+        yield from self._take(sorted(taken))
+
+    def _take(self, indexes: list[int]) -> Iterator[int]:
+        """Add the items without those that are a part of a torn event."""
         cut_off = 0
-        for index in sorted(taken):
+        for number, index in enumerate(indexes):
+            if number % STEP_PIECES == STEP_PIECES - 1:
+                yield STEP_WORK
             if index < cut_off:
                 continue
-            if (
-                index
-                and self._may_be_event(self._pieces[index - 1])
-                and self._is_cut_off(self._pieces[index])
-            ):
-                cut_off = self._end_of_run(index)
-            elif self._is_whole(index):
-                self.items.append((self._pieces[index].start, self._pieces[index].end))
-
-    def rest(self) -> Iterator[tuple[int, int]]:
-        """Yield start and end of each part between what was taken that has content."""
-        place = 0
-        for start, end in sorted([*self.items, *self._spent, (len(self._body),) * 2]):
-            if start > place and (part := self._trimmed(place, start)):
-                yield part
-            place = max(place, end)
-
-    def _trimmed(self, start: int, end: int) -> tuple[int, int] | None:
-        content = self._body[start:end]
-        match = _NOTHING.match(content)
-        if match is not None and match.end() == len(content):
-            return None
-        start += len(content) - len(content.lstrip(_TRIMMED))
-        return start, end - (len(content) - len(content.rstrip(_TRIMMED)))
+            piece = self._pieces[index]
+            if index and self._may_be_event(self._pieces[index - 1]) and self._torn.is_cut_off(piece):
+                cut_off = self._torn.end_of_run(index)
+            elif self._torn.is_whole(index):
+                self.items.append((piece.start, piece.end))
 
     # ---- stretches
 
-    def _find_roots(self) -> None:
-        pieces = self._pieces
-        opened: list[int] = []
+    def _find_roots(self) -> Iterator[int]:
+        pieces, opened = self._pieces, list[int]()
         for index, piece in enumerate(pieces):
-            if piece.kind is Kind.OPEN_ARRAY and piece.is_batch and opened:
-                root = pieces[opened[-1]]
-                if root.kind is Kind.OPEN_OBJECT and not root.is_named:
-                    self._roots.add(opened[-1])
-            if piece.kind in (Kind.OPEN_ARRAY, Kind.OPEN_OBJECT):
+            if index % STEP_PIECES == STEP_PIECES - 1:
+                yield STEP_WORK
+            if piece.kind in _OPEN:
+                if piece.kind is Kind.OPEN_ARRAY and piece.is_batch:
+                    place = opened[-1] if opened else 0  # a break after the envelope's beginning
+                    if pieces[place].kind is Kind.OPEN_OBJECT and not pieces[place].is_named:
+                        self._roots.add(place)
                 opened.append(index)
-            elif piece.kind in (Kind.CLOSE_ARRAY, Kind.CLOSE_OBJECT) and opened:
+            elif piece.kind in _CLOSE and opened:
                 opened.pop()
             elif piece.kind is Kind.BREAK:
                 opened.clear()
 
-    def _stretches(self) -> list[_Stretch]:
-        found = [_Stretch(0)]
-        depth, opened = 0, list[int]()
+    def _find_stretches(self, found: list[Stretch]) -> Iterator[int]:
+        depth, opened, work = 0, list[int](), 0
         for index, piece in enumerate(self._pieces):
-            stretch = found[-1]
-            match piece.kind:
-                case Kind.BREAK:
-                    opened.clear()
-                    stretch.end = index
-                    found.append(_Stretch(index + 1, depth=depth))
-                case Kind.OBJECT:
-                    self._place(stretch, opened, _Item(index, depth, is_complete=True))
-                case Kind.OPEN_OBJECT | Kind.OPEN_ARRAY:
-                    if piece.kind is Kind.OPEN_OBJECT and index not in self._roots:
-                        self._place(stretch, opened, _Item(index, depth, is_complete=False))
-                    opened.append(index)
-                    depth += 1
-                case Kind.CLOSE_OBJECT | Kind.CLOSE_ARRAY:
-                    depth -= 1
-                    if opened:
-                        opened.pop()
-        found[-1].end = len(self._pieces)
+            work += 1 + (piece.end - piece.start) // WORK_BYTES
+            if work > STEP_PIECES:
+                yield STEP_WORK
+                work = 0
+            if piece.kind is Kind.BREAK:
+                opened.clear()
+                found[-1].close(index)
+                found.append(Stretch(index + 1, depth=depth))
+            elif piece.kind is Kind.OBJECT:
+                self._place(found[-1], opened, _Item(index, depth, is_complete=True))
+            elif piece.kind in _OPEN:
+                if piece.kind is Kind.OPEN_OBJECT and index not in self._roots:
+                    self._place(found[-1], opened, _Item(index, depth, is_complete=False))
+                opened.append(index)
+                depth += 1
+            elif piece.kind in _CLOSE:
+                depth -= 1
+                if opened:
+                    opened.pop()
+        found[-1].close(len(self._pieces))
         found[-1].is_last = self._read_end == len(self._body)
-        return found
 
-    def _place(self, stretch: _Stretch, opened: list[int], item: _Item) -> None:
+    def _place(self, stretch: Stretch, opened: list[int], item: _Item) -> None:
         """Add an object to its stretch, unless something that contains it tells that it is no item."""
-        if len(opened) > 3:
-            return
-        pieces, piece = self._pieces, self._pieces[item.index]
-        around = [pieces[index] for index in opened]
+        pieces, piece = self._pieces, self._pieces[item.piece]
         if piece.is_named:
-            is_batch = piece.is_batch and len(opened) <= 1 and all(not each.is_named for each in around)
-            if is_batch and piece.kind is Kind.OBJECT and stretch.first == 0:
-                stretch.anchored.append(item)
-            return
-        if all(each.kind is Kind.OPEN_ARRAY and not each.is_named for each in around):
-            is_event = not item.is_complete or self._may_be_event(piece)
-            if len(around) > 1 and not self._is_list(around[-1]):
-                return
-            if opened and opened[0] == 0:
-                stretch.anchored.append(item)  # the body is an array
-            elif is_event:
-                stretch.base.append(item._replace(depth=item.depth - len(around), is_in_list=bool(around)))
-            return
-        if len(around) > 1 and around[-1].kind is Kind.OPEN_ARRAY and not around[-1].is_named:
-            if not self._is_list(around[-1]):
+            if piece.is_batch and item.is_complete and stretch.first == 0 and self._is_outermost(opened):
+                stretch.anchored.append(item)  # the one item of a batch that is no array
+        elif len(opened) <= _AROUND_MAX:
+            self._place_unnamed(stretch, opened, item, [pieces[index] for index in opened])
+
+    def _place_unnamed(self, stretch: Stretch, opened: list[int], item: _Item, around: list[Piece]) -> None:
+        pieces, piece = self._pieces, self._pieces[item.piece]
+        if around and _is_list(around[-1]) and len(around) > 1:
+            if self._torn.is_cut_off(around[-1]):
                 return
             around.pop()
-        if around[-1].kind is Kind.OPEN_ARRAY and around[-1].is_batch:
+        if all(map(_is_list, around)):
+            if opened and opened[0] == 0:
+                stretch.anchored.append(item)  # the body is an array
+            elif not item.is_complete or self._may_be_event(piece):
+                depth = item.depth - len(opened)
+                stretch.base.append(item._replace(depth=depth, is_in_list=bool(opened)))
+        elif around[-1].kind is Kind.OPEN_ARRAY and around[-1].is_batch:
             outer = opened[: len(around) - 1]
-            if all(index in self._roots or pieces[index].kind is Kind.OPEN_ARRAY for index in outer):
+            if all(
+                index in self._roots or _is_list(pieces[index]) or pieces[index].is_batch for index in outer
+            ):
                 stretch.anchored.append(item)
 
-    def _is_list(self, piece: Piece) -> bool:
-        """Whether an array without a name is an item of a batch, a list of events, and not the rest of one."""
-        return not self._is_cut_off(piece)
-
-    def _is_cut_off(self, piece: Piece) -> bool:
-        """Whether what stands before an object or array ended before a value."""
-        return _CUT_OFF.search(self._body, max(0, piece.start - HEAD_BLANKS), piece.start) is not None
+    def _is_outermost(self, opened: list[int]) -> bool:
+        return len(opened) <= 1 and all(not self._pieces[index].is_named for index in opened)
 
     def _may_be_event(self, piece: Piece) -> bool:
         return _EVENT_FIELD.search(self._body, piece.start, piece.end) is not None
 
     # ---- which are items
 
-    def _accepted(self, stretch: _Stretch, before: int | None, after: int | None) -> list[_Item]:
+    def _accepted(self, stretch: Stretch, before: int | None, after: int | None) -> list[_Item]:
         """
         Return the complete objects of a stretch that are items.
 
         Args:
             stretch: with a base.
             before: the depth of the items before it; None without any.
-            after: the lowest depth of the next stretch; None without one.
+            after: the level of the next stretch that has one.
         """
         level = min(item.depth for item in stretch.base)
         lowest = [item for item in stretch.base if item.depth == level]
-        ends = self._ends_after(lowest[-1].index, stretch.end)
+        ends = self._ends_after(lowest[-1].piece, stretch.end)
         if ends not in _ENDS:
             return []
-        above = 0 if before is None else level - before
-        if above > 0 and not (stretch.is_last and ends):
-            below = 2 if after is None else level - after
-            if (above > 1 and below > 0) or lowest[0].is_in_list:
+        is_end = stretch.is_last and bool(ends)  # of the body, so the depth is known from there
+        if before is None:
+            if (ends and not is_end) or (after is not None and level - after > 1):
                 return []
-        if before is None and ((ends and not stretch.is_last) or (after is not None and level - after > 1)):
-            return []
+        elif level > before and not is_end:
+            is_lower = after is not None and level - after <= 0
+            if lowest[0].is_in_list or (level - before > 1 and not is_lower):
+                return []
         complete = [item for item in lowest if item.is_complete]
-        if complete and complete[0] is lowest[0] and self._is_rest_of_torn(stretch, complete[0]):
-            return complete[1:]
-        return complete
+        is_first = bool(complete) and complete[0] is lowest[0] and complete[0].piece == stretch.first
+        return complete[1:] if is_first and self._torn.is_rest(complete[0].piece) else complete
 
     def _ends_after(self, index: int, end: int) -> str:
         """Return the closing brackets that follow an object in its stretch, up to the next envelope."""
         depth, found = 0, ""
         for place in range(index + (self._pieces[index].kind is not Kind.OBJECT), end):
-            piece = self._pieces[place]
-            match piece.kind:
-                case Kind.OPEN_OBJECT | Kind.OPEN_ARRAY:
-                    if place in self._roots:
-                        break
-                    depth += 1
-                case Kind.CLOSE_OBJECT | Kind.CLOSE_ARRAY if depth:
+            kind = self._pieces[place].kind
+            if kind in _OPEN:
+                if place in self._roots:
+                    break
+                depth += 1
+            elif kind in _CLOSE:
+                if depth:
                     depth -= 1
-                case Kind.CLOSE_OBJECT:
-                    found += "}"
-                case Kind.CLOSE_ARRAY:
-                    found += "]"
-            if len(found) > 2:
+                else:
+                    found += "}" if kind is Kind.CLOSE_OBJECT else "]"
+            if len(found) > max(map(len, _ENDS)):
                 break
         return found
 
-    def _end_of_run(self, index: int) -> int:
-        """Return the index of the first piece behind objects that follow each other."""
-        while index < len(self._pieces) and self._pieces[index].kind is Kind.OBJECT:
-            index += 1
-        return index
 
-    def _is_rest_of_torn(self, stretch: _Stretch, item: _Item) -> bool:
-        """Whether the first object of a stretch is the rest of the event before it, which an additional `{` tore."""
-        index, pieces = item.index, self._pieces
-        if index != stretch.first or index < 2 or pieces[index - 1].kind is not Kind.BREAK:
-            return False
-        head, depth = index - 2, 0
-        while head >= 0 and (depth or pieces[head].kind not in _OPEN):
-            depth += (pieces[head].kind in _CLOSE) - (pieces[head].kind in _OPEN)
-            if pieces[head].kind is Kind.BREAK:
-                return False
-            head -= 1
-        if head < 0 or pieces[head].kind is not Kind.OPEN_OBJECT or head in self._roots:
-            return False
-        torn = self._names(head, index)
-        if head == 0 and torn <= ENVELOPE_NAMES:
-            return False
-        return bool(torn) and torn.isdisjoint(self._names_in(pieces[index]))
-
-    def _is_whole(self, index: int) -> bool:
-        """Whether no more of the same event follows an object, which an additional `}` tore."""
-        pieces = self._pieces
-        if index + 2 >= len(pieces) or pieces[index + 1].kind is not Kind.BREAK:
-            return True
-        end, depth = index + 2, 0
-        while end < len(pieces) and (depth or pieces[end].kind not in _CLOSE):
-            if pieces[end].kind is Kind.BREAK or not (depth or pieces[end].is_named):
-                return True
-            depth += (pieces[end].kind in _OPEN) - (pieces[end].kind in _CLOSE)
-            end += 1
-        if end + 1 >= len(pieces) or pieces[end].kind is not Kind.CLOSE_OBJECT:
-            return True
-        names = self._names(index + 1, end)
-        return not names or not names.isdisjoint(self._names_in(pieces[index]))
-
-    def _names(self, first: int, last: int) -> set[bytes]:
-        """Return the names that stand between pieces."""
-        found: set[bytes] = set()
-        for piece, following in zip(
-            self._pieces[first:last], self._pieces[first + 1 : last + 1], strict=True
-        ):
-            stop = min(following.start, piece.end + HEAD_BYTES)
-            found.update(_NAME.findall(self._body, piece.end, stop))
-        return found
-
-    def _names_in(self, piece: Piece) -> set[bytes]:
-        """Return the names at the top level of a complete object."""
-        return names_of(self._body[piece.start : piece.end])
-
-    # ---- the envelope
-
-    def _read_envelopes(self, stretch: _Stretch, level: int) -> None:
-        """Find the fields of envelopes in a stretch whose items have a depth of `level`."""
-        pieces, opened, depth = self._pieces, list[int](), stretch.depth
-        is_outside, place = False, self._begin_of(stretch)
-        for index in range(stretch.first, stretch.end):
-            piece = pieces[index]
-            if is_outside or (len(opened) == 1 and opened[0] in self._roots):
-                self._read_fields(place, piece.start, piece)
-            match piece.kind:
-                case Kind.OPEN_OBJECT | Kind.OPEN_ARRAY:
-                    if index in self._roots or piece.is_batch:
-                        self._spent.append((piece.start, piece.end))
-                    opened.append(index)
-                    depth += 1
-                    is_outside = False
-                case Kind.CLOSE_OBJECT | Kind.CLOSE_ARRAY:
-                    depth -= 1
-                    if opened:
-                        opened.pop()
-                    elif piece.kind is Kind.CLOSE_ARRAY and depth <= level:
-                        is_outside = self._is_end(index, stretch.end)
-                    if is_outside or not opened or opened[-1] in self._roots:
-                        self._spent.append((piece.start, piece.end))
-            place = piece.end
-        if is_outside:
-            self._read_fields(place, self._end_of(stretch), None)
-
-    def _is_end(self, index: int, end: int) -> bool:
-        """Whether a closing bracket ends a batch: only fields of its envelope follow in the stretch."""
-        closed = 0
-        for place in range(index + 1, end):
-            piece = self._pieces[place]
-            if place in self._roots:
-                return True
-            if piece.kind is Kind.CLOSE_OBJECT:
-                closed += 1
-            elif not (piece.is_named and piece.kind in (Kind.OBJECT, Kind.VALUE)):
-                return False
-            if closed > 1:
-                return False
-        return True
-
-    def _begin_of(self, stretch: _Stretch) -> int:
-        return self._pieces[stretch.first - 1].end if stretch.first else 0
-
-    def _end_of(self, stretch: _Stretch) -> int:
-        return self._pieces[stretch.end].start if stretch.end < len(self._pieces) else self._read_end
-
-    def _read_fields(self, start: int, end: int, piece: Piece | None) -> None:
-        """Read the fields in a part of the envelope, the last of which may have the value `piece`."""
-        match = _MEMBERS.match(self._body, start, end)
-        if match is None or match.end() < end:
-            return
-        self._spent.append((start, end))
-        for field_ in _MEMBER.finditer(self._body, start, end):
-            value = field_.span(2)
-            if value[0] < 0:
-                if piece is None or piece.kind not in (Kind.OBJECT, Kind.VALUE) or field_.end() != end:
-                    continue
-                value = (piece.start, piece.end)
-                self._spent.append(value)
-            self.fields.append((field_.span(1), value))
+def _is_list(piece: Piece) -> bool:
+    """Whether a piece begins an array without a name."""
+    return piece.kind is Kind.OPEN_ARRAY and not piece.is_named
 
 
-def names_of(content: bytes) -> set[bytes]:
-    """Return the names at the top level of an object, as JSON without quotes; empty if it is not JSON."""
-    try:
-        document: Any = read_document(content)
-    except ValueError:
-        return set()
-    return {orjson.dumps(name)[1:-1] for name in document} if isinstance(document, dict) else set()
+def remains(body: bytes, taken: list[tuple[int, int]]) -> Iterator[tuple[int, int] | int]:
+    """
+    Yield start and end of each part between what was taken that has a content of its own.
+
+    Yields the work of each step besides, in bytes.
+    """
+    place = 0
+    for number, (start, end) in enumerate((*sorted(taken), (len(body), len(body)))):
+        if number % STEP_PIECES == STEP_PIECES - 1:
+            yield STEP_WORK
+        if start - place > PART_BYTES_MAX:
+            yield (start - place) // SEARCH_RATE
+            found = _CONTENT.search(body, place, start)
+            if found is not None:
+                first = place if found.start() - place > PART_BYTES_MAX else _trimmed(body, place, start)[0]
+                yield first, start
+        elif start > place:
+            first, last = _trimmed(body, place, start)
+            if first < last and not _is_nothing(body, first, last):
+                yield first, last
+        place = max(place, end)
+
+
+def _trimmed(body: bytes, start: int, end: int) -> tuple[int, int]:
+    """Return a part without TRIMMED bytes at its ends, of which PART_BYTES_MAX are looked at."""
+    part = body[start : min(end, start + PART_BYTES_MAX)]
+    first = start + len(part) - len(part.lstrip(TRIMMED))
+    part = body[max(first, end - PART_BYTES_MAX) : end]
+    return first, end - (len(part) - len(part.rstrip(TRIMMED)))
+
+
+def _is_nothing(body: bytes, start: int, end: int) -> bool:
+    """Whether a part consists of marks and fields of an envelope."""
+    match = _NOTHING.match(body, start, end)
+    return match is not None and match.end() == end

@@ -75,7 +75,8 @@ class LimitSettings(Section):
         description="Most connections. With more, an address that has over a sixteenth of them loses those "
         "that are idle longest and those it is slowest to send on, then every address those that are idle "
         "longest; if none can go, requests of new ones get 503. Behind a trusted proxy, an address may have "
-        "a sixteenth as many requests at once. Lowered where the system allows fewer open files.",
+        "a sixteenth as many requests at the same time, as soon as all together have more than half as many. "
+        "Lowered where the system allows fewer open files.",
     )
     queue_bytes_max: Bytes = Field(
         32 * MIB,

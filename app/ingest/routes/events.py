@@ -4,10 +4,10 @@ The paths for events. A request has one answer, after the commit of all its even
 **routes.post_events** -> Router.submit -> Lane.submit -> admit -> PartitionLog.append
 """
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +19,7 @@ from app.http.client_address import address_group
 from app.http.errors import (
     FingerprintsInvalidError,
     IdempotencyKeyInvalidError,
+    RequestError,
     SessionFieldsInvalidError,
     WriteKeyMissingError,
 )
@@ -40,8 +41,15 @@ from app.ingest.identified import Arrival, Identified, Rejection
 from app.ingest.identify import Identifier
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
-from app.ingest.prefer import Preferences, preferences_in
+from app.ingest.prefer import Preferences
 from app.ingest.receipts import answer, session_headers
+from app.ingest.routes.parsing import (
+    FINGERPRINTS,
+    Parse,
+    is_replay,
+    parse_or_salvage,
+    preferences_of,
+)
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from dedupe.decide.admission import NEW
@@ -55,10 +63,8 @@ from dedupe.submission import Outcomes
 
 IDEMPOTENCY_KEY_BYTES_MAX = 255
 
-FINGERPRINTS = b"gateway-fingerprints"
-"""Requires the scope replay: with a wrong fingerprint, another event would be answered as a duplicate."""
-
-Parse: TypeAlias = Callable[[bytes, JSONLimits, YieldToOthers], Coroutine[Any, Any, Payload]]
+SALVAGED_BYTES = 512
+"""The least that an event or a fragment of a damaged body is charged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +138,16 @@ async def post_events(
     body = await _body_of(ingest, request, source, yield_to_others)
     deadline = Deadline(ingest.clock, ingest.answer_timeout_s)
     async with ingest.scheduler.slot(sender, len(body), deadline):
-        payload = await parse(body, ingest.json_limits_for(source, request), yield_to_others)
-        owner = _owner_of(ingest.write_keys, request, payload, source)
-        owner.take(len(body))
+        payload, refusal = await parse_or_salvage(
+            parse,
+            body,
+            ingest.json_limits_for(source, request),
+            yield_to_others,
+            request,
+            is_native=is_native,
+        )
+        owner = _owner_of(ingest.write_keys, request, payload, source, refusal)
+        owner.take(len(body) if refusal is None else max(len(body), SALVAGED_BYTES * len(payload.items)))
         options = _options_of(
             ingest, request, context, payload, owner, default_type=event_type, is_native=is_native
         )
@@ -161,6 +174,8 @@ async def post_events(
     _note(ingest.observer, identified, outcomes, context)
     if owner.failed_log_ins:
         await ingest.penalties.note_failed_log_ins(owner.failed_log_ins, request.scope)
+    if refusal is not None and is_native and not events:
+        raise context.damage if isinstance(context.damage, RequestError) else refusal  # the body is kept
     response = answer(
         identified, outcomes, preferences=options.preferences, wants_receipts=is_native, advice=advice
     )
@@ -188,7 +203,7 @@ def _options_of(
 ) -> _RequestOptions:
     """Return the options of a request, if its owner has the scopes for them. Raises RequestError."""
     headers, count, source = context.headers, len(payload.items), owner.source
-    source.check(REPLAY if _is_replay(headers) else INGEST)
+    source.check(REPLAY if is_replay(headers) else INGEST)
     session = preferences = None
     if is_native and _has_session(headers, payload.top):
         if owner.has_several_sources:
@@ -196,9 +211,7 @@ def _options_of(
         session = client_session_of(headers, payload, ingest.identifier.identity, source.id)
         context.client = session.client
     if b"prefer" in headers:
-        preferences = preferences_in(
-            b",".join(value for name, value in request.scope["headers"] if name == b"prefer")
-        )
+        preferences = preferences_of(request)
         if session is None:  # strictness only applies to client sessions
             preferences = preferences._replace(is_strict=False)
     client = request.scope["client"]
@@ -220,11 +233,6 @@ def _has_session(headers: Mapping[bytes, bytes], top: Mapping[str, Any] | None) 
     """Whether a header or a field at the body's top level names a client session."""
     in_body = top is not None and (top.get("client") is not None or top.get("session") is not None)
     return in_body or not SESSION_HEADERS.isdisjoint(headers)
-
-
-def _is_replay(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a request sends stored records again."""
-    return FINGERPRINTS in headers or STORED in headers
 
 
 async def _take_all(
@@ -316,13 +324,17 @@ def network_of(request: Request) -> str:
 
 
 def _owner_of(
-    write_keys: WriteKeys, request: Request, payload: Payload, source: Source | None
+    write_keys: WriteKeys,
+    request: Request,
+    payload: Payload,
+    source: Source | None,
+    refusal: RequestError | None,
 ) -> Sole | Shares:
     """
     Return whose the items are: that of `source`, of the key in the body, or each that of its own key.
 
     Raises:
-        WriteKeyMissingError: there is no key.
+        WriteKeyMissingError: there is no key; of a damaged body, which may have had one, `refusal`.
         InvalidWriteKeyError, DisabledWriteKeyError: no key is good.
     """
     if source is not None:
@@ -332,7 +344,7 @@ def _owner_of(
         keys = keys_of(payload.items)
         distinct = set(keys) - {""}
         if not distinct:
-            raise WriteKeyMissingError
+            raise refusal or WriteKeyMissingError  # some SDKs switch themselves off at a 401
         if len(distinct) > 1:
             return _owners_of(write_keys, request, keys)
         write_key = distinct.pop()
@@ -345,7 +357,7 @@ def _owners_of(write_keys: WriteKeys, request: Request, keys: Sequence[str]) -> 
     shares = shares_of(
         keys,
         lambda key: log_in(write_keys, key, request.scope),
-        is_replay=_is_replay(context.headers),
+        is_replay=is_replay(context.headers),
     )
     first = shares.shares[0]
     context.write_key, context.account, context.source = first.write_key, first.source, first.source.id

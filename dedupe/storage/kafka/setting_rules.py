@@ -209,6 +209,6 @@ def tiered_problem(topic: str, configs: Mapping[str, str | None], *, brokers_wai
         return []
     text = (
         f"topic {topic}: remote.storage.enable is true on brokers without {REMOTE_WAIT} (before Kafka 3.8), "
-        "which may never deliver tiered records: a rebuild may not get ahead"
+        "which give up a slow read of tiered records: a rebuild may not get ahead"
     )
     return [Problem(Level.WARNING, topic, "remote.storage.enable", text)]

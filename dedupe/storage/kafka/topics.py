@@ -35,7 +35,12 @@ from dedupe.storage.kafka.setting_rules import (
 from dedupe.storage.notes import PIN, Pin
 from dedupe.storage.setting_problems import Inspection, Level, Problem, tell
 
-TOPIC_ALREADY_EXISTS, NOT_CONTROLLER = 36, 41
+TOPIC_ALREADY_EXISTS, INVALID_CONFIG, NOT_CONTROLLER = 36, 40, 41
+TOO_OLD = (
+    ". Brokers before Kafka 3.6 do not know message.timestamp.before.max.ms and after.max.ms, and some "
+    "services fix some settings: create the topic by hand, as docs/kafka.md says"
+)
+"""What follows the refusal of a setting."""
 LEADER_POLL_S = 0.1
 BATCH_HEAD_BYTES = 61
 """What a record batch has besides its records."""
@@ -161,7 +166,10 @@ async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands, replicat
         if code == NOT_CONTROLLER:
             raise RetriableError(f"topic {spec.name} cannot be created: the controller has moved")
         if code not in (0, TOPIC_ALREADY_EXISTS):  # another gateway may be faster
-            raise ConfigurationError(f"topic {spec.name} cannot be created: Kafka error {code} {message}")
+            raise ConfigurationError(
+                f"topic {spec.name} cannot be created: Kafka error {code} {message}"
+                f"{TOO_OLD if code == INVALID_CONFIG else ''}"
+            )
     logger.info("topic created", topic=spec.name, partitions=spec.partitions)
     await _wait_for_leaders(store, spec)
 

@@ -28,7 +28,7 @@ from app.ingest.items import Fragment, Oversize, Packed
 from app.ingest.large_json import JSONLimits
 from app.ingest.message_ids import derived_id, fresh_id
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
-from app.ingest.routes.events import Parse
+from app.ingest.routes.parsing import Parse
 from app.settings.limits import RECORD_MARGIN_BYTES
 from dedupe.model.identity import MESSAGE_ID_BYTES_MAX, Identity, canonical_content, fingerprint_of
 from dedupe.model.quarantine import Quarantine

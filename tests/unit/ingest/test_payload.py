@@ -17,7 +17,7 @@ from app.ingest.identify import Identifier
 from app.ingest.items import Fragment, Oversize
 from app.ingest.large_json import AT_ONCE_BYTES, MARKS_AT_ONCE, SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
-from app.ingest.routes.events import Parse
+from app.ingest.routes.parsing import Parse
 from tests.unit.ingest.test_identify import identifier
 
 PARSES = (parse_batch, parse_events, parse_event)
@@ -140,7 +140,7 @@ def test_path_for_batches_takes_every_array_of_that_name() -> None:
         assert parsed(parse_batch, {"event": "Baked", "batch": batch}).items == batch
 
 
-@pytest.mark.parametrize("batch", [None, {}, 5, "text", "[1", {"batch": []}, {"batch": [5]}, ONE, text(ONE)])
+@pytest.mark.parametrize("batch", [None, {}, 5, "text", "[1", {"batch": []}, {"batch": [5]}, text(ONE)])
 def test_path_for_batches_refuses_what_may_be_the_rest_of_one(batch: object) -> None:
     with pytest.raises(BatchMissingError):
         parsed(parse_batch, {"messageId": "go-batch", "batch": batch})

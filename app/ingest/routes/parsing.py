@@ -1,0 +1,70 @@
+"""
+Parses the body of a request; of one that is not JSON it salvages what it can, unless the client wants all.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeAlias
+
+from starlette.requests import Request
+
+from app.http.errors import BatchMissingError, BodyNotDecompressableError, InvalidJSONError, RequestError
+from app.http.fair_scheduler import YieldToOthers
+from app.http.request_context import CONTEXT, RequestContext
+from app.ingest.client_sessions import STORED
+from app.ingest.large_json import JSONLimits
+from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
+from app.ingest.prefer import Preferences, preferences_in
+from app.ingest.salvaged import salvaged
+
+FINGERPRINTS = b"gateway-fingerprints"
+"""Requires the scope replay: with a wrong fingerprint, another event would be answered as a duplicate."""
+
+Parse: TypeAlias = Callable[[bytes, JSONLimits, YieldToOthers], Coroutine[Any, Any, Payload]]
+
+
+async def parse_or_salvage(
+    parse: Parse,
+    body: bytes,
+    limits: JSONLimits,
+    yield_to_others: YieldToOthers,
+    request: Request,
+    *,
+    is_native: bool,
+) -> tuple[Payload, RequestError | None]:
+    """
+    Return the items of a body, and why it was refused if they are what could be salvaged of it.
+
+    Raises:
+        InvalidJSONError, BatchMissingError, BodyNotDecompressableError: it is no batch, or its compressed
+            data are damaged, and the client wants all or nothing.
+        GatewayError: those of `parse`.
+        BodyMemoryFullError: there is no memory for its items.
+    """
+    context: RequestContext = request.scope[CONTEXT]
+    is_strict = is_replay(context.headers) or preferences_of(request).is_strict
+    if is_strict and context.damage is not None:
+        raise BodyNotDecompressableError from context.damage
+    try:
+        return await parse(body, limits, yield_to_others), None
+    except (InvalidJSONError, BatchMissingError) as err:
+        if is_strict or parse not in _OF_BODIES:
+            raise
+        refusal = err
+    return await salvaged(body, limits, yield_to_others, reads_sessions=is_native), refusal
+
+
+def preferences_of(request: Request) -> Preferences:
+    """Return the preferences of a request."""
+    if b"prefer" not in request.scope[CONTEXT].headers:
+        return _NONE
+    return preferences_in(b",".join(value for name, value in request.scope["headers"] if name == b"prefer"))
+
+
+def is_replay(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request sends stored records again."""
+    return FINGERPRINTS in headers or STORED in headers
+
+
+_NONE = Preferences()
+_OF_BODIES = (parse_batch, parse_events, parse_event)
+"""Other ones read something else than the body."""

@@ -1,0 +1,82 @@
+"""
+Claim: on every path the events of a damaged body are stored once, the rest is quarantined, and retries have
+the same answer; a client that wants all or nothing gets nothing.
+"""
+
+import gzip
+from collections.abc import Iterator
+
+import httpx
+import orjson
+import pytest
+
+from tests.support.gateway import Gateway
+from tests.support.http import AUTH, new_event
+
+PATHS = ("/v1/batch", "/v1/import", "/v1/events", "/v1/track")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with (
+        Gateway(tmp_path_factory.mktemp("gateway"), {}) as gateway,
+        httpx.Client(base_url=gateway.url, auth=AUTH) as running,
+    ):
+        yield running
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("form", "accepted", "rejected"),
+    [
+        (b'{"batch":[%b%b]}', 2, 0),
+        (b',%b,%b],"sentAt":"2026-01-01T00:00:00Z"}', 2, 0),
+        (b'{"batch":[%b,{"type":"\xffa"},%b]}', 3, 0),
+        (b'{"batch":[%b,{"type":"tra,%b]}', 2, 1),
+        (b'{"batch":[%b,{"messageId":"\xff"},%b]}', 2, 1),
+        (b'{"batch":[%b,%b,{"type":"x","a":{"b', 2, 1),
+    ],
+)
+def test_events_are_stored_once_and_the_rest_is_kept(
+    client: httpx.Client, path: str, form: bytes, accepted: int, rejected: int
+) -> None:
+    body = form % (orjson.dumps(new_event()), orjson.dumps(new_event()))
+    strict = client.post(path, content=body, headers={"Prefer": "handling=strict"})
+    assert (strict.status_code, strict.json()["code"]) == (400, "invalid_json")
+    answer = client.post(path, content=body)
+    assert (answer.status_code, answer.headers["Gateway-Accepted"]) == (200, str(accepted))
+    found = answer.json().get("rejected", [])
+    assert [each["code"] for each in found] == ["unreadable"] * rejected
+    again = client.post(path, content=body)
+    assert again.status_code == 200
+    assert int(again.headers["Gateway-Duplicates"]) >= 2
+    assert again.json().get("rejected", []) == found
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_body_without_an_event_is_kept(client: httpx.Client, path: str) -> None:
+    for body in (b"hello", b'{"batch":[{"type":"tra', b"\x1f\x8bgarbage"):
+        answer = client.post(path, content=body)
+        if path == "/v1/events":
+            assert answer.status_code == 400
+        else:
+            assert answer.status_code == 200
+            assert answer.json()["rejected"][0]["code"] == "unreadable"
+    if path != "/v1/events":
+        assert client.post(path, content=b'{"batch":[, , ]}').json() == {"success": True}
+
+
+def test_damaged_gzip_is_taken_as_far_as_it_goes(client: httpx.Client) -> None:
+    events = [new_event(text=str(number) * 500) for number in range(50)]
+    wire = bytearray(gzip.compress(orjson.dumps({"batch": events})))
+    del wire[-60:]
+    answer = client.post("/v1/batch", content=bytes(wire), headers={"Content-Encoding": "gzip"})
+    assert answer.status_code == 200
+    assert int(answer.headers["Gateway-Accepted"]) > 0
+
+
+def test_key_is_found_in_a_damaged_body(client: httpx.Client) -> None:
+    body = b'{"writeKey":"web","batch":[%b,,]}' % orjson.dumps(new_event())
+    answer = httpx.post(f"{client.base_url}/v1/batch", content=body)
+    assert (answer.status_code, answer.headers["Gateway-Accepted"]) == (200, "1")
+    assert httpx.post(f"{client.base_url}/v1/batch", content=b"hello").status_code == 400
