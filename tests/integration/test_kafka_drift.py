@@ -7,6 +7,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
 
 import httpx
 import pytest
@@ -36,7 +37,8 @@ async def alter(servers: str, topic: str, configs: Mapping[str, str]) -> None:
     await admin.start()
     try:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={**SAFE, **configs})
-        for response in await admin.alter_configs([resource]):
+        responses: list[Any] = await admin.alter_configs([resource])
+        for response in responses:
             assert [code for code, *_ in response.resources] == [0], response
     finally:
         await admin.close()
@@ -149,13 +151,13 @@ async def test_lowered_limit_costs_only_the_event_that_does_not_fit(
     large = new_event(properties={"text": "x" * 200_000})
     rejected = {**new_event(), "messageId": ["no id"], "properties": {"text": "y" * 200_000}}
 
-    for _ in range(2):
+    for known in ("0", "300"):
         answer = post(client, "/v1/events", [*events, large, rejected])
+        assert answer.headers["Gateway-Duplicates"] == known
         assert answer.status_code == 200, answer.text
         assert len(answer.json()["receipts"]) == 300
         codes = [each["code"] for each in answer.json()["rejected"]]
         assert codes == ["record_too_large", "message_id_invalid"]
-    assert answer.headers["Gateway-Duplicates"] == "300"
     assert failures(gateway) == before
 
     wrong = f'gateway_topic_setting_wrong{{setting="max.message.bytes",topic="{TOPIC}"}} 1.0'

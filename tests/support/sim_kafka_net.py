@@ -357,9 +357,7 @@ def batch_of(request: Any) -> tuple[str, int, bytes]:
     return topic, partition, raw
 
 
-def _produced(
-    request: Any, code: int, offset: int, throttle_ms: int = 0, *, log_time_ms: int = -1
-) -> Any:
+def _produced(request: Any, code: int, offset: int, throttle_ms: int = 0, *, log_time_ms: int = -1) -> Any:
     """Return the answer to a Produce of one batch."""
     topic, partition, _ = batch_of(request)
     fields: list[Any] = [partition, code, offset, -1 if code else log_time_ms]

@@ -14,7 +14,7 @@ import yaml
 from app.settings.model import Settings
 from app.settings.section import load
 from dedupe.storage.kafka.rights import NEEDED_OF_TOPICS
-from dedupe.storage.kafka.topics import Demands
+from dedupe.storage.kafka.setting_rules import Demands
 from tests.support.documents import ROOT, blocks_of
 from tests.support.kafka_tools import lines_of
 
