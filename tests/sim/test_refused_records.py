@@ -16,13 +16,13 @@ from dedupe.model.clock import Deadline
 from dedupe.model.errors import NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.model.identity import fingerprint_of
 from dedupe.model.quarantine import PIECE_BYTES, PIECE_BYTES_MIN, Quarantine
-from dedupe.model.types import Event
+from dedupe.model.types import Event, NewRecord, Offset
 from dedupe.partition.committer import CONFIRM_S
 from dedupe.storage.quarantine_reader import Whole, parse_kept
 from dedupe.submission import Outcomes
 from tests.sim.world import CLEAN, QUARANTINE, SOURCE, World
 from tests.support.sim.faults import SimFaults
-from tests.support.sim.sim_log import SimPartition
+from tests.support.sim.sim_log import SimLog, SimPartition
 from tests.support.virtual_time import VirtualTimeLoop
 
 
@@ -225,3 +225,41 @@ async def test_duplicates_are_answered_while_the_log_does_not_answer() -> None:
         await asyncio.sleep(2 * CONFIRM_S)
         assert (await submit(world, events)).admissions == [Admission.DUPLICATE] * 4
     assert failures(world) == 0
+
+
+async def test_duplicates_are_answered_while_the_log_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(_log: SimLog) -> bool:
+        await asyncio.sleep(1e9)
+        return True
+
+    world = World()
+    await world.start()
+    events = [world.event(str(number)) for number in range(4)]
+    assert await world.send(events)
+    monkeypatch.setattr(SimLog, "has_same_topic", hang)
+    await asyncio.sleep(2 * CONFIRM_S)
+    async with asyncio.timeout(5):
+        assert (await submit(world, events)).admissions == [Admission.DUPLICATE] * 4
+    assert failures(world) == 0
+    await world.crash()
+
+
+async def test_request_of_which_a_part_is_committed_is_not_called_untouched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    await world.start()
+    events = [event for event in small_ones(world, 60) if event.partition == 0]
+    assert len(events) > 2 * world.limits.batch_events_max
+    appends, append = 0, SimLog.append
+
+    async def refuse_the_second(log: SimLog, records: Sequence[NewRecord]) -> Offset:
+        nonlocal appends
+        appends += 1
+        world.log.partition(CLEAN.name, 0).refused_appends = int(appends == 2)
+        return await append(log, records)
+
+    monkeypatch.setattr(SimLog, "append", refuse_the_second)
+    with pytest.raises(OutcomeUnknownError):
+        await submit(world, events)
+    assert sum(map(len, world.committed())) == world.limits.batch_events_max
