@@ -119,7 +119,7 @@ class Maintenance:
 
     def _check_topic(self) -> None:
         if self._is_anew:
-            raise NotAppendedError(f"topic {self._context.topic} was deleted and made anew")
+            raise NotAppendedError(f"topic {self._context.topic} was deleted, and perhaps made anew")
 
     def _on_topic(self, asked: "asyncio.Task[bool]") -> None:
         if asked is not self._asked:
