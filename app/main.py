@@ -207,6 +207,7 @@ def _group_of(
     membership = membership_of(opened, settings, clock)
     group = GroupLanes(settings, router.all_lanes, membership, listener, clock, lambda: router.has_disk_room)
     router.reach_by(group.routes)
+    router.standing = group.manager.standing
     return group
 
 

@@ -250,6 +250,11 @@ COUNTERS: Table = (
         "Batches that the log refused for the size or content of their records",
         lambda lane: lane.metrics.refused_batches,
     ),
+    (
+        "gateway_lane_appends_failed",
+        "Appends without an answer of the log, in time or before the connection broke",
+        lambda lane: lane.metrics.unanswered,
+    ),
     ("gateway_lane_restarts", "Restarts of the lane's task after a bug", lambda lane: lane.metrics.restarts),
     (
         "gateway_lane_fenced",

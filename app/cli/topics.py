@@ -61,8 +61,8 @@ def check() -> None:
 
     It changes nothing, and is part of `gateway check`. Lines that begin with `warning`, `not shown` or `info`
     are no reason to refuse a start; `not shown` names settings that the cluster keeps to itself. Exit codes:
-    0 no problem, 1 Kafka does not answer, 2 a gateway would refuse to start, or warn in development. Advice goes
-    to stderr, and does not count.
+    0 no problem, 1 Kafka does not answer, 2 a gateway would refuse to start, or warn in development. Advice
+    goes to stderr, and does not count.
 
     Example: `gateway topics check`
     """

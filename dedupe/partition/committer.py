@@ -63,6 +63,8 @@ class Committer:
         self._confirm_topic = confirm_topic
         self._limit_batches = limit_batches
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
+        self.appending_since: float | None = None
+        """Since when an append waits for the log, monotonic."""
 
     def begin(self) -> None:
         """Begin after a fence: the log may have been created anew, without its notes."""
@@ -187,7 +189,7 @@ class Committer:
             build_record(event, lane_seq=first_seq + i, timestamp_ms=timestamp_ms, recorded=recorded)
             for i, (event, recorded) in enumerate(zip_longest(new, sessions))
         ]
-        began = self._context.clock.monotonic()
+        self.appending_since = began = self._context.clock.monotonic()
         try:
             base = await self._log.append(records)
             assert base >= state.applied_offset, (base, state)
@@ -207,6 +209,8 @@ class Committer:
         except BaseException:
             self._counts.note_doubt((event.key for event in new), state.applied_offset)
             raise
+        finally:
+            self.appending_since = None
         self._crashpoint("apply")
         self._confirmed_at = self._context.clock.monotonic()
         self._counts.note_commit(committed, self._confirmed_at - began)

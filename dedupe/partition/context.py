@@ -9,6 +9,7 @@ from typing import TypeAlias
 from dedupe.decide.sessions import SessionPolicy
 from dedupe.decide.window import WindowPolicy
 from dedupe.model.clock import Clock
+from dedupe.model.errors import NotAppendedError, OutcomeUnknownError
 from dedupe.model.identity import Identity
 from dedupe.partition.gate import IdentityGate
 from dedupe.partition.queue import QueueLimits
@@ -69,3 +70,10 @@ class LaneContext:
     times: LaneTimes = field(default_factory=LaneTimes)
     rng: random.Random = field(default_factory=random.Random)
     crashpoint: Crashpoint | None = None  # tests end the process in it
+
+    def note_failure(self, err: BaseException) -> None:
+        """Tell of a failure that the settings of the log or a clock may have caused."""
+        if isinstance(err, NotAppendedError | OutcomeUnknownError):
+            self.on_settings_doubted()
+        if isinstance(err, NotAppendedError) and err.is_log_time_refused:
+            self.on_log_time_refused()

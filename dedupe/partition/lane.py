@@ -24,7 +24,6 @@ from dedupe.model.errors import (
     IndexCorruptError,
     IndexUnavailableError,
     LaneNotActiveError,
-    NotAppendedError,
     OutcomeUnknownError,
 )
 from dedupe.model.types import Entry, EventKey, Offset
@@ -142,6 +141,16 @@ class Lane:
     def is_throttled(self) -> bool:
         """Whether the lane pauses now, since a quota of the log is used up."""
         return self._log.pause_after_append_s > PAUSE_S_MAX
+
+    @property
+    def log(self) -> PartitionLog:
+        """The partition's log."""
+        return self._log
+
+    @property
+    def appending_since(self) -> float | None:
+        """Since when an append of this lane waits for the log, by the monotonic clock; None if none does."""
+        return self._committer.appending_since
 
     @property
     def is_proved(self) -> bool:
@@ -339,6 +348,7 @@ class Lane:
         """Stop serving, answer all submissions, and log why."""
         self.health.note_failure(err)
         self.metrics.failures += 1
+        self.metrics.unanswered += isinstance(err, OutcomeUnknownError) and err.is_unanswered
         if isinstance(err, GatewayError):
             self._logger.error("lane failed", error=self.health.last_error, state=self.state.value)
         else:
@@ -347,10 +357,7 @@ class Lane:
             self._transition_to(LaneState.FAILED)
         self._refusals.refuse_queued()
         self._maintenance.end()
-        if isinstance(err, NotAppendedError | OutcomeUnknownError):
-            self._context.on_settings_doubted()
-        if isinstance(err, NotAppendedError) and err.is_log_time_refused:
-            self._context.on_log_time_refused()
+        self._context.note_failure(err)
         self.recovery.drop_after(err)
 
     def _pause_after(self, err: BaseException) -> float:

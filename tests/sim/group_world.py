@@ -110,6 +110,7 @@ class Worker:
         )
         self.manager = LaneManager(member, lanes, self.membership, self.peers, clock)
         self.handler = PeerRequestHandler(self.manager, clock, lambda: router.has_disk_room)
+        router.standing = self.manager.standing
         router.reach_by([GroupRoute(number, lane, self.manager) for number, lane in enumerate(lanes)])
 
     async def _run(self) -> None:

@@ -199,6 +199,7 @@ class SqliteLog:
 
     pause_after_append_s = 0.0  # while one group is committed, the next one gathers
     throttled_s = 0.0
+    leader = "file"
 
     def __init__(
         self, place: _Place, writer: SqliteWriter | None, readers: Readers, limits: SqliteLimits
@@ -251,6 +252,9 @@ class SqliteLog:
     async def has_same_topic(self) -> bool:
         """See PartitionLog; True, as the file is this process's alone."""
         return True
+
+    async def probe(self) -> None:
+        """See PartitionLog; there is no network."""
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         """See PartitionLog. The records have the headers of record format v1."""
