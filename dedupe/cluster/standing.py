@@ -2,8 +2,8 @@
 Standing: whether another worker of the group can do what this one cannot. Decides readiness and nothing else.
 
 A worker that reaches fewer lanes than another one is better left out by load balancers. An outage that all
-share takes nobody out: a load balancer's own error page has no Retry-After, and no other worker would do better.
-So a worker compares itself only with workers that it hears, by what they say of themselves.
+share takes nobody out: a load balancer's own error page has no Retry-After, and no other worker would do
+better. So a worker compares itself only with workers that it hears, by what they say of themselves.
 """
 
 from collections.abc import Sequence
