@@ -13,12 +13,14 @@ from app.auth.write_keys import INGEST, REPLAY, Source, own_key
 from app.http.errors import InvalidWriteKeyError, ScopeMissingError
 from app.ingest.event_limits import quarantined_bytes
 from app.ingest.identified import Identified, Ownership
-from app.ingest.items import Oversize, Packed
+from app.ingest.items import Fragment, Oversize, Packed
 from dedupe.decide.admission import NEW, Admission
 from dedupe.decide.rejection import QUARANTINE_REASONS
 
 KEYS_MAX = 16
 """The limit of distinct keys of a request that are looked up; further ones count as unknown."""
+
+_UNPARSED = (Oversize, Packed, Fragment)
 
 
 class Share:
@@ -142,7 +144,7 @@ class Shares(NamedTuple):
 
 def keys_of(items: Sequence[object]) -> list[str]:
     """Return the own key of each item, "" without one."""
-    return [item.write_key if isinstance(item, Oversize | Packed) else own_key(item) for item in items]
+    return [item.write_key if isinstance(item, _UNPARSED) else own_key(item) for item in items]
 
 
 def shares_of(keys: Sequence[str], log_in: Callable[[str], Source], *, is_replay: bool) -> Shares:

@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from app.ingest.client_sessions import SEQUENCE, SessionKeys
-from app.ingest.deep_json import dumps_any, is_deeper, is_deeper_json
+from app.ingest.deep_json import dumps_any
 from app.ingest.event_limits import RETRY_BYTES_FREE, EventLimits
 from app.ingest.fingerprint_rules import FingerprintRules, content_of
 from app.ingest.identified import Arrival, Ownership, RefusedError, Rejection, unpacked
 from app.ingest.items import Fragment, Oversize, Packed
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload
-from app.ingest.record_values import REPLACED, SHARED_FIELDS, WRITE_KEY, RecordValues
+from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues, is_deeper_record
+from app.ingest.shared_fields import Growth, without_shared
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import (
     MESSAGE_ID_BYTES_MAX,
@@ -37,9 +38,6 @@ from dedupe.model.quarantine import OwnKey, Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
-
-LONG_BYTES = 16 * 1024
-"""The depth of a longer event is found in its JSON, which may have very many values."""
 
 NO_FINGERPRINTS: tuple[Fingerprint, ...] = ()
 
@@ -103,11 +101,12 @@ class Identifier:
         lossy = set() if lossy is None else lossy
         request, left_out = _Request(self, payload.shared, arrival, lossy), None
         if len(payload.items) * request.merged_bytes > self.limits.growth_bytes_max:
-            payload, left_out = _without_shared(payload)
+            payload, left_out = without_shared(payload)
             request = _Request(self, payload.shared, arrival, lossy)
         if request.merges_lost:
             lossy.update(range(len(payload.items)))
-        if ownership is not None:
+        if ownership is not None or payload.own_fields:
+            ownership = ownership or Ownership([arrival.source], [0] * len(payload.items), {})
             yield from self._identify_each(payload, arrival, ownership, lossy)
         else:
             yield from self._identify_all(payload, request)
@@ -130,10 +129,12 @@ class Identifier:
             _Request(self, payload.shared, arrival._replace(source=source), lossy)
             for source in ownership.sources
         ]
-        bytes_left = self.limits.request_bytes_max
+        bytes_left, growth = self.limits.request_bytes_max, Growth(self.limits.growth_bytes_max)
         for index, (item, share) in enumerate(zip(payload.items, ownership.shares, strict=True)):
             request, key_digest = requests[share], ownership.refused.get(index)
             request.bytes_left = bytes_left
+            if index < len(payload.own_fields):
+                request.merge(index, payload.own_fields[index], growth)
             try:
                 event = request.event_of(index, item)
                 if key_digest is None:
@@ -146,6 +147,8 @@ class Identifier:
                 identified = request.rejection_of(index, item, refusal)
             bytes_left = request.bytes_left
             yield identified
+        if (fields := growth.left_out()) is not None:
+            yield requests[0].rejection_of(len(payload.items), fields, RefusedError(fields.reason))
 
 
 class _Request:
@@ -159,7 +162,7 @@ class _Request:
         self._identifier = identifier
         self._arrival = arrival
         self._partitions = identifier.partitions
-        self._event_bytes_max, self._depth_max = limits.event_bytes_max, limits.event_depth_max
+        self._event_bytes_max = limits.event_bytes_max
         self.bytes_left = limits.request_bytes_max
         self._rules, self._fingerprints = identifier.rules, arrival.fingerprints
         self._compares_more = bool(arrival.fingerprints or identifier.rules.changed_fields)
@@ -170,17 +173,7 @@ class _Request:
         if arrival.idempotency_key is not None:
             self._ignored_unnamed = self._ignored | {TIMESTAMP}
         self._key_of = identifier.identity.message_keys(arrival.source)
-        self._values = RecordValues(
-            shared,
-            received_ms=arrival.received_ms,
-            default_type=arrival.default_type,
-            client_ip=arrival.client_ip,
-            ignored=self._ignored,
-            depth_max=limits.event_depth_max,
-        )
-        if self._values.is_too_deep:
-            self._depth_max = -1  # each event of the batch nests too deep
-        self.merged_bytes, self.merges_lost = self._values.merged_bytes, self._values.is_lossy
+        self._set_shared(shared)
         self._default_type = arrival.default_type
         self._valid_type: object = None  # the last valid type
         self._sessions: SessionKeys | None = None
@@ -197,6 +190,32 @@ class _Request:
         if arrival.stored_sessions:
             self._order = Order.REPLAYED
 
+    def _set_shared(self, shared: Mapping[str, Any]) -> None:
+        """Let the following items have these batch-level fields."""
+        self._shared, limits = shared, self._identifier.limits
+        self._values = RecordValues(
+            shared,
+            received_ms=self._arrival.received_ms,
+            default_type=self._arrival.default_type,
+            client_ip=self._arrival.client_ip,
+            ignored=self._ignored,
+            depth_max=limits.event_depth_max,
+        )
+        # Where the fields nest too deep, each event of the batch does.
+        self._depth_max = -1 if self._values.is_too_deep else limits.event_depth_max
+        self.merged_bytes, self.merges_lost = self._values.merged_bytes, self._values.is_lossy
+
+    def merge(self, index: int, own: Mapping[str, Any], growth: Growth) -> None:
+        """Let the next item have the fields of its own batch, if there is room for them."""
+        if not growth.is_over:
+            if own is not self._shared:
+                self._set_shared(own)
+            growth.add(self.merged_bytes)
+        if growth.is_over and (rest := growth.leave_out(own)) is not self._shared:
+            self._set_shared(rest)
+        if self.merges_lost:
+            self.lossy.add(index)
+
     def event_of(self, index: int, item: object) -> Event:
         """Return an item as an event of the clean topic. Raises RefusedError."""
         if type(item) is not dict:
@@ -212,7 +231,7 @@ class _Request:
         except TypeError as err:
             raise RefusedError(RejectionCode.EVENT_TOO_DEEP) from err
         brackets = len(value) - len(value.replace(b"{", b"").replace(b"[", b""))  # count() is slower
-        if brackets > self._depth_max and self._is_too_deep(item, value):
+        if brackets > self._depth_max and is_deeper_record(item, value, self._depth_max):
             raise RefusedError(RejectionCode.EVENT_TOO_DEEP)
         id_bytes = message_id.encode()
         if not 0 < len(id_bytes) <= MESSAGE_ID_BYTES_MAX:
@@ -361,12 +380,6 @@ class _Request:
             raise RefusedError(RejectionCode.REQUEST_TOO_LARGE, content=content)
         self.bytes_left -= size_bytes
 
-    def _is_too_deep(self, item: dict[str, Any], value: bytes) -> bool:
-        """Whether the record of an item nests too deep."""
-        if len(value) > LONG_BYTES:
-            return is_deeper_json(value, self._depth_max)
-        return is_deeper({name: item[name] for name in item if name not in REPLACED}, self._depth_max)
-
     def _check_type(self, event_type: object, value: bytes) -> None:
         """Check a type that differs from the last one; None: that of the path. Raises RefusedError."""
         if event_type is None:
@@ -384,11 +397,3 @@ class _Request:
             payload = self._identifier.random_bytes(PAYLOAD_BYTES)
             return fresh_id(arrival.received_ms, payload), FLAG_ID_ASSIGNED | FLAG_NOT_IDEMPOTENT
         return derived_id(arrival.source, arrival.idempotency_key, index), FLAG_ID_ASSIGNED
-
-
-def _without_shared(payload: Payload) -> tuple[Payload, Fragment]:
-    """Return a payload whose batch-level fields are not merged, and these fields."""
-    shared = payload.shared
-    fields = dumps_any({name: shared[name] for name in SHARED_FIELDS if name in shared})
-    rest = {name: value for name, value in shared.items() if name not in SHARED_FIELDS}
-    return payload._replace(shared=rest), Fragment(0, fields, RejectionCode.BATCH_FIELDS_TOO_LARGE)

@@ -14,6 +14,8 @@ class Fragment(NamedTuple):
     content: bytes
     reason: str
     """A RejectionCode."""
+    write_key: str = ""
+    """That of an event which is not parsed."""
 
 
 class Oversize(NamedTuple):

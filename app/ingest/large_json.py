@@ -28,6 +28,7 @@ from app.ingest.deep_json import dumps_any
 from app.ingest.items import EVENT_FIELDS, Fragment, Oversize, Packed
 from app.ingest.json_problem import json_problem
 from app.ingest.json_scan import Scan, elements_end, split_elements
+from app.ingest.unparsed_key import with_own_key
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.json_document import read_document
 
@@ -182,6 +183,7 @@ class _Cutter:
         self._limits = limits
         self._start = self._end = -1  # of the items; the last of two batches counts
         self._is_one_object = self._is_scalar = False  # without items
+        self._document: object = None  # without items
         self._items: list[object] = []
         self._rest: list[Fragment] = []
         self._document_bytes = 0
@@ -193,7 +195,9 @@ class _Cutter:
         if self._start < 0:
             is_cheap_body = self._is_scalar or is_cheap(self._body)
             await yield_to_others(len(self._body))  # counting was work as well
-            return self._single(is_cheap_body=is_cheap_body)
+            for work_bytes in self._find_single(is_cheap_body=is_cheap_body):
+                await yield_to_others(work_bytes)
+            return self._document
         outside = self._body[: self._start] + self._body[self._end :]
         await yield_to_others(len(outside))
         if not is_cheap(outside):
@@ -246,16 +250,18 @@ class _Cutter:
         yield from scan.past_container()
         self._end = scan.place - 1
 
-    def _single(self, *, is_cheap_body: bool) -> object:
-        """Return a document without items."""
+    def _find_single(self, *, is_cheap_body: bool) -> Iterator[int]:
+        """Find a document without items; yield the bytes of each step."""
         body = self._body
         if self._is_scalar:  # such as a text that holds JSON
-            return _load_piece(body)
-        if is_cheap_body:
-            return self._limits.judged(_load_piece(body), body)
-        if not self._is_one_object:
+            self._document = _load_piece(body)
+        elif is_cheap_body:
+            self._document = self._limits.judged(_load_piece(body), body)
+        elif not self._is_one_object:
             raise InvalidJSONError
-        return self._limits.unparsed(body.strip(_BLANKS), body.index(b"{"))
+        else:
+            event = self._limits.unparsed(body.strip(_BLANKS), body.index(b"{"))
+            self._document = yield from with_own_key(event)
 
     # ---- reading
 
@@ -304,7 +310,8 @@ class _Cutter:
         """Parse one item, or set it aside; yield the bytes of each step."""
         content = self._body[start:end].strip(_BLANKS)
         if not is_cheap(content):
-            self._items.append(self._limits.unparsed(content, self._body.index(content[:1], start)))
+            event = self._limits.unparsed(content, self._body.index(content[:1], start))
+            self._items.append((yield from with_own_key(event)))
             yield len(content)
             return
         if len(content) > SMALL_BYTES:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import orjson
 
+from app.auth.write_keys import own_key
 from app.http.errors import BatchMissingError, InvalidJSONError, RequestError
 from app.http.fair_scheduler import YieldToOthers
 from app.ingest.broken_json import is_nearly_batch
@@ -59,6 +60,8 @@ class Payload(NamedTuple):
     """The body's top level if it is an object: the batch, or the one event itself."""
     shared: Mapping[str, Any]
     """The batch object, whose fields belong to every item; empty without one."""
+    own_fields: Sequence[Mapping[str, Any]] = ()
+    """Where a body has several batches that differ, by item: the fields of its own, instead of `shared`."""
 
 
 class Expected(Enum):
@@ -149,7 +152,7 @@ class _Unwrapping:
             if len(document) == 1 and _is_envelope(document[0]):
                 return self._taken(document[0])
             if document and all(map(_is_envelope, document)):
-                return self._taken(merged_envelopes(document))
+                return self._merged({}, document)
             return self._taken(await self._unwrapped(document))
         if type(document) is dict and "batch" in document and not self._is_named(document):
             return await self._around(document, document["batch"])
@@ -172,10 +175,30 @@ class _Unwrapping:
 
     async def _around_items(self, document: dict[str, Any], batch: object) -> Payload:
         if type(batch) is list and batch and all(map(_is_envelope, batch)):
-            return self._taken(document | merged_envelopes(batch))
+            return self._merged(document, batch)
         if type(batch) is list:
             return self._taken(document | {"batch": await self._unwrapped(batch)}, otherwise=document)
         return self._taken(document)
+
+    def _merged(self, document: dict[str, Any], envelopes: Sequence[Mapping[str, Any]]) -> Payload:
+        """Return one batch for several within another, which have no session fields then."""
+        document = {name: value for name, value in document.items() if name != "batch"}
+        fields = [
+            document | {name: value for name, value in envelope.items() if name not in OWN_FIELDS}
+            for envelope in envelopes
+        ]
+        common = common_fields(fields)
+        items: list[object] = []
+        own_fields: list[Mapping[str, Any]] = []
+        for envelope, own in zip(envelopes, fields, strict=True):
+            differs = len(own) > len(common)
+            batch = envelope["batch"]
+            items += [with_key(item, own) for item in batch] if differs else batch
+            own_fields += [common | own if differs else common] * len(batch)
+        payload = self._taken(common | {"batch": items})
+        if all(own is common for own in own_fields):
+            return payload
+        return payload._replace(own_fields=own_fields)
 
     def _taken(self, document: object, *, otherwise: object = None) -> Payload:
         """Return the items of an unwrapped document; `otherwise`: what it was, if it is no batch."""
@@ -256,27 +279,16 @@ def common_fields(envelopes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in differing}
 
 
-def add_fields(item: object, fields: Mapping[str, Any], common: Mapping[str, Any]) -> None:
-    """Give an event the fields of its envelope that are not common to all; its own win."""
+def with_key(item: object, fields: Mapping[str, Any]) -> object:
+    """Return an item with the write key of its batch, unless it has its own."""
+    write_key = own_key(fields)
+    if not write_key:
+        return item
     if isinstance(item, dict):
-        for name, value in fields.items():
-            if name not in common:
-                item.setdefault(name, value)
-
-
-def merged_envelopes(envelopes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one batch for several, which have no session fields then."""
-    fields = [
-        {name: value for name, value in envelope.items() if name not in OWN_FIELDS} for envelope in envelopes
-    ]
-    common = common_fields(fields)
-    items: list[object] = []
-    for envelope, own in zip(envelopes, fields, strict=True):
-        if len(own) > len(common):
-            for item in envelope["batch"]:
-                add_fields(item, own, common)
-        items += envelope["batch"]
-    return common | {"batch": items}
+        item.setdefault("writeKey", write_key)
+    elif isinstance(item, Packed | Oversize | Fragment):
+        return item._replace(write_key=item.write_key or write_key)
+    return item
 
 
 def _one_event(document: dict[str, Any]) -> Payload:

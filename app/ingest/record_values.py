@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from app.ingest.deep_json import is_deeper
+from app.ingest.deep_json import is_deeper, is_deeper_json
 from dedupe.model.json_document import dumps_to_keep
 from dedupe.model.json_number import Number, replace_numbers
 
@@ -26,6 +26,9 @@ REPLACED = frozenset({WRITE_KEY, RECEIVED_AT})
 
 SENT_AT_CHARS_MAX = 100
 """The limit of a batch-level `sentAt`; a longer one is no time, and ignored."""
+
+LONG_BYTES = 16 * 1024
+"""The depth of a longer event is found in its JSON, which may have very many values."""
 
 _CONTEXT = b'"context":{'
 
@@ -159,6 +162,13 @@ class RecordValues:
                 merged["context"] = {**(context or {}), "ip": self._client_ip}
         merged.pop(WRITE_KEY, None)
         return dumps_to_keep(merged)
+
+
+def is_deeper_record(item: Mapping[str, Any], value: bytes, levels: int) -> bool:
+    """Whether the record of an item, with this value, nests more than `levels` deep."""
+    if len(value) > LONG_BYTES:
+        return is_deeper_json(value, levels)
+    return is_deeper({name: item[name] for name in item if name not in REPLACED}, levels)
 
 
 def _suffix(fields: Mapping[str, Any]) -> bytes:

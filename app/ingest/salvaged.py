@@ -11,10 +11,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from app.auth.write_keys import own_key
 from app.http.fair_scheduler import YieldToOthers
 from app.ingest.broken_json import PIECES_MAX, BrokenJSON
+from app.ingest.client_sessions import SEQUENCE, names_session
+from app.ingest.event_keys import keys_of
 from app.ingest.event_limits import EVENT_WORK_BYTES
-from app.ingest.items import Fragment, Oversize
+from app.ingest.items import Fragment
 from app.ingest.large_json import (
     COMMA_BYTES,
     GROUP_BYTES,
@@ -24,8 +27,9 @@ from app.ingest.large_json import (
     count_marks,
     is_cheap,
 )
-from app.ingest.payload import Payload, add_fields, common_fields, is_event
+from app.ingest.payload import Payload, common_fields, is_event, with_key
 from app.ingest.salvage import SEARCH_RATE, Layout, remains
+from app.ingest.unparsed_key import key_in
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.json_document import read_document
 
@@ -41,10 +45,14 @@ DROPPED_FIELDS = frozenset({"batch", "firstSequence"})
 """Of an envelope: without the events that are lost, the first sequence does not tell those of the others."""
 
 NAMES = frozenset({"type", "event"})
-SESSION_FIELDS = ("client", "session")
+SESSION_FIELDS = frozenset({"client", "session"})
 WRITE_KEY = "writeKey"
 
-_WRITE_KEY = re.compile(rb'"writeKey"[ \t\r\n\0]*:[ \t\r\n\0]*"([^"\\\x00-\x1f]{1,255})"')
+_IN_SESSION = re.compile(
+    rb'"(?:firstSequence|acknowledgedThrough|session"?[ \t\r\n\0:"]{1,8}[0-9A-Za-z]{20})'
+)
+_IN_SESSION_BYTES = 40
+"""The longest match."""
 
 codecs.register_error("gateway-marked", lambda err: ("\ufffc", getattr(err, "end", 0)))
 
@@ -83,6 +91,9 @@ async def salvaged(
     broken.pieces.clear()  # frees their memory
     for work_bytes in found.read():
         await yield_to_others(work_bytes)
+    if reads_sessions:
+        for work_bytes in found.find_session():
+            await yield_to_others(work_bytes)
     await yield_to_others(len(body) // SEARCH_RATE)
     return found.payload(reads_sessions=reads_sessions)
 
@@ -98,6 +109,7 @@ class _Found:
         self._items: list[tuple[int, object]] = []  # with their positions
         self._ends: list[int] = []  # of the items
         self._fields: list[dict[str, Any]] = []  # of each envelope
+        self._is_in_session = False  # by what stands beside the events
         self._shared: dict[str, Any] = {}  # the fields in which all envelopes agree
 
     def read(self) -> Iterator[int]:
@@ -111,7 +123,8 @@ class _Found:
             if work > GROUP_BYTES:
                 yield work
                 work = 0
-        self._shared = common_fields(self._fields)
+        self._shared = shared = common_fields(self._fields)
+        self._fields = [shared | own if len(own) > len(shared) else shared for own in self._fields]
         taken = [*self._layout.envelope.parts]
         events = 0
         for start, end in self._layout.items:
@@ -130,7 +143,7 @@ class _Found:
                 events += 1
                 taken.append((start, end))
                 if len(starts) > 1:
-                    add_fields(item, self._fields[max(0, bisect_right(starts, start) - 1)], self._shared)
+                    item = with_key(item, self._own_fields(start))
                 self._items.append((start, item))
         yield work
         for part in remains(self._body, taken):
@@ -141,23 +154,44 @@ class _Found:
                 self._items.append((part[0], Fragment(part[0], content, RejectionCode.UNREADABLE)))
         self._ends = [end for _, end in self._layout.items]
 
+    def _own_fields(self, position: int) -> dict[str, Any]:
+        """Return the fields of the envelope in which something stands."""
+        return self._fields[max(0, bisect_right(self._starts, position) - 1)]
+
     def payload(self, *, reads_sessions: bool) -> Payload:
         """Return what was read."""
-        shared = self._shared
-        items = [item for _, item in sorted(self._items, key=_position)]
-        if not shared.get(WRITE_KEY) and not any(_has_key(item) for item in items):
-            match = _WRITE_KEY.search(self._body)
-            if match is not None:
-                shared[WRITE_KEY] = match[1].decode(errors="replace")
-        has_session = any(name in fields for fields in self._fields for name in SESSION_FIELDS)
-        if (
-            reads_sessions
-            and has_session
-            and not all(type(shared.get(name)) is str for name in SESSION_FIELDS)
-        ):
-            items = [self._set_aside(position, item) for position, item in sorted(self._items, key=_position)]
+        found, shared = sorted(self._items, key=_position), self._shared
+        items = [item for _, item in found]
+        own_fields = [self._own_fields(position) for position, _ in found] if len(self._starts) > 1 else []
+        if reads_sessions and not names_session(shared) and self._has_session(items):
+            items = [self._set_aside(position, item) for position, item in found]
             shared = {name: value for name, value in shared.items() if name not in SESSION_FIELDS}
-        return Payload(items, shared, shared)
+        if not own_key(shared) and not any(keys_of(items)) and (write_key := key_in(self._body)):
+            shared = shared | {WRITE_KEY: write_key}
+        return Payload(items, shared, shared, own_fields)
+
+    def _has_session(self, items: list[object]) -> bool:
+        """Whether the events seem to belong to a client session, by what is left of its fields."""
+        return (
+            self._is_in_session
+            or any(not SESSION_FIELDS.isdisjoint(fields) for fields in self._fields)
+            or any(isinstance(item, dict) and type(item.get(SEQUENCE)) is int for item in items)
+        )
+
+    def find_session(self) -> Iterator[int]:
+        """Look for a client session beside the events; yield the work of each step, in bytes."""
+        place = work = 0
+        for start, end in (*self._layout.items, (len(self._body), len(self._body))):
+            while place < start and not self._is_in_session:
+                stop = min(start, place + GROUP_BYTES)
+                match = _IN_SESSION.search(self._body, place, min(start, stop + _IN_SESSION_BYTES))
+                self._is_in_session = match is not None
+                work += stop - place
+                place = stop
+                if work >= GROUP_BYTES:
+                    yield work
+                    work = 0
+            place = max(place, end)
 
     def _set_aside(self, position: int, item: object) -> object:
         """Return an event of a session that is not known as a fragment."""
@@ -192,17 +226,6 @@ def _is_envelope(document: object) -> bool:
 
 def _position(item: tuple[int, object]) -> int:
     return item[0]
-
-
-def _has_key(item: object) -> bool:
-    key = (
-        item.write_key
-        if isinstance(item, Oversize)
-        else item.get(WRITE_KEY)
-        if isinstance(item, dict)
-        else ""
-    )
-    return isinstance(key, str) and key != ""
 
 
 def _document(content: bytes) -> object:

@@ -117,7 +117,9 @@ def test_rejected_events_leave_the_others_alone(client: httpx.Client, gateway: G
     for _ in range(300):
         deep = [deep]
     good = new_event()
-    request = {"batch": [7, good, new_event(messageId=True), new_event(deep=[[]]), new_event(big="x" * 11_000)]}
+    request = {
+        "batch": [7, good, new_event(messageId=True), new_event(deep=[[]]), new_event(big="x" * 11_000)]
+    }
     body = orjson.dumps(request).replace(b'"deep":[[]]', b'"deep":' + b"[" * 300 + b"]" * 300)
     answer, again = (client.post("/v1/batch", content=body) for _ in range(2))
     assert answer.status_code == 200

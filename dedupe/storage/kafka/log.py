@@ -15,7 +15,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from dedupe.model.clock import Clock
-from dedupe.model.errors import FencedError, NotAppendedError, RetriableError
+from dedupe.model.errors import FencedError, GatewayError, NotAppendedError, RetriableError
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, NO_OFFSET, KafkaCluster, group_of
 from dedupe.storage.kafka.config import Address, KafkaConfig
@@ -281,7 +281,7 @@ class KafkaLog:
             self._expected = await producer.renew(self._expected)
         except FencedError as err:
             logger.warning("an idle partition was taken over", partition=self._tp, error=str(err))
-        except (KafkaError, OSError, RetriableError) as err:
+        except (KafkaError, OSError, GatewayError) as err:
             logger.warning(
                 "the epoch of an idle partition cannot be renewed yet",
                 partition=self._tp,

@@ -447,3 +447,19 @@ def test_single_event_that_is_too_large_as_sent_is_set_aside() -> None:
     assert read(large) == Oversize("1", large)
     wide = JSONLimits(events_max=9, event_bytes_max=2 * AT_ONCE_BYTES)
     assert read(large, wide) == orjson.loads(large)
+
+
+def test_event_that_is_not_parsed_has_the_key_at_its_top_level() -> None:
+    many = b"[" + b"[1]," * 170_000 + b"1]"
+    for form in (
+        b'{"type":"x","writeKey":"k","a":%b}',
+        b'{"a":%b,"type":"x","writeKey" : "k"}',
+        b'{"b":{"writeKey":"no"},"a":%b,"writeKey":"\\u006b","c":{"writeKey":"no"}}',
+        b'{"t":"\\"writeKey\\":\\"no\\"","writeKey":"k","a":%b}',
+    ):
+        content = form % many
+        for body, found in ((content, read(content)), (b"[%b]" % content, read(b"[%b]" % content)[0])):
+            assert isinstance(found, Fragment), body[:80]
+            assert (found.write_key, found.content) == ("k", content)
+    for content in (b'{"b":{"writeKey":"no"},"a":%b}' % many, b'{"a":%b,"writeKey":5}' % many):
+        assert read(content).write_key == ""

@@ -107,6 +107,46 @@ def test_scalar_is_skipped_before_it_is_sent(content: bytes) -> None:
     assert judge(kept, Changes()) == Result("skipped", "it is not an event")
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'%b,%b],"sentAt":"now"}',
+        b"%b%b",
+        b'{"type":"tra,%b,%b',
+        b'{"batch":[%b,,%b],"writeKey"web"}',
+        b'"a":{"b":{"c":1}}},%b,%b',
+    ],
+)
+async def test_events_of_damaged_bytes_are_sent(content: bytes) -> None:
+    both = content % (EVENT, EVENT.replace(b"m-1", b"m-2"))
+    for reason in ("unreadable", "too_many_events"):
+        result, router = await replayed(whole_of(both, reason, is_json=False))
+        assert result.name == "accepted"
+        assert [event.message_id for event in router.events] == ["m-1", "m-2"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'%b,"traits":{"a":1}}',
+        b'{"type":"x","list":[%b,',
+        b'"list":[%b],"type":"x"}',
+        b'{"type":"x","a":%b',
+    ],
+)
+async def test_part_of_a_torn_event_is_not_sent(content: bytes) -> None:
+    result, router = await replayed(whole_of(content % EVENT, "unreadable", is_json=False))
+    assert (result.name, router.events) == ("skipped", [])
+
+
+async def test_body_that_was_wrapped_several_times_is_sent() -> None:
+    content = EVENT
+    for _ in range(4):
+        content = orjson.dumps(content.decode())
+    result, router = await replayed(whole_of(content, "unreadable", is_json=False))
+    assert (result.name, [event.message_id for event in router.events]) == ("accepted", ["m-1"])
+
+
 async def test_text_that_holds_an_event_is_sent() -> None:
     result, router = await replayed(whole_of(orjson.dumps(EVENT.decode()), "not_an_object"))
     assert (result.name, [event.message_id for event in router.events]) == ("accepted", ["m-1"])

@@ -136,26 +136,75 @@ def test_fields_of_the_envelope_are_read_wherever_they_stand() -> None:
         assert payload.shared == payload.top == {"writeKey": "k", "context": {"a": {"b": 1}}}, body
 
 
-def test_events_of_two_envelopes_have_the_fields_of_their_own() -> None:
-    first, second = events_in(
+def test_events_of_two_envelopes_have_the_fields_of_their_own_and_stay_as_sent() -> None:
+    payload = found_in(
         b'{"batch":[%b],"sentAt":"a","context":{"c":1}}{"batch":[%b],"sentAt":"b","context":{"c":1}}'
         % (ONE, TWO)
     )
-    assert (first["sentAt"], second["sentAt"], "context" in first) == ("a", "b", False)
+    assert payload.items == [orjson.loads(ONE), orjson.loads(TWO)]
+    assert payload.shared == {"context": {"c": 1}}
+    assert [fields["sentAt"] for fields in payload.own_fields] == ["a", "b"]
+    assert all(fields["context"] == {"c": 1} for fields in payload.own_fields)
+
+
+def test_events_of_two_envelopes_have_the_write_key_of_their_own() -> None:
+    first, second = events_in(b'{"batch":[%b],"writeKey":"a"}{"batch":[%b],"writeKey":"b"}' % (ONE, TWO))
+    assert (first["writeKey"], second["writeKey"]) == ("a", "b")
 
 
 def test_write_key_is_found_where_it_is_readable() -> None:
     assert found_in(b'{"batch":[{"type":"x","writeKey":"k",}]}').shared == {"writeKey": "k"}
+    assert found_in(rb'{"batch":[{"type":"x","writeKey":"\u006b",}]}').shared == {"writeKey": "k"}
     assert "writeKey" not in found_in(b'{"batch":[{"type":"x","writeKey":"k"},]}').shared  # the event has it
-
-
-def test_events_of_a_session_that_is_not_known_are_set_aside() -> None:
-    body = b'{"client":"c","session":"s","batch":[%b,,]}' % ONE
-    assert found_in(body, reads_sessions=True).shared == {"client": "c", "session": "s"}
-    lost = body.replace(b'"session"', b'"session')
-    assert found_in(lost, reads_sessions=True).items[-1] == Fragment(
-        lost.index(ONE), ONE, RejectionCode.UNREADABLE
+    set_aside = found_in(
+        b'{"client":"c,"batch":[{"type":"x","writeKey":"k","sequence":1}]}', reads_sessions=True
     )
+    assert [type(item) for item in set_aside.items] == [Fragment, Fragment]
+    assert set_aside.shared == {"writeKey": "k"}
+
+
+SESSION = "2VBtYhpyPD4b5UjT1kXsVqQ1aBC"
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        (b'"session":', b'"session:'),
+        (b'"client":', b'"clie\xfft":'),
+        (b'"client":"c"', b'"client":"c'),
+        (b'"client":"c"', b'"client":"\xff"'),
+        (SESSION.encode(), SESSION.encode()[1:]),
+        (b'"epoch":1', b'"epoch":-1'),
+        (b'{"client":"c",', b""),
+        (b'{"client":"c","session":"%b","epoch":1,' % SESSION.encode(), b""),
+    ],
+)
+def test_events_of_a_session_that_is_not_known_are_set_aside(lost: tuple[bytes, bytes]) -> None:
+    one = ONE[:-1] + b',"sequence":7}'
+    body = b'{"client":"c","session":"%b","epoch":1,"batch":[%b,,],"n":}' % (SESSION.encode(), one)
+    known = found_in(body, reads_sessions=True)
+    assert known.shared == {"client": "c", "session": SESSION, "epoch": 1}
+    assert orjson.loads(one) in known.items
+    damaged = body.replace(*lost)
+    payload = found_in(damaged, reads_sessions=True)
+    assert Fragment(damaged.index(one), one, RejectionCode.UNREADABLE) in payload.items
+    assert not any(isinstance(item, dict) for item in payload.items)
+    assert not {"client", "session"} & payload.shared.keys()
+
+
+@pytest.mark.parametrize(
+    "field", [b'"firstSequence":1', b'"acknowledgedThrough":4', b'"session":"%b' % SESSION.encode()]
+)
+def test_what_is_left_of_a_session_tells_that_there_was_one(field: bytes) -> None:
+    body = b'%b,"batch":[%b,%b,,]}' % (field, ONE, TWO)
+    assert events_in(body) == [orjson.loads(ONE), orjson.loads(TWO)]
+    assert not any(isinstance(item, dict) for item in found_in(body, reads_sessions=True).items)
+
+
+def test_session_is_none_by_the_fields_of_events() -> None:
+    one = b'{"type":"x","messageId":"1","client":"c","properties":{"session":"%b"}}' % SESSION.encode()
+    body = b'{"batch":[%b,,{"type":"x","client":"c]}' % one
+    assert orjson.loads(one) in found_in(body, reads_sessions=True).items
     assert "firstSequence" not in found_in(b'{"firstSequence":1,"batch":[%b,,]}' % ONE).shared
 
 
