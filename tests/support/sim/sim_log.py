@@ -339,8 +339,7 @@ class SimLog:
             self._partition.fence()
         if self._strikes("refuse"):
             raise NotAppendedError("simulated: the leader refused the batch")
-        if self._partition.epoch == epoch:  # an owner that is fenced hears that first
-            self._check_records(records, epoch)
+        self._check_records(records, epoch)
         request = Request(epoch, self._expected, list(records))
         self._partition.send(request)
         self._store.crashpoint("append")
@@ -368,6 +367,8 @@ class SimLog:
 
     def _check_records(self, records: Sequence[NewRecord], epoch: int) -> None:
         """Raise RecordsRefusedError for their size or content: the epoch stands."""
+        if self._partition.epoch != epoch:
+            return  # an owner that is fenced hears that
         limit = self._partition.record_bytes_max
         size_bytes = sum(len(record.key) + len(record.value) for record in records)
         is_for_size = limit is not None and size_bytes > limit
