@@ -152,11 +152,13 @@ class Connection(asyncio.Protocol):
         self._unsent_bytes = 0
         if self._tick is not None:
             self._tick.cancel()
-        if told and self.is_made and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(told)
-            self._transport.close()
-        elif self._transport is not None:
-            self._transport.abort()
+        transport = self._transport
+        # A TLS connection would stay open until the other side, which is not proved, agrees to its end.
+        if told and transport is not None and self.is_made and not transport.get_extra_info("sslcontext"):
+            transport.write(told)
+            transport.close()
+        elif transport is not None:
+            transport.abort()
         self.on_end()
 
     def refuse(self, reason: str) -> None:

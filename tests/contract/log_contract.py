@@ -201,6 +201,21 @@ class LogContract:
 
         await assert_holds(log, at(base, records))
 
+    async def test_probe_is_answered_and_stores_nothing_and_fences_nobody(self, world: LogWorld) -> None:
+        earlier = await fenced(world)
+        await earlier.append(records_of(0, 1))
+        await earlier.probe()
+        log = await fenced(world)
+        base = await log.append(records_of(1, 2))
+        await log.probe()
+        await earlier.probe()
+
+        assert await log.append(records_of(3, 1)) == base + 2
+        assert (await log.bounds())[1] == base + 3
+        assert log.leader
+        assert log.leader == earlier.leader
+        assert len(await read_all(log, 0, base + 3)) == 4
+
     async def test_read_returns_the_asked_range_only(self, world: LogWorld) -> None:
         log = await fenced(world)
         records = records_of(0, 10)

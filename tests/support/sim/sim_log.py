@@ -331,8 +331,6 @@ class SimLog:
         if epoch is None:
             raise NotAppendedError("this writer has not fenced the partition since its last error")
         await self._send_large(OutcomeUnknownError)
-        if self._partition.is_stuck:
-            await self._hear_nothing(OutcomeUnknownError)
         await self._call(NotAppendedError)
         self._check_room()
         if self._strikes("rival"):
@@ -377,7 +375,8 @@ class SimLog:
             raise RecordsRefusedError(f"simulated: no batch of {size_bytes} bytes", is_for_size=is_for_size)
 
     async def _send_large(self, err: type[RetriableError]) -> None:
-        if self.leader in self._store.drops_large | self._store.silent:
+        is_stuck = self._partition.is_stuck and err is OutcomeUnknownError
+        if is_stuck or self.leader in self._store.drops_large | self._store.silent:
             await self._hear_nothing(err)
 
     async def _hear_nothing(self, err: type[RetriableError]) -> None:
